@@ -25,6 +25,14 @@ def trace():
     return TraceBuilder().span("aten::mm", 0, 100).build()
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    """A cache folder of its own: the user's stays as it is."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("KINETOSCOPE_CACHE", str(folder))
+    return folder
+
+
 @pytest.fixture
 def browsers(monkeypatch):
     """The addresses that a browser was opened on."""
@@ -54,6 +62,36 @@ def test_it_serves_until_it_is_closed(trace, browsers):
     assert repr(viewer) == "<Viewer (closed)>"
     assert viewer._repr_html_() == "<p>Viewer (closed)</p>"
     assert len(trace.columns("spans")) == 1  # who gave it keeps it
+
+
+def tokens(*given):
+    """The tokens of servers for some traces, one after the other."""
+    found = []
+    for one in given:
+        with kinetoscope.view(one, wait=False, port=0, browser=False) as viewer:
+            found.append(viewer.address.split("/")[3])
+    return found
+
+
+def test_a_link_survives_a_restart_of_the_server(trace, tmp_path, cache, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.ktrace", "b.ktrace"):
+        trace.save(tmp_path / name)
+    first, again, relative, other = tokens(*[tmp_path / "a.ktrace"] * 2, "a.ktrace", tmp_path / "b.ktrace")
+    assert first == again == relative
+    assert other != first
+    assert len(set(tokens(trace, trace))) == 2
+    key = cache / "viewer.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    # A key that others can read protects nothing.
+    key.chmod(0o644)
+    assert len({first, *tokens(*[tmp_path / "a.ktrace"] * 2)}) == 3
+
+
+def test_without_a_place_for_the_key_each_server_has_its_own_token(trace, tmp_path, monkeypatch):
+    trace.save(tmp_path / "a.ktrace")
+    monkeypatch.setenv("KINETOSCOPE_CACHE", str(tmp_path / "a.ktrace"))
+    assert len(set(tokens(*[tmp_path / "a.ktrace"] * 2))) == 2
 
 
 def test_no_browser_is_opened_where_none_is_wanted_or_would_be_in_the_terminal(trace, browsers, monkeypatch):

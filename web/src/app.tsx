@@ -1,8 +1,9 @@
 /** The frame around all pages: navigation, the choice of the trace, dark or light. */
 
 import { useEffect } from "preact/hooks";
-import { PAGES } from "./pages/pages";
-import { Problem, SourceContext, version } from "./parts/answer";
+import { Keys } from "./keys";
+import { PAGES, type Page } from "./pages/pages";
+import { Problem, SourceContext, useJson, useSource, version } from "./parts/answer";
 import { Button } from "./parts/button";
 import { Select } from "./parts/choice";
 import { Mark } from "./parts/mark";
@@ -44,6 +45,7 @@ export function App(props: {
 
   return (
     <SourceContext.Provider value={source}>
+      <Keys pages={pages} />
       <div class="frame">
         <aside class="side">
           <a class="brand" href={address(pages[0]?.name ?? "")}>
@@ -58,13 +60,7 @@ export function App(props: {
               onChoice={(trace) => go(route.value.page, { trace })}
             />
           ) : null}
-          <nav aria-label="Pages">
-            {pages.map((one) => (
-              <a key={one.name} href={address(one.name)} aria-current={one === page ? "page" : undefined}>
-                {one.title}
-              </a>
-            ))}
-          </nav>
+          <Navigation pages={pages} current={page} />
           <div class="below">
             <span class="name" title={name}>
               {name}
@@ -94,5 +90,25 @@ export function App(props: {
         </main>
       </div>
     </SourceContext.Provider>
+  );
+}
+
+/** The pages; those that have nothing to show of this trace are dimmed, with the reason. */
+function Navigation(props: { pages: readonly Page[]; current: Page | undefined }) {
+  const empty = useJson<Record<string, string>>(useSource().has("empty") ? "empty" : null).value ?? {};
+  return (
+    <nav aria-label="Pages">
+      {props.pages.map((one) => (
+        <a
+          key={one.name}
+          class={empty[one.name] && "empty"}
+          title={empty[one.name]}
+          href={address(one.name)}
+          aria-current={one === props.current ? "page" : undefined}
+        >
+          {one.title}
+        </a>
+      ))}
+    </nav>
   );
 }

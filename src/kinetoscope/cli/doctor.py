@@ -218,8 +218,9 @@ def _compile_anew(printer: Console) -> None:
     import torch
 
     from kinetoscope.collect.engines import build as build_module
+    from kinetoscope.storage.cache import cache_directory
 
-    cache = build_module.cache_directory()
+    cache = cache_directory()
     begin_ns = time.monotonic_ns()
     try:
         cache.mkdir(parents=True, exist_ok=True)

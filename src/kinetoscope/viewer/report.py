@@ -24,7 +24,17 @@ from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.storage.atomic_write import open_atomically
-from kinetoscope.viewer.pages import findings, health, kernels, memory, modules, operators, overview, stacks
+from kinetoscope.viewer.pages import (
+    empty,
+    findings,
+    health,
+    kernels,
+    memory,
+    modules,
+    operators,
+    overview,
+    stacks,
+)
 from kinetoscope.viewer.server.requests import Limited
 from kinetoscope.viewer.server.routes import ARROW, answer, content_policy, encoded, page_text
 from kinetoscope.viewer.timeline import range as range_sums
@@ -407,7 +417,7 @@ def report_page(trace: Trace, name: str, most: int = MOST_ITEMS, pages: Sequence
 
 def requests_of(trace: Trace, pages: Sequence[str] = tuple(PAGES)) -> Iterator[Request]:
     """What pages request whatever the reader does: as their modules list it in `REPORTED` and `reported`."""
-    for module in (module for page in pages for module in PAGES[page]):
+    for module in (empty, *(module for page in pages for module in PAGES[page])):
         yield from getattr(module, "REPORTED", ())
         if hasattr(module, "reported"):
             yield from module.reported(trace)

@@ -17,6 +17,50 @@ def test_the_page_names_the_trace_and_links_its_pages(visit, served):
     page.wait_for_function("() => document.title.startsWith('Operators')")
 
 
+def test_keys_work_on_every_page(visit, served):
+    trace = TraceBuilder().span("aten::mm", 0, 100).build()
+    page = visit.open(served.address(trace, "operators"))
+    page.keyboard.press("?")
+    page.get_by_role("dialog").get_by_text("go to a page, or search for a name").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.type("mm?")
+    assert page.get_by_label("Filter operators").input_value() == "mm?"
+    page.keyboard.press("Control+k")
+    page.keyboard.type("timeli")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.title.startsWith('Timeline')")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("aten::mm")
+    page.get_by_role("button", name="Filter operators: aten::mm").click()
+    page.wait_for_function("() => location.hash.includes('operators.find=aten%3A%3Amm')")
+
+
+def test_pages_without_anything_are_dimmed_with_the_reason(visit, served):
+    builder = TraceBuilder()
+    builder.span("aten::mm", 0, 100, stack=builder.stack(("train.py", 3, "train")))
+    page = visit.open(served.address(builder.build(), "overview"))
+    page.locator("nav a.empty").first.wait_for()
+    assert page.locator("nav a.empty").all_inner_texts() == ["Kernels", "Modules", "Memory"]
+    assert "with_modules=True" in page.locator("nav a", has_text="Modules").get_attribute("title")
+
+
+def test_a_name_is_cut_in_its_middle_and_its_column_can_be_wider(visit, served):
+    name = "a_function_with_a_very_long_name_that_never_fits_anywhere_at_all::forward_of_all"
+    trace = TraceBuilder().span(name, 0, 100).span("aten::mm", 200, 50).build()
+    page = visit.open(served.address(trace, "operators"))
+    tail = page.locator(".row .middle > :last-child")
+    assert tail.inner_text() == "forward_of_all"
+    assert tail.evaluate("(tail) => tail.scrollWidth <= tail.clientWidth")
+    width = "() => document.querySelector('.row .cell.first').clientWidth"
+    before = page.evaluate(width)
+    page.get_by_role("separator", name="Width of Name").press("ArrowRight")
+    page.wait_for_function("() => location.hash.includes('operators.width=')")
+    assert page.evaluate(width) > before
+    # Where all operators have the prefix it tells nothing; here one has not.
+    assert page.locator(".row .cell.first").all_inner_texts()[1] == "aten::mm"
+
+
 def test_dark_and_light_change_places(visits, served):
     trace = TraceBuilder().span("aten::mm", 0, 100).build()
     address = served.address(trace, "operators")

@@ -1,11 +1,13 @@
 /** A list of what holds memory, under its heading; a click on a row shows the stack behind it. */
 
 import type { ComponentChildren } from "preact";
+import { frameLine } from "../operators/kinds";
 import { type Answer, Nothing, Shown } from "../parts/answer";
+import { Middle } from "../parts/middle";
 import { type ShownColumn, Table } from "../parts/table";
 import { change } from "../router";
 import type { Columns } from "../source/source";
-import { type Device, knows, shortFrame, stackOf, tail } from "./facts";
+import { type Device, knows, stackOf } from "./facts";
 
 export function Holders(props: {
   device: Device;
@@ -52,13 +54,13 @@ function whoOf(table: Columns): readonly ShownColumn[] {
     {
       name: "module",
       width: "minmax(8rem, 2fr)",
-      cell: (row) => tail(table.texts("module")[row] ?? "–"),
+      cell: (row) => <Middle>{table.texts("module")[row] ?? "–"}</Middle>,
     },
     { name: "operator", width: "minmax(8.5rem, 2fr)" },
     {
       name: "line",
       width: "minmax(9rem, 3fr)",
-      cell: (row) => shortFrame(table.texts("line")[row] ?? "–"),
+      cell: (row) => <Middle>{frameLine(table.texts("line")[row] ?? "–")}</Middle>,
     },
   ];
 }

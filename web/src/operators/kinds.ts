@@ -1,6 +1,7 @@
 /** What runs on the host, in the groups in which the page offers it. */
 
-import { plain, pythonName } from "../timeline/names";
+import type { Columns } from "../source/source";
+import { kernelName, plain, pythonName } from "../timeline/names";
 
 export interface Category {
   key: string;
@@ -46,9 +47,24 @@ export function kindColor(kind: string): string {
 }
 
 /** A name as a line of a table has room for it; the whole is in the title of the cell. */
-export function lineName(kind: string, name: string): string {
+export function lineName(kind: string, name: string, aten = false): string {
   if (isCall(kind)) return pythonName(plain(name));
-  return kind === "kernel" ? kernelLine(name) : plain(name);
+  if (kind === "kernel") return kernelLine(name);
+  return aten && kind === "operator" ? plain(name).replace(ATEN, "") : plain(name);
+}
+
+const ATEN = /^aten::(?=.)/;
+/** Names that the engine of autograd gives, which are nobody's operators. */
+const AUTOGRAD = /^(?:torch::)?autograd::/;
+
+/** Whether all operators of a table have the prefix `aten::`, so that it tells nothing. */
+export function allAten(table: Columns): boolean {
+  const [names, kinds] = [table.texts("name"), table.texts("kind")];
+  return Array.prototype.every.call(
+    names,
+    (name: string | null, row) =>
+      kinds[row] !== "operator" || ATEN.test(name ?? "") || AUTOGRAD.test(name ?? ""),
+  );
 }
 
 /** What a compiler wrote without what is the same in all of it: `vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>`. */
@@ -71,6 +87,31 @@ function withoutArguments(text: string): string {
     else if (letter === "(" && depth <= 0 && at > 0) return text.slice(0, at);
   }
   return text;
+}
+
+const TYPE = /\b(?:c10::)?(BFloat16|Half|__nv_bfloat16|__half|double|float|long|int|bool)\b/;
+
+/** For each row of kernels a short name with its functor; where two have the same, with its type; else a longer one. */
+export function kernelNames(names: ArrayLike<string | null>): string[] {
+  const all = Array.from(names, (name) => plain(name ?? ""));
+  const short = all.map(kernelName);
+  const typed = all.map((name, row) => [short[row], TYPE.exec(name)?.[1]].filter(Boolean).join("  "));
+  const [oneShort, oneTyped] = [distinct(short, all), distinct(typed, all)];
+  return all.map((name, row) =>
+    oneShort(row) ? (short[row] ?? "") : oneTyped(row) ? (typed[row] ?? "") : kernelLine(name),
+  );
+}
+
+/** Whether the text of a row is of one name only. */
+function distinct(texts: readonly string[], names: readonly string[]): (row: number) => boolean {
+  const owners = new Map<string, string>();
+  const shared = new Set<string>();
+  texts.forEach((text, row) => {
+    const name = names[row] ?? "";
+    if ((owners.get(text) ?? name) !== name) shared.add(text);
+    owners.set(text, name);
+  });
+  return (row) => !shared.has(texts[row] ?? "");
 }
 
 /** The frames of a place in the user's code, the innermost first, each as a line of a table has room for it. */

@@ -124,7 +124,8 @@ export function close(): void {
 /** Esc closes the panel, unless it is meant for a field or a list that is open. */
 export function closeOnEscape(): () => void {
   const onKey = (event: KeyboardEvent) => {
-    const elsewhere = event.target instanceof HTMLInputElement || document.querySelector(":popover-open");
+    const elsewhere =
+      event.target instanceof HTMLInputElement || document.querySelector(":popover-open, dialog[open]");
     if (event.key === "Escape" && !elsewhere) close();
   };
   addEventListener("keydown", onKey);

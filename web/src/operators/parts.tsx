@@ -1,7 +1,7 @@
 /** Where the time of what is chosen went: lists whose rows add up, one of them shown at a time. */
 
 import { Button } from "../parts/button";
-import { End } from "../parts/end";
+import { Middle } from "../parts/middle";
 import { Ranked } from "../parts/ranked";
 import { change, route } from "../router";
 import * as units from "../units";
@@ -75,7 +75,7 @@ export function Parts(props: { of: Chosen; to: (part: Part) => string | undefine
           const text = worded(row, key) ?? none;
           const known = row.label !== null && !row.others;
           return {
-            name: key === "module" && known ? <End>{text}</End> : known ? text : <i class="muted">{text}</i>,
+            name: known ? <Middle>{text}</Middle> : <i class="muted">{text}</i>,
             title: `${row.label ?? text}\n${units.count(row.total_ns)} ns${share === null ? "" : `, ${percent} of ${measure}`}`,
             count: row.count ? `${units.count(row.count)} ×` : "",
             time: units.time(row.total_ns),

@@ -1,6 +1,8 @@
 /** A short list of what took most time, with a link to the page that has it all. */
 
+import { allAten, lineName } from "../operators/kinds";
 import { Shown, useColumns } from "../parts/answer";
+import { Middle } from "../parts/middle";
 import { Ranked } from "../parts/ranked";
 import { address } from "../router";
 import type { Columns } from "../source/source";
@@ -47,16 +49,23 @@ export function TopCard(props: { top: keyof typeof TOPS; time: "host" | "device"
       <Shown answer={answer}>
         {(table) => {
           const rows = rowsOf(table);
+          const aten = allAten(table);
           const most = Math.max(1, ...rows.map((row) => row.time));
           if (!rows.length) return <p class="nothing">{props.nothing}</p>;
           return (
             <Ranked
               rows={rows.map((row) => {
-                const [shown, more] = named(top, row);
+                const [shown, more] = named(top, row, aten);
                 return {
                   name: (
-                    <span style={{ paddingLeft: `${Math.min(row.depth, 12) * 0.8}rem` }}>
-                      {shown} <span class="muted">{more}</span>
+                    <span
+                      class={`ov-named ${top}`}
+                      style={{ paddingLeft: `${Math.min(row.depth, 12) * 0.8}rem` }}
+                    >
+                      <span>
+                        <Middle>{shown}</Middle>
+                      </span>{" "}
+                      <span class="muted">{more}</span>
                     </span>
                   ),
                   title: [row.name, row.detail, `${units.count(row.count)} times`].filter(Boolean).join("\n"),
@@ -90,12 +99,15 @@ function rowsOf(table: Columns): Row[] {
 }
 
 /** The name as it is shown, and what stands beside it. */
-function named(top: keyof typeof TOPS, row: Row): [string, string] {
+function named(top: keyof typeof TOPS, row: Row, aten: boolean): [string, string] {
   const [name, detail] = [plain(row.name), plain(row.detail)];
   if (top === "kernels") return kernel(boxName("kernel", row.name), detail);
   if (top === "lines") return [`${fileOf(name)}:${row.key}`, detail];
   if (top === "modules") return [name.slice(name.lastIndexOf(".") + 1), detail === name ? "" : detail];
-  return [name, /^(operator|backward)$/.test(row.kind) ? "" : row.kind.replace("user_annotation", "range")];
+  return [
+    lineName(row.kind, row.name, aten),
+    /^(operator|backward)$/.test(row.kind) ? "" : row.kind.replace("user_annotation", "range"),
+  ];
 }
 
 /** Kernels that apply an operation to elements are all called alike: the operation comes first. */

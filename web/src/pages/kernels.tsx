@@ -2,11 +2,12 @@
 
 import { useMemo } from "preact/hooks";
 import { facts, rowOf, rowsWhere } from "../operators/find";
-import { kernelLine } from "../operators/kinds";
+import { kernelNames } from "../operators/kinds";
 import { Asked, Head, type Option, Split } from "../operators/listed";
 import { close, Panel } from "../operators/panel";
 import { size } from "../operators/parts";
 import { Nothing, useColumns, useSource } from "../parts/answer";
+import { Middle } from "../parts/middle";
 import { type ShownColumn, Table } from "../parts/table";
 import { says } from "../parts/table-columns";
 import { address, change, go, route } from "../router";
@@ -133,8 +134,9 @@ function kernelColumns(table: Columns): ShownColumn[] {
     size(...["x", "y", "z"].map((axis) => table.numbers(`${name}_${axis}`)[row]));
   const names = table.texts("name");
   const operators = table.texts("operator");
+  const short = kernelNames(names);
   return [
-    { name: "name", width: [16, 5], cell: (row) => kernelLine(names[row] ?? "") },
+    { name: "name", width: [20, 5], cell: (row) => <Middle>{short[row] ?? ""}</Middle> },
     { name: "count", width: [4.6, 1], sum: true },
     { name: "total_ns", title: "Time", bar: true, sum: true },
     { name: "kernel_percent", title: "Share", width: [5, 1] },
@@ -155,7 +157,7 @@ function kernelColumns(table: Columns): ShownColumn[] {
             href={address("operators", { name: operators[row] ?? "" })}
             onClick={(event) => event.stopPropagation()}
           >
-            {operators[row]}
+            <Middle>{operators[row] ?? ""}</Middle>
           </a>
         ),
     },

@@ -2,11 +2,11 @@
 
 import { useMemo } from "preact/hooks";
 import { facts, rowOf, rowsWhere } from "../operators/find";
-import { CATEGORIES, frames, isCall, kindColor, kindWord, lineName } from "../operators/kinds";
+import { allAten, CATEGORIES, frames, isCall, kindColor, kindWord, lineName } from "../operators/kinds";
 import { Asked, Head, type Option, Split } from "../operators/listed";
 import { close, Panel } from "../operators/panel";
 import { Nothing, useSource } from "../parts/answer";
-import { End } from "../parts/end";
+import { Middle } from "../parts/middle";
 import { NoFlops } from "../parts/no-flops";
 import { type ShownColumn, Table } from "../parts/table";
 import { says } from "../parts/table-columns";
@@ -135,12 +135,13 @@ function Rows(props: { table: Columns; way: string; kinds: readonly string[]; ca
 
 function placeCell(way: string, place: string | null) {
   if (place === null) return "–";
-  if (way === "module") return <End>{plain(place)}</End>;
-  return way === "shape" ? place.slice(0, 500) : frames(place).join(" ← ");
+  if (way === "shape") return place.slice(0, 500);
+  return <Middle>{way === "module" ? plain(place) : frames(place).join(" ← ")}</Middle>;
 }
 
 function columnsOf(table: Columns, way: string): ShownColumn[] {
   const text = (column: string, row: number) => table.texts(column)[row] ?? "";
+  const aten = allAten(table);
   const where = (column: string, ...columns: ShownColumn[]) => (says(table, column) ? columns : []);
   const place: ShownColumn = {
     name: "place",
@@ -152,7 +153,7 @@ function columnsOf(table: Columns, way: string): ShownColumn[] {
     {
       name: "name",
       width: [13, 4],
-      cell: (row) => lineName(text("kind", row), text("name", row)),
+      cell: (row) => <Middle>{lineName(text("kind", row), text("name", row), aten)}</Middle>,
     },
     ...(way === "name" ? [] : [place]),
     {

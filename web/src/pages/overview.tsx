@@ -64,11 +64,19 @@ function Whole(props: { overview: Overview }) {
   );
 }
 
+/** A device that is busy for less of the time than this is not what the run waits for. */
+const LEAST_BUSY_PERCENT = 1;
+
 /** The steps, and what took the time. */
 function Times(props: { overview: Overview }) {
   const { overview } = props;
   const onDevice = overview.device_work > 0;
-  const time = onDevice && route.value.query["time"] !== "host" ? "device" : "host";
+  // Where the device hardly worked, what took the time is on the host.
+  const usual = overview.utilization.some((one) => !one.on_host && one.percent >= LEAST_BUSY_PERCENT)
+    ? "device"
+    : "host";
+  const wanted = route.value.query["time"];
+  const time = !onDevice ? "host" : wanted === "host" || wanted === "device" ? wanted : usual;
   const missing = [
     overview.modules === 0 && (["Modules", "with_modules=True"] as const),
     overview.stacks === 0 && (["Source lines", "with_stack=True"] as const),
@@ -90,7 +98,7 @@ function Times(props: { overview: Overview }) {
                 ["host", "Host time"],
               ]}
               chosen={time}
-              onChoice={(one) => change({ time: one === "host" ? one : undefined })}
+              onChoice={(one) => change({ time: one === usual ? undefined : one })}
             />
           </span>
         )}

@@ -1,9 +1,8 @@
 /** Threads, streams, Python, modules, steps and counters over time. */
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import { Nothing, Shown, useJson, useSource } from "../parts/answer";
 import { color } from "../parts/theme";
-import { Help } from "../timeline/help";
 import { onKeys } from "../timeline/keyboard";
 import type { Tracks } from "../timeline/layout";
 import { Panel } from "../timeline/panel";
@@ -36,7 +35,6 @@ const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 function Moving(props: { tracks: Tracks }) {
   const source = useSource();
-  const [helping, setHelping] = useState(false);
   // A live trace gets new tracks and a new end.
   const last = useRef<Timeline | undefined>(undefined);
   const timeline = useMemo(
@@ -52,13 +50,12 @@ function Moving(props: { tracks: Tracks }) {
   );
   last.current = timeline;
   useEffect(() => () => timeline.end(), [timeline]);
-  useEffect(() => onKeys(timeline, () => setHelping(true)), [timeline]);
+  useEffect(() => onKeys(timeline), [timeline]);
   return (
     <>
-      <Toolbar timeline={timeline} onHelp={() => setHelping(true)} />
+      <Toolbar timeline={timeline} />
       <TracksView timeline={timeline} />
       <Panel timeline={timeline} />
-      {helping && <Help onClose={() => setHelping(false)} />}
     </>
   );
 }

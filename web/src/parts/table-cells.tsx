@@ -1,8 +1,10 @@
 /** The heading and the cells of a table. */
 
 import type { Columns } from "../source/source";
+import { drag } from "../timeline/input";
 import * as units from "../units";
 import { Button } from "./button";
+import { Middle } from "./middle";
 import type { Column } from "./table-columns";
 
 const MOST_TITLE = 2000;
@@ -12,8 +14,10 @@ export function Heading(props: {
   place: number;
   sort: "ascending" | "descending" | undefined;
   onClick: () => void;
+  /** Called with a width in pixels while the column is made wider or narrower; left out where it cannot be. */
+  onWidth?: ((width: number) => void) | undefined;
 }) {
-  const { column, sort, place } = props;
+  const { column, sort, place, onWidth } = props;
   const { title, facts } = column;
   return (
     <div
@@ -31,7 +35,39 @@ export function Heading(props: {
         <span class="name">{title}</span>
         {sort && <span aria-hidden="true">{sort === "descending" ? "↓" : "↑"}</span>}
       </Button>
+      {onWidth && <Grip label={`Width of ${title}`} onWidth={onWidth} />}
     </div>
+  );
+}
+
+const KEY_PX = 24;
+
+/** The edge of a column, which the pointer or arrow keys move. */
+export function Grip(props: { label: string; onWidth: (width: number) => void }) {
+  const widthOf = (grip: HTMLElement) => grip.parentElement?.clientWidth ?? 0;
+  return (
+    // biome-ignore lint/a11y/useSemanticElements: a separator that moves is no line
+    <div
+      class="grip"
+      role="separator"
+      aria-orientation="vertical"
+      aria-valuenow={0}
+      aria-label={props.label}
+      title="Drag to change the width"
+      tabIndex={0}
+      onPointerDown={(event) => {
+        const grip = event.currentTarget;
+        const before = widthOf(grip) - event.clientX;
+        drag(event, grip, (_dx, _dy, now) => props.onWidth(before + now.clientX));
+      }}
+      onKeyDown={(event) => {
+        const by = { ArrowLeft: -KEY_PX, ArrowRight: KEY_PX }[event.key];
+        if (by === undefined) return;
+        props.onWidth(widthOf(event.currentTarget) + by);
+        event.preventDefault();
+        event.stopPropagation();
+      }}
+    />
   );
 }
 
@@ -63,7 +99,7 @@ export function Cell(props: {
       title={exact ? `${value.toLocaleString("en-US")} ${facts.unit}` : cut}
     >
       {share > 0 && <span class="fill" style={{ "--share": share }} />}
-      {column.cell ? column.cell(row) : cut}
+      {column.cell ? column.cell(row) : typeof value === "string" ? <Middle>{cut}</Middle> : cut}
     </div>
   );
 }

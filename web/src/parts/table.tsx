@@ -61,6 +61,7 @@ export interface Outlined {
 }
 
 const ROW_REM = 1.9;
+const NARROWEST_REM = 4;
 const BEYOND = 12;
 const TOLD_MS = 1500;
 
@@ -125,7 +126,8 @@ export function Table(props: TableProps) {
     if (walked >= 0) showRow(walked);
   }, [walked]);
 
-  const tracks = shown.map(track);
+  const wide = Number(query[`${id}.width`]) || 0;
+  const tracks = shown.map((column, place) => (place === 0 && wide > 0 ? `${wide}rem` : track(column)));
   const minWidth = leastWidth(tracks);
   const grid = { gridTemplateColumns: tracks.join(" "), minWidth };
   const groups = groupSpans(shown);
@@ -277,6 +279,12 @@ export function Table(props: TableProps) {
               key={column.name}
               column={column}
               place={place}
+              onWidth={
+                place === 0 && !column.facts.numeric
+                  ? (width) =>
+                      change({ [`${id}.width`]: Math.max(width / rem(), NARROWEST_REM).toFixed(1) }, true)
+                  : undefined
+              }
               sort={sortName === column.name ? (descending ? "descending" : "ascending") : undefined}
               onClick={() => {
                 // Numbers begin with the largest, texts with the first.

@@ -1,15 +1,15 @@
 /** The keys of the timeline, wherever on the page the focus is, except in a field. */
 
+import { isTyping } from "../keys";
 import { change } from "../router";
 import { listening, MOVES } from "./input";
 import type { Side } from "./neighbors";
 import type { Timeline } from "./timeline";
-import { isTyping } from "./toolbar";
 import { panned } from "./view";
 
 const SCROLL_PX = 54;
 
-export function onKeys(timeline: Timeline, help: () => void): () => void {
+export function onKeys(timeline: Timeline): () => void {
   return listening(window, {
     keydown: (event: KeyboardEvent) => {
       if (isTyping(event) || document.querySelector("dialog[open], :popover-open") || inTable(event)) return;
@@ -17,7 +17,7 @@ export function onKeys(timeline: Timeline, help: () => void): () => void {
       if (move) {
         if (!event.repeat) timeline.motion.hold(move, performance.now());
         timeline.arrived.value += 1;
-      } else if (!done(timeline, event, help)) return;
+      } else if (!done(timeline, event)) return;
       event.preventDefault();
     },
     keyup: (event: KeyboardEvent) => {
@@ -34,7 +34,7 @@ function inTable(event: KeyboardEvent): boolean {
 }
 
 /** Do what a key stands for; false where it stands for nothing. */
-function done(timeline: Timeline, event: KeyboardEvent, help: () => void): boolean {
+function done(timeline: Timeline, event: KeyboardEvent): boolean {
   const { scroll, layout, height, view, motion, details, range, pinned } = timeline;
   const chosen = timeline.chosen.peek();
   const beside = (side: Side, otherwise: () => void) => {
@@ -65,7 +65,6 @@ function done(timeline: Timeline, event: KeyboardEvent, help: () => void): boole
       if (!chosen) return false;
       return timeline.chooseRange({ start: chosen.start, end: chosen.start + Math.max(chosen.duration, 1) });
     },
-    "?": help,
     Escape: () => {
       if (details.peek()) return timeline.choose(null, false);
       if (range.peek()) return timeline.chooseRange(null);

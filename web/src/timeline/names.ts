@@ -2,7 +2,7 @@
 
 /** What is not worth a look at the head of a kernel's template arguments. */
 const GENERIC =
-  /^(?:bool|char|short|int|long|float|double|half|unsigned|void|const|true|false|lambda|at|c10|std|native|detail|internal|\d.*)$/;
+  /^(?:bool|char|short|int|long|float|double|half|unsigned|void|const|true|false|B?[Ff]loat16|Half|__\w*|OpaqueType|lambda|at|c10|std|native|detail|internal|\d.*)$/;
 const MOST = 400;
 
 /** Control characters, and those that turn the direction of the text after them. */
@@ -32,7 +32,13 @@ export function kernelName(name: string): string {
   const inner = text.slice(angle + 1).match(/[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*/g) ?? [];
   const telling = inner
     .map(lastName)
-    .find((word) => !GENERIC.test(word) && word !== base && !/^gpu_kernel_impl|^unrolled_|_t$/.test(word));
+    .find(
+      (word) =>
+        !GENERIC.test(word) &&
+        word !== base &&
+        word.length > 1 &&
+        !/^gpu_kernel_impl|^unrolled_|_t$/.test(word),
+    );
   if (!telling) return base;
   // CUTLASS gives all its kernels one name.
   return /^[Kk]ernel\d*$/.test(base) ? telling : `${base} ‹${telling}›`;
@@ -53,6 +59,9 @@ export function lastName(name: string): string {
   return cut >= 0 && cut + 2 < name.length ? name.slice(cut + 2) : name;
 }
 
+/** Of fewer letters than these the beginning tells more than both ends. */
+const LEAST_CUT_IN_MIDDLE = 9;
+
 /** Finds how much of a text fits, from the widths of its letters. */
 export class Fitting {
   readonly #widths = new Map<string, number>();
@@ -69,14 +78,19 @@ export class Fitting {
     return sum;
   }
 
-  /** The text, the end of it that tells most, or its beginning with an ellipsis; empty where nothing would be read. */
+  /** The text, the end of it that tells most, or it cut in its middle; empty where nothing would be read. */
   fit(text: string, room: number): string {
     if (room < 14) return "";
     if (this.#upTo(text, room) === text.length) return text;
     const short = lastName(text);
     if (short.length < text.length && this.#upTo(short, room) === short.length) return short;
-    const kept = this.#upTo(short, room - this.#letter("…"));
-    return kept < 2 ? "" : `${short.slice(0, kept)}…`;
+    const left = room - this.#letter("…");
+    const kept = this.#upTo(short, left);
+    if (kept < LEAST_CUT_IN_MIDDLE) return kept < 2 ? "" : `${short.slice(0, kept)}…`;
+    // A file with its line stays whole where there is room for it.
+    const [place = ""] = / {2}\S+:\d+$/.exec(short) ?? [];
+    const tail = place && this.width(place) < left * 0.75 ? place : short.slice(-Math.floor(kept / 3));
+    return `${short.slice(0, this.#upTo(short, left - this.width(tail)))}…${tail}`;
   }
 
   #upTo(text: string, room: number): number {

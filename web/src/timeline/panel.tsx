@@ -4,7 +4,7 @@ import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { Problem } from "../parts/answer";
 import { Button } from "../parts/button";
-import { End } from "../parts/end";
+import { Middle } from "../parts/middle";
 import { address } from "../router";
 import type { Link, SpanFacts } from "../source/source";
 import * as units from "../units";
@@ -148,7 +148,7 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
           <ol class="tl-stack">
             {span.stack.map((frame, index) => (
               <li key={`${index}${frame}`} title={frame.slice(0, 2000)}>
-                <End>{plain(frame)}</End>
+                <Middle>{plain(frame)}</Middle>
               </li>
             ))}
           </ol>
@@ -191,7 +191,9 @@ function LinkRow(props: { link: Link; timeline: Timeline }) {
     <li>
       <Button class="plain" onClick={() => timeline.choose(link.span, true)} title={link.name.slice(0, 2000)}>
         <span class="tl-tie muted">{link.label}</span>
-        <span class="name">{plain(link.name)}</span>
+        <span class="name">
+          <Middle>{plain(link.name)}</Middle>
+        </span>
         <span class="tl-time">{units.time(link.duration_ns)}</span>
       </Button>
     </li>

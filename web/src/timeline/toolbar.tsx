@@ -1,14 +1,13 @@
 /** The line above the timeline: search, what is drawn, and moving about without a keyboard. */
 
-import { useEffect, useRef } from "preact/hooks";
+import { dialog } from "../keys";
 import { Button } from "../parts/button";
 import { change } from "../router";
 import * as units from "../units";
-import { listening } from "./input";
 import type { Timeline } from "./timeline";
 import { zoomed } from "./view";
 
-export function Toolbar(props: { timeline: Timeline; onHelp: () => void }) {
+export function Toolbar(props: { timeline: Timeline }) {
   const { timeline } = props;
   const zoom = (factor: number) => {
     const view = timeline.motion.aim ?? timeline.view.peek();
@@ -47,7 +46,13 @@ export function Toolbar(props: { timeline: Timeline; onHelp: () => void }) {
             All
           </Button>
         </span>
-        <Button title="Keyboard and mouse (?)" aria-label="Keyboard and mouse" onClick={props.onHelp}>
+        <Button
+          title="Keyboard and mouse (?)"
+          aria-label="Keyboard and mouse"
+          onClick={() => {
+            dialog.value = "help";
+          }}
+        >
           ?
         </Button>
       </div>
@@ -63,18 +68,6 @@ const STEPS = [
 function SearchBox(props: { timeline: Timeline }) {
   const { timeline } = props;
   const { search } = timeline;
-  const input = useRef<HTMLInputElement>(null);
-  useEffect(
-    () =>
-      listening(window, {
-        keydown: (event: KeyboardEvent) => {
-          if (event.key !== "/" || isTyping(event)) return;
-          event.preventDefault();
-          input.current?.select();
-        },
-      }),
-    [],
-  );
   const step = (by: 1 | -1) => {
     const { start, end } = timeline.view.peek();
     search.step(by, timeline.chosen.peek()?.span, start >= timeline.whole.start ? start : end);
@@ -83,7 +76,6 @@ function SearchBox(props: { timeline: Timeline }) {
   return (
     <search class="tl-search">
       <input
-        ref={input}
         type="search"
         placeholder="Search names  ( / )"
         aria-label="Search spans by name"
@@ -152,14 +144,4 @@ function SearchStatus(props: { timeline: Timeline }) {
   const place = Array.prototype.indexOf.call(found.numbers("span"), chosen.value?.span ?? -1);
   const total = `${units.count(found.total)}${found.total > found.rows ? `, of which ${units.count(found.rows)} can be stepped through` : ""}`;
   return <>{place >= 0 ? `${units.count(place + 1)} of ${total}` : `${total} found`}</>;
-}
-
-/** Whether a key goes into a field. */
-export function isTyping(event: KeyboardEvent): boolean {
-  return (
-    event.ctrlKey ||
-    event.metaKey ||
-    event.altKey ||
-    (event.target instanceof Element && event.target.matches("input:not([type=checkbox]), textarea, select"))
-  );
 }

@@ -1,5 +1,14 @@
 import { expect, test } from "vitest";
-import { frameLine, frames, kernelLine, kindWord, lineName } from "../../src/operators/kinds";
+import {
+  allAten,
+  frameLine,
+  frames,
+  kernelLine,
+  kernelNames,
+  kindWord,
+  lineName,
+} from "../../src/operators/kinds";
+import { made } from "../../src/source/source";
 
 test("kernels are shown without what is the same in all of them", () => {
   expect(
@@ -33,4 +42,30 @@ test("names are shown as their kind is", () => {
   expect(lineName("operator", "aten::mm")).toBe("aten::mm");
   expect(lineName("python", "src/a.py(12): forward")).toContain("a.py:12");
   expect(kindWord("user_annotation")).toBe("range");
+});
+
+test("kernels have short names that tell them apart", () => {
+  const add = (type: string) =>
+    `void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<${type}>>(int)`;
+  const relu = "void at::native::elementwise_kernel<128, at::native::relu_kernel_cuda>(int)";
+  expect(kernelNames([add("float"), relu, relu])).toEqual([
+    "vectorized_elementwise_kernel ‹CUDAFunctor_add›",
+    "elementwise_kernel ‹relu_kernel_cuda›",
+    "elementwise_kernel ‹relu_kernel_cuda›",
+  ]);
+  expect(kernelNames([add("float"), add("int")])).toEqual([
+    "vectorized_elementwise_kernel ‹CUDAFunctor_add›  float",
+    "vectorized_elementwise_kernel ‹CUDAFunctor_add›  int",
+  ]);
+});
+
+test("aten:: is dropped where all operators have it", () => {
+  const kind = ["operator", "backward", "operator"];
+  expect(allAten(made({ name: ["aten::mm", "AddmmBackward0", "aten::add"], kind }))).toBe(true);
+  expect(allAten(made({ name: ["aten::mm", "AddmmBackward0", "mine::add"], kind }))).toBe(false);
+  const engine = "autograd::engine::evaluate_function: AddmmBackward0";
+  expect(allAten(made({ name: ["aten::mm", "AddmmBackward0", engine], kind }))).toBe(true);
+  expect(lineName("operator", "aten::mm", true)).toBe("mm");
+  expect(lineName("backward", "aten::mm", true)).toBe("aten::mm");
+  expect(lineName("operator", "aten::", true)).toBe("aten::");
 });

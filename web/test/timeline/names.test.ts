@@ -40,6 +40,8 @@ test("texts are cut to the room they have", () => {
   expect(fitting.fit("aten::convolution", 60)).toBe("convo…");
   expect(fitting.fit("aten::convolution", 20)).toBe("");
   expect(fitting.fit("aten::convolution", 5)).toBe("");
+  expect(fitting.fit("aten::convolution_backward", 150)).toBe("convolutio…ward");
+  expect(fitting.fit("evaluate_everything_twice  model.py:12", 240)).toBe("evaluate_e…  model.py:12");
   expect(fitting.width("abc")).toBe(30);
 });
 

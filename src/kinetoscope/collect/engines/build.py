@@ -110,14 +110,6 @@ def is_whole(library: Path) -> bool:
     return bool(size >= sections + entry_bytes * entries)
 
 
-def cache_directory() -> Path:
-    """The cache folder of compiled recorders: ``$KINETOSCOPE_CACHE``, else the user's cache folder."""
-    if chosen := os.environ.get("KINETOSCOPE_CACHE"):
-        return Path(chosen)
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "kinetoscope"
-
-
 def compilers() -> tuple[list[str], list[str]]:
     """The commands that compile C++ and C; the variables may hold more than one word, such as ``ccache g++``.
 

@@ -29,7 +29,6 @@ import torch
 
 from kinetoscope._errors import KinetoscopeError, StateError
 from kinetoscope._version import __version__
-from kinetoscope.collect.engines.build import cache_directory
 from kinetoscope.collect.engines.kineto import KinetoEngine
 from kinetoscope.collect.engines.native import NativeEngine
 from kinetoscope.collect.engines.recorder import load_recorder
@@ -43,6 +42,7 @@ from kinetoscope.collect.session.options import (
 )
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.model import units
+from kinetoscope.storage.cache import cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

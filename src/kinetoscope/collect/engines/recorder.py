@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import RecorderError, StateError
 from kinetoscope.collect.engines import build
+from kinetoscope.storage.cache import cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -344,7 +345,7 @@ def ready_recorder() -> Recorder | None:
 
 def _hopeless(name: str) -> Path:
     """The file that marks a library that recompiling did not fix, so that not every process tries again."""
-    return build.cache_directory() / f"{name}.unloadable"
+    return cache_directory() / f"{name}.unloadable"
 
 
 def _prebuilt_folder() -> Path:
@@ -354,7 +355,7 @@ def _prebuilt_folder() -> Path:
 
 def _built_recorder(name: str) -> Recorder | None:
     """The cached recorder of this name, if it is complete and can be loaded."""
-    for place, taken in ((_prebuilt_folder() / name, INSTALLED), (build.cache_directory() / name, CACHED)):
+    for place, taken in ((_prebuilt_folder() / name, INSTALLED), (cache_directory() / name, CACHED)):
         if place.is_file() and build.is_whole(place):
             try:
                 return Recorder(place, taken)
@@ -388,7 +389,7 @@ def _recorder_for_here(progress: Callable[[str], None], *, with_prebuilt: bool =
         raise RecorderError(f"torch cannot be imported: {error}") from error
     if problem := build.why_too_old(torch):
         raise RecorderError(problem)
-    cache = build.cache_directory()
+    cache = cache_directory()
     try:
         name = build.library_name(torch)
         if (built := _built_recorder(name)) is not None:

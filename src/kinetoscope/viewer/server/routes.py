@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.viewer.pages import (
+    empty,
     export,
     findings,
     health,
@@ -159,6 +160,7 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "copies": kernels.copies,
     "counter": tracks.counter,
     "findings": findings.findings,
+    "empty": empty.empty,
     "flame": stacks.flame,
     "flame_choices": stacks.flame_choices,
     "flame_operators": stacks.flame_operators,

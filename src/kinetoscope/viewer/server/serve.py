@@ -7,6 +7,8 @@ elsewhere that is made to point here gets nothing) and its `Origin`, if it has o
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import hmac
 import html
 import json
@@ -18,10 +20,11 @@ import threading
 import traceback
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+from kinetoscope.storage.cache import cache_directory
 from kinetoscope.trace import open as open_any
 from kinetoscope.viewer.server import open_traces
 from kinetoscope.viewer.server.routes import INERT, Response, respond
@@ -67,6 +70,7 @@ class Viewer:
             port,
             {"perfetto_ui": _checked(perfetto_ui)},
             self._look_again,
+            lasting_token(traces),
         )
         self.address: str = self._server.address
         self.browser_address: str = self._server.browser_address
@@ -256,6 +260,7 @@ class Server:
         port: int | None = None,
         options: Mapping[str, str] | None = None,
         look_again: Callable[[], object] = tuple,
+        token: str | None = None,
     ) -> None:
         """Take a port; who connects before `run` waits.
 
@@ -265,6 +270,7 @@ class Server:
             port: The port, 0 for any free one, or the first free one from `FIRST_PORT` on if None.
             options: Options of the server that the page needs.
             look_again: Called before a page gets the list of traces.
+            token: The token of the address; a new one if None.
 
         Raises:
             ArgumentError: There is no such port.
@@ -280,7 +286,7 @@ class Server:
                 "`kinetoscope report` writes the same pages to a file without it"
             ) from error
         del starlette
-        self._token, ticket = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        self._token, ticket = token or secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         self._socket = _listening(port)
         self.port: int = self._socket.getsockname()[1]
         self.address = f"http://{LOOPBACK}:{self.port}/{self._token}/"
@@ -314,6 +320,45 @@ class Server:
     def close(self) -> None:
         """Give the port back, where `run` was never called."""
         self._socket.close()
+
+
+_KEY_BYTES = 32
+
+
+def lasting_token(traces: Sequence[Source]) -> str | None:
+    """Return the token for some files, the same each time for the same user, so that links survive a restart of the server.
+
+    None if something else is served than paths and URLs, or if there is no key that only this user can read.
+    """
+    if not all(isinstance(one, str | os.PathLike) for one in traces):
+        return None
+    key = _user_key()
+    if key is None:
+        return None
+    names = [str(one) if "://" in str(one) else os.path.abspath(cast("str", one)) for one in traces]
+    made = hmac.digest(key, json.dumps(names).encode(), "sha256")
+    return base64.urlsafe_b64encode(made[:24]).decode()
+
+
+def _user_key() -> bytes | None:
+    """The secret that tokens are made from, which only this user can read; made at the first use."""
+    path = cache_directory() / "viewer.key"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError), open(path, "xb", opener=_private) as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+        with open(path, "rb") as file:
+            state = os.fstat(file.fileno())
+            key = file.read(_KEY_BYTES + 1)
+    except OSError:
+        return None  # Without a place for it, each server has a token of its own.
+    is_private = state.st_uid == os.getuid() and not state.st_mode & 0o077
+    return key if is_private and len(key) == _KEY_BYTES else None
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only this user can read."""
+    return os.open(path, flags, 0o600)
 
 
 def answering(traces: Offering, options: Mapping[str, str], look_again: Callable[[], object]) -> Answering:
