@@ -31,6 +31,10 @@ nb::dict losses_dict(const RecordingLosses& losses) {
   dict["ring_dropped_spans"] = count(losses.ring_dropped_spans);
   dict["ring_dropped_allocations"] = count(losses.ring_dropped_allocations);
   dict["ring_dropped_notes"] = count(losses.ring_dropped_notes);
+  dict["dropped_samples"] = count(losses.dropped_samples);
+  dict["ring_dropped_samples"] = count(losses.ring_dropped_samples);
+  dict["recycled_samples"] = count(losses.recycled_samples);
+  dict["torn_samples"] = count(losses.torn_samples);
   dict["limited_dictionary"] = count(losses.limited_dictionary);
   dict["damaged_header"] = count(losses.damaged_header);
   dict["damaged_chunks"] = count(losses.damaged_chunks);
@@ -152,6 +156,17 @@ nb::dict notes_dict(NoteColumns& notes) {
   return dict;
 }
 
+nb::dict samples_dict(SampleColumns& samples) {
+  nb::dict dict;
+  dict["time_ns"] = to_array(std::move(samples.time_ns));
+  dict["period_ns"] = to_array(std::move(samples.period_ns));
+  dict["thread"] = to_array(std::move(samples.thread));
+  dict["state"] = to_array(std::move(samples.state));
+  dict["stack"] = to_array(std::move(samples.stack));
+  dict["module"] = to_array(std::move(samples.module));
+  return dict;
+}
+
 nb::dict read_recording(const std::string& path) {
   try {
     const MappedFile file(path);
@@ -174,6 +189,7 @@ nb::dict read_recording(const std::string& path) {
     result["spans"] = spans_dict(recording.spans);
     result["allocations"] = allocations_dict(recording.allocations);
     result["notes"] = notes_dict(recording.notes);
+    result["samples"] = samples_dict(recording.samples);
     if (file.file_lost()) throw RefusedRecording("another program truncated the file while it was read");
     return result;
   } catch (const std::system_error& error) {

@@ -30,6 +30,19 @@ std::size_t whole_units(uint64_t committed, std::size_t unit_bytes, std::size_t 
   return there;
 }
 
+std::vector<RecordChunk>& records_of(ChunkList& list, ChunkKind kind) {
+  switch (kind) {
+    case ChunkKind::Spans:
+      return list.spans;
+    case ChunkKind::Allocations:
+      return list.allocations;
+    case ChunkKind::Samples:
+      return list.samples;
+    default:
+      return list.notes;
+  }
+}
+
 }  // namespace
 
 FileHeader read_header(std::span<const std::byte> file) {
@@ -103,18 +116,15 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header)
     if (static_cast<ChunkKind>(chunk.kind) == ChunkKind::Dictionary) {
       dictionary.push_back({chunk.order, {payload, whole}});
     } else {
-      auto& records = static_cast<ChunkKind>(chunk.kind) == ChunkKind::Spans         ? list.spans
-                      : static_cast<ChunkKind>(chunk.kind) == ChunkKind::Allocations ? list.allocations
-                                                                                     : list.notes;
-      records.push_back({chunk.thread, chunk.order, payload, whole});
+      records_of(list, static_cast<ChunkKind>(chunk.kind))
+          .push_back({chunk.thread, chunk.order, payload, whole});
     }
   }
   const auto by_thread_and_order = [](const RecordChunk& a, const RecordChunk& b) {
     return std::tie(a.thread, a.order) < std::tie(b.thread, b.order);
   };
-  std::stable_sort(list.spans.begin(), list.spans.end(), by_thread_and_order);
-  std::stable_sort(list.allocations.begin(), list.allocations.end(), by_thread_and_order);
-  std::stable_sort(list.notes.begin(), list.notes.end(), by_thread_and_order);
+  for (auto* chunks_of_kind : {&list.spans, &list.allocations, &list.notes, &list.samples})
+    std::stable_sort(chunks_of_kind->begin(), chunks_of_kind->end(), by_thread_and_order);
   std::stable_sort(dictionary.begin(), dictionary.end(),
                    [](const DictionaryChunk& a, const DictionaryChunk& b) { return a.order < b.order; });
   for (const DictionaryChunk& chunk : dictionary) list.dictionary.push_back(chunk.payload);

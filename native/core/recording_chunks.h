@@ -25,7 +25,7 @@ T load_shared(const std::byte* bytes) {
   return std::bit_cast<T>(words);
 }
 
-// Whole records of one thread's chunk.
+// Whole records of a chunk; `thread` is 0 in chunks of the whole process.
 struct RecordChunk {
   uint32_t thread;
   uint64_t order;
@@ -34,8 +34,8 @@ struct RecordChunk {
 };
 
 struct ChunkList {
-  std::vector<RecordChunk> spans, allocations, notes;  // by (thread, order)
-  std::vector<std::span<const std::byte>> dictionary;  // by order; committed bytes
+  std::vector<RecordChunk> spans, allocations, notes, samples;  // by (thread, order)
+  std::vector<std::span<const std::byte>> dictionary;           // by order; committed bytes
   uint64_t damaged = 0;
   uint64_t missing_records = 0;  // committed, but beyond the chunk's or the file's end
 };

@@ -2,13 +2,14 @@
 //
 // Layout: one FileHeader in the first kHeaderBytes, then chunks one behind the other, each a whole number of
 // units of FileHeader::chunk_bytes long. A chunk belongs to one thread (SPANS, ALLOCATIONS, NOTES), to the
-// whole process (DICTIONARY), or to nobody (FREE). Its writer fills the payload and then release-stores
-// ChunkHeader::committed, so whatever lies below `committed` is whole even after SIGKILL: the pages are a
-// shared mapping of the file. Dictionary entries are committed before the first record that names them.
+// whole process (DICTIONARY, SAMPLES), or to nobody (FREE). Its writer fills the payload and then
+// release-stores ChunkHeader::committed, so whatever lies below `committed` is whole even after SIGKILL: the
+// pages are a shared mapping of the file. Dictionary entries are committed before the first record that names
+// them.
 //
 // Ids (names, stacks, modules, shapes, parameters, strings) start at 1; 0 means none.
-// All numbers are little-endian. In version 1 each chunk was one unit. A reader refuses any version above
-// kVersion.
+// All numbers are little-endian. In version 1 each chunk was one unit; since version 3 there are samples. A
+// reader refuses any version above kVersion.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@
 namespace kinetoscope {
 
 inline constexpr char kMagic[8] = {'K', 'S', 'C', 'O', 'P', 'E', '\r', '\n'};
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 inline constexpr uint32_t kHeaderBytes = 8192;
 inline constexpr uint32_t kUnitBytes = 1024;
 inline constexpr uint32_t kChunkMagic = 0x4b43484bu;
@@ -67,19 +68,31 @@ struct FileHeader {
   uint64_t ring_dropped_allocations;
   uint64_t ring_dropped_notes;
   uint64_t limited_dictionary;  // dictionary entries beyond the dictionary's share of the file
-  uint64_t checksum;            // of this header with 0 here, once nothing more is written; 0 before
+  uint64_t checksum;            // header_checksum() once nothing more is written; 0 before
+  // Since version 3.
+  uint64_t dropped_samples;
+  uint64_t ring_dropped_samples;
+  uint64_t recycled_samples;
+  uint64_t torn_samples;  // threads whose stack changed while it was read
 };
 static_assert(sizeof(FileHeader) <= kHeaderBytes);
 
-enum class ChunkKind : uint32_t { Free = 0, Spans = 1, Allocations = 2, Dictionary = 3, Notes = 4 };
+enum class ChunkKind : uint32_t {
+  Free = 0,
+  Spans = 1,
+  Allocations = 2,
+  Dictionary = 3,
+  Notes = 4,
+  Samples = 5
+};
 
 struct ChunkHeader {
   uint32_t magic;      // kChunkMagic once handed out
   uint32_t kind;       // ChunkKind
-  uint32_t thread;     // index of a Thread entry; 0 for Dictionary
+  uint32_t thread;     // index of a Thread entry; 0 for Dictionary and Samples
   uint32_t units;      // how long it is; 0 in version 1: one unit
   uint64_t order;      // rises with every hand-out; a recycled chunk gets a new one
-  uint64_t committed;  // records (Spans, Allocations, Notes) or payload bytes (Dictionary) that are whole
+  uint64_t committed;  // records, or payload bytes of a Dictionary, that are whole
   uint64_t checksum;   // once nothing in it changes any more: chunk_checksum(); 0 before
   uint64_t padding[3];
 };
@@ -109,6 +122,13 @@ inline uint64_t checksum_of(const void* data, size_t bytes) {
   }
   for (size_t lane = 1; lane < 4; ++lane) add(0, lanes[lane]);
   return lanes[0] == 0 ? 1 : lanes[0];
+}
+
+// Of what `header` says with 0 for its checksum, as far as its version has it.
+inline uint64_t header_checksum(FileHeader header) {
+  header.checksum = 0;
+  return checksum_of(&header,
+                     header.version < 3 ? offsetof(FileHeader, dropped_samples) : sizeof(FileHeader));
 }
 
 // Of what `header` says and of the `bytes` of its payload that are whole.
@@ -179,6 +199,20 @@ struct NoteRecord {
 };
 static_assert(sizeof(NoteRecord) == 32);
 
+enum class SampleState : uint8_t { Unknown = 0, Running = 1, WaitingForGil = 2, Blocked = 3 };
+
+// The Python stack of a thread at one moment. It stands for the time since `since_tick`.
+struct SampleRecord {
+  uint64_t tick;
+  uint64_t since_tick;
+  uint32_t thread;  // index of a Thread entry
+  uint32_t stack;
+  uint32_t module;
+  uint8_t state;  // SampleState
+  uint8_t reserved[3];
+};
+static_assert(sizeof(SampleRecord) == 32);
+
 // Of one record of a kind of chunk; 0 for kinds that hold none.
 inline constexpr size_t bytes_of_record(uint32_t kind) {
   switch (static_cast<ChunkKind>(kind)) {
@@ -188,6 +222,8 @@ inline constexpr size_t bytes_of_record(uint32_t kind) {
       return sizeof(AllocationRecord);
     case ChunkKind::Notes:
       return sizeof(NoteRecord);
+    case ChunkKind::Samples:
+      return sizeof(SampleRecord);
     case ChunkKind::Dictionary:
       return 1;
     default:

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
-#include <utility>
 
 #include "linking.h"
 #include "recording_chunks.h"
@@ -139,6 +138,13 @@ std::vector<uint32_t> thread_rows(const RecordingDictionary& dictionary, const C
   for (const auto& [index, thread] : dictionary.threads) indexes.push_back(index);
   for (const RecordChunk& chunk : chunks.spans) indexes.push_back(chunk.thread);
   for (const RecordChunk& chunk : chunks.allocations) indexes.push_back(chunk.thread);
+  for (const RecordChunk& chunk : chunks.samples) {
+    for (std::size_t at = 0; at < chunk.records; ++at) {
+      SampleRecord record;
+      std::memcpy(&record, chunk.payload + at * sizeof(record), sizeof(record));
+      indexes.push_back(record.thread);
+    }
+  }
   std::sort(indexes.begin(), indexes.end());
   indexes.erase(std::unique(indexes.begin(), indexes.end()), indexes.end());
   return indexes;
@@ -245,7 +251,33 @@ uint64_t read_allocations(Recording& recording, const ChunkList& chunks, const T
   return records.empty() ? start_tick : std::max(start_tick, records.back().tick);
 }
 
+// Reads all samples; returns the last tick seen.
+uint64_t read_samples(Recording& recording, const ChunkList& chunks, const TickClock& clock,
+                      uint64_t start_tick) {
+  const std::vector<const std::byte*> records = ordered_records(chunks.samples, sizeof(SampleRecord));
+  SampleColumns& columns = recording.samples = SampleColumns(records.size());
+  const RecordingDictionary& dictionary = recording.dictionary;
+  TickReader ends(clock, start_tick), begins(clock, start_tick);
+  for (std::size_t row = 0; row < records.size(); ++row) {
+    SampleRecord record;
+    std::memcpy(&record, records[row], sizeof(record));
+    recording.losses.early_records += record.tick < start_tick;
+    recording.losses.damaged_records += record.since_tick > record.tick;
+    columns.time_ns[row] = ends.to_ns(record.tick);
+    columns.period_ns[row] = std::max<int64_t>(columns.time_ns[row] - begins.to_ns(record.since_tick), 0);
+    columns.thread[row] = row_of_thread(recording.thread_index, record.thread);
+    columns.state[row] =
+        record.state <= static_cast<uint8_t>(SampleState::Blocked) ? record.state : uint8_t{0};
+    columns.stack[row] = RecordTables::row(record.stack, dictionary.stack_parent.size());
+    columns.module[row] = RecordTables::row(record.module, dictionary.module_class.size());
+  }
+  return records.empty() ? start_tick : std::max(start_tick, tick_of(records.back()));
+}
+
 }  // namespace
+
+SampleColumns::SampleColumns(std::size_t rows)
+    : time_ns(rows), period_ns(rows), thread(rows), state(rows), stack(rows), module(rows) {}
 
 SpanColumns::SpanColumns(std::size_t rows)
     : thread(rows),
@@ -296,9 +328,8 @@ std::size_t clip_unfinished(std::span<const int64_t> start_ns, std::span<int64_t
 
 namespace {
 
-uint64_t header_is_damaged(FileHeader header) {
-  const uint64_t checksum = std::exchange(header.checksum, 0);
-  return checksum != 0 && checksum != checksum_of(&header, sizeof(header)) ? 1 : 0;
+uint64_t header_is_damaged(const FileHeader& header) {
+  return header.checksum != 0 && header.checksum != header_checksum(header) ? 1 : 0;
 }
 
 }  // namespace
@@ -320,6 +351,10 @@ Recording parse_recording(std::span<const std::byte> file) {
                       .ring_dropped_spans = header.ring_dropped_spans,
                       .ring_dropped_allocations = header.ring_dropped_allocations,
                       .ring_dropped_notes = header.ring_dropped_notes,
+                      .dropped_samples = header.dropped_samples,
+                      .ring_dropped_samples = header.ring_dropped_samples,
+                      .recycled_samples = header.recycled_samples,
+                      .torn_samples = header.torn_samples,
                       .limited_dictionary = header.limited_dictionary,
                       .damaged_header = header_is_damaged(header),
                       .damaged_chunks = chunks.damaged,
@@ -346,6 +381,7 @@ Recording parse_recording(std::span<const std::byte> file) {
   uint64_t last_tick = read_spans(recording, chunks, clock, header.start_tick, open_threads);
   read_notes(recording, chunks, clock, header.start_tick);
   last_tick = std::max(last_tick, read_allocations(recording, chunks, clock, header.start_tick));
+  last_tick = std::max(last_tick, read_samples(recording, chunks, clock, header.start_tick));
   if (recording.stopped && header.stop_tick > header.start_tick) {
     recording.stop_ns = clock.to_ns(header.stop_tick);
   } else {

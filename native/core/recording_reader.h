@@ -75,6 +75,16 @@ struct NoteColumns {
   Column<int8_t> device_index;
 };
 
+// Sorted by time. Threads, stacks and modules are rows, -1 for none.
+struct SampleColumns {
+  explicit SampleColumns(std::size_t rows);
+
+  Column<int64_t> time_ns, period_ns;
+  Column<int32_t> thread;
+  Column<uint8_t> state;  // SampleState
+  Column<int32_t> stack, module;
+};
+
 // What the file or its reader lost.
 struct RecordingLosses {
   uint64_t dropped_spans = 0, dropped_allocations = 0;
@@ -83,6 +93,8 @@ struct RecordingLosses {
   uint64_t unmatched_notes = 0;  // about a span that is not there
   uint64_t truncated_strings = 0, dropped_dictionary = 0;
   uint64_t ring_dropped_spans = 0, ring_dropped_allocations = 0, ring_dropped_notes = 0;
+  uint64_t dropped_samples = 0, ring_dropped_samples = 0, recycled_samples = 0;
+  uint64_t torn_samples = 0;
   uint64_t limited_dictionary = 0;
   uint64_t damaged_header = 0;
   uint64_t damaged_chunks = 0;      // bad header, or cut off by the end of the file
@@ -106,6 +118,7 @@ struct Recording {
   SpanColumns spans{0};
   AllocationColumns allocations{0};
   NoteColumns notes{0};
+  SampleColumns samples{0};
 };
 
 // The row of a thread in `Recording::thread_index`.

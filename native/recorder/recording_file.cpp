@@ -67,6 +67,26 @@ bool has_open_span(ChunkHeader* chunk) {
   });
 }
 
+// The counters of a kind of records.
+uint64_t& recycled_of(FileHeader& head, ChunkKind kind) {
+  return kind == ChunkKind::Spans     ? head.recycled_spans
+         : kind == ChunkKind::Notes   ? head.recycled_notes
+         : kind == ChunkKind::Samples ? head.recycled_samples
+                                      : head.recycled_allocations;
+}
+uint64_t& dropped_of(FileHeader& head, ChunkKind kind) {
+  return kind == ChunkKind::Spans     ? head.dropped_spans
+         : kind == ChunkKind::Notes   ? head.dropped_notes
+         : kind == ChunkKind::Samples ? head.dropped_samples
+                                      : head.dropped_allocations;
+}
+uint64_t& ring_dropped_of(FileHeader& head, ChunkKind kind) {
+  return kind == ChunkKind::Spans     ? head.ring_dropped_spans
+         : kind == ChunkKind::Notes   ? head.ring_dropped_notes
+         : kind == ChunkKind::Samples ? head.ring_dropped_samples
+                                      : head.ring_dropped_allocations;
+}
+
 struct Descriptor {
   explicit Descriptor(int opened) : number(opened) {}
   ~Descriptor() {
@@ -383,10 +403,8 @@ void RecordingFile::recycle(uint64_t units) {
       continue;
     }
     FileHeader& head = header();
-    uint64_t& recycled = chunk->kind == static_cast<uint32_t>(ChunkKind::Spans)   ? head.recycled_spans
-                         : chunk->kind == static_cast<uint32_t>(ChunkKind::Notes) ? head.recycled_notes
-                                                                                  : head.recycled_allocations;
-    std::atomic_ref(recycled).fetch_add(records, std::memory_order_relaxed);
+    std::atomic_ref(recycled_of(head, static_cast<ChunkKind>(chunk->kind)))
+        .fetch_add(records, std::memory_order_relaxed);
     freed += chunk->units;
     at = retired_.erase(at);
     free_run(unit_of(chunk), chunk->units);
@@ -394,13 +412,9 @@ void RecordingFile::recycle(uint64_t units) {
 }
 
 void RecordingFile::count_dropped(ChunkKind kind, uint64_t records) {
-  FileHeader& head = header();
   const bool ring = ring_units_ != 0 && !disk_full_.load(std::memory_order_relaxed);
-  uint64_t& dropped = kind == ChunkKind::Spans   ? ring ? head.ring_dropped_spans : head.dropped_spans
-                      : kind == ChunkKind::Notes ? ring ? head.ring_dropped_notes : head.dropped_notes
-                      : ring                     ? head.ring_dropped_allocations
-                                                 : head.dropped_allocations;
-  std::atomic_ref(dropped).fetch_add(records, std::memory_order_relaxed);
+  std::atomic_ref(ring ? ring_dropped_of(header(), kind) : dropped_of(header(), kind))
+      .fetch_add(records, std::memory_order_relaxed);
 }
 
 bool RecordingFile::prepare_room() {
@@ -458,8 +472,7 @@ void RecordingFile::seal() {
     }
   }
   FileHeader& head = header();
-  head.checksum = 0;
-  head.checksum = checksum_of(&head, sizeof(head));
+  head.checksum = header_checksum(head);
 }
 
 void RecordingFile::add_clock_pair(const ClockPair& pair) {

@@ -22,6 +22,8 @@ class _Recording(TypedDict):
     names: dict[str, NDArray[np.int32]]
     spans: dict[str, NDArray[Any]]
     allocations: dict[str, NDArray[Any]]
+    notes: dict[str, NDArray[Any]]
+    samples: dict[str, NDArray[Any]]
 
 class _Nesting(TypedDict):
     parent: NDArray[np.int32]

@@ -227,10 +227,45 @@ def test_losses_of_the_recorder_are_passed_on(tmp_path):
         "recycled_notes",
         "truncated_strings",
         "dropped_dictionary",
+        "dropped_samples",
+        "ring_dropped_samples",
+        "recycled_samples",
+        "torn_samples",
     )
     counts = {name: number for number, name in enumerate(names, 1)}
     losses = read(RecordingBuilder(**counts), tmp_path)["losses"]
     assert {name: losses[name] for name in names} == counts
+
+
+def test_samples_are_in_order_of_time_and_name_their_places(tmp_path):
+    builder = RecordingBuilder(version=3)
+    builder.thread(7, os_tid=70)
+    builder.thread(9, os_tid=90)
+    outer = builder.stack(0, builder.frame("main", "train.py", 3))
+    inner = builder.stack(outer, builder.frame("load", "data.py", 8))
+    module = builder.module("Net")
+    builder.sample(30, 20, inner, thread=9, state=3)
+    builder.sample(10, 0, outer, thread=7, module=module)
+    builder.sample(20, 10, 99, thread=7, state=200)
+    recording = read(builder, tmp_path)
+    samples = {name: column.tolist() for name, column in recording["samples"].items()}
+    assert samples == {
+        "time_ns": [10, 20, 30],
+        "period_ns": [10, 10, 10],
+        "thread": [0, 0, 1],
+        "state": [1, 0, 3],
+        "stack": [0, -1, 1],
+        "module": [0, -1, -1],
+    }
+    assert not any(recording["losses"].values())
+
+
+def test_a_sample_that_ends_before_it_begins_is_counted_as_damaged(tmp_path):
+    builder = RecordingBuilder(version=3)
+    builder.sample(10, 20, 0)
+    recording = read(builder, tmp_path)
+    assert recording["samples"]["period_ns"].tolist() == [0]
+    assert recording["losses"]["damaged_records"] == 1
 
 
 def test_unfinished_spans_end_with_their_caller_or_with_the_recording(tmp_path):

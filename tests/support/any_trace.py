@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from kinetoscope.model.schema import STORED, SpanKind
+from kinetoscope.model.schema import STORED, SampleState, SpanKind
 from kinetoscope.trace import Trace
 from tests.support.hostile import hostile_text
 from tests.support.trace_builder import TraceBuilder
@@ -22,7 +22,8 @@ _NAMES = (
 
 @st.composite
 def any_traces(draw, *, devices=True, max_spans=12):
-    """Spans of all kinds that nest or not, on threads and streams, with memory, steps, launches, counters and losses."""
+    """Spans of all kinds that nest or not, on threads and streams, with memory, steps, launches, counters,
+    samples and losses."""
     builder = TraceBuilder()
     for name in ("main", draw(hostile_text)):
         builder.thread(name)
@@ -78,6 +79,11 @@ def any_traces(draw, *, devices=True, max_spans=12):
         )  # fmt: skip
     for time_ns in draw(st.lists(st.integers(0, END_NS), max_size=3)):
         builder.counter("power", time_ns, draw(st.floats(allow_nan=False)))
+    for time_ns in draw(st.lists(st.integers(0, END_NS), max_size=3)):
+        builder.sample(
+            time_ns, draw(st.sampled_from(stacks[1:])), thread=draw(st.integers(0, 1)), module=draw(st.sampled_from(modules)),
+            state=draw(st.sampled_from(SampleState)), period_ns=draw(st.integers(0, 20)),
+        )  # fmt: skip
     if builder.spans and draw(st.booleans()):
         builder.give(builder.strings[builder.spans[0].name], 1, 100)
     if draw(st.booleans()):

@@ -10,12 +10,13 @@ MAGIC = b"KSCOPE\r\n"
 HEADER_BYTES = 8192
 CHUNK_HEADER_BYTES = 64
 CHUNK_MAGIC = 0x4B43484B
-FREE, SPANS, ALLOCATIONS, DICTIONARY, NOTES = range(5)
+FREE, SPANS, ALLOCATIONS, DICTIONARY, NOTES, SAMPLES = range(6)
 MOST_CLOCK_PAIRS = 128
 
 SPAN = struct.Struct("<QQIIIIqHBBI")
 NOTE = struct.Struct("<QQqIBBBb")
 ALLOCATION = struct.Struct("<QQqBbHI")
+SAMPLE = struct.Struct("<QQIIIB3x")
 
 
 @dataclass
@@ -60,11 +61,16 @@ class RecordingBuilder:
     recycled_notes: int = 0
     truncated_strings: int = 0
     dropped_dictionary: int = 0
+    dropped_samples: int = 0
+    ring_dropped_samples: int = 0
+    recycled_samples: int = 0
+    torn_samples: int = 0
     extra_chunks: list[Chunk] = field(default_factory=list)
     entries: list[bytes] = field(default_factory=list)
     spans: dict[int, list[bytes]] = field(default_factory=dict)
     allocations: dict[int, list[bytes]] = field(default_factory=dict)
     notes: dict[int, list[bytes]] = field(default_factory=dict)
+    samples: list[bytes] = field(default_factory=list)
     _ids: dict[int, int] = field(default_factory=dict)
     _strings: dict[bytes, int] = field(default_factory=dict)
 
@@ -217,8 +223,16 @@ class RecordingBuilder:
             )
         )
 
+    def sample(
+        self, time: int, since: int, stack: int, *, thread: int = 1, module: int = 0, state: int = 1
+    ) -> None:
+        """Adds a sample of a thread's stack, for the time from `since` to `time`; needs version 3."""
+        self.samples.append(
+            SAMPLE.pack(self.start_tick + time, self.start_tick + since, thread, stack, module, state)
+        )
+
     def chunks(self) -> list[Chunk]:
-        """Lays everything out: dictionary, spans, allocations, then the extra chunks."""
+        """Lays everything out: dictionary, spans, allocations, notes, samples, then the extra chunks."""
         order = itertools.count(1)
         room = self.chunk_bytes - CHUNK_HEADER_BYTES
         chunks = [
@@ -229,6 +243,7 @@ class RecordingBuilder:
             (SPANS, SPAN.size, self.spans),
             (ALLOCATIONS, ALLOCATION.size, self.allocations),
             (NOTES, NOTE.size, self.notes),
+            (SAMPLES, SAMPLE.size, {0: self.samples}),
         ):
             chunks.extend(
                 Chunk(kind, thread, payload, len(payload) // size, next(order))
@@ -262,7 +277,10 @@ class RecordingBuilder:
         header = header.ljust(
             len(header) + 24 * (MOST_CLOCK_PAIRS - min(len(self.pairs), MOST_CLOCK_PAIRS)), b"\0"
         )
-        header += struct.pack("<QQ", self.dropped_notes, self.recycled_notes)
+        header += struct.pack("<QQ40x", self.dropped_notes, self.recycled_notes)
+        header += struct.pack(
+            "<QQQQ", self.dropped_samples, self.ring_dropped_samples, self.recycled_samples, self.torn_samples
+        )
         return header.ljust(HEADER_BYTES, b"\0") + b"".join(
             chunk.to_bytes(self.chunk_bytes) for chunk in chunks
         )

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from kinetoscope.model.schema import STORED, SpanKind, StorageRole
+from kinetoscope.model.schema import STORED, SampleState, SpanKind, StorageRole
 from kinetoscope.trace import Trace
 
 FUNCTION, BACKWARD, USER = 0, 1, 7
@@ -89,6 +89,7 @@ class TraceBuilder:
         self._thread_of_stream: list[int] = []
         self.argument_rows: dict[str, int] = {}
         self.counters: list[tuple[int, int, float]] = []
+        self.samples: list[tuple[int, int, int, int, int, int]] = []
         self.state = "stopped"
         self.stop_ns: int | None = None
 
@@ -246,6 +247,20 @@ class TraceBuilder:
     def counter(self, name: str, time_ns: int, value: float) -> TraceBuilder:
         """Adds a sample of a counter."""
         self.counters.append((time_ns, self.string(name), value))
+        return self
+
+    def sample(
+        self,
+        time_ns: int,
+        stack: int,
+        *,
+        period_ns: int = 10,
+        thread: int = 0,
+        state: SampleState = SampleState.RUNNING,
+        module: int = -1,
+    ) -> TraceBuilder:
+        """Adds a sample of a thread's Python stack."""
+        self.samples.append((time_ns, period_ns, thread, int(state), stack, module))
         return self
 
     def _argument_row(self, arguments: dict[str, Any] | None) -> int:
@@ -430,7 +445,7 @@ class TraceBuilder:
         spans = self._in_order()
         allocations = sorted(self.allocations, key=lambda row: row[0])
         last = max((span.start_ns + span.duration_ns for span in spans), default=0)
-        last = max(last, allocations[-1][0] if allocations else 0)
+        last = max(last, allocations[-1][0] if allocations else 0, *(row[0] for row in self.samples))
         return {
             "info": self.info | self._held(),
             "state": self.state,
@@ -471,6 +486,10 @@ class TraceBuilder:
                     "time_ns": "i8", "address": "u8", "bytes": "i8", "thread": "i4", "device_type": "u1",
                     "device_index": "i1", "stack": "i4",
                 },
+            ),
+            "samples": _columns(
+                sorted(self.samples),
+                {"time_ns": "i8", "period_ns": "i8", "thread": "i4", "state": "u1", "stack": "i4", "module": "i4"},
             ),
         }  # fmt: skip
 

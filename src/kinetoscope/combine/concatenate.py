@@ -341,7 +341,7 @@ class Joining:
 
     def _sorted_by(self, name: str) -> str | None:
         """The column that the rows of a table must be in order of."""
-        return {"spans": "thread", "allocations": "time_ns"}.get(name)
+        return {"spans": "thread", "allocations": "time_ns", "samples": "time_ns"}.get(name)
 
     def _given(self, name: str) -> list[str]:
         """The columns that must be handed over: what is given in some trace, and what holds within each of them only."""

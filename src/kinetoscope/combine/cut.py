@@ -290,11 +290,12 @@ class _Cutting:
             kept = np.logical_and.reduce([(rows < 0) | (self._place[rows] >= 0) for rows in references])
             self._take(name, np.flatnonzero(kept))
         self._memory()
-        samples = self._trace.column("counters", "time_ns")
+        counted = self._trace.column("counters", "time_ns")
         self._take(
-            "counters", np.flatnonzero((window_at(self._part, samples) >= 0) & self._wanted_of("counters"))
+            "counters", np.flatnonzero((window_at(self._part, counted) >= 0) & self._wanted_of("counters"))
         )
         self._moved("counters", "time_ns")
+        self._samples()
         self._cycles()
         for name in (*_DICTIONARIES, "losses"):
             self._take(name, np.arange(len(self._trace.columns(name))))
@@ -417,6 +418,17 @@ class _Cutting:
         seen = self._trace.column("storages", "time_ns") < end_ns
         self._take("storages", np.flatnonzero(seen & self._wanted_of("storages")))
         self._moved("storages", "time_ns")
+
+    def _samples(self) -> None:
+        """The samples of wanted threads that were taken in the part."""
+        part, samples = self._part, self._trace.columns("samples")
+        wanted = window_at(part, samples["time_ns"]) >= 0
+        if part.threads is not None:
+            wanted &= part.threads[samples["thread"]]
+        self._take("samples", np.flatnonzero(wanted))
+        self._moved("samples", "time_ns")
+        if "step" in self._tables["samples"]:
+            self._tables["samples"]["step"] = self._place_of("steps")[self._tables["samples"]["step"]]
 
     def _live_at(self, begin: int) -> Mask:
         """Which allocations before the row `begin` hold a block then."""

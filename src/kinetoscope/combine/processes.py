@@ -159,7 +159,7 @@ class _MergedProcesses(Joining):
 
     def _sorted_by(self, name: str) -> str | None:
         """The column that the rows of a table must be in order of; spans are, as their threads are not mixed."""
-        return {"allocations": "time_ns", "steps": "start_ns"}.get(name)
+        return {"allocations": "time_ns", "samples": "time_ns", "steps": "start_ns"}.get(name)
 
     def _given(self, name: str) -> list[str]:
         """The columns that must be handed over: what is given in some trace, and what would not come out again."""
@@ -173,6 +173,8 @@ class _MergedProcesses(Joining):
             given.update(("path", "depth", "holder"))
         if name == "spans":
             given.update(("step", "cycle"))
+        if name == "samples":
+            given.add("step")
         if name == "steps":
             given.update(STORED["steps"].column_names)
         if any(

@@ -231,6 +231,7 @@ def assemble(
     spans.source(("device_bytes", "device_self_bytes"), derivation.device_bytes)
     spans.source(("device_ns", "device_self_ns"), derivation.device_time)
     made["allocations"].source(("span", "match", "total_bytes"), derivation.allocations)
+    made["samples"].source(("step",), derivation.sample_step)
     made["modules"].source(("path", "depth", "holder"), derivation.module_paths)
     # A part of a trace hands its steps over: they were found in the whole.
     given = tables.get("steps", {})
@@ -399,10 +400,15 @@ class _Derivation:
 
     def step(self) -> Arrays:
         """The step in which each span begins."""
+        return self._step_at(self._spans["start_ns"])
+
+    def sample_step(self) -> Arrays:
+        """The step in which each sample falls."""
+        return self._step_at(self._tables["samples"]["time_ns"])
+
+    def _step_at(self, time_ns: NDArray[np.int64]) -> Arrays:
         steps = self._tables["steps"]
-        return {
-            "step": steps_module.step_at(self._spans["start_ns"], steps["start_ns"], steps["duration_ns"])
-        }
+        return {"step": steps_module.step_at(time_ns, steps["start_ns"], steps["duration_ns"])}
 
     def cycle(self) -> Arrays:
         """The cycle of the session in which each span was recorded."""

@@ -17,6 +17,9 @@ TOLD_AT_STOP = ("recorder_faults", "call_threads_lost")
 
 NOT_STOPPED = "recording_not_stopped"
 UNFINISHED_SPANS = "unfinished_spans"
+TORN_SAMPLES = "torn_samples"
+# Fewer torn samples than this share of all change no number that a person sees.
+_NOTICEABLE = 0.01
 
 
 class Words(NamedTuple):
@@ -86,6 +89,31 @@ CODES: dict[str, Words] = {
         "oldest operands or ids overwritten",
         "operands",
         "The ring was full; a larger ring_bytes holds more.",
+    ),
+    "dropped_samples": Words(
+        "samples of Python stacks not written",
+        "samples",
+        "The file could not grow; most likely the disk is full.",
+    ),
+    "recycled_samples": Words(
+        "oldest samples of Python stacks overwritten",
+        "samples",
+        "The ring was full; a larger ring_bytes holds more.",
+    ),
+    "ring_dropped_samples": Words(
+        "samples of Python stacks not written",
+        "samples",
+        "Other threads used the whole ring; a larger ring_bytes has room for more threads.",
+    ),
+    TORN_SAMPLES: Words(
+        "samples of Python stacks that could not be read",
+        "samples",
+        "The stack changed, or the thread ended, while it was read: lines of short functions may have too little time.",
+    ),
+    "samples_missing": Words(
+        "samples of Python stacks",
+        "samples",
+        "The memory of the process cannot be read from outside here.",
     ),
     "unmatched_notes": Words(
         "operands or ids without their span",
@@ -367,6 +395,20 @@ def counted_losses(counts: Mapping[str, int]) -> list[Loss]:
         for code, count in counts.items()
         if count > 0
     ]
+
+
+def sample_losses(torn: int, whole: int, missing: object) -> list[Loss]:
+    """What the sampler of Python stacks missed.
+
+    Args:
+        torn: How many samples could not be read.
+        whole: How many were read.
+        missing: The metadata of that name: why there are no samples at all.
+    """
+    losses = [Loss.of("samples_missing", why=f"{missing}.")] if missing else []
+    if torn > _NOTICEABLE * (torn + whole):
+        losses.append(Loss.of(TORN_SAMPLES, torn))
+    return losses
 
 
 def paused_losses(pauses: object) -> list[Loss]:

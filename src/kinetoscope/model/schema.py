@@ -52,6 +52,15 @@ class StorageRole(IntEnum):
     OPTIMIZER_STATE = 4
 
 
+class SampleState(IntEnum):
+    """What a thread did when its stack was sampled. The numbers are those of the `state` column and never change."""
+
+    UNKNOWN = 0
+    RUNNING = 1
+    WAITING_FOR_GIL = 2
+    BLOCKED = 3
+
+
 class DeviceType(IntEnum):
     """Where something ran; the numbers are torch's own."""
 
@@ -337,6 +346,26 @@ STORED: dict[str, Table] = {
         ),
         Table("allocations", "A block of memory allocated or freed.", _ALLOCATIONS),
         Table(
+            "samples",
+            "The Python stack of a thread at one moment, read by the sampler. Rows are ordered by time.",
+            (
+                _c("time_ns", "int64", "ns", "When the stack was read, from the start of the trace.", 0),
+                _c(
+                    "period_ns",
+                    "int64",
+                    "ns",
+                    "The time that the sample stands for, up to `time_ns`: since the sampler read the threads before, or "
+                    "since it began.",
+                    0,
+                ),
+                _c("thread", "int32", "row of threads", "The thread.", 0),
+                _c("state", "uint8", "", "What the thread did: a `SampleState`.", 0),
+                _c("stack", "int32", "row of stacks", "Its Python stack."),
+                _c("module", "int32", "row of modules", "The innermost module on the stack."),
+                _d("step", "int32", "row of steps", "The step it falls in."),
+            ),
+        ),
+        Table(
             "operands",
             "A tensor argument of an outermost operator, by the block that contains its data.",
             (
@@ -510,6 +539,7 @@ STORED: dict[str, Table] = {
 """Every stored table, by name. `strings` (a list) and `info` (a mapping) are not tables."""
 
 STEP_SOURCES = ("marked", "optimizer")
+SAMPLE_STATES = ("unknown", "running", "waiting for the GIL", "blocked")
 
 
 # The names that mark data loading in traces, for recording and reading.

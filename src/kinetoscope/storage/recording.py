@@ -11,7 +11,15 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
 from kinetoscope.model.assemble import assemble
-from kinetoscope.model.losses import NOT_STOPPED, TOLD_AT_STOP, counted_losses, loss_columns, paused_losses
+from kinetoscope.model.losses import (
+    NOT_STOPPED,
+    TOLD_AT_STOP,
+    TORN_SAMPLES,
+    counted_losses,
+    loss_columns,
+    paused_losses,
+    sample_losses,
+)
 from kinetoscope.model.nesting import mark_collections
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import StorageRole
@@ -226,7 +234,7 @@ def _rows(addresses: NDArray[np.uint64], table: Sequence[int] | NDArray[np.uint6
 
 
 _RECORDED = (
-    "threads", "frames", "stacks", "modules", "parameters", "shapes", "spans", "allocations",
+    "threads", "frames", "stacks", "modules", "parameters", "shapes", "spans", "allocations", "samples",
 )  # fmt: skip
 _RENAMED = {"stack": "own_stack", "module": "own_module"}
 
@@ -265,7 +273,9 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> Tra
     found = {NOT_STOPPED: int(not stopped), **recording["losses"], "skipped_storages": skipped}
     # The recorder counts these losses only when it stops, so they are in the metadata.
     found |= {name: count for name in TOLD_AT_STOP if isinstance(count := info.get(name), int)}
-    tables["losses"] = loss_columns([*counted_losses(found), *paused_losses(info.get("pauses"))])
+    sampled = len(recording["samples"]["time_ns"]) + recording["losses"].get("recycled_samples", 0)
+    of_samples = sample_losses(found.pop(TORN_SAMPLES, 0), sampled, info.get("samples_missing"))
+    tables["losses"] = loss_columns([*counted_losses(found), *of_samples, *paused_losses(info.get("pauses"))])
     tables["cycles"] = one_cycle(run.cycle_number, recording["stop_ns"])
     info.update(
         process=recording["process"],

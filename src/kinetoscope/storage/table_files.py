@@ -100,7 +100,7 @@ FORMAT, VERSION = "kinetoscope tables", 2
 # The tables with one row per recorded event; aggregated tables can be computed from these.
 SHOWN = (
     "spans", "steps", "cycles", "threads", "streams", "launches", "kernels", "copies", "collectives", "allocations",
-    "counters", "frames", "shapes", "losses", "info",
+    "samples", "counters", "frames", "shapes", "losses", "info",
 )  # fmt: skip
 _REFERENCE = "row of "
 

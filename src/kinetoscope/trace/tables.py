@@ -46,7 +46,7 @@ def _load(group: Callable[[], tuple[tuple[Make, Table], ...]]) -> dict[str, Tabl
 
 def _host() -> tuple[tuple[Make, Table], ...]:
     from kinetoscope.tables import breakdown
-    from kinetoscope.tables.host import data_loading, modules, ops, stacks, steps
+    from kinetoscope.tables.host import data_loading, modules, ops, samples, stacks, steps
 
     return (
         (ops.ops, ops.OPS_SCHEMA),
@@ -54,6 +54,7 @@ def _host() -> tuple[tuple[Make, Table], ...]:
         (steps.steps, steps.STEPS_SCHEMA),
         (stacks.lines, stacks.LINES_SCHEMA),
         (stacks.stacks, stacks.STACKS_SCHEMA),
+        (samples.samples, samples.SAMPLES_SCHEMA),
         (data_loading.data_loading, data_loading.DATA_LOADING_SCHEMA),
         (breakdown.breakdown, breakdown.BREAKDOWN_SCHEMA),
         (breakdown.overlap, breakdown.OVERLAP_SCHEMA),
@@ -129,6 +130,7 @@ TABLES: dict[str, Callable[[], tuple[tuple[Make, Table], ...]]] = {
     "flops_coverage": _costs,
     "lines": _host,
     "stacks": _host,
+    "samples": _host,
     "memory": _memory,
     "memory_peak": _memory,
     "memory_timeline": _memory,

@@ -140,6 +140,18 @@ class Trace(TraceData):
         """
         return self.table("findings")
 
+    def samples(self) -> pyarrow.Table:
+        """Return the table `samples`: which line of Python each thread was in, 100 times a second.
+
+        Returns:
+            One row for each sample of a thread: its time and the time it stands for in nanoseconds, the state of the thread,
+            the line, the module and the stack. No rows for traces that were not recorded by the native recorder.
+
+        Raises:
+            StateError: The trace was closed.
+        """
+        return self.table("samples")
+
     @property
     def table_names(self) -> tuple[str, ...]:
         """The names that `table`, `to_pandas`, `to_polars` and `sql` accept."""
