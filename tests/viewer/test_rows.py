@@ -110,3 +110,11 @@ def test_a_rich_trace_is_told_with_its_beginning():
     found = answer(rich_trace(), "tracks", {})
     assert found["start_realtime_ns"] == 1_700_000_000_000_000_000
     assert found["groups"][0]["process"] == 4242
+
+
+def test_the_median_step_leaves_start_up_out():
+    builder = TraceBuilder()
+    for number, duration in enumerate((900, 100, 300, 200)):
+        builder.step(number, 1000 * number, duration)
+    assert answer(builder.build(), "tracks", {})["median_step"] == [3000, 3200]
+    assert answer(TraceBuilder().step(0, 0, 100).build(), "tracks", {})["median_step"] is None

@@ -9,7 +9,7 @@ from kinetoscope.viewer.server.routes import answer
 from tests.support.trace_builder import TraceBuilder
 
 US = 1_000
-ROW, PADDING = 18, 3
+PADDING = 3
 
 
 @pytest.fixture
@@ -27,10 +27,11 @@ def device_trace():
     return builder.build()
 
 
-def place(page, time_ns, row, *, end_ns=980 * US):
+def place(page, time_ns, row, *, end_ns=980 * US, rows=2):
     """Where a time of a row of the first track is on the screen, while the whole trace is in view."""
-    box = page.locator(".tl-area").bounding_box()
-    return box["x"] + time_ns / end_ns * box["width"], box["y"] + PADDING + (row + 0.5) * ROW
+    box, label = (page.locator(one).first.bounding_box() for one in (".tl-area", ".tl-label"))
+    height = (label["height"] - 2 * PADDING) / rows
+    return box["x"] + time_ns / end_ns * box["width"], box["y"] + PADDING + (row + 0.5) * height
 
 
 def query(page):
@@ -126,6 +127,77 @@ def test_what_is_searched_is_found_one_by_one(visit, served, device_trace):
     page.wait_for_function("() => !location.hash.includes('find=')")
 
 
+@pytest.fixture
+def stepped_trace():
+    """Eight steps of 1 ms, of which the fourth takes two; each with operators as deep as a track that is closed at first."""
+    builder = TraceBuilder()
+    start = 0
+    for number in range(8):
+        duration = 2000 * US if number == 3 else (1000 + number) * US
+        builder.step(number, start, duration)
+        for depth in range(40):
+            builder.span(f"level{depth}", start + depth * US, duration - 100 * US - 2 * depth * US)
+        start += duration
+    return builder.build()
+
+
+def test_it_opens_on_a_median_step_and_all_is_a_key_away(visit, served, stepped_trace):
+    page = open_timeline(visit, served, stepped_trace)
+    width = page.locator(".tl-corner strong").first
+    assert width.inner_text() == "1.24 ms"
+    assert "start" not in query(page)
+    page.keyboard.press("0")
+    page.wait_for_function("() => location.hash.includes('start=0')")
+    again = open_timeline(visit, served, stepped_trace, **{key: query(page)[key] for key in ("start", "end")})
+    assert again.locator(".tl-corner strong").first.inner_text().startswith("9.0")
+
+
+def test_enter_in_the_search_opens_the_track_that_it_lands_in(visit, served, stepped_trace):
+    page = open_timeline(visit, served, stepped_trace)
+    thread = page.locator(".tl-label.thread button[aria-expanded]")
+    assert thread.get_attribute("aria-expanded") == "false"
+    page.keyboard.press("/")
+    page.keyboard.type("level39")
+    page.get_by_role("status").get_by_text("8 found").wait_for()
+    page.keyboard.press("Enter")
+    chosen(page, "level39")
+    page.locator(".tl-label.thread button[aria-expanded=true]").wait_for()
+
+
+def test_a_click_on_boxes_that_are_drawn_as_one_does_not_zoom(visit, served):
+    builder = TraceBuilder()
+    for number in range(10_000):
+        builder.span("aten::mm", number * US, US // 2)
+    page = open_timeline(visit, served, builder.build())
+    x, y = place(page, 5_000 * US, 0, end_ns=9_999.5 * US, rows=1)
+    page.mouse.click(x, y)
+    chosen(page, "aten::mm")
+    assert page.locator(".tl-corner strong").first.inner_text() == "10.0 ms"
+    page.mouse.dblclick(x, y)
+    page.wait_for_function("() => location.hash.includes('start=')")
+
+
+def test_tracks_are_pinned_hidden_and_their_labels_made_wider(visit, served, stepped_trace):
+    page = open_timeline(visit, served, stepped_trace)
+    labels = page.locator(".tl-label .tl-words > :first-child")
+    assert labels.all_inner_texts() == ["Steps", "main"]
+    for label in ("Pin main", "Hide Steps"):
+        button = page.get_by_role("button", name=label)
+        button.focus()
+        button.press("Enter")
+    page.get_by_role("button", name="Show 1 hidden").wait_for()
+    assert labels.all_inner_texts() == ["main"]
+    assert {"pins", "hidden"} <= set(query(page))
+    page.get_by_role("button", name="Show 1 hidden").click()
+    page.wait_for_function("() => document.querySelectorAll('.tl-label').length === 2")
+    assert labels.all_inner_texts() == ["main", "Steps"]
+    width = "() => document.querySelector('.tl-labels').clientWidth"
+    before = page.evaluate(width)
+    page.get_by_role("separator", name="Width of the labels").press("ArrowRight")
+    page.wait_for_function(f"(before) => ({width})() > before", arg=before)
+    assert "operators" in page.locator(".tl-legend").inner_text()
+
+
 def test_zooming_is_kept_in_the_address(visit, served, device_trace):
     page = open_timeline(visit, served, device_trace)
     x, y = place(page, 500 * US, 0)
@@ -154,9 +226,9 @@ def test_names_of_any_kind_are_texts(visit, served):
     builder.span("x" * 1_000_000, 60 * US, 40 * US)
     trace = builder.build()
     page = open_timeline(visit, served, trace)
-    page.mouse.click(*place(page, 30 * US, 0, end_ns=100 * US))
+    page.mouse.click(*place(page, 30 * US, 0, end_ns=100 * US, rows=1))
     chosen(page, "onerror")
-    page.mouse.click(*place(page, 80 * US, 0, end_ns=100 * US))
+    page.mouse.click(*place(page, 80 * US, 0, end_ns=100 * US, rows=1))
     chosen(page, "xxxx")
     assert page.locator("main img, main script").count() == 0
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 1280

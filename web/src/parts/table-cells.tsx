@@ -1,9 +1,9 @@
 /** The heading and the cells of a table. */
 
 import type { Columns } from "../source/source";
-import { drag } from "../timeline/input";
 import * as units from "../units";
 import { Button } from "./button";
+import { Grip } from "./grip";
 import { Middle } from "./middle";
 import type { Column } from "./table-columns";
 
@@ -37,37 +37,6 @@ export function Heading(props: {
       </Button>
       {onWidth && <Grip label={`Width of ${title}`} onWidth={onWidth} />}
     </div>
-  );
-}
-
-const KEY_PX = 24;
-
-/** The edge of a column, which the pointer or arrow keys move. */
-export function Grip(props: { label: string; onWidth: (width: number) => void }) {
-  const widthOf = (grip: HTMLElement) => grip.parentElement?.clientWidth ?? 0;
-  return (
-    // biome-ignore lint/a11y/useSemanticElements: a separator that moves is no line
-    <div
-      class="grip"
-      role="separator"
-      aria-orientation="vertical"
-      aria-valuenow={0}
-      aria-label={props.label}
-      title="Drag to change the width"
-      tabIndex={0}
-      onPointerDown={(event) => {
-        const grip = event.currentTarget;
-        const before = widthOf(grip) - event.clientX;
-        drag(event, grip, (_dx, _dy, now) => props.onWidth(before + now.clientX));
-      }}
-      onKeyDown={(event) => {
-        const by = { ArrowLeft: -KEY_PX, ArrowRight: KEY_PX }[event.key];
-        if (by === undefined) return;
-        props.onWidth(widthOf(event.currentTarget) + by);
-        event.preventDefault();
-        event.stopPropagation();
-      }}
-    />
   );
 }
 

@@ -33,6 +33,8 @@ export interface Tracks {
   start_ns?: number;
   duration_ns: number;
   start_realtime_ns: number | null;
+  /** When a step that is neither fast nor slow begins and ends, where there are several. */
+  median_step?: readonly [number, number] | null;
   groups: readonly Group[];
 }
 
@@ -47,6 +49,8 @@ export interface Lane {
   open: boolean;
   /** False where opening it would change nothing. */
   opens: boolean;
+  /** Whether it stays at the top while the others scroll. */
+  pinned: boolean;
 }
 
 /** The line above the tracks of a process. */
@@ -58,15 +62,33 @@ export interface Heading {
 }
 
 export interface Layout {
+  /** Pinned ones first, which lie over the others. */
   lanes: readonly Lane[];
   headings: readonly Heading[];
   height: number;
+  /** The height of the pinned ones. */
+  held: number;
+}
+
+/** What the person at the page has chosen, and how much room there is. */
+export interface Wishes {
+  /** The keys of what was opened or closed, against `opensAtFirst`. */
+  turned: ReadonlySet<string>;
+  /** Numbers of tracks, in the order in which they stand at the top. */
+  pinned?: readonly number[];
+  hidden?: ReadonlySet<number>;
+  /** The height that is there: rows grow to fill it. */
+  room?: number;
+  /** How much is scrolled out of sight above. */
+  scroll?: number;
 }
 
 export const ROW_PX = 18;
 export const LANE_PADDING_PX = 3;
 export const HEADING_PX = 26;
 export const COUNTER_PX = 44;
+/** Rows are no higher than this, however much room there is. */
+const MOST_ROW_PX = 30;
 const CLOSED_PX = 22;
 const DEEP_ROWS = 10;
 
@@ -75,36 +97,70 @@ export function opensAtFirst(track: Track): boolean {
   return track.sort === "python" || track.sort === "modules" ? track.rows <= 2 : track.rows <= DEEP_ROWS * 3;
 }
 
-/** `turned` holds the keys of what the person at the page opened or closed, against `opensAtFirst`. */
-export function layout(groups: readonly Group[], turned: ReadonlySet<string>): Layout {
-  const lanes: Lane[] = [];
+export function layout(groups: readonly Group[], wishes: Wishes): Layout {
+  const { turned, pinned = [], hidden = new Set(), room = 0, scroll = 0 } = wishes;
+  const shown = groups.flatMap((group, index) =>
+    group.tracks.filter(({ id }) => !hidden.has(id)).map((track) => sized(track, index, turned)),
+  );
+  const atTop = pinned.flatMap((id) => shown.filter(({ track }) => track.id === id));
+  const below = shown.filter(
+    ({ track, group }) => !pinned.includes(track.id) && !turned.has(groupKey(group)),
+  );
+  const withHeadings = groups.length > 1 ? groups.length * HEADING_PX : 0;
+  grow([...atTop, ...below], room - withHeadings);
+  let held = 0;
+  for (const lane of atTop) {
+    lane.top = scroll + held;
+    lane.pinned = true;
+    held += lane.height;
+  }
   const headings: Heading[] = [];
-  let top = 0;
+  let top = held;
   groups.forEach((group, index) => {
-    const open = !turned.has(groupKey(index));
     if (groups.length > 1) {
-      headings.push({ group: index, label: group.label, top, open });
+      headings.push({ group: index, label: group.label, top, open: !turned.has(groupKey(index)) });
       top += HEADING_PX;
     }
-    if (!open) return;
-    for (const track of group.tracks) {
-      const lane = placed(track, index, top, turned);
-      lanes.push(lane);
+    for (const lane of below.filter((one) => one.group === index)) {
+      lane.top = top;
       top += lane.height;
     }
   });
-  return { lanes, headings, height: top };
+  return { lanes: [...atTop, ...below], headings, height: top, held };
 }
 
-function placed(track: Track, group: number, top: number, turned: ReadonlySet<string>): Lane {
+type Unplaced = { -readonly [Key in keyof Lane]: Lane[Key] };
+
+function sized(track: Track, group: number, turned: ReadonlySet<string>): Unplaced {
+  const base = { track, group, top: 0, pinned: false };
   if (track.sort === "counter")
-    return { track, group, top, height: COUNTER_PX, rowHeight: COUNTER_PX, open: true, opens: false };
+    return { ...base, height: COUNTER_PX, rowHeight: COUNTER_PX, open: true, opens: false };
   const rows = Math.max(track.rows, 1);
   const opens = rows > 1;
   const open = !opens || opensAtFirst(track) !== turned.has(trackKey(track.id));
   const rowHeight = open ? ROW_PX : Math.min(CLOSED_PX / rows, 6);
   const inner = open ? rows * ROW_PX : Math.max(rows * rowHeight, ROW_PX);
-  return { track, group, top, height: inner + 2 * LANE_PADDING_PX, rowHeight, open, opens };
+  return { ...base, height: inner + 2 * LANE_PADDING_PX, rowHeight, open, opens };
+}
+
+/** Use the room that is left: first for the rows of closed tracks, then for all. */
+function grow(lanes: readonly Unplaced[], room: number): void {
+  const stretch = (some: readonly Unplaced[], most: number) => {
+    const rows = some.reduce((sum, lane) => sum + Math.max(lane.track.rows, 1), 0);
+    const left = room - lanes.reduce((sum, lane) => sum + lane.height, 0);
+    if (rows === 0 || left <= 0) return;
+    for (const lane of some) {
+      const rowHeight = Math.max(lane.rowHeight, Math.min(lane.rowHeight + left / rows, most));
+      lane.height += (rowHeight - lane.rowHeight) * Math.max(lane.track.rows, 1);
+      lane.rowHeight = rowHeight;
+    }
+  };
+  const boxes = lanes.filter(({ track }) => track.sort !== "counter");
+  stretch(
+    boxes.filter((lane) => !lane.open),
+    ROW_PX,
+  );
+  stretch(boxes, MOST_ROW_PX);
 }
 
 export function trackKey(id: number): string {

@@ -30,6 +30,8 @@ export class Palette {
   fill: string[] = [];
   rgb: Rgb[] = [];
   ink: string[] = [];
+  /** The colors of the theme that are in use. */
+  readonly roles = new Set<string>();
   readonly #shades: Shade[] = [];
   readonly #known = new Map<string, number>();
   readonly #roles = new Map<string, Rgb>();
@@ -92,7 +94,9 @@ export class Palette {
 
   #tint(label: number): void {
     const { kind, name } = this.#shades[label] ?? { kind: "", name: "" };
-    const rgb = shaded(this.#role(roleOf(kind, name)), kind === "step" ? parity(name) : hashed(name));
+    const role = roleOf(kind, name);
+    this.roles.add(role);
+    const rgb = shaded(this.#role(role), kind === "step" ? parity(name) : hashed(name));
     this.rgb[label] = rgb;
     this.fill[label] = `rgb(${rgb.join()})`;
     const [dark, light] = this.#inks;

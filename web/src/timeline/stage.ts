@@ -5,7 +5,7 @@ import { color, theme } from "../parts/theme";
 import { time } from "../units";
 import { arrowsOf } from "./details";
 import { point } from "./input";
-import { HEADING_PX, type Layout, laneOf, lanesWithin, rowTop } from "./layout";
+import { HEADING_PX, type Lane, type Layout, laneOf, lanesWithin, rowTop } from "./layout";
 import {
   type Place,
   paintArrows,
@@ -164,14 +164,19 @@ export class Stage {
     const scene = { view: timeline.view.peek(), scroll, find };
     clear(sheet);
     paintGrid(sheet, scene.view);
-    for (const lane of lanesWithin(layout, scroll, scroll + timeline.height.peek())) {
+    const inSight = lanesWithin(layout, scroll, scroll + timeline.height.peek());
+    const paint = (lane: Lane) => {
       const { id, sort } = lane.track;
       if (sort === "counter") painter.curve(lane, timeline.loader.counter(id), scene);
       else painter.boxes(lane, timeline.loader.boxes(id), scene);
       painter.line(lane, scene);
-    }
+    };
+    for (const lane of inSight) if (!lane.pinned) paint(lane);
     for (const { top } of layout.headings)
       fill(sheet, "sunken", 0, (top - scroll) * sheet.ratio, sheet.width, HEADING_PX * sheet.ratio);
+    // Pinned tracks lie over the others.
+    fill(sheet, "surface", 0, 0, sheet.width, layout.held * sheet.ratio);
+    for (const lane of inSight) if (lane.pinned) paint(lane);
   }
 
   #paintOver(layout: Layout): void {

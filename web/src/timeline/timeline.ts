@@ -5,7 +5,7 @@ import { words } from "../parts/answer";
 import { change, route } from "../router";
 import type { Source } from "../source/source";
 import { type Details, placeOf } from "./details";
-import { groupKey, type Layout, laneOf, layout, type Tracks } from "./layout";
+import { groupKey, type Layout, laneOf, layout, type Tracks, trackKey } from "./layout";
 import { Loader } from "./loader";
 import { Motion } from "./motion";
 import { type Known, neighbor, type Side } from "./neighbors";
@@ -50,6 +50,9 @@ export class Timeline {
   /** A moment that another page points to. */
   readonly pinned = signal<number | null>(null);
   readonly turned = signal<ReadonlySet<string>>(new Set());
+  /** Tracks that stay at the top, and those that are hidden. */
+  readonly atTop = signal<readonly number[]>([]);
+  readonly hidden = signal<ReadonlySet<number>>(new Set());
   readonly layout: ReadonlySignal<Layout>;
   readonly allArrows = signal(false);
   readonly arrows = signal<readonly Arrow[]>([]);
@@ -60,10 +63,14 @@ export class Timeline {
   readonly motion: Motion;
   readonly search: Search;
   readonly whole: View;
+  /** What is shown at first: a median step, else all. */
+  readonly home: View;
   readonly #unbind: () => void;
   #resting: ReturnType<typeof setTimeout> | undefined;
   #written: string | undefined;
   #arrowsOf = "";
+  /** A span that was chosen where it is in sight already. */
+  #clicked = -1;
 
   constructor(
     readonly source: Source,
@@ -75,11 +82,17 @@ export class Timeline {
   ) {
     const first = tracks.start_ns ?? 0;
     this.whole = { start: first, end: Math.max(tracks.duration_ns, first + 1) };
+    this.home = homeOf(tracks, this.whole);
     this.palette = new Palette(color);
     this.motion = new Motion(this.whole, still);
-    this.layout = computed(() => layout(tracks.groups, this.turned.value));
+    this.layout = computed(() => {
+      const [turned, pinned, hidden] = [this.turned.value, this.atTop.value, this.hidden.value];
+      // Only pinned tracks depend on what is scrolled.
+      const scroll = pinned.length ? this.scroll.value : 0;
+      return layout(tracks.groups, { turned, pinned, hidden, room: this.height.value, scroll });
+    });
     const query = route.peek().query;
-    this.view = signal<View>(clamped(parsedView(query["start"], query["end"]) ?? this.whole, this.whole));
+    this.view = signal<View>(clamped(parsedView(query["start"], query["end"]) ?? this.home, this.whole));
     this.#written = `${query["start"]}-${query["end"]}`;
     const arrived = () => {
       this.problem.value = "";
@@ -152,6 +165,7 @@ export class Timeline {
     if (box && box.span >= 0) {
       const { span, track, row, start, duration } = box;
       if (box.count === 1) this.chosen.value = { span, track, row, start, duration };
+      this.#clicked = span;
       this.choose(span, true);
     } else if (box) this.chooseRange({ start: box.start, end: box.start + Math.max(box.duration, 1) });
     else if (this.details.peek()) this.choose(null, false);
@@ -181,6 +195,19 @@ export class Timeline {
     change({ turned: [...turned].join(".") || undefined }, true);
   }
 
+  /** Keep a track at the top, or no longer. */
+  pin(id: number): void {
+    const pinned = this.atTop.peek();
+    const next = pinned.includes(id) ? pinned.filter((one) => one !== id) : [...pinned, id];
+    change({ pins: next.join(".") || undefined }, true);
+  }
+
+  /** Hide a track, or show all again. */
+  hide(id: number | null): void {
+    const next = id === null ? [] : [...this.hidden.peek(), id];
+    change({ hidden: next.join(".") || undefined }, true);
+  }
+
   /** Bring a row into sight. */
   #scrollTo(place: Place): void {
     const layout = this.layout.peek();
@@ -189,8 +216,10 @@ export class Timeline {
     const height = this.height.peek();
     if (!lane) return;
     const top = lane.top + place.row * lane.rowHeight;
-    if (top >= scroll + 10 && top + lane.rowHeight + 10 <= scroll + height) return;
-    this.scroll.value = Math.max(0, Math.min(top - height / 3, layout.height - height));
+    if (lane.pinned) return;
+    if (top >= scroll + layout.held + 10 && top + lane.rowHeight + 10 <= scroll + height) return;
+    const free = height - layout.held;
+    this.scroll.value = Math.max(0, Math.min(top - layout.held - free / 3, layout.height - height));
   }
 
   // Following the address
@@ -200,7 +229,7 @@ export class Timeline {
     if (written !== this.#written) {
       this.#written = written;
       // Not to be bound to the view: only the address matters here.
-      queueMicrotask(() => this.glide(parsedView(query["start"], query["end"]) ?? this.whole));
+      queueMicrotask(() => this.glide(parsedView(query["start"], query["end"]) ?? this.home));
     }
     const [from, to] = (query["range"] ?? "").split("-");
     const range = parsedView(from || undefined, to || undefined) ?? null;
@@ -209,6 +238,10 @@ export class Timeline {
     const turned = query["turned"] ?? "";
     if ([...this.turned.peek()].join(".") !== turned)
       this.turned.value = new Set(turned.split(".").filter(Boolean));
+    const pins = query["pins"] ?? "";
+    if (this.atTop.peek().join(".") !== pins) this.atTop.value = numbered(pins);
+    const hidden = query["hidden"] ?? "";
+    if ([...this.hidden.peek()].join(".") !== hidden) this.hidden.value = new Set(numbered(hidden));
     this.allArrows.value = query["arrows"] === "all";
     this.#pin(query["time"]);
     this.search.follow(query["find"] ?? "");
@@ -233,7 +266,8 @@ export class Timeline {
   }
 
   #load(span: number): void {
-    const known = this.chosen.peek()?.span === span;
+    const known = this.chosen.peek()?.span === span || this.#clicked === span;
+    this.#clicked = -1;
     this.details.value = { id: span };
     const current = () => this.details.peek()?.id === span;
     this.source.span(span).then(
@@ -252,10 +286,15 @@ export class Timeline {
     );
   }
 
-  /** Scroll and move the view to where a place can be seen; closed tracks of its process are opened. */
+  /** Scroll and move the view to where a place can be seen; its track is shown and opened. */
   #reveal(place: Place): void {
+    if (this.hidden.peek().has(place.track)) {
+      const others = [...this.hidden.peek()].filter((one) => one !== place.track);
+      change({ hidden: others.join(".") || undefined }, true);
+    }
     const group = this.tracks.groups.findIndex((one) => one.tracks.some((track) => track.id === place.track));
     if (group >= 0 && !laneOf(this.layout.peek(), place.track)) this.turn(groupKey(group));
+    if (laneOf(this.layout.peek(), place.track)?.open === false) this.turn(trackKey(place.track));
     const aim = this.motion.aim ?? this.view.peek();
     const next = revealed(aim, place.start, place.start + place.duration, this.whole, this.width.peek());
     if (!same(next, aim)) this.glide(next);
@@ -270,9 +309,9 @@ export class Timeline {
       return;
     }
     const digits = end - start < 10_000 ? 1 : 0;
-    const all = start <= this.whole.start && end >= this.whole.end;
+    const atHome = Math.abs(start - this.home.start) < 1 && Math.abs(end - this.home.end) < 1;
     const texts = { start: start.toFixed(digits), end: end.toFixed(digits) };
-    const query = all ? { start: undefined, end: undefined } : texts;
+    const query = atHome ? { start: undefined, end: undefined } : texts;
     this.#written = `${query.start}-${query.end}`;
     change(query, true);
     this.#lookForArrows();
@@ -307,4 +346,16 @@ export class Timeline {
       },
     );
   }
+}
+
+/** What a trace is first shown as: a step like most others, where there are several. */
+function homeOf(tracks: Tracks, whole: View): View {
+  const [start = 0, end = 0] = tracks.median_step ?? [];
+  const isPart = start >= whole.start && end <= whole.end && end - start < (whole.end - whole.start) / 2;
+  return isPart && end > start ? fitted(start, end, whole) : whole;
+}
+
+/** Numbers as they stand in an address. */
+function numbered(text: string): number[] {
+  return text.split(".").filter(Boolean).map(Number).filter(Number.isSafeInteger);
 }

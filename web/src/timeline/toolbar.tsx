@@ -32,6 +32,11 @@ export function Toolbar(props: { timeline: Timeline }) {
             All arrows
           </label>
         )}
+        {timeline.hidden.value.size > 0 && (
+          <Button title="Show all tracks" onClick={() => timeline.hide(null)}>
+            Show {timeline.hidden.value.size} hidden
+          </Button>
+        )}
         <span class="choice">
           <Button title="Zoom out (s)" aria-label="Zoom out" onClick={() => zoom(2)}>
             −

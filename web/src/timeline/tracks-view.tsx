@@ -1,9 +1,12 @@
 /** The tracks: their labels, the canvases beside them, the axis and the overview above, and the tooltip. */
 
-import { useSignal } from "@preact/signals";
+import { signal, useSignal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
+import { COLORS } from "../help";
 import { Button } from "../parts/button";
 import { Chevron } from "../parts/chevron";
+import { Grip } from "../parts/grip";
+import { rem } from "../parts/lengths";
 import * as units from "../units";
 import { onAxis, onTracks, onWhole } from "./input";
 import { groupKey, type Lane, laneOf, trackKey } from "./layout";
@@ -11,6 +14,12 @@ import { plain } from "./names";
 import { Stage } from "./stage";
 import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
+
+const LEAST_LABELS_REM = 6;
+const MOST_LABELS_REM = 60;
+
+/** It stays as it was pulled while other pages are looked at. */
+const labels = signal(14);
 
 type Four = [HTMLCanvasElement, HTMLCanvasElement, HTMLCanvasElement, HTMLCanvasElement];
 
@@ -51,7 +60,15 @@ export function TracksView(props: { timeline: Timeline }) {
 
   const { lanes: placed, headings, height } = timeline.layout.value;
   return (
-    <div class="tl-frame" ref={frame}>
+    <div class="tl-frame" ref={frame} style={{ "--tl-labels": `${labels.value}rem` }}>
+      <div class="tl-side">
+        <Grip
+          label="Width of the labels"
+          onWidth={(width) => {
+            labels.value = Math.min(Math.max(width / rem(), LEAST_LABELS_REM), MOST_LABELS_REM);
+          }}
+        />
+      </div>
       <div class="tl-corner">
         <InView timeline={timeline} />
       </div>
@@ -93,7 +110,27 @@ export function TracksView(props: { timeline: Timeline }) {
           <Tip timeline={timeline} />
         </div>
       </div>
+      <Legend timeline={timeline} />
     </div>
+  );
+}
+
+/** What the colors mean of what was drawn so far. */
+function Legend(props: { timeline: Timeline }) {
+  const { arrived, palette } = props.timeline;
+  arrived.value;
+  return (
+    <p class="legend tiny tl-legend">
+      {COLORS.map(
+        ([role, what]) =>
+          palette.roles.has(role) && (
+            <span key={role}>
+              <span class="swatch" style={{ background: `var(--${role})` }} />
+              {what}
+            </span>
+          ),
+      )}
+    </p>
   );
 }
 
@@ -133,6 +170,7 @@ function Label(props: { lane: Lane; timeline: Timeline }) {
   return (
     <div
       class={`tl-label ${track.sort}`}
+      data-pinned={lane.pinned ? "" : undefined}
       style={{ top: `${lane.top}px`, height: `${lane.height}px` }}
       title={about.filter(Boolean).join("\n")}
     >
@@ -143,6 +181,25 @@ function Label(props: { lane: Lane; timeline: Timeline }) {
       ) : (
         <div class="tl-still">{inner}</div>
       )}
+      <span class="tl-acts">
+        <Button
+          class="plain"
+          aria-pressed={lane.pinned}
+          aria-label={`Pin ${label}`}
+          title={lane.pinned ? "Unpin" : "Pin to the top"}
+          onClick={() => timeline.pin(track.id)}
+        >
+          ⤒
+        </Button>
+        <Button
+          class="plain"
+          aria-label={`Hide ${label}`}
+          title="Hide this track"
+          onClick={() => timeline.hide(track.id)}
+        >
+          ✕
+        </Button>
+      </span>
     </div>
   );
 }

@@ -22,10 +22,9 @@ const track = (id: number, sort: Sort, rows: number): Track => ({
 const group = (...tracks: Track[]): Group => ({ label: "a process", process: 1, rank: null, tracks });
 
 test("tracks follow each other without holes", () => {
-  const made = layout(
-    [group(track(1, "steps", 1), track(2, "thread", 4), track(3, "counter", 1))],
-    new Set(),
-  );
+  const made = layout([group(track(1, "steps", 1), track(2, "thread", 4), track(3, "counter", 1))], {
+    turned: new Set(),
+  });
   expect(made.headings).toEqual([]);
   let top = 0;
   for (const lane of made.lanes) {
@@ -37,7 +36,7 @@ test("tracks follow each other without holes", () => {
 });
 
 test("every pixel of a lane belongs to one row of it", () => {
-  const made = layout([group(track(1, "thread", 4), track(2, "python", 40))], new Set());
+  const made = layout([group(track(1, "thread", 4), track(2, "python", 40))], { turned: new Set() });
   for (const lane of made.lanes)
     for (let row = 0; row < lane.track.rows; row++) {
       const y = rowTop(lane, row) + lane.rowHeight / 2;
@@ -49,16 +48,39 @@ test("every pixel of a lane belongs to one row of it", () => {
 
 test("deep Python is closed at first, and what is turned is kept", () => {
   const groups = [group(track(1, "thread", 4), track(2, "python", 40))];
-  const closed = layout(groups, new Set());
+  const closed = layout(groups, { turned: new Set() });
   expect(closed.lanes.map((lane) => lane.open)).toEqual([true, false]);
-  const turned = layout(groups, new Set(["1", "2"]));
+  const turned = layout(groups, { turned: new Set(["1", "2"]) });
   expect(turned.lanes.map((lane) => lane.open)).toEqual([false, true]);
   expect(turned.height).toBeGreaterThan(closed.height);
 });
 
 test("processes have headings, and a closed one hides its tracks", () => {
   const groups = [group(track(1, "thread", 1)), group(track(2, "thread", 1))];
-  const made = layout(groups, new Set(["g0"]));
+  const made = layout(groups, { turned: new Set(["g0"]) });
   expect(made.headings.map((heading) => heading.open)).toEqual([false, true]);
   expect(made.lanes.map((lane) => lane.track.id)).toEqual([2]);
+});
+
+test("rows grow into the room that is left: closed tracks first, and no more than can be read", () => {
+  const groups = [group(track(1, "thread", 4), track(2, "python", 40))];
+  const small = layout(groups, { turned: new Set() });
+  const [thread, python] = layout(groups, { turned: new Set(), room: small.height + 400 }).lanes;
+  expect(thread?.rowHeight).toBe(18);
+  expect(python?.rowHeight).toBeCloseTo((small.lanes[1]?.rowHeight ?? 0) + 10);
+  const large = layout(groups, { turned: new Set(), room: 100_000 });
+  expect(large.lanes.map((lane) => lane.rowHeight)).toEqual([30, 30]);
+  const filled = layout(groups, { turned: new Set(), room: 1000 });
+  expect(filled.height).toBeCloseTo(1000);
+});
+
+test("pinned tracks stay at the top, and hidden ones take no room", () => {
+  const groups = [group(track(1, "thread", 1), track(2, "thread", 1), track(3, "thread", 1))];
+  const made = layout(groups, { turned: new Set(), pinned: [3], hidden: new Set([1]), scroll: 7 });
+  expect(made.lanes.map(({ track, top }) => [track.id, top])).toEqual([
+    [3, 7],
+    [2, made.held],
+  ]);
+  expect(made.height).toBe(2 * made.held);
+  expect(laneAt(made, 8)?.track.id).toBe(3);
 });

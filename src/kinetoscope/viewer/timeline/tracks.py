@@ -14,6 +14,7 @@ from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import processes, thread_processes
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import MARK
+from kinetoscope.tables.windows import start_up_steps
 from kinetoscope.viewer.server.requests import window_of
 from kinetoscope.viewer.timeline.rows import (
     COUNTER,
@@ -112,8 +113,20 @@ def tracks(trace: Trace, query: Query) -> dict[str, Any]:
         "start_ns": start,
         "duration_ns": end,
         "start_realtime_ns": trace.run_info.start_realtime_ns,
+        "median_step": median_step(trace),
         "groups": [group for group in groups if group["tracks"]],
     }
+
+
+def median_step(trace: Trace) -> list[int] | None:
+    """When a step that is neither fast nor slow begins and ends, start-up left out; None unless there are several."""
+    own, counted = trace.columns("steps"), np.flatnonzero(~start_up_steps(trace))
+    if len(counted) < 2:
+        return None
+    by_duration = counted[np.argsort(own["duration_ns"][counted], kind="stable")]
+    row = by_duration[(len(counted) - 1) // 2]
+    start = int(own["start_ns"][row])
+    return [start, start + int(own["duration_ns"][row])]
 
 
 def whole_of(trace: Trace) -> tuple[int, int]:
