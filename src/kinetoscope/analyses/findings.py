@@ -12,7 +12,7 @@ import numpy as np
 
 from kinetoscope.analyses.finding import CannotTell, Finding
 from kinetoscope.analyses.loop import Loop
-from kinetoscope.analyses.rules import RULES
+from kinetoscope.analyses.rules import CAUSES, RULES
 from kinetoscope.display.sentence import plain
 from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
@@ -99,12 +99,23 @@ def examine(trace: TraceData) -> Report:
                     RuntimeWarning,
                     stacklevel=4,
                 )
-        found = [one for one in results if isinstance(one, Finding)]
+        found = _causes_only([one for one in results if isinstance(one, Finding)])
         found.sort(key=lambda one: (-(one.gain_ns or 0), -one.share_percent, one.code))
         unknown = tuple(one for one in results if isinstance(one, CannotTell))
         return Report(tuple(found), unknown, len(loop.steps), loop.whole_ns)
 
     return trace.cached("findings", make)
+
+
+def _causes_only(found: list[Finding]) -> list[Finding]:
+    """Leave out findings of which others name the cause, so that nothing is said twice."""
+    gains = {one.code: one.gain_ns or 0 for one in found}
+
+    def is_explained(one: Finding) -> bool:
+        causes = [gains[code] for code in CAUSES.get(one.code, ()) if code in gains]
+        return bool(causes) and 2 * sum(causes) >= gains[one.code]
+
+    return [one for one in found if not is_explained(one)]
 
 
 def findings(trace: TraceData) -> pyarrow.Table:
@@ -197,8 +208,8 @@ def lines(report: Report, most: int = MOST_FINDINGS, width: int = 100) -> list[t
         found.append((NOTHING_FOUND, ""))
     if more := len(report.findings) - len(shown):
         found.append((f"{more} more: --max 0 prints all.", "dim"))
-    for unknown in report.cannot_tell:
-        found.append((unknown_line(unknown), "dim"))
+    for text in unknown_lines(report):
+        found += [(part, "dim") for part in textwrap.wrap(text, width, subsequent_indent="   ")]
     return found
 
 
@@ -209,9 +220,14 @@ def headline(one: Finding, whole_ns: int) -> str:
     return printable(f"{plain(one.finding)} [{one.code}{ceiling}]")
 
 
-def unknown_line(one: CannotTell) -> str:
-    """A rule that could not decide, in one sentence."""
-    return f"Cannot tell about {one.code}: record with {one.record}."
+def unknown_lines(report: Report) -> list[str]:
+    """The rules that could not decide, in a sentence for each way to record what they need."""
+    lacking: dict[str, list[str]] = {}
+    for one in report.cannot_tell:
+        lacking.setdefault(one.record, []).append(one.code)
+    return [
+        f"Cannot tell about {', '.join(codes)}: record with {record}." for record, codes in lacking.items()
+    ]
 
 
 def severity(one: Finding) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.model.hierarchy import lies_in
+from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
+from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
 from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.intervals import Intervals
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 10
 """A finding names at most this many spans as its evidence."""
+LEAST_BUSY = 1.0
+"""A program whose device is busy for less of its step time, in percent, is looked at as a program of the host."""
 
 
 @dataclass(frozen=True)
@@ -170,10 +175,29 @@ class Loop:
 
     def typical_ns(self, rows: Rows) -> int:
         """What some spans usually take in a step (the median) times the number of steps; inner ones must be left out."""
-        duration = self.trace.column("spans", "duration_ns")[rows]
+        return self.typical_sum(rows, self.trace.column("spans", "duration_ns")[rows])
+
+    def typical_sum(self, rows: Rows, values: Rows) -> int:
+        """The median over steps of the sum of some values, one for each row, times the number of steps."""
         step = self.step_of(rows)
-        each = np.bincount(step[step >= 0], weights=duration[step >= 0], minlength=len(self.start_ns))
+        each = np.bincount(step[step >= 0], weights=values[step >= 0], minlength=len(self.start_ns))
         return int(np.median(each) * len(each)) if len(each) else 0
+
+    def cost_ns(self, rows: Rows, *, with_device: bool = True) -> int:
+        """What some spans of the host usually cost: their time or, with a device, its idle time while they ran and its work for them.
+
+        While a device still works, the host may take its time: what the device does not wait for costs nothing.
+
+        Args:
+            rows: The spans; inner ones must be left out.
+            with_device: Whether what the device does for them counts, too.
+        """
+        if self.device is None:
+            return self.typical_ns(rows)
+        spans = self.trace.columns("spans")
+        start = spans["start_ns"][rows]
+        cost = self.device.idle.within(start, start + spans["duration_ns"][rows])
+        return self.typical_sum(rows, cost + spans["device_ns"][rows] if with_device else cost)
 
     def is_outermost(self, rows: Rows) -> NDArray[np.bool_]:
         """Which spans, in order, lie in no other one of them on their thread."""
@@ -201,10 +225,18 @@ class Loop:
         mine = [one for one in step_time(self.trace) if one.process == self.process]
         return max(mine, key=lambda one: one.working_ns, default=None)
 
-    @property
-    def on_device(self) -> bool:
-        """Whether the process used a device other than the host."""
-        return self.time is not None and self.time.device != "cpu"
+    @cached_property
+    def device(self) -> LoopDevice | None:
+        """The device on which the process worked most; None where it used none, or hardly."""
+        if self.time is None or self.time.device == "cpu" or self.share(self.time.working_ns) < LEAST_BUSY:
+            return None
+        return LoopDevice.of(self.trace, self.process, self.time.device, self.start_ns, self.end_ns)
+
+    @cached_property
+    def collectives(self) -> list[dict[str, Any]]:
+        """The rows of `collectives` of all processes."""
+        rows: list[dict[str, Any]] = collectives(self.trace).to_pylist()
+        return rows
 
     def rows_named(self, *names: str) -> Rows:
         """Rows of the host's operators in the steps whose name is one of `names`."""
@@ -222,6 +254,16 @@ class Loop:
         return sum(
             Intervals.of(start[thread == one], end[thread == one]).total_ns for one in np.unique(thread)
         )
+
+    def called_by(self, rows: Rows) -> Rows:
+        """The operator that the program called around each of some spans of the host, or what is not in one itself; -1 for -1."""
+        spans = self.trace.columns("spans")
+        parent, operator = np.append(spans["parent"], -1), np.append(is_operator(spans["kind"]), False)
+        found, above = rows.astype(np.int64), parent[rows].astype(np.int64)
+        while (above >= 0).any():
+            found = np.where(operator[above], above, found)
+            above = parent[above].astype(np.int64)
+        return found
 
     def place_of(self, row: int) -> Place:
         """The user's line that started a span."""
@@ -258,9 +300,12 @@ class Loop:
 
     @cached_property
     def python(self) -> Intervals:
-        """When the program of the loop ran without operator, call of a runtime, or wait: Python, or what no profiler sees."""
+        """When the program of the loop ran without operator, call of a runtime, or wait: Python, or what no profiler sees.
+
+        With a device only the moments in which it was idle: the others cost nothing.
+        """
         owners = [one for one in host_owners(self.trace) if one.process == self.process]
-        steps = Intervals.of(self.start_ns, self.end_ns)
+        steps = Intervals.of(self.start_ns, self.end_ns) if self.device is None else self.device.idle
         for owner in owners:
             host = host_activity(self.trace, owner)
             steps = steps - host.calls - host.loading - host.waiting - host.communication

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from kinetoscope.model.rows import FrameRow, StackRow
@@ -36,6 +37,31 @@ def device_name(kind: int, index: int) -> str:
     """
     known = DeviceType(kind).name.lower() if kind in _DEVICE_TYPES else f"device{kind}"
     return f"{known}:{index}" if index >= 0 else known
+
+
+# Words at the head of a kernel's template arguments that do not tell it from others.
+_GENERIC = re.compile(
+    r"(?:bool|char|short|int|long|float|double|half|unsigned|void|const|true|false|lambda|at|c10|std|native|detail|internal)$"
+    r"|gpu_kernel_impl|unrolled_|.*_t$"
+)
+_QUALIFIED = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")
+
+
+def short_kernel_name(name: str) -> str:
+    """Shorten the name that a compiler gave a kernel: its function, and in angle brackets what tells it from others of that function."""
+    text = name.replace("(anonymous namespace)", "anonymous").removeprefix("void ")
+    head, _, arguments = text.partition("<")
+    base = head.partition("(")[0].rpartition("::")[2] or text
+    words = (word.rpartition("::")[2] for word in _QUALIFIED.findall(arguments))
+    telling = next((word for word in words if word != base and not _GENERIC.match(word)), "")
+    # CUTLASS gives all its kernels one name.
+    return (
+        telling
+        if telling and re.fullmatch(r"[Kk]ernel\d*", base)
+        else f"{base} ‹{telling}›"
+        if telling
+        else base
+    )
 
 
 def frame_texts(trace: TraceData) -> list[str]:

@@ -26,11 +26,12 @@ class DeviceName:
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """A device as Kineto describes it: its index, its model and its memory."""
+    """A device as Kineto describes it: its index, its model, its memory, and the major number of its compute capability."""
 
     index: int
     name: str
     total_bytes: int | None
+    compute_major: int | None = None
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,7 @@ class RunInfo:
                     _index(one.get("id")),
                     _text(one.get("name")).strip(),
                     _number(one.get("totalGlobalMem")),
+                    _number(one.get("computeMajor")),
                 )
                 for one in _mappings(info.get("deviceProperties"))
             ),

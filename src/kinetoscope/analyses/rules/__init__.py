@@ -1,11 +1,29 @@
 """The rules for findings: one module for each kind of fault, with its thresholds and their source."""
 
 from kinetoscope.analyses.rules.autograd_in_inference import autograd_in_inference
-from kinetoscope.analyses.rules.conversions import dtype_conversion, host_device_copies, layout_copy
+from kinetoscope.analyses.rules.communication import exposed_communication, poor_overlap, small_collectives
+from kinetoscope.analyses.rules.conversions import dtype_conversion, layout_copy
+from kinetoscope.analyses.rules.device_copies import host_device_copies, pageable_copy
+from kinetoscope.analyses.rules.device_idle import device_idle, launch_bound, synchronizing_call
+from kinetoscope.analyses.rules.device_memory import allocator_churn, fragmentation, memory_near_limit
 from kinetoscope.analyses.rules.incomplete_trace import incomplete_trace
 from kinetoscope.analyses.rules.input_wait import input_wait
+from kinetoscope.analyses.rules.kernels import (
+    dominant_kernel,
+    kernel_variance,
+    low_occupancy,
+    memory_bound_elementwise,
+    small_kernels,
+)
+from kinetoscope.analyses.rules.matrix_products import (
+    below_roofline,
+    matmul_alignment,
+    tensor_cores_unused,
+    tf32_off,
+)
 from kinetoscope.analyses.rules.memory_growth import memory_growth
 from kinetoscope.analyses.rules.python_bound import python_bound
+from kinetoscope.analyses.rules.ranks import straggler_rank, unbalanced_ranks
 from kinetoscope.analyses.rules.scalar_read import scalar_read
 from kinetoscope.analyses.rules.single_tensor_optimizer import single_tensor_optimizer
 from kinetoscope.analyses.rules.step_outlier import step_outlier
@@ -14,18 +32,74 @@ from kinetoscope.analyses.rules.unfused_attention import unfused_attention
 from kinetoscope.analyses.rules.zero_grad_fill import zero_grad_fill
 
 RULES = (
+    allocator_churn,
     autograd_in_inference,
+    below_roofline,
+    device_idle,
+    dominant_kernel,
     dtype_conversion,
+    exposed_communication,
+    fragmentation,
     host_device_copies,
     incomplete_trace,
     input_wait,
+    kernel_variance,
+    launch_bound,
     layout_copy,
+    low_occupancy,
+    matmul_alignment,
+    memory_bound_elementwise,
     memory_growth,
+    memory_near_limit,
+    pageable_copy,
+    poor_overlap,
     python_bound,
     scalar_read,
     single_tensor_optimizer,
+    small_collectives,
+    small_kernels,
     step_outlier,
+    straggler_rank,
+    synchronizing_call,
+    tensor_cores_unused,
+    tf32_off,
     tiny_operators,
+    unbalanced_ranks,
     unfused_attention,
     zero_grad_fill,
 )
+
+_LOADING = ("input-wait", "main-process-loading")
+_HOST = ("python-bound", "tiny-operators", "scalar-read", "single-tensor-optimizer")
+_KERNELS = (
+    "below-roofline", "kernel-variance", "low-occupancy", "matmul-alignment", "memory-bound-elementwise", "small-kernels",
+    "tensor-cores-unused", "tf32-off", "unfused-attention",
+)  # fmt: skip
+
+CAUSES: dict[str, tuple[str, ...]] = {
+    "below-roofline": (
+        "low-occupancy",
+        "matmul-alignment",
+        "tensor-cores-unused",
+        "tf32-off",
+        "unfused-attention",
+    ),
+    "device-idle": (
+        *_LOADING,
+        *_HOST,
+        "host-device-copies",
+        "launch-bound",
+        "pageable-copy",
+        "synchronizing-call",
+    ),
+    "dominant-kernel": _KERNELS,
+    "exposed-communication": ("small-collectives", "straggler-rank", "unbalanced-ranks"),
+    "host-device-copies": ("pageable-copy",),
+    "launch-bound": _HOST,
+    "low-occupancy": ("launch-bound",),
+    "poor-overlap": ("small-collectives", "straggler-rank", "unbalanced-ranks"),
+    "small-kernels": ("launch-bound", "single-tensor-optimizer", "tiny-operators"),
+    "straggler-rank": ("unbalanced-ranks",),
+    "synchronizing-call": ("scalar-read",),
+}
+"""Findings that say with other words what these, which name its cause, say: they are left out where those explain half of their gain."""

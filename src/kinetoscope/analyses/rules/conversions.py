@@ -1,7 +1,7 @@
-"""Tensors are copied to change their type, their layout or their device.
+"""Tensors are copied to change their type or their layout.
 
-Source: torch's tuning guide (channels last, autocast), TraceLens (layout changes above 10 % of convolutions, copies between host and
-device above 5 %). Threshold: 5 % of step time at one line.
+Source: torch's tuning guide (channels last, autocast), TraceLens (layout changes above 10 % of convolutions). Threshold: 5 % of step
+time at one line. Copies between host and device are `device_copies`.
 """
 
 from __future__ import annotations
@@ -29,20 +29,9 @@ def dtype_conversion(loop: Loop) -> Finding | None:
     return _worst(
         loop,
         "dtype-conversion",
-        _outermost(loop, *_CONVERSIONS, between_devices=False),
+        _outermost(loop, *_CONVERSIONS),
         "converts tensors to another type",
         "Create tensors in the type in which they are used, or let torch.autocast convert once.",
-    )
-
-
-def host_device_copies(loop: Loop) -> Finding | None:
-    """Find the line that waits longest for copies between host and device."""
-    return _worst(
-        loop,
-        "host-device-copies",
-        _outermost(loop, *_CONVERSIONS, "aten::copy_", "aten::cpu", "aten::cuda", between_devices=True),
-        "copies tensors between host and device",
-        "Create tensors on the device, copy once and in large pieces, and copy batches from pinned memory with non_blocking=True.",
     )
 
 
@@ -51,15 +40,15 @@ def layout_copy(loop: Loop) -> Finding | None:
     return _worst(
         loop,
         "layout-copy",
-        _outermost(loop, "aten::contiguous", "aten::clone", between_devices=False),
+        _outermost(loop, "aten::contiguous", "aten::clone"),
         "copies tensors to another layout",
         "Keep one layout throughout (for convolutions memory_format=torch.channels_last), and use views or reshape() where no copy "
         "is needed.",
     )
 
 
-def _outermost(loop: Loop, *names: str, between_devices: bool) -> NDArray[np.int64]:
-    """Operators of some names that the program called itself, those that copy between host and device or all others."""
+def _outermost(loop: Loop, *names: str) -> NDArray[np.int64]:
+    """Operators of some names that the program called itself, those left out that copy between host and device."""
     rows = loop.rows_named(*names)
     # A conversion inside another operator is that operator's affair.
     rows = rows[loop.outermost[rows] & ~loop.in_loading[rows]]
@@ -74,13 +63,13 @@ def _outermost(loop: Loop, *names: str, between_devices: bool) -> NDArray[np.int
         when = np.sort(start[calls[thread[calls] == one]])
         end = start[rows[mine]] + spans["duration_ns"][rows[mine]]
         copies[mine] = np.searchsorted(when, end) > np.searchsorted(when, start[rows[mine]])
-    return np.asarray(rows[copies == between_devices])
+    return np.asarray(rows[~copies])
 
 
 def _worst(loop: Loop, code: str, rows: NDArray[np.int64], what: str, advice: str) -> Finding | None:
     """The line at which some operators take most."""
     for place, _, mine in loop.by_place(rows)[:1]:
-        time_ns = loop.typical_ns(mine)
+        time_ns = loop.cost_ns(mine)
         share = loop.share(time_ns)
         if share >= LEAST_PERCENT:
             return Finding(

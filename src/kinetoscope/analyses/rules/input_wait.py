@@ -24,7 +24,7 @@ def input_wait(loop: Loop) -> Finding | None:
     waits = loading.waits[loop.in_steps(loading.waits)]
     waits = waits[spans["thread"][waits] == loop.thread]
     wait_ns = loop.typical_ns(waits)
-    if loop.on_device and loop.time is not None:
+    if loop.device is not None and loop.time is not None:
         # While the device still works, a wait of the loop costs nothing: the same time that `breakdown` calls input wait.
         wait_ns = loop.time.parts_ns[PARTS.index("input_wait_ns")]
     share = loop.share(wait_ns)

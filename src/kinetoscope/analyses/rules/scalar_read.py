@@ -19,10 +19,10 @@ def scalar_read(loop: Loop) -> Finding | None:
     """Find the line that reads most values."""
     rows = loop.rows_named(*READS)
     rows = rows[loop.outermost[rows] & ~loop.in_optimizer[rows]]
-    for place, time_ns, mine in loop.by_place(rows):
+    for place, _, mine in loop.by_place(rows):
         each = loop.per_step(len(mine))
         # The reads and the Python around them: what a single read of all values would save.
-        around_ns = time_ns + sum(
+        around_ns = loop.cost_ns(mine, with_device=False) + sum(
             gap.time_ns for gap in loop.gaps if (gap.place.file, gap.place.line) == (place.file, place.line)
         )
         share = loop.share(around_ns)

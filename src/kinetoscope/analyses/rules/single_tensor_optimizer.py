@@ -15,6 +15,9 @@ from kinetoscope.display.sentence import sentence
 LEAST_PERCENT = 5.0
 LEAST_OPERATORS = 24
 _TOGETHER = ("aten::_foreach", "aten::_fused")
+_OF_TORCH = frozenset(
+    ("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
+)
 
 
 def single_tensor_optimizer(loop: Loop) -> Finding | None:
@@ -26,7 +29,8 @@ def single_tensor_optimizer(loop: Loop) -> Finding | None:
     rows = rows[loop.outermost[rows]]
     names = loop.trace.strings
     used = {names[name] for name in np.unique(loop.trace.column("spans", "name")[rows]).tolist()}
-    share = loop.share(loop.typical_ns(ranges))
+    cost_ns = loop.cost_ns(ranges)
+    share = loop.share(cost_ns)
     each = loop.per_step(len(rows))
     if any(name.startswith(_TOGETHER) for name in used) or share < LEAST_PERCENT or each < LEAST_OPERATORS:
         return None
@@ -39,9 +43,11 @@ def single_tensor_optimizer(loop: Loop) -> Finding | None:
             round(each),
             (share, "%"),
         ),
-        f"Pass fused=True (or foreach=True) to {what}.",
+        f"Pass fused=True (or foreach=True) to {what}."
+        if what in _OF_TORCH
+        else f"Use a fused version of {what} if there is one, or compile its step with torch.compile.",
         share,
-        loop.typical_ns(ranges),
+        cost_ns,
         loop.place_of(int(ranges[0])),
         spans=tuple(ranges[:MOST_ROWS].tolist()),
     )

@@ -35,7 +35,7 @@ def tiny_operators(loop: Loop) -> Finding | None:
         each = loop.per_step(len(mine))
         if each < LEAST_PER_STEP or not place or time_ns > len(mine) * MOST_MEAN_NS:
             continue
-        whole_ns = time_ns + gaps.get((place.file, place.line), 0)
+        whole_ns = loop.cost_ns(mine, with_device=False) + gaps.get((place.file, place.line), 0)
         share = loop.share(whole_ns)
         names = {loop.trace.strings[name] for name in np.unique(spans["name"][mine]).tolist()}
         if share < LEAST_PERCENT or (best is not None and best.share_percent >= share):

@@ -49,7 +49,7 @@ def unfused_attention(loop: Loop) -> Finding | None:
     back = np.flatnonzero(
         np.isin(spans["forward"], np.flatnonzero(lies_in(loop.trace, forward))) & loop.inside
     )
-    time_ns = loop.typical_ns(forward) + loop.typical_ns(back[loop.is_outermost(back)])
+    time_ns = loop.cost_ns(forward) + loop.cost_ns(back[loop.is_outermost(back)])
     share = loop.share(time_ns)
     if share < LEAST_PERCENT:
         return None

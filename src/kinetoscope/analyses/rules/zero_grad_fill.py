@@ -25,7 +25,7 @@ def zero_grad_fill(loop: Loop) -> Finding | None:
     if len(fills) == 0:
         return None
     # Adding to a gradient that is there costs as much again as taking it over: the ceiling is twice the fill.
-    fill_ns = loop.typical_ns(fills)
+    fill_ns = loop.cost_ns(fills)
     share = loop.share(fill_ns)
     if share < LEAST_PERCENT:
         return None

@@ -57,21 +57,26 @@ def direction_of(name: str, arguments: str, *, fills: bool) -> Direction:
         arguments: What else the source said of it, as JSON; empty without.
         fills: Whether it fills memory and reads none.
     """
-    kind = _stated_kind(arguments)
     if fills:
         found = _FILLED.search(name)
-        return Direction(target=(found[1] if found else kind).lower())
+        return Direction(target=(found[1] if found else _stated_kind(arguments)).lower())
     between = _BETWEEN.search(name)
     source, target = (between[1].lower(), between[2].lower()) if between else ("", "")
-    for text in (name, kind):
-        if short := _SHORT.search(text):
-            return Direction(f"{_SIDES[short[1]]}to{_SIDES[short[2]]}", source, target)
-        if long := _LONG.search(text):
-            return Direction(f"{long[1][0].upper()}to{long[2][0].upper()}", source, target)
+    # Reading the arguments takes long, and most names say it themselves.
+    if sides := _sides(name) or _sides(_stated_kind(arguments)):
+        return Direction(sides, source, target)
     if source and target:
-        sides = ("D" if memory in _DEVICE_MEMORY else "H" for memory in (source, target))
-        return Direction("to".join(sides), source, target)
+        sides = "to".join("D" if memory in _DEVICE_MEMORY else "H" for memory in (source, target))
+        return Direction(sides, source, target)
     return Direction()
+
+
+def _sides(text: str) -> str:
+    """Between which sides a text says that a copy goes; empty where it does not say it."""
+    if short := _SHORT.search(text):
+        return f"{_SIDES[short[1]]}to{_SIDES[short[2]]}"
+    long = _LONG.search(text)
+    return f"{long[1][0].upper()}to{long[2][0].upper()}" if long else ""
 
 
 def _stated_kind(arguments: str) -> str:
@@ -180,6 +185,12 @@ def copy_bytes(trace: TraceData) -> NDArray[np.int64]:
         return found
 
     return trace.cached("copy_bytes", make)
+
+
+def copy_directions(trace: TraceData, rows: NDArray[np.int64]) -> list[Direction]:
+    """The direction of each of some copies and fills, by their rows of `spans`."""
+    place, directions = _directions(trace, rows)
+    return [directions[one] for one in place.tolist()]
 
 
 def _directions(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], list[Direction]]:

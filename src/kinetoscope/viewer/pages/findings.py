@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.analyses.findings import NOTHING_FOUND, as_dict, examine, unknown_line
+from kinetoscope.analyses.findings import NOTHING_FOUND, as_dict, examine, unknown_lines
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import printable
 
@@ -31,7 +31,7 @@ def findings(trace: Trace, query: Query) -> dict[str, Any]:
     return {
         **found,
         "summary": NOTHING_FOUND if nothing else "",
-        "unknown": [unknown_line(one) for one in report.cannot_tell],
+        "unknown": unknown_lines(report),
     }
 
 

@@ -1,0 +1,165 @@
+"""The device of a training loop, as the rules for findings look at it: its work in the steps, and when it was idle and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.costs.evaluate import rule_of
+from kinetoscope.tables.device.copies import Direction, copy_directions
+from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.device.work import Device, WorkCategory, device_work
+from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.windows import Activity, activities, owned, waiting_calls
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.run_info import DeviceProperties
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+
+_FORMER_CONVOLUTIONS = ("aten::cudnn_convolution", "aten::miopen_convolution")
+
+
+@dataclass(frozen=True)
+class IdleGaps:
+    """Stretches in which a device did nothing.
+
+    Attributes:
+        start_ns: When each begins.
+        length_ns: How long each is, waiting for data excluded.
+        wait: The call of the host that waited for the device when it began, so that nothing was queued then; -1 without.
+    """
+
+    start_ns: Rows
+    length_ns: Rows
+    wait: Rows
+
+
+class LoopDevice:
+    """The device on which a training loop worked most.
+
+    Attributes:
+        name: The device, such as `cuda:0`.
+        properties: Its model and memory; None where the trace does not have them.
+        rows: Its kernels, copies and fills that start in the steps, ascending.
+        category: What each is: a `WorkCategory`.
+        activity: When it did what.
+        identity: The same device as tables know it.
+        idle: When it did nothing within the steps.
+    """
+
+    def __init__(self, trace: TraceData, device: Device, activity: Activity, steps: Intervals) -> None:
+        self._trace = trace
+        self.name = device.name
+        properties = (one for one in trace.run_info.device_properties if one.index == device.index)
+        self.properties: DeviceProperties | None = next(properties, None)
+        self.activity = activity
+        self.identity = device
+        self.idle = steps - activity.compute - activity.communication - activity.copies
+        work = device_work(trace)
+        mine = work.device == work.devices.index(device)
+        at = np.searchsorted(steps.start_ns, work.start_ns, side="right") - 1
+        mine &= (at >= 0) & (work.start_ns < np.append(steps.end_ns, 0)[at])
+        self.rows: Rows = work.rows[mine].astype(np.int64)
+        self.category = work.category[mine]
+
+    @classmethod
+    def of(cls, trace: TraceData, process: int, name: str, start_ns: Rows, end_ns: Rows) -> Self | None:
+        """The device of this name that a process used; None if it used none.
+
+        Args:
+            trace: The trace.
+            process: The row of the process in `processes`, -1 in a trace of one process.
+            name: The device.
+            start_ns: When each step starts.
+            end_ns: When each ends.
+        """
+        for one in activities(trace):
+            if one.owner.process == process and one.device is not None and one.device.name == name:
+                return cls(trace, one.device, one, Intervals.of(start_ns, end_ns))
+        return None
+
+    @cached_property
+    def captures(self) -> bool:
+        """Whether launches were captured into a graph, which does not run them: the device is then idle by intention."""
+        spans = self._trace.columns("spans")
+        names = np.unique(spans["name"][spans["kind"] == SpanKind.RUNTIME])
+        return any("StreamBeginCapture" in self._trace.strings[one] for one in names.tolist())
+
+    @cached_property
+    def kernels(self) -> Rows:
+        """Its kernels that compute."""
+        kernel = self._trace.column("spans", "kind")[self.rows] == SpanKind.KERNEL
+        return np.asarray(self.rows[kernel & (self.category == WorkCategory.COMPUTE)])
+
+    @cached_property
+    def copies(self) -> tuple[Rows, list[Direction]]:
+        """Its copies between memories, and where each goes."""
+        rows = self.rows[self._trace.column("spans", "kind")[self.rows] == SpanKind.MEMCPY]
+        return rows, copy_directions(self._trace, rows) if len(rows) else []
+
+    @cached_property
+    def families(self) -> list[str]:
+        """For each string of the trace, as the name of an operator, the family of its formula; empty without."""
+        found = []
+        for text in self._trace.strings:
+            rule = rule_of(text)
+            # Operators of torch before 1.11, of which no formula is known.
+            other = "convolution" if text.startswith(_FORMER_CONVOLUTIONS) else ""
+            found.append(rule.family if rule else other)
+        return found
+
+    def operators(self, rows: Rows) -> Rows:
+        """The operator that launched each of some rows, -1 where it is unknown."""
+        return np.asarray(starters(self._trace).operator[rows], dtype=np.int64)
+
+    def of_families(self, rows: Rows, families: frozenset[str]) -> NDArray[np.bool_]:
+        """Which of some rows were launched by an operator of one of some families of formulas, or inside of one."""
+        spans = self._trace.columns("spans")
+        member = np.array([family in families for family in self.families], dtype=bool)
+        name, parent = np.append(spans["name"], 0), np.append(spans["parent"], -1)
+        above = self.operators(rows)
+        found = np.zeros(len(rows), dtype=bool)
+        while (above >= 0).any():
+            found |= (above >= 0) & member[name[above]]
+            above = parent[above].astype(np.int64)
+        return found
+
+    @cached_property
+    def gaps(self) -> IdleGaps:
+        """Its idle time, in stretches of which each has one cause."""
+        host, spans = self.activity.host, self._trace.columns("spans")
+        start, end = self.idle.start_ns, self.idle.end_ns
+        length = end - start - host.loading.within(start, end)
+        waits = self._waits()
+        begun = spans["start_ns"][waits]
+        order = np.argsort(begun, kind="stable")
+        waits, begun = waits[order], begun[order]
+        # The last wait that began before the gap may be short and lie inside a longer one: of all that began, the one that ends last.
+        ended = begun + spans["duration_ns"][waits]
+        last = np.searchsorted(begun, start, side="right") - 1
+        reach = np.maximum.accumulate(ended) if len(ended) else ended
+        longest = np.searchsorted(reach, reach, side="left") if len(reach) else reach
+        found = np.full(len(start), -1, dtype=np.int64)
+        known = np.flatnonzero(last >= 0)
+        covers = known[reach[last[known]] >= start[known]]
+        found[covers] = waits[longest[last[covers]]]
+        return IdleGaps(start, length, found)
+
+    def _waits(self) -> Rows:
+        """The calls of the host in which it waited for this device: synchronization, and copies that return when they are done."""
+        spans, launched = self._trace.columns("spans"), starters(self._trace)
+        copies = self.rows[self.category == WorkCategory.COPY]
+        call = launched.call[copies]
+        done = spans["start_ns"][copies] + spans["duration_ns"][copies]
+        ended = np.append(spans["start_ns"] + spans["duration_ns"], 0)[call]
+        blocking = call[(call >= 0) & (ended >= done)]
+        waits = np.unique(np.concatenate((waiting_calls(self._trace), blocking)).astype(np.int64))
+        return np.asarray(waits[owned(self._trace, self.activity.owner)[spans["thread"][waits]]])

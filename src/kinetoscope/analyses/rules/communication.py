@@ -1,0 +1,153 @@
+"""The step waits for communication between ranks that no computation hides.
+
+Sources and thresholds: TraceLens (exposed communication above 5 % of the time, less than 70 % of it overlapped), PyTorch's former
+TensorBoard plugin (10 %). A collective is small below 1 MiB, where NCCL's bandwidth tests show its latency and not its bandwidth.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.display.sentence import sentence
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.breakdown import PARTS
+from kinetoscope.tables.device.collectives import UNKNOWN_CALL
+from kinetoscope.tables.device.work import WorkCategory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LEAST_PERCENT = 5.0
+HIDDEN_PERCENT = 70.0
+SMALL_BYTES = 1 << 20
+LEAST_SMALL = 20
+LEAST_SMALL_PERCENT = 2.0
+
+
+def exposed_communication(loop: Loop) -> Finding | None:
+    """Find steps that wait for communication which takes longer than the computation that could hide it."""
+    return _exposed(loop, could_overlap=False)
+
+
+def poor_overlap(loop: Loop) -> Finding | None:
+    """Find communication that the computation of the step could hide, and does not."""
+    return _exposed(loop, could_overlap=True)
+
+
+def small_collectives(loop: Loop) -> Finding | CannotTell | None:
+    """Find many small collectives, of which each costs its latency."""
+    if loop.device is None or exposed_ns(loop) < 0.01 * LEAST_SMALL_PERCENT * loop.whole_ns:
+        return None
+    called = calls_of_loop(loop)
+    if all(one["bytes"] is None for one in called):
+        return (
+            CannotTell("small-collectives", "record_shapes=True, or kinetoscope run --shapes")
+            if called
+            else None
+        )
+    small = [one for one in called if one["bytes"] is not None and 0 < one["bytes"] < SMALL_BYTES]
+    rows = np.array([one["span"] for one in small], dtype=np.int64)
+    time_ns = loop.typical_sum(rows, np.array([one["exposed_ns"] or 0 for one in small], dtype=np.int64))
+    share = loop.share(time_ns)
+    if loop.per_step(len(small)) < LEAST_SMALL or share < LEAST_SMALL_PERCENT:
+        return None
+    place = loop.by_place(rows)[0][0]
+    return Finding(
+        "small-collectives",
+        sentence(
+            "{} collectives a step move less than {} each, {} on average: {} of step time",
+            round(loop.per_step(len(small))),
+            (SMALL_BYTES, "bytes"),
+            (float(np.mean([one["bytes"] for one in small])), "bytes"),
+            (share, "%"),
+        ),
+        "Put them together: larger buckets (DistributedDataParallel(bucket_cap_mb=...)), coalesced collectives, fewer sharded modules.",
+        share,
+        time_ns,
+        place,
+        spans=tuple(rows[:MOST_ROWS].tolist()),
+    )
+
+
+def calls_of_loop(loop: Loop) -> list[dict[str, Any]]:
+    """The rows of `collectives` in the steps of the loop's process."""
+    rows = loop.collectives
+    owner = loop.trace.column("threads", "process_row")[loop.trace.column("spans", "thread")]
+    inside = loop.in_steps(np.array([one["span"] for one in rows], dtype=np.int64))
+    mine = [owner[one["span"]] == loop.process for one in rows]
+    return [one for one, is_inside, is_mine in zip(rows, inside, mine, strict=True) if is_inside and is_mine]
+
+
+def exposed_ns(loop: Loop) -> int:
+    """How long the loop's device communicated and did not compute; on the host, how long its backends did."""
+    return 0 if loop.time is None else loop.time.parts_ns[PARTS.index("communication_ns")]
+
+
+def _exposed(loop: Loop, *, could_overlap: bool) -> Finding | None:
+    """Find exposed communication, where the computation of the steps is long enough to hide it or where it is not."""
+    device = loop.device
+    if device is None:
+        return None
+    time_ns = exposed_ns(loop)
+    share = loop.share(time_ns)
+    start, end = loop.start_ns, loop.end_ns
+    moved = device.activity.communication.within(start, end)
+    hidden = int(moved.sum()) - time_ns
+    computed = int(device.activity.compute.within(start, end).sum())
+    percent = 100.0 * hidden / max(1, int(moved.sum()))
+    if share < LEAST_PERCENT or could_overlap != (moved.sum() <= computed and percent < HIDDEN_PERCENT):
+        return None
+    rows, name = _largest(loop)
+    most = f", mostly {name}" if name and name != UNKNOWN_CALL else ""
+    if could_overlap:
+        code, text = (
+            "poor-overlap",
+            (
+                f"Communication takes {{}} of step time alone{most}; {{}} of it overlaps with the computation, which is long enough to hide it"
+            ),
+        )
+        advice = "Start collectives earlier and wait later: gradient buckets during backward, prefetch of sharded parameters, async_op=True."
+        values = ((share, "%"), (percent, "%"))
+    else:
+        code, text = (
+            "exposed-communication",
+            (
+                f"Steps wait for communication between ranks for {{}} of their time{most}; the device computes for {{}}"
+            ),
+        )
+        advice = "Communicate less: more work for each step and rank, gradient accumulation, smaller types; and check whether a rank is late."
+        values = ((share, "%"), (loop.share(computed), "%"))
+    calls = device.operators(rows)
+    place = loop.place_of(int(calls[0])) if len(calls) and calls[0] >= 0 else loop.place_of(-1)
+    return Finding(
+        code, sentence(text, *values), advice, share, time_ns, place, spans=tuple(rows[:MOST_ROWS].tolist())
+    )
+
+
+def _largest(loop: Loop) -> tuple[NDArray[np.int64], str]:
+    """The communication kernels that ran alone for longest, and the collective that most of this time belongs to."""
+    device, spans = loop.device, loop.trace.columns("spans")
+    if device is None:
+        return np.zeros(0, dtype=np.int64), ""
+    rows = device.rows[
+        (device.category == WorkCategory.COMMUNICATION) & (spans["kind"][device.rows] == SpanKind.KERNEL)
+    ]
+    start = spans["start_ns"][rows]
+    alone = (device.activity.communication - device.activity.compute).within(
+        start, start + spans["duration_ns"][rows]
+    )
+    called = calls_of_loop(loop)
+    names = sorted({one["name"] for one in called})
+    if not names:
+        return rows[np.argsort(-alone, kind="stable")], ""
+    sums = _core.group_sums(
+        np.array([names.index(one["name"]) for one in called], dtype=np.int32),
+        len(names),
+        np.array([one["exposed_ns"] or 0 for one in called], dtype=np.int64),
+    )
+    return rows[np.argsort(-alone, kind="stable")], names[int(np.argmax(sums))]

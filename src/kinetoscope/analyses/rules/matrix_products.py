@@ -1,0 +1,199 @@
+"""Matrix products, convolutions and attention that are slower than the device could compute them.
+
+Sources and thresholds: PyTorch's former TensorBoard plugin (eligible operators, none of them on tensor cores, compute capability 7 and
+above), torch's former pattern matcher (float32 products where TF32 could serve, sizes in 16 bits that are no multiple of 8),
+TraceLens (less than 30 % of the roofline; above 110 % the model is wrong).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.display.sentence import sentence
+from kinetoscope.model.rows import ShapesRow
+from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.costs.evaluate import parsed_inputs
+from kinetoscope.tables.costs.peaks import MATRIX, at_peak, known_peaks, trace_peaks, working_ns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LEAST_PRODUCTS_PERCENT = 10.0
+LEAST_GAIN_PERCENT = 5.0
+LEAST_UNALIGNED_PERCENT = 2.0
+FAR_PERCENT = 30.0
+WRONG_PERCENT = 110.0
+ALIGNED = 8
+SMALLEST = 16
+"""Smaller sizes are not what tensor cores are for."""
+TENSOR_CORE_SPEED = 8
+"""Tensor cores of these generations compute so many times what the other units compute, by NVIDIA's data sheets."""
+RECORD_SHAPES = "record_shapes=True, or kinetoscope run --shapes"
+_ON_TENSOR_CORES = re.compile(
+    r"tensorop|[his](?:884|1688|16816|16832|8816)|[hi]mma|gmma|xmma(?!.*(?:ffma|simt))|tf32|bf16|flash|fmha|nvjet",
+    re.IGNORECASE,
+)
+
+
+def tensor_cores_unused(loop: Loop) -> Finding | None:
+    """Find products that all run beside the tensor cores of a device that has no TF32."""
+    return _beside_tensor_cores(loop, with_tf32=False)
+
+
+def tf32_off(loop: Loop) -> Finding | None:
+    """Find products of float32 that do not use the tensor cores of a device that has TF32."""
+    return _beside_tensor_cores(loop, with_tf32=True)
+
+
+def matmul_alignment(loop: Loop) -> Finding | CannotTell | None:
+    """Find products in 16 bits with sizes for which tensor cores have only slow kernels."""
+    rows = _products(loop)
+    if loop.device is None or loop.share(loop.typical_ns(rows)) < LEAST_PRODUCTS_PERCENT:
+        return None
+    if len(loop.trace.columns("shapes")) == 0:
+        return CannotTell("matmul-alignment", RECORD_SHAPES)
+    calls, spans = costs_of(loop.trace).calls, loop.trace.columns("spans")
+    odd: dict[int, tuple[int, ...]] = {}
+    for one in np.unique(calls.of_span[np.flatnonzero(spans["device_ns"] > 0)]).tolist():
+        if calls.family[one] == "matmul" and calls.dtype[one] in ("float16", "bfloat16"):
+            inputs = parsed_inputs(loop.trace, ShapesRow(int(spans["shapes"][calls.first[one]])))
+            shapes = inputs.shapes if inputs else []
+            sizes = {
+                size for shape in shapes if isinstance(shape, tuple) and len(shape) > 1 for size in shape[-2:]
+            }
+            if unaligned := tuple(sorted(size for size in sizes if size > SMALLEST and size % ALIGNED)):
+                odd[one] = unaligned
+    mine = np.flatnonzero(np.isin(calls.of_span, list(odd)) & costs_of(loop.trace).counted.counts)
+    mine = mine[loop.in_steps(mine)]
+    time_ns = loop.typical_sum(mine, spans["device_ns"][mine])
+    share = loop.share(time_ns)
+    if share < LEAST_UNALIGNED_PERCENT:
+        return None
+    longest = int(mine[np.argmax(spans["device_ns"][mine])])
+    sizes_text = ", ".join(map(str, odd[int(calls.of_span[longest])]))
+    place, module = loop.place_of(longest), loop.module_of(longest)
+    return Finding(
+        "matmul-alignment",
+        sentence(
+            f"Matrix products in 16 bits with sizes that are no multiple of {ALIGNED} ({sizes_text}"
+            f"{f' at {place}' if place else ''}) take {{}} of step time",
+            (share, "%"),
+        ),
+        f"Pad these sizes to a multiple of {ALIGNED} (of 64 for the fastest kernels): sequence lengths, vocabularies, channels.",
+        share,
+        time_ns,
+        place,
+        module,
+        tuple(mine[np.argsort(-spans["device_ns"][mine], kind="stable")][:MOST_ROWS].tolist()),
+    )
+
+
+def below_roofline(loop: Loop) -> Finding | CannotTell | None:
+    """Find products that reach little of the device's peak, and take much longer than they would at it."""
+    trace, rows = loop.trace, _products(loop)
+    if loop.device is None or loop.share(loop.typical_ns(rows)) < LEAST_PRODUCTS_PERCENT:
+        return None
+    if len(trace.columns("shapes")) == 0:
+        return CannotTell("below-roofline", RECORD_SHAPES)
+    costs, peaks = costs_of(trace), trace_peaks(trace)
+    ideal_s = at_peak(trace, costs)
+    if ideal_s is None or peaks is None:
+        return None
+    # The peak is that of all devices together; a call runs on one of them.
+    ideal_ns = np.nan_to_num(ideal_s) * 1e9 * len(peaks)
+    calls = np.flatnonzero((ideal_ns > 0) & (trace.column("spans", "device_ns") > 0))
+    calls = calls[loop.in_steps(calls)]
+    time = working_ns(trace)
+    group, first = _core.group([costs.calls.of_span[calls]])
+    reached = (
+        100.0
+        * np.bincount(group, ideal_ns[calls], len(first))
+        / np.maximum(1.0, np.bincount(group, time[calls], len(first)))
+    )
+    if len(first) == 0 or reached.max() > WRONG_PERCENT:
+        # Some product is computed in another type than the trace says, such as TF32.
+        return None
+    low = calls[reached[group] < FAR_PERCENT]
+    lost = (time[low] - ideal_ns[low]).clip(0).astype(np.int64)
+    gain_ns = loop.typical_sum(low, lost)
+    if loop.share(gain_ns) < LEAST_GAIN_PERCENT:
+        return None
+    each = np.bincount(costs.calls.of_span[low], lost)
+    worst = low[costs.calls.of_span[low] == int(np.argmax(each))]
+    row = int(worst[0])
+    place, shapes = loop.place_of(row), int(trace.column("spans", "shapes")[row])
+    name = trace.strings[int(trace.column("spans", "name")[row])]
+    percent = 100.0 * float(ideal_ns[worst].sum()) / max(1, int(time[worst].sum()))
+    share = loop.share(loop.typical_sum(low, time[low]))
+    inputs = trace.column("shapes", "dims")[shapes] if shapes >= 0 else ""
+    return Finding(
+        "below-roofline",
+        sentence(
+            f"Matrix products far below the peak of {loop.device.name} take {{}} of step time; {name} of {inputs}"
+            f"{f' at {place}' if place else ''} reaches {{}} of it",
+            (share, "%"),
+            (percent, "%"),
+        ),
+        "Make them larger or put them together, use types and sizes of which tensor cores have fast kernels, and avoid transposed copies.",
+        share,
+        gain_ns,
+        place,
+        loop.module_of(row),
+        tuple(worst[:MOST_ROWS].tolist()),
+    )
+
+
+def _products(loop: Loop) -> NDArray[np.int64]:
+    """The kernels of the loop's device that matrix operators launched."""
+    if loop.device is None:
+        return np.zeros(0, dtype=np.int64)
+    kernels = loop.device.kernels
+    return np.asarray(kernels[loop.device.of_families(kernels, MATRIX)])
+
+
+def _beside_tensor_cores(loop: Loop, *, with_tf32: bool) -> Finding | None:
+    """Find products in 32 bits on units that are slower than tensor cores, on devices with or without TF32."""
+    properties = loop.device.properties if loop.device else None
+    if (
+        properties is None
+        or properties.compute_major is None
+        or not re.match(r"(NVIDIA|Tesla|GeForce|Quadro)\b", properties.name)
+    ):
+        return None
+    if (
+        properties.compute_major < 7
+        or (properties.compute_major >= 8) != with_tf32
+        or "GTX" in properties.name
+    ):
+        return None
+    rows, spans = _products(loop), loop.trace.columns("spans")
+    peaks = known_peaks(properties.name) or {}
+    plain, fast = peaks.get("float32", 1.0), peaks.get("tf32" if with_tf32 else "float16", TENSOR_CORE_SPEED)
+    on_tensor_cores = np.array(
+        [_ON_TENSOR_CORES.search(loop.trace.strings[one]) is not None for one in spans["name"][rows].tolist()]
+    )
+    if len(rows) == 0 or (on_tensor_cores.any() and not with_tf32):
+        return None
+    rows = rows[~on_tensor_cores]
+    time_ns = loop.typical_ns(rows)
+    share, gain_ns = loop.share(time_ns), int(time_ns * max(0.0, 1.0 - plain / fast))
+    if share < LEAST_PRODUCTS_PERCENT or loop.share(gain_ns) < LEAST_GAIN_PERCENT:
+        return None
+    operator = loop.device.operators(rows) if loop.device else rows
+    place, _, _ = loop.by_place(operator, spans["duration_ns"][rows])[0]
+    longest = tuple(rows[np.argsort(-spans["duration_ns"][rows], kind="stable")][:MOST_ROWS].tolist())
+    if with_tf32:
+        text = "Matrix products and convolutions in float32 without TF32 take {} of step time"
+        advice = 'Call torch.set_float32_matmul_precision("high"), or use torch.autocast with bfloat16.'
+        return Finding("tf32-off", sentence(text, (share, "%")), advice, share, gain_ns, place, spans=longest)
+    text = "Matrix products and convolutions take {} of step time, and none uses the tensor cores"
+    advice = "Train in mixed precision: torch.autocast with float16 and a GradScaler."
+    return Finding(
+        "tensor-cores-unused", sentence(text, (share, "%")), advice, share, gain_ns, place, spans=longest
+    )

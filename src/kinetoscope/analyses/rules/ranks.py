@@ -1,0 +1,116 @@
+"""The ranks of a job wait for one of them: it is late, or it has more to do.
+
+Ranks of a collective end it together, so the one that spent least time in it came last, whatever its clock says. Sources and
+thresholds: probing (a rank 1.5 times behind), TraceML (10 and 20 % of the time for stragglers, 20 and 30 % for uneven work).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.analyses.rules.communication import exposed_ns
+from kinetoscope.display.sentence import sentence
+from kinetoscope.tables.breakdown import PARTS, busiest_places
+
+LEAST_RANKS = 2
+LEAST_PERCENT = 10.0
+MOST_OF_WAIT = 0.5
+"""A straggler is the one for which the others wait in this part of the time."""
+UNEVEN = 1.2
+LEAST_UNEVEN_PERCENT = 5.0
+# Everyone leaves these at the same time.
+_MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+
+
+def straggler_rank(loop: Loop) -> Finding | CannotTell | None:
+    """Find the rank that comes last to most collectives, and how long the others wait for it."""
+    places = {row: place for row, place in busiest_places(loop.trace).items() if place.rank >= 0}
+    if len(places) < LEAST_RANKS:
+        several = (loop.trace.run_info.world_size or 1) > 1
+        waits = loop.share(exposed_ns(loop)) >= LEAST_PERCENT
+        return (
+            CannotTell("straggler-rank", "all ranks, put together by kinetoscope merge")
+            if several and waits
+            else None
+        )
+    meetings = _meetings(loop)
+    waited: dict[int, int] = defaultdict(int)
+    calls: dict[int, list[int]] = defaultdict(list)
+    for visits in meetings:
+        shortest = min(visits, key=lambda one: one["transfer_ns"])
+        times = sorted(one["transfer_ns"] for one in visits)
+        # What the rank in the middle waits; transfers between pairs of machines differ, the arrival of one rank concerns all.
+        waited[shortest["rank"]] += times[len(times) // 2] - times[0]
+        calls[shortest["rank"]].append(shortest["span"])
+    whole = sum(waited.values())
+    if not whole:
+        return None
+    rank = max(waited, key=lambda one: waited[one])
+    steps_ns = max(place.duration_ns for place in places.values())
+    share = min(100.0, 100.0 * waited[rank] / max(1, steps_ns))
+    if waited[rank] < MOST_OF_WAIT * whole or share < LEAST_PERCENT:
+        return None
+    late = next(place for place in places.values() if place.rank == rank)
+    own = late.duration_ns - late.parts_ns[0] - late.parts_ns[1]
+    return Finding(
+        "straggler-rank",
+        sentence(
+            f"The other ranks wait for rank {rank} for {{}} of step time; its device neither computes nor communicates for {{}}",
+            (share, "%"),
+            (100.0 * own / max(1, late.duration_ns), "%"),
+        ),
+        f"Look at rank {rank} alone: its data loading, its host, its clocks, and what only it does, such as logging.",
+        share,
+        min(waited[rank], loop.whole_ns),
+        spans=tuple(calls[rank][:MOST_ROWS]),
+    )
+
+
+def unbalanced_ranks(loop: Loop) -> Finding | None:
+    """Find ranks whose devices compute for longer than those of the others."""
+    places = [
+        place for place in busiest_places(loop.trace).values() if place.rank >= 0 and place.device != "cpu"
+    ]
+    if len(places) < LEAST_RANKS:
+        return None
+    computed = np.array([place.parts_ns[PARTS.index("compute_ns")] for place in places], dtype=np.int64)
+    most, median = int(computed.max()), float(np.median(computed))
+    gain_ns = int(most - computed.mean())
+    share = loop.share(gain_ns)
+    if median <= 0 or most < UNEVEN * median or share < LEAST_UNEVEN_PERCENT:
+        return None
+    busiest = places[int(np.argmax(computed))]
+    steps = max(1, busiest.steps)
+    return Finding(
+        "unbalanced-ranks",
+        sentence(
+            f"Rank {busiest.rank} computes for {{}} a step, the rank in the middle for {{}}: the others wait for it",
+            (most / steps, "ns"),
+            (median / steps, "ns"),
+        ),
+        "Give ranks equal work: samples of equal length in each batch, even shards and pipeline stages.",
+        share,
+        gain_ns,
+    )
+
+
+def _meetings(loop: Loop) -> list[list[dict[str, Any]]]:
+    """The collectives of the steps in which several ranks took part, each as one row for each rank."""
+    counted = np.append(loop.trace.column("steps", "number"), -1)
+    spans = loop.trace.column("spans", "step")
+    order: dict[Any, int] = defaultdict(int)
+    found: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+    for row in loop.collectives:
+        if row["name"] not in _MEETINGS or row["rank"] is None or row["transfer_ns"] is None:
+            continue
+        if len(loop.steps) and int(counted[spans[row["span"]]]) < 0:
+            continue
+        kind = (row["step"], row["group"], row["name"])
+        found[(*kind, order[kind, row["rank"]])].append(row)
+        order[kind, row["rank"]] += 1
+    return [visits for visits in found.values() if len(visits) >= LEAST_RANKS]
