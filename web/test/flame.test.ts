@@ -74,3 +74,11 @@ test("frames in words", () => {
     "4 more",
   ]);
 });
+
+test("the files in which most was spent have colors of their own", () => {
+  expect([...flame.files]).toEqual([
+    ["/a/model.py", "operator"],
+    ["/a/train.py", "backward"],
+  ]);
+  expect(flame.looks.map((look) => look.role)).toEqual(["backward", "operator", "operator", "idle"]);
+});

@@ -23,8 +23,9 @@ interface Measure {
 
 interface Choices {
   stacks: number;
-  /** Whether there are frames of torch. */
+  /** Whether there are frames of torch, and of the program. */
   library: boolean;
+  own: boolean;
   measures: Measure[];
   processes: string[];
 }
@@ -88,7 +89,7 @@ function Graph(props: { choices: Choices }) {
     choices.measures.find((one) => (one.known[at] ?? 0) > 0) ??
     choices.measures[0];
   const order = asked["order"] === "callers" ? "callers" : "callees";
-  const hide = choices.library && asked["library"] === "hide";
+  const hide = choices.library && choices.own && asked["library"] !== "show";
   const query = {
     by: measure?.by,
     order,
@@ -130,12 +131,12 @@ function Graph(props: { choices: Choices }) {
           chosen={order}
           onChoice={(one) => change({ order: one, at: undefined, zoom: undefined })}
         />
-        {choices.library && can({ library: hide ? undefined : "hide" }) && (
+        {choices.library && choices.own && can({ library: hide ? undefined : "hide" }) && (
           <label class="switch" title="Hide frames inside torch and Kinetoscope">
             <input
               type="checkbox"
               checked={hide}
-              onChange={() => change({ library: hide ? undefined : "hide", at: undefined, zoom: undefined })}
+              onChange={() => change({ library: hide ? "show" : undefined, at: undefined, zoom: undefined })}
             />
             <span>
               Hide{" "}

@@ -21,6 +21,8 @@ export interface IcicleProps {
   found?: Uint8Array | null;
   /** It is as high as its rows, but no higher than this many; all the room there is where left out. */
   mostRows?: number;
+  /** It is as high as its rows where there is room for all of them. */
+  fits?: boolean;
   /** What is said of a box beside the pointer. */
   tip: (index: number) => ComponentChildren;
   /** A box in one line of plain text. */
@@ -90,10 +92,10 @@ export function Icicle(props: IcicleProps) {
     event.preventDefault();
   };
 
-  const height =
-    props.mostRows && `calc(${Math.min(boxes.rows, props.mostRows) * rowHeight}px + ${MARGINS_REM}rem)`;
+  const height = `calc(${Math.min(boxes.rows, props.mostRows ?? boxes.rows) * rowHeight}px + ${MARGINS_REM}rem)`;
+  const style = props.mostRows ? { flex: "none", height } : props.fits ? { flex: `0 1 ${height}` } : {};
   return (
-    <div class="icicle" style={height ? { flex: "none", height } : undefined}>
+    <div class="icicle" style={style}>
       <div
         class="icicle-scroll"
         ref={scroller}

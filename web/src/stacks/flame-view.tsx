@@ -7,7 +7,7 @@ import { pathTo } from "../parts/icicle-rows";
 import { change, route } from "../router";
 import { plain } from "../timeline/names";
 import * as units from "../units";
-import { type Flame, type Frame, frameText } from "./flame";
+import { type Flame, type Frame, fileName, frameText } from "./flame";
 
 export function FlameView(props: { flame: Flame; title: string }) {
   const { flame, title } = props;
@@ -41,7 +41,18 @@ export function FlameView(props: { flame: Flame; title: string }) {
           />
         </div>
       </div>
+      {flame.files.size > 1 && (
+        <p class="legend tiny stacks-files">
+          {[...flame.files].map(([file, color]) => (
+            <span key={file} title={plain(file)}>
+              <span class="swatch" style={{ background: `var(--${color})` }} />
+              {plain(fileName(file))}
+            </span>
+          ))}
+        </p>
+      )}
       <Icicle
+        fits
         boxes={flame.boxes}
         looks={flame.looks}
         label={`${title} by Python stack`}

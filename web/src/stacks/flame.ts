@@ -18,6 +18,8 @@ export interface Frame {
 export class Flame {
   readonly boxes: Boxes;
   readonly looks: readonly Look[];
+  /** The color of each of the files in which most was spent, the heaviest first. */
+  readonly files: ReadonlyMap<string, string>;
   readonly frames: readonly Frame[];
   readonly total: ArrayLike<number>;
   readonly own: ArrayLike<number>;
@@ -47,7 +49,8 @@ export class Flame {
       user: users[index] === true,
       rest: rests[index] ?? 0,
     }));
-    this.looks = this.frames.map(look);
+    this.files = colored(this.frames, this.own);
+    this.looks = this.frames.map((frame) => look(frame, this.files.get(frame.file)));
     const keys: string[] = [];
     this.frames.forEach((frame, index) => {
       keys.push(hash(`${keys[parent[index] ?? -1] ?? ""}\n${frame.rest ? "\n" : called(frame)}`));
@@ -127,11 +130,38 @@ function called(frame: Frame): string {
   return `${frame.function} ${frame.file}:${frame.line ?? ""}`;
 }
 
-function look(frame: Frame): Look {
+/** Colors of the theme for files; the others share that of Python. */
+const FILE_COLORS = [
+  "operator",
+  "backward",
+  "copy",
+  "annotation",
+  "input",
+  "communication",
+  "activation",
+  "sync",
+] as const;
+
+/** Gives the program's files in which most was spent a color each. */
+function colored(frames: readonly Frame[], own: ArrayLike<number>): Map<string, string> {
+  const weights = new Map<string, number>();
+  frames.forEach(({ user, file }, index) => {
+    if (user && file) weights.set(file, (weights.get(file) ?? 0) + (own[index] ?? 0));
+  });
+  const heaviest = [...weights].sort(([a, x], [b, y]) => y - x || (a < b ? -1 : 1));
+  return new Map(
+    FILE_COLORS.flatMap((color, place): [string, string][] => {
+      const [file] = heaviest[place] ?? [];
+      return file === undefined ? [] : [[file, color]];
+    }),
+  );
+}
+
+function look(frame: Frame, color = "python"): Look {
   const text = frameText(frame);
   if (frame.rest > 0 || (!frame.function && !frame.file)) return { text, role: "idle", shade: "" };
   return frame.user
-    ? { text, role: "python", shade: frame.function }
+    ? { text, role: color, shade: frame.function }
     : { text, role: "runtime", shade: frame.function };
 }
 

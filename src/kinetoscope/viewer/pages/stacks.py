@@ -306,6 +306,7 @@ def flame_choices(trace: Trace, query: Query) -> dict[str, Any]:
     return {
         "stacks": len(trace.columns("stacks")),
         "library": bool(len(trace.columns("frames")) and not user_frames(trace).all()),
+        "own": bool(len(trace.columns("frames")) and user_frames(trace).any()),
         "measures": measures,
         "processes": [process_label(rows[row]) for row in several],
     }
