@@ -1,5 +1,6 @@
 """What every test gets: no session and no registered cost may leak out of it, and hypothesis runs under a named profile."""
 
+import os
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ from tests.support.effort import STRESS
 ROOT = Path(__file__).parents[1]
 
 pytest_plugins = ["pytester"]
+
+# Read when torch is first imported, here and in the programs that tests start. By default, threads of OpenMP that have
+# nothing to do spin: with several tests at a time, on the processor that another test needs.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 hypothesis.settings.register_profile("quick", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("thorough", max_examples=2000, deadline=None)
