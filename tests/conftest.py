@@ -1,5 +1,6 @@
 """What every test gets: no session and no registered cost may leak out of it, and hypothesis runs under a named profile."""
 
+import gc
 import os
 import sys
 import sysconfig
@@ -42,6 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"the installed kinetoscope differs from src ({', '.join(stale[:3])}): run `make install`"
         )
+
+
+def pytest_collection_finish() -> None:
+    """Takes what was imported out of the garbage collector's sight: sessions that record memory list all of its objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
