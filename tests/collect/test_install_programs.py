@@ -83,7 +83,7 @@ def test_run_with_install_says_what_it_leaves_to_the_program_and_when_nothing_ca
     command = ["-m", "kinetoscope", "run", "--install"]
     refused = warm_python.run(*command, "--shapes", script)
     assert refused.returncode == 1
-    assert "--shapes cannot be combined with --install" in refused.stderr
+    assert "record_shapes (--shapes) cannot be combined with install (--install)" in refused.stderr
     idle = warm_python.run(*command, script, cwd=tmp_path)
     assert idle.returncode == 0
     assert "nothing was recorded: the program finished no recording with torch.profiler" in idle.stderr
