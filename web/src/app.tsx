@@ -1,15 +1,17 @@
 /** The frame around all pages: navigation, the choice of the trace, dark or light. */
 
-import { useEffect } from "preact/hooks";
+import { useEffect, useMemo } from "preact/hooks";
 import { Keys } from "./keys";
 import { PAGES, type Page } from "./pages/pages";
 import { Problem, SourceContext, useJson, useSource, version } from "./parts/answer";
 import { Button } from "./parts/button";
 import { Select } from "./parts/choice";
 import { Mark } from "./parts/mark";
+import { PartChooser } from "./parts/part";
 import { Share } from "./parts/share";
 import { theme, turnTheme } from "./parts/theme";
 import { address, go, route } from "./router";
+import { PartSource } from "./source/part";
 import type { Source } from "./source/source";
 
 /** One of the traces that can be looked at. */
@@ -34,7 +36,12 @@ export function App(props: {
   /** True while the server does not answer. */
   gone?: boolean;
 }) {
-  const { offered, chosen, source } = props;
+  const { offered, chosen } = props;
+  const { part } = route.value.query;
+  const source = useMemo(
+    () => (part && props.source.served ? new PartSource(props.source, part) : props.source),
+    [props.source, part],
+  );
   const { live = false, problem = null, readable = true } = offered[chosen] ?? {};
   const pages = PAGES.filter((page) => source.has(page.needs));
   const page = pages.find((page) => page.name === route.value.page) ?? pages[0];
@@ -61,6 +68,7 @@ export function App(props: {
             />
           ) : null}
           <Navigation pages={pages} current={page} />
+          <PartChooser />
           <div class="below">
             <span class="name" title={name}>
               {name}

@@ -20,9 +20,10 @@ export function parsed(hash: string): Route {
   return { page: path || "overview", query: Object.fromEntries(new URLSearchParams(query)) };
 }
 
-/** The address of a page of the trace that is looked at. */
+/** The address of a page of the trace, and of the part of it, that is looked at. */
 export function address(page: string, query: Readonly<Record<string, string | undefined>> = {}): string {
-  const whole = { trace: route.value.query["trace"], ...query };
+  const { trace, part } = route.value.query;
+  const whole = { trace, part, ...query };
   const kept = Object.entries(whole).filter((pair): pair is [string, string] => Boolean(pair[1]));
   const text = new URLSearchParams(kept).toString();
   return `#/${page}${text ? `?${text}` : ""}`;

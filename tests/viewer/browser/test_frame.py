@@ -61,6 +61,26 @@ def test_a_name_is_cut_in_its_middle_and_its_column_can_be_wider(visit, served):
     assert page.locator(".row .cell.first").all_inner_texts()[1] == "aten::mm"
 
 
+def test_a_step_is_chosen_once_for_all_pages(visit, served):
+    builder = TraceBuilder()
+    for number in range(3):
+        stack = builder.stack(("train.py", number, "train"))
+        builder.step(number, 1000 * number, 1000)
+        builder.span(f"aten::mm{number}", 1000 * number, 500, stack=stack)
+    page = visit.open(served.address(builder.build(), "operators"))
+    page.get_by_label("Part of the trace").select_option(label="Step 1, 1 µs")
+    page.locator(".row .first", has_text="mm0").wait_for(state="detached")
+    assert sorted(page.locator(".row .first").all_inner_texts()) == ["ProfilerStep*", "mm1"]
+    page.locator("nav a", has_text="Stacks").click()
+    page.locator(".stacks-below .row", has_text="aten::mm1").wait_for()
+    assert page.locator(".stacks-below .row", has_text="aten::mm2").count() == 0
+    page.locator("nav a", has_text="Overview").click()
+    page.locator(".ov-rows a").nth(2).wait_for()
+    page.locator("nav a", has_text="Operators").click()
+    page.get_by_label("Part of the trace").select_option(label="Whole trace")
+    page.locator(".row .first", has_text="mm2").wait_for()
+
+
 def test_dark_and_light_change_places(visits, served):
     trace = TraceBuilder().span("aten::mm", 0, 100).build()
     address = served.address(trace, "operators")

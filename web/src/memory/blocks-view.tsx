@@ -2,6 +2,7 @@
 
 import { useColumns } from "../parts/answer";
 import { Choice } from "../parts/choice";
+import { partStart } from "../parts/part";
 import { address, change } from "../router";
 import type { Columns } from "../source/source";
 import * as units from "../units";
@@ -72,7 +73,7 @@ function when(table: Columns, row: number) {
       </span>
     );
   const span = table.values("span")[row];
-  const query = typeof span === "number" ? { span: String(span) } : { time: String(time) };
+  const query = typeof span === "number" ? { span: String(span) } : { time: String(time + partStart()) };
   return (
     <a
       href={address("timeline", query)}

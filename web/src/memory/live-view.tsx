@@ -3,6 +3,7 @@
 import { useColumns, useSource } from "../parts/answer";
 import { Button } from "../parts/button";
 import { Choice } from "../parts/choice";
+import { partStart } from "../parts/part";
 import { address, change } from "../router";
 import { moment } from "../timeline/ticks";
 import { type Device, knows } from "./facts";
@@ -59,7 +60,7 @@ export function LiveView(props: {
             {time !== undefined && (
               <Button onClick={() => change({ time: undefined })}>Go to the peak</Button>
             )}
-            <a class="button" href={address("timeline", around(shownTime, props.shown))}>
+            <a class="button" href={address("timeline", around(shownTime + partStart(), props.shown))}>
               Show on the timeline
             </a>
             <Choice

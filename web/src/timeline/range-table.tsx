@@ -2,9 +2,10 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Shown, useColumns, useSource } from "../parts/answer";
+import { Button } from "../parts/button";
 import { Select } from "../parts/choice";
 import { Table } from "../parts/table";
-import { change, route } from "../router";
+import { change, go, route } from "../router";
 import type { Columns } from "../source/source";
 import * as units from "../units";
 import type { Sort } from "./layout";
@@ -56,6 +57,14 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
             options={parts.map(([key, title]) => [key, title])}
             onChoice={(key) => change({ of: key === "work" ? undefined : key }, true)}
           />
+        )}
+        {range && served && (
+          <Button
+            title="Show only this range in Operators, Kernels, Modules, Stacks and Memory"
+            onClick={() => go("operators", { part: `${Math.max(start, 0)}-${end}` })}
+          >
+            Filter pages
+          </Button>
         )}
         {range && <FitOrClose timeline={timeline} onClose={() => timeline.chooseRange(null)} />}
         <span class="muted name" title={`${moment(start, resolution)} to ${moment(end, resolution)}`}>

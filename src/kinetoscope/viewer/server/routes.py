@@ -27,6 +27,7 @@ from kinetoscope.viewer.pages import (
     stacks,
 )
 from kinetoscope.viewer.server.open_traces import Offer
+from kinetoscope.viewer.server.part import answer_part, steps
 from kinetoscope.viewer.server.requests import MOST_ROWS, Limited, MadeFile
 from kinetoscope.viewer.sql import queries
 from kinetoscope.viewer.timeline import search, span, tracks, window
@@ -133,6 +134,8 @@ def answer(trace: Trace, path: str, query: Query) -> Answer:
         LookupError: There is no such path.
         ArgumentError: An option has a value that cannot be used.
     """
+    if "part" in query:
+        return answer_part(trace, path, query, answer)
     if path in ROUTES and not path.endswith("/"):
         return ROUTES[path](trace, query)
     kind, slash, rest = path.partition("/")
@@ -189,6 +192,7 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "sql/about": queries.about,
     "sql/csv": queries.csv,
     "sql/stop": queries.stop,
+    "steps": steps,
     "table/": table,
     "top/": overview.top,
     "tracks": tracks.tracks,

@@ -1,0 +1,106 @@
+"""A step or a range of time as the subject of pages: responses of a window of the trace, with the rows and times of the whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, Part, cut, pieces_of
+from kinetoscope.model import units
+from kinetoscope.viewer.server.requests import Limited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace import Trace
+    from kinetoscope.viewer.server.requests import Answer, Query
+
+    Answering = Callable[[Trace, str, Query], Answer]
+
+PARTIAL = frozenset((
+    "chosen", "copies", "flame", "flame_choices", "flame_operators", "histogram", "instances", "kernels", "memory",
+    "memory/at", "memory/blocks", "memory/curve", "memory/live", "memory/stacks", "module_operators", "modules", "operators",
+))  # fmt: skip
+"""The paths that can be asked about a part of the trace."""
+
+MOST_STEPS = 2000
+
+
+def steps(trace: Trace, query: Query) -> list[list[int]]:
+    """Respond to `steps`: the number of each step, and when it begins and ends on any process."""
+    own = trace.columns("steps")
+    numbers, place = np.unique(own["number"], return_inverse=True)
+    start = np.full(len(numbers), np.iinfo(np.int64).max)
+    end = np.full(len(numbers), np.iinfo(np.int64).min)
+    np.minimum.at(start, place, own["start_ns"])
+    np.maximum.at(end, place, own["start_ns"] + own["duration_ns"])
+    found: list[list[int]] = np.stack([numbers, start, end], axis=1)[:MOST_STEPS].tolist()
+    return found
+
+
+def answer_part(trace: Trace, path: str, query: Query, answer: Answering) -> Answer:
+    """Respond to a request about the part that its option `part` names.
+
+    Args:
+        trace: The whole trace.
+        path: What is requested.
+        query: The options; `part` is where the part starts and ends, in nanoseconds, such as `1000-2000`.
+        answer: Responds to a request without the option.
+
+    Returns:
+        The response of the part. Rows of `spans` and the times of calls are those of the whole trace; other times count from the start of the part.
+
+    Raises:
+        ArgumentError: The part is no range within the trace, or the path has no parts.
+    """
+    text = query["part"]
+    if path not in PARTIAL:
+        raise ArgumentError(f"{path} is of the whole trace: part={text[:50]!r} has no effect")
+    window, rows, start_ns = _window(trace, text)
+    found = answer(window, path, {name: value for name, value in query.items() if name != "part"})
+    if isinstance(found, Limited):
+        return Limited(_of_whole(found.table, rows, start_ns), found.total)
+    return _of_whole(cast("pyarrow.Table", found), rows, start_ns) if hasattr(found, "schema") else found
+
+
+def _window(trace: Trace, text: str) -> tuple[Trace, NDArray[np.int64], int]:
+    """The part as a trace, the row of each of its spans in the whole, and when it starts. The latest is kept."""
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and int(first) < int(last) < 2**62):
+        raise ArgumentError(
+            f"part={text[:50]!r} is not valid: use two times in nanoseconds, such as 1000-2000"
+        )
+    start, end = int(first), int(last)
+    kept: dict[tuple[int, int], Any] = trace.cached("viewer: part", dict)
+    found = kept.get((start, end))
+    if found is None:
+        if start >= trace.duration_ns:
+            raise ArgumentError(
+                f"part={text!r} is not valid: the trace ends after {units.duration(trace.duration_ns)}"
+            )
+        # The first part takes what began before the trace did, and the last one what happens at its very end.
+        limits = [start or BEGINLESS_NS], [end if end < trace.duration_ns else ENDLESS_NS]
+        part = Part(start, *(np.array(one, np.int64) for one in limits), by_launch=True)
+        found = cut(trace, part), pieces_of(trace, part).row, start
+        kept.clear()
+        kept[start, end] = found
+    return cast("tuple[Trace, NDArray[np.int64], int]", found)
+
+
+def _of_whole(table: pyarrow.Table, rows: NDArray[np.int64], start_ns: int) -> pyarrow.Table:
+    """A table of the part with the rows of spans, and the starts of calls, of the whole trace."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for place, field in enumerate(table.schema):
+        if (field.metadata or {}).get(b"unit") == b"row of spans":
+            whole = pc.take(pa.array(rows), table[field.name].cast(pa.int64())).cast(field.type)
+            table = table.set_column(place, field, whole)
+        elif field.name == "start_ns":
+            table = table.set_column(place, field, pc.add(table["start_ns"], start_ns).cast(field.type))
+    return table
