@@ -84,8 +84,9 @@ def _window(trace: Trace, text: str) -> tuple[Trace, NDArray[np.int64], int]:
                 f"part={text!r} is not valid: the trace ends after {units.duration(trace.duration_ns)}"
             )
         # The first part takes what began before the trace did, and the last one what happens at its very end.
-        limits = [start or BEGINLESS_NS], [end if end < trace.duration_ns else ENDLESS_NS]
-        part = Part(start, *(np.array(one, np.int64) for one in limits), by_launch=True)
+        first_ns = np.array([start or BEGINLESS_NS], np.int64)
+        last_ns = np.array([end if end < trace.duration_ns else ENDLESS_NS], np.int64)
+        part = Part(start, first_ns, last_ns, by_launch=True)
         found = cut(trace, part), pieces_of(trace, part).row, start
         kept.clear()
         kept[start, end] = found
