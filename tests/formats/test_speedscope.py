@@ -105,7 +105,9 @@ def test_totals_are_those_of_any_trace(tmp_path_factory, trace):
         if "weights" in profile
     }
     stacks = trace.table("stacks").to_pydict()
-    assert sampled.get("time on the host", 0) == sum(stacks["self_ns"])
+    assert sampled.get("time on the host", 0) == sum(
+        sum(stacks[name]) for name in ("self_ns", "python_self_ns", "blocked_self_ns")
+    )
     assert sampled.get("time on devices", 0) == spans["device_self_ns"][spans["stack"] >= 0].sum()
 
 

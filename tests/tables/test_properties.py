@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.trace.tables import TABLES
 from tests.support.hostile import hostile_text
 from tests.support.trace_builder import TraceBuilder
@@ -123,11 +124,13 @@ def test_parts_of_modules_lines_and_steps_add_up(trace):
         assert row["self_ns"] <= row["total_ns"]
         inside = sum(other["total_ns"] for other in modules if other["parent"] == row["id"])
         assert row["self_ns"] + inside == row["total_ns"]
-    # A step is time around work.
-    works = trace.column("spans", "kind") != SpanKind.STEP
+    # A step is time around work, and in a range is Python that has lines of its own.
+    works = (trace.column("spans", "kind") != SpanKind.STEP) & ~covered_ranges(trace)
     with_stack = int(own[(trace.column("spans", "stack") >= 0) & works].sum())
     lines = trace.table("lines").to_pylist()
     assert sum(row["self_ns"] for row in lines) == with_stack
+    python = int(charged(trace)[gaps(trace).shares.stack >= 0].sum())
+    assert sum(row["python_self_ns"] + row["blocked_self_ns"] for row in lines) == python
     assert all(row["self_ns"] <= row["total_ns"] <= with_stack for row in lines)
     for row in trace.table("steps").to_pylist():
         assert row["forward_ns"] >= 0

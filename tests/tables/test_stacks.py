@@ -30,8 +30,10 @@ def test_what_enters_a_range_is_not_where_its_time_goes():
     builder.annotation("mine", 0, 100, stack=stack).span("aten::mm", 10, 20, stack=builder.stack(line))
     builder.step(0, 0, 1000, stack=builder.stack(line, (profiler, 919, "record_function.__enter__")))
     trace = builder.build()
-    found = {row["stack"]: row["self_ns"] for row in trace.table("stacks").to_pylist() if row["self_ns"]}
-    assert found == {"train.py(7): main": 100}
+    found = {
+        row["stack"]: (row["self_ns"], row["python_self_ns"]) for row in trace.table("stacks").to_pylist()
+    }
+    assert {stack: times for stack, times in found.items() if any(times)} == {"train.py(7): main": (20, 80)}
     graph = answer(trace, "flame", {}).to_pylist()
     assert [(row["function"], row["own"]) for row in graph] == [("main", 100)]
-    assert trace.table("lines")["self_ns"].to_pylist() == [100]
+    assert [(row["self_ns"], row["python_self_ns"]) for row in trace.table("lines").to_pylist()] == [(20, 80)]

@@ -14,13 +14,14 @@ from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import ProcessRow
-from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
+from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.intervals import Intervals
-from kinetoscope.tables.windows import host_activity, host_owners, recorded_extent, start_up_steps
+from kinetoscope.tables.windows import recorded_extent, start_up_steps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,7 +67,8 @@ class Gap:
     """Python that ran between operators, all times at one place together.
 
     Attributes:
-        place: Where: the innermost function that both the operator before and the one after were called from.
+        place: Where: the line that samples say or, without any, the lines of the innermost function from which both the operator before
+            and the one after were called.
         time_ns: How long in all steps: what a step usually spends there (the median) times the number of steps, so that a pause of
             the machine in one step is not taken for the program's.
         count: How many times.
@@ -304,83 +306,61 @@ class Loop:
 
         With a device only the moments in which it was idle: the others cost nothing.
         """
-        owners = [one for one in host_owners(self.trace) if one.process == self.process]
-        steps = Intervals.of(self.start_ns, self.end_ns) if self.device is None else self.device.idle
-        for owner in owners:
-            host = host_activity(self.trace, owner)
-            steps = steps - host.calls - host.loading - host.waiting - host.communication
-        return steps
+        found, mine = gaps(self.trace), self._gap_rows(0)
+        python = Intervals.of(found.start_ns[mine], found.end_ns[mine])
+        return python if self.device is None else python & self.device.idle
 
     @cached_property
     def gaps(self) -> list[Gap]:
-        """The Python between operators by place, the longest first; what autograd's engine does between its functions is none."""
+        """The Python between operators by line, the longest first; what autograd's engine does between its functions is none."""
         return self.gaps_from(0)
 
     def gaps_from(self, least_ns: int) -> list[Gap]:
         """The same, of stretches of at least this length."""
-        spans = self.trace.columns("spans")
-        calls = np.flatnonzero(self.inside & (spans["thread"] == self.thread))
-        if len(calls) == 0 or len(self.python) == 0:
-            return []
-        start = spans["start_ns"][calls]
-        end = start + spans["duration_ns"][calls]
-        # Only outermost calls: an inner one never ends last.
-        outer = end >= np.maximum.accumulate(end)
-        calls, start, end = calls[outer], start[outer], end[outer]
-        gap_start, gap_end = self.python.start_ns, self.python.end_ns
-        before = np.searchsorted(end, gap_start, side="right") - 1
-        after = np.searchsorted(start, gap_end, side="left")
-        backward = (spans["kind"][calls] == SpanKind.BACKWARD) | (spans["phase"][calls] == Phase.BACKWARD)
-        edges = np.append(backward, False)
-        in_engine = edges[before] & edges[np.minimum(after, len(calls))]
-        # The stack of a backward function is that of its forward operator: it does not say where the loop is.
-        located = np.flatnonzero(~backward & (spans["stack"][calls] >= 0))
-        if len(located) == 0:
-            return []
-        stack = user_stacks(self.trace)[spans["stack"][calls[located]]]
-        previous = np.clip(np.searchsorted(located, before, side="right") - 1, 0, len(located) - 1)
-        following = np.clip(np.searchsorted(located, after, side="left"), 0, len(located) - 1)
-        pairs = np.stack((stack[previous], stack[following]), axis=1)
-        kinds, which = np.unique(pairs, axis=0, return_inverse=True)
-        length = gap_end - gap_start
-        in_engine |= length < least_ns
-        step = np.searchsorted(self.start_ns, gap_start, side="right") - 1
-        places: dict[Place, list[int]] = {}
-        for number, (one, other) in enumerate(kinds.tolist()):
-            places.setdefault(self._between(one, other), []).append(number)
-        gaps = []
-        for place, numbers in places.items():
-            mine = np.flatnonzero(np.isin(which.ravel(), numbers) & ~in_engine)
-            if len(mine) == 0:
-                continue
-            of_step = np.bincount(step[mine], weights=length[mine], minlength=len(self.start_ns))
-            longest = mine[np.argsort(-length[mine], kind="stable")][:MOST_ROWS]
-            rows = dict.fromkeys(int(calls[max(before[at], 0)]) for at in longest)
-            time_ns = int(np.median(of_step) * len(self.start_ns))
-            gaps.append(Gap(place, time_ns, len(mine), tuple(rows)))
-        return sorted(gaps, key=lambda gap: -gap.time_ns)
+        found = gaps(self.trace)
+        mine = self._gap_rows(least_ns)
+        mine = mine[~found.in_backward[mine]]
+        length = self.python.within(found.start_ns[mine], found.end_ns[mine])
+        step = np.searchsorted(self.start_ns, found.start_ns[mine], side="right") - 1
+        steps = len(self.start_ns)
+        # The time of each kind of gap in each step is divided into the shares of the kind.
+        cells, which = np.unique(found.kind[mine] * steps + step, return_inverse=True)
+        in_cell = np.bincount(which.ravel(), weights=length, minlength=len(cells))
+        share, cell = found.shares.of_kinds(cells // steps)
+        numbers: dict[Place, int] = {}
+        stacks = zip(found.shares.stack.tolist(), found.shares.other.tolist(), strict=True)
+        place_of = np.array([numbers.setdefault(self._from_to(*pair), len(numbers)) for pair in stacks] or [0])
+        place, each = place_of[share], in_cell[cell] * found.shares.part[share]
+        cells, which = np.unique(place * steps + cells[cell] % steps, return_inverse=True)
+        of_step = np.bincount(which.ravel(), weights=each, minlength=len(cells))
+        usual = medians(cells // steps, of_step, len(numbers), steps)
+        # What shows a place: the operators before the longest gaps in which most ran there.
+        main = place_of[found.shares.main[found.kind[mine]]] if len(mine) else mine
+        order = np.lexsort((-length, main))
+        first, last = (np.searchsorted(main[order], np.arange(len(numbers)), side=side) for side in ("left", "right"))
+        made = []
+        for one, number in numbers.items():
+            before = found.before[mine[order[first[number] : last[number]][:MOST_ROWS]]]
+            rows = tuple(dict.fromkeys(before[before >= 0].tolist()))
+            made.append(Gap(one, int(usual[number] * steps), int(last[number] - first[number]), rows))
+        return sorted((gap for gap in made if gap.time_ns or gap.count), key=lambda gap: -gap.time_ns)
 
-    def _between(self, one: int, other: int) -> Place:
-        """The innermost function in which both of two stacks are, from the line of the first to that of the second."""
-        paths = [self._path(stack) for stack in (one, other)]
-        place = Place()
-        for first, second in zip(*paths, strict=False):
-            here, there = self._place(first), self._place(second)
-            if (here.file, here.function) != (there.file, there.function):
-                break
-            low, high = sorted((here.line, there.line))
-            place = Place(here.file, low, here.function, high)
-            if here.line != there.line:
-                break
-        return place
+    def _gap_rows(self, least_ns: int) -> Rows:
+        """The gaps in the steps of this loop, of at least a length."""
+        found = gaps(self.trace)
+        mine = np.isin(found.step, self.steps if len(self.steps) else np.array([-1]))
+        mine &= (found.thread == self.thread) & ~found.in_loading & (found.duration_ns >= least_ns)
+        return np.flatnonzero(mine)
 
-    def _path(self, stack: int) -> list[int]:
-        """A stack and those around it, the outermost first."""
-        parent, path = self.trace.column("stacks", "parent"), []
-        while stack >= 0:
-            path.append(stack)
-            stack = int(parent[stack])
-        return path[::-1]
+    def _from_to(self, stack: int, other: int) -> Place:
+        """The user's line that a stack was in, or from there to that of another stack of the same function."""
+        shown = user_stacks(self.trace)
+        here = self._place(int(shown[stack])) if stack >= 0 else Place()
+        there = self._place(int(shown[other])) if other >= 0 else here
+        if (here.file, here.function) != (there.file, there.function):
+            return here
+        low, high = sorted((here.line, there.line))
+        return Place(here.file, low, here.function, high)
 
     def _place(self, stack: int) -> Place:
         """The innermost frame of a stack."""
@@ -390,3 +370,16 @@ class Loop:
         frames, strings = self.trace.columns("frames"), self.trace.strings
         line = int(frames["line"][frame])
         return Place(strings[int(frames["file"][frame])], line, strings[int(frames["function"][frame])], line)
+
+
+def medians(key: Rows, value: NDArray[Any], keys: int, count: int) -> NDArray[np.float64]:
+    """The median of `count` values of each key, of which those that are not given are 0."""
+    order = np.lexsort((value, key))
+    key, value = key[order], np.append(value[order], 0.0)
+    first = np.searchsorted(key, np.arange(keys))
+    zeros = count - (np.searchsorted(key, np.arange(keys), side="right") - first)
+    middle = [
+        np.where(at >= zeros, value[np.minimum(first + at - zeros, len(value) - 1)], 0.0)
+        for at in ((count - 1) // 2, count // 2)
+    ]
+    return np.asarray((middle[0] + middle[1]) / 2)

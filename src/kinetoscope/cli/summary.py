@@ -35,10 +35,10 @@ from kinetoscope.tables.breakdown import (
 )
 from kinetoscope.tables.costs.flops import Counted, counted_flops
 from kinetoscope.tables.host.data_loading import in_waits
+from kinetoscope.tables.host.lines import lines_in
 from kinetoscope.tables.host.modules import modules_in
 from kinetoscope.tables.host.ops import operators_in, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
-from kinetoscope.tables.host.stacks import lines_in
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks
 from kinetoscope.tables.windows import start_up_steps
 
@@ -581,16 +581,19 @@ def _lines(finished: Finished, facts: Facts, width: int, most: int) -> list[Text
 
 def _line_rows(label: str, rows: Sequence[Row], whole_ns: int, finished: Finished, width: int) -> list[Text]:
     """A table of source lines, with their text where there is room for it."""
-    rows = [row for row in rows if row["self_ns"] > 0]
+    rows = [row for row in rows if row["time_ns"] > 0]
+    python = any(row["python_ns"] + row["blocked_ns"] for row in rows)
     cells = [
         (
             f"{_short_path(row['file'], finished)}:{row['line']}  {_source(row, finished) or row['function']}",
-            units.duration(row["self_ns"]),
-            units.percent(row["self_ns"], whole_ns),
+            units.duration(row["time_ns"]),
+            units.percent(row["time_ns"], whole_ns),
+            *([units.duration(row["python_ns"] + row["blocked_ns"])] if python else []),
         )
         for row in rows
     ]
-    return bar_table((label, "self", "share"), cells, width, [row["self_ns"] for row in rows], whole_ns)
+    header = (label, "self", "share", *(["in Python"] if python else []))
+    return bar_table(header, cells, width, [row["time_ns"] for row in rows], whole_ns)
 
 
 # -------------------------------------------------------------------------------------------------------------- foot

@@ -123,7 +123,16 @@ _LEADING = {
         "self_ns",
     ),
     "spans": ("id", "name", "module", "start_ns", "duration_ns", "self_ns", "step", "kind", "bytes"),
-    "lines": ("file", "line", "function", "self_ns", "self_percent", "total_ns", "count"),
+    "lines": (
+        "file",
+        "line",
+        "function",
+        "self_ns",
+        "python_self_ns",
+        "blocked_self_ns",
+        "total_ns",
+        "count",
+    ),
     "ops": ("name", "self_ns", "self_percent", "count", "mean_ns", "total_ns", "self_bytes"),
     "allocations": ("id", "time_ns", "bytes", "lifetime_ns", "total_bytes", "operator", "module"),
 }

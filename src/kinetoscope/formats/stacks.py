@@ -15,7 +15,7 @@ from kinetoscope.model.names import stack_frames
 from kinetoscope.model.nesting import Nesting, nest, sums_below
 from kinetoscope.model.rows import StackRow
 from kinetoscope.storage.atomic_write import file_path, open_atomically
-from kinetoscope.tables.host.stacks import stack_sums
+from kinetoscope.tables.host.lines import stack_sums
 
 if TYPE_CHECKING:
     import os
@@ -263,7 +263,11 @@ def _sampled(trace: TraceData, first_frame: int) -> list[dict[str, Any]]:
         return []
     sums = stack_sums(trace)
     weights: list[tuple[str, str, Rows]] = [
-        ("Python stacks: time on the host", "nanoseconds", sums.self_ns),
+        (
+            "Python stacks: time on the host",
+            "nanoseconds",
+            sums.self_ns + sums.python_self_ns + sums.blocked_self_ns,
+        ),
         ("Python stacks: time on devices", "nanoseconds", sums.device_self_ns),
         ("Python stacks: memory allocated", "bytes", _allocated_bytes(trace)),
     ]

@@ -160,12 +160,14 @@ class HostShares:
         own_ns: The self time of these, 0 for all others.
         whole_ns: The time that shares are of: that of the steps, or all that was recorded.
         in_steps: Whether it is that of steps.
+        process: The row of the process in `processes`; None for all that have steps or, where none has any, for all.
     """
 
     counts: NDArray[np.bool_]
     own_ns: NDArray[np.int64]
     whole_ns: int
     in_steps: bool
+    process: ProcessRow | None
 
 
 def host_shares(trace: TraceData, process: ProcessRow | None = None) -> HostShares:
@@ -191,7 +193,9 @@ def host_shares(trace: TraceData, process: ProcessRow | None = None) -> HostShar
         else:
             extents = [recorded_extent(trace, row) for row in rows]
             whole_ns = sum(last - first for first, last in extents)
-        return HostShares(counts, np.where(counts, spans["self_ns"], 0), whole_ns, bool(counted.any()))
+        return HostShares(
+            counts, np.where(counts, spans["self_ns"], 0), whole_ns, bool(counted.any()), process
+        )
 
     return trace.cached(f"host_shares {process}", make)
 

@@ -14,10 +14,10 @@ from kinetoscope.display.description import incomplete, main_counts
 from kinetoscope.display.html import Cell, columns_chart, note, page, table
 from kinetoscope.model import units
 from kinetoscope.tables.breakdown import HostShares, StepTime, busiest_places, host_shares
+from kinetoscope.tables.host.lines import lines_in
 from kinetoscope.tables.host.modules import modules_in
 from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
-from kinetoscope.tables.host.stacks import lines_in
 from kinetoscope.tables.memory.peak import device_peaks, memory_peak
 
 if TYPE_CHECKING:
@@ -211,20 +211,21 @@ def _modules(trace: TraceData, rows: int) -> str:
 
 
 def _lines(trace: TraceData, rows: int, file_label: Callable[[str], str]) -> str:
-    """Return the source lines with the most self time, with their text if the file is readable."""
+    """Return the source lines with the most time, with their text if the file is readable."""
     shares = host_shares(trace)
-    # Lines without self time only called others.
-    found = [row for row in lines_in(trace, shares) if row["self_ns"] > 0]
+    # Lines without time of their own only called others.
+    found = [row for row in lines_in(trace, shares) if row["time_ns"] > 0]
     body = [
         [
             Cell(f"{file_label(row['file'])}:{row['line']}", row["file"]),
             _source(row["file"], row["line"]) or row["function"] or "",
             _time(row["self_ns"], shares.whole_ns),
-            units.percent(row["self_ns"], shares.whole_ns),
+            _time(row["python_ns"] + row["blocked_ns"], shares.whole_ns),
+            units.percent(row["time_ns"], shares.whole_ns),
         ]
         for row in found[:rows]
     ]
-    headings = ["line", "", "self", "share"]
+    headings = ["line", "", "operators", "Python", "share"]
     return (
         table(headings, body, left=(0, 1), caption="Source lines") + _rest(len(found), rows, "lines")
         if body

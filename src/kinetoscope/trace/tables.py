@@ -46,14 +46,14 @@ def _load(group: Callable[[], tuple[tuple[Make, Table], ...]]) -> dict[str, Tabl
 
 def _host() -> tuple[tuple[Make, Table], ...]:
     from kinetoscope.tables import breakdown
-    from kinetoscope.tables.host import data_loading, modules, ops, samples, stacks, steps
+    from kinetoscope.tables.host import data_loading, lines, modules, ops, samples, steps
 
     return (
         (ops.ops, ops.OPS_SCHEMA),
         (modules.modules, modules.MODULES_SCHEMA),
         (steps.steps, steps.STEPS_SCHEMA),
-        (stacks.lines, stacks.LINES_SCHEMA),
-        (stacks.stacks, stacks.STACKS_SCHEMA),
+        (lines.lines, lines.LINES_SCHEMA),
+        (lines.stacks, lines.STACKS_SCHEMA),
         (samples.samples, samples.SAMPLES_SCHEMA),
         (data_loading.data_loading, data_loading.DATA_LOADING_SCHEMA),
         (breakdown.breakdown, breakdown.BREAKDOWN_SCHEMA),
@@ -117,9 +117,12 @@ def _stored() -> tuple[tuple[Make, Table], ...]:
 
 # Table name -> what imports the group of tables it belongs to. The order is that of the documentation.
 def _analyses() -> tuple[tuple[Make, Table], ...]:
-    from kinetoscope.analyses import findings
+    from kinetoscope.analyses import findings, step_difference
 
-    return ((findings.findings, findings.FINDINGS_SCHEMA),)
+    return (
+        (findings.findings, findings.FINDINGS_SCHEMA),
+        (step_difference.step_difference, step_difference.STEP_DIFFERENCE_SCHEMA),
+    )
 
 
 TABLES: dict[str, Callable[[], tuple[tuple[Make, Table], ...]]] = {
@@ -135,6 +138,7 @@ TABLES: dict[str, Callable[[], tuple[tuple[Make, Table], ...]]] = {
     "memory_peak": _memory,
     "memory_timeline": _memory,
     "findings": _analyses,
+    "step_difference": _analyses,
     "spans": _stored,
     "cycles": _stored,
     "processes": _stored,

@@ -140,6 +140,23 @@ class Trace(TraceData):
         """
         return self.table("findings")
 
+    def compare_steps(self, step: int | None = None, other: int | None = None) -> pyarrow.Table:
+        """Return what a step has more of than others: the table `step_difference`.
+
+        Args:
+            step: The number of the step; None for the longest one.
+            other: The number of the step to compare it with; None for the median of all others.
+
+        Returns:
+            Rows for the parts of the step, operators, source lines, Python between operators, modules and kernels: the time in the
+            step and the usual one in nanoseconds, what it has most more of first.
+
+        Raises:
+            ArgumentError: There is no such step.
+            StateError: There is no other step, or the trace was closed.
+        """
+        return self.table("step_difference", step=step, other=other)
+
     def samples(self) -> pyarrow.Table:
         """Return the table `samples`: which line of Python each thread was in, 100 times a second.
 

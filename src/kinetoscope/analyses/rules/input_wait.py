@@ -12,7 +12,7 @@ from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.tables.breakdown import PARTS
-from kinetoscope.tables.host.data_loading import loading_spans
+from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
 
 LEAST_PERCENT = 5.0
 
@@ -30,9 +30,7 @@ def input_wait(loop: Loop) -> Finding | None:
     share = loop.share(wait_ns)
     if share < LEAST_PERCENT or len(waits) == 0:
         return None
-    strings = loop.trace.strings
-    # torch names the iterator that makes batches itself.
-    made_here = "_SingleProcess" in strings[int(spans["name"][waits[0]])]
+    made_here = bool(np.isin(waits[0], waits_that_make(loop.trace)))
     makers = loading.fetches[(spans["thread"][loading.fetches] == loop.thread) == made_here]
     if made_here and len(makers) == 0:
         makers = waits

@@ -80,6 +80,14 @@ def loading_spans(trace: TraceData) -> LoadingSpans:
     return trace.cached("loading_spans", make)
 
 
+def waits_that_make(trace: TraceData) -> Rows:
+    """Rows of the waits in which the loop makes the batch itself, without workers; torch names the iterator that does it."""
+    spans, strings = trace.columns("spans"), trace.strings
+    waits = loading_spans(trace).waits
+    here = [one for one in np.unique(spans["name"][waits]).tolist() if "_SingleProcess" in strings[one]]
+    return waits[np.isin(spans["name"][waits], here)]
+
+
 def in_waits(trace: TraceData) -> NDArray[np.bool_]:
     """Which spans are a wait for the next batch, or ran in one on its thread: what makes the batch where no worker does."""
     return trace.cached("in_waits", lambda: lies_in(trace, loading_spans(trace).waits))

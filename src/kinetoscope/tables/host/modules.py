@@ -13,6 +13,7 @@ from kinetoscope.model.nesting import sums_below
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.model.schema import Column, Phase, Table
 from kinetoscope.tables.host.ops import percent
+from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
@@ -34,6 +35,15 @@ def by_module(trace: TraceData, values: NDArray[np.int64], chosen: NDArray[np.bo
     rows = np.flatnonzero(chosen & (module >= 0))
     sums = np.zeros(modules, dtype=np.int64)
     np.add.at(sums, module[rows], values[rows])
+    return sums
+
+
+def python_by_module(trace: TraceData) -> NDArray[np.int64]:
+    """The time between operators for each module while its forward ran, submodules left out."""
+    shares, time_ns = gaps(trace).shares, charged(trace)
+    sums = np.zeros(len(trace.columns("modules")), dtype=np.int64)
+    inside = np.flatnonzero((shares.module >= 0) & ~shares.blocked)
+    np.add.at(sums, shares.module[inside], time_ns[inside])
     return sums
 
 
@@ -86,6 +96,8 @@ MODULES_SCHEMA = Table(
                                                    "checkpointing."),
         Column("recompute_ns", "int64", "ns", "The part of `total_ns` spent on recomputation."),
         Column("recompute_percent", "float64", "%", "Share of `recompute_ns` in `total_ns`."),
+        Column("python_self_ns", "int64", "ns", "Python between operators while its forward ran, submodules excluded."),
+        Column("python_ns", "int64", "ns", "The same, submodules included."),
         Column("self_bytes", "int64", "bytes", "Host memory allocated minus freed, submodules excluded; null if memory "
                                                "was not recorded."),
         Column("bytes", "int64", "bytes", "The same, submodules included."),
@@ -116,7 +128,7 @@ def modules(trace: TraceData) -> pyarrow.Table:
     """Return the `modules` table: one row for each module instance, as an outline.
 
     Times are sums of self times of spans, so the parts of a module add up to it, and all roots together
-    to no more than the trace. Time in Python between operators counts where a range or a step covers it.
+    to no more than the trace. Python between operators is apart from them, in `python_ns`.
 
     Args:
         trace: The trace.
@@ -140,6 +152,7 @@ def modules(trace: TraceData) -> pyarrow.Table:
     called = module_calls(trace)
     total = forward_total + backward_total + recompute_total
     on_device = by_module(trace, spans["device_self_ns"], everywhere)
+    python = python_by_module(trace)
     columns: dict[str, Any] = {
         "id": np.arange(len(own), dtype=np.int32),
         "path": own["path"],
@@ -161,6 +174,8 @@ def modules(trace: TraceData) -> pyarrow.Table:
         "recompute_self_ns": recompute,
         "recompute_ns": recompute_total,
         "recompute_percent": 100.0 * recompute_total / np.where(total == 0, np.nan, total),
+        "python_self_ns": python,
+        "python_ns": with_submodules(trace, python),
         "self_bytes": None,
         "bytes": None,
         "device_self_ns": on_device,

@@ -13,9 +13,11 @@ from kinetoscope.model.schema import STEP_SOURCES, Column, Phase, Table
 from kinetoscope.model.steps import step_at
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import at_peak, per_second, share_of_peak
-from kinetoscope.tables.host.data_loading import in_waits, loading_spans, sum_by
+from kinetoscope.tables.host.data_loading import in_waits
+from kinetoscope.tables.host.python_time import gaps
+from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.stored import memory_recorded
-from kinetoscope.tables.windows import start_up_steps
+from kinetoscope.tables.windows import host_activity, host_owners, owned, start_up_steps
 
 if TYPE_CHECKING:
     import pyarrow
@@ -38,8 +40,20 @@ STEPS_SCHEMA = Table(
                                             "waiting for batches, on all threads."),
         Column("backward_ns", "int64", "ns", "Self time of operators in backward, on all threads."),
         Column("optimizer_ns", "int64", "ns", "Self time of the optimizer's step and what it runs, on all threads."),
+        Column("operator_ns", "int64", "ns", "Time in which the process ran an operator, a backward function, or a call "
+                                             "of a device's runtime, on any thread. This and the next four add up to "
+                                             "the duration."),
         Column("data_wait_ns", "int64", "ns", "Time that the loop waited for batches of a `DataLoader`; without "
                                               "workers, this includes making them."),
+        Column("device_wait_ns", "int64", "ns", "Time in calls that wait for a device, while no operator ran."),
+        Column("python_ns", "int64", "ns", "The rest: Python between operators, and what autograd's engine does between "
+                                           "backward functions."),
+        Column("blocked_ns", "int64", "ns", "The part of the rest in which samples say that the loop's thread did not run, "
+                                            "such as while it read a file; 0 if samples were not recorded."),
+        Column("largest_gap_ns", "int64", "ns", "The longest time in which nothing but Python ran, without what "
+                                                "autograd's engine does between backward functions."),
+        Column("largest_gap_file", "category", "", "The file of the line that took the most of it; null where it is unknown."),
+        Column("largest_gap_line", "int32", "", "That line."),
         Column("peak_bytes", "int64", "bytes", "Peak of live host memory during the step, of the memory whose "
                                                "allocation was recorded; null if memory was not recorded."),
         Column("flops", "int64", "", "Floating-point operations counted in it; null where they are unknown for 10 % of "
@@ -62,8 +76,8 @@ STEPS_SCHEMA = Table(
 def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     """Return the `steps` table.
 
-    The three phases are sums of self times, the step marks themselves and all that ran while a batch was waited for left out. What is missing to `duration_ns` is time in
-    Python outside all operators and ranges, or waiting; several busy threads can also add up to more.
+    The three phases are sums of self times on all threads, the step marks themselves and all that ran while a batch was waited for left
+    out; several busy threads can add up to more than the duration. The five parts from `operator_ns` to `blocked_ns` add up to it.
 
     Args:
         trace: The trace.
@@ -88,14 +102,53 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
         sums = np.zeros(len(own), dtype=np.int64)
         np.add.at(sums, step[rows], self_ns[rows])
         columns[f"{part.name.lower()}_ns"] = sums
-    waits = loading_spans(trace).waits
-    columns["data_wait_ns"] = sum_by(step[waits], spans["duration_ns"][waits], len(own))
+    columns |= step_parts(trace)
+    columns |= _largest_gaps(trace)
     columns |= _work(trace, peak_flops)
     columns |= of_processes(trace, own["process_row"])
     columns["start_up"] = start_up_steps(trace)
     columns["source"] = Labels(own["source"], STEP_SOURCES)
     columns["peak_bytes"] = _peaks(trace) if memory_recorded(trace) else None
     return to_arrow(STEPS_SCHEMA, columns)
+
+
+def step_parts(trace: TraceData) -> dict[str, NDArray[np.int64]]:
+    """What the process of each step did at each moment of it; together the duration."""
+    own = trace.columns("steps")
+    start, duration = own["start_ns"].astype(np.int64), own["duration_ns"]
+    thread = np.append(trace.column("spans", "thread"), -1)[own["span"]]
+    names = ("operator_ns", "data_wait_ns", "device_wait_ns")
+    parts = {name: np.zeros(len(own), dtype=np.int64) for name in names}
+    for owner in host_owners(trace):
+        rows = np.flatnonzero(owned(trace, owner)[thread])
+        host = host_activity(trace, owner)
+        waiting = host.waiting - host.loading
+        running = (host.calls | host.communication) - host.loading - waiting
+        for name, moments in zip(names, (running, host.loading, waiting), strict=True):
+            parts[name][rows] = moments.within(start[rows], start[rows] + duration[rows])
+    rest = duration - sum(parts.values())
+    found, blocked = gaps(trace), np.zeros(len(own), dtype=np.int64)
+    rows = np.flatnonzero((found.step >= 0) & ~found.in_loading)
+    np.add.at(blocked, found.step[rows], found.blocked_ns[rows])
+    parts["blocked_ns"] = np.minimum(rest, blocked)
+    parts["python_ns"] = rest - parts["blocked_ns"]
+    return parts
+
+
+def _largest_gaps(trace: TraceData) -> dict[str, Any]:
+    """The longest gap of each step, and the line that took most of it."""
+    steps, frames, found = len(trace.columns("steps")), trace.columns("frames"), gaps(trace)
+    rows = np.flatnonzero((found.step >= 0) & ~found.in_loading & ~found.in_backward)
+    rows = rows[np.argsort(found.duration_ns[rows], kind="stable")]
+    longest = np.full(steps, -1, dtype=np.int64)
+    longest[found.step[rows]] = rows  # the last one counts
+    stack = np.append(found.stack, -1)[longest]
+    frame = np.append(trace.column("stacks", "frame"), -1)[np.append(user_stacks(trace), -1)[stack]]
+    return {
+        "largest_gap_ns": np.append(found.duration_ns, 0)[longest],
+        "largest_gap_file": Labels(np.append(frames["file"], -1)[frame], trace.strings),
+        "largest_gap_line": np.append(frames["line"], -1)[frame],
+    }
 
 
 def _work(trace: TraceData, peak_flops: Any) -> dict[str, Any]:

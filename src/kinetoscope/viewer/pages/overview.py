@@ -22,9 +22,9 @@ from kinetoscope.model.strings import to_utf8
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.costs.flops import counted_flops
 from kinetoscope.tables.device.work import busy, device_work
+from kinetoscope.tables.host.lines import lines_in
 from kinetoscope.tables.host.modules import modules_in
 from kinetoscope.tables.host.ops import operators_in
-from kinetoscope.tables.host.stacks import lines_in
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import start_up_steps
@@ -192,7 +192,7 @@ def _of_host(trace: Trace, name: str) -> Limited:
     shares = host_shares(trace)
     makers = {"ops": operators_in, "modules": modules_in, "lines": lines_in}
     rows: list[dict[str, Any]] = makers[name](trace, shares)
-    time = "total_ns" if name == "modules" else "self_ns"
+    time = {"modules": "total_ns", "lines": "time_ns"}.get(name, "self_ns")
     _, columns = _COLUMNS[name]
     made: dict[str, Any] = {
         column: pa.array([to_utf8(row[columns[column]]) for row in rows], pa.string())

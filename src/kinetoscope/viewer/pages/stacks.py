@@ -16,6 +16,7 @@ from kinetoscope.model.nesting import spread_down, sums_below
 from kinetoscope.model.processes import processes, thread_processes
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.model.steps import MARK
+from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.tables.host.stacks import span_stacks, user_frames
 from kinetoscope.torch_events.event_tree import event_names
 from kinetoscope.torch_events.function_event import STEP_KEY
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.server.requests import Query
+
+    Rows = NDArray[np.int64]
 
 
 # Stacks with weights put together to a tree of frames, upright or inverted, small enough to be drawn and to be sent.
@@ -355,11 +358,14 @@ def flame_operators(trace: Trace, query: Query) -> pyarrow.Table:
     span, stack, value = _heavy(trace, options[0], options[3])
     known = np.flatnonzero(stack >= 0)
     span, node = span[known], tree.of_stack[stack[known]]
-    names = np.append(event_names(trace), np.int32(-1))[span]
-    kinds = np.append(spans["kind"].astype(np.int32), np.int32(-1))[span]
+    # Behind the names of spans stand those of what is none, and at last that of nothing.
+    strings = [*trace.strings, *(_PYTHON_NAMES[place] for place in sorted(_PYTHON_NAMES)), ""]
+    others = np.array([len(strings) - 3, len(strings) - 2, len(strings) - 1], dtype=np.int32)
+    names = np.concatenate((event_names(trace), others))[span]
+    kinds = np.append(spans["kind"].astype(np.int32), np.full(3, -1, dtype=np.int32))[span]
     group, first = _core.group([node, names, kinds])
     node, value = node[first], _core.group_sums(group, len(first), value[known])
-    places, texts = few_texts(names[first], _and_none(trace.strings))
+    places, texts = few_texts(names[first], strings)
     columns: dict[str, Any] = {
         "node": node,
         "name": Labels(places, [STEP_KEY if text.startswith(MARK) else text for text in texts]),
@@ -452,32 +458,46 @@ def _heavy(
     trace: Trace, by: str, process: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
     """What weighs anything: the span of each or -1, its stack or -1, and its weight."""
-    span, stack, value = _allocated(trace) if by == "bytes" else _times(trace, by)
+    span, stack, value, thread = _allocated(trace) if by == "bytes" else _times(trace, by)
     heavy = value > 0
     if process >= 0:
-        threads = trace.columns("allocations" if by == "bytes" else "spans")["thread"]
-        heavy &= thread_processes(trace)[threads] == process
+        heavy &= thread_processes(trace)[thread] == process
     rows = np.flatnonzero(heavy)
     return span[rows], stack[rows], value[rows]
 
 
-def _times(trace: Trace, by: str) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-    """For each span its row, its stack, and its own time on the host or that on devices of what it launched itself."""
+# What ran where no span did, in place of its row.
+_PYTHON, _BLOCKED = -2, -3
+_PYTHON_NAMES = {_PYTHON: "Python between operators", _BLOCKED: "blocked, as samples say"}
+
+
+def _times(trace: Trace, by: str) -> tuple[Rows, NDArray[np.int32], Rows, NDArray[np.int32]]:
+    """What took time on the host, or on devices: its span, its stack, its own time, and its thread."""
     spans = trace.columns("spans")
-    # A step is marked from one place, and its time is spent in others.
-    work = host_work(trace, with_steps=False).mask
-    value = np.where(work, spans["self_ns"], 0) if by == "cpu" else spans["device_self_ns"]
-    return np.arange(len(spans)), span_stacks(trace), value
+    span, stack, thread = np.arange(len(spans)), span_stacks(trace), spans["thread"]
+    if by == "device":
+        return span, stack, spans["device_self_ns"], thread
+    # A step is marked from one place, and its time is spent in others; so is that of a range, where it is known.
+    work = host_work(trace, with_steps=False).mask & ~covered_ranges(trace)
+    shares = gaps(trace).shares
+    parts = (
+        (span, np.where(shares.blocked, _BLOCKED, _PYTHON)),
+        (stack, shares.stack.astype(np.int32)),
+        (np.where(work, spans["self_ns"], 0), charged(trace)),
+        (thread, shares.thread.astype(np.int32)),
+    )
+    whole = [np.concatenate(both) for both in parts]
+    return whole[0], whole[1], whole[2], whole[3]
 
 
-def _allocated(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-    """For each allocation its span, its stack or else that of its span, and its size."""
+def _allocated(trace: Trace) -> tuple[Rows, NDArray[np.int32], Rows, NDArray[np.int32]]:
+    """For each allocation its span, its stack or else that of its span, its size, and its thread."""
     blocks = trace.columns("allocations")
     of_span = np.append(trace.column("spans", "stack"), np.int32(-1))[blocks["span"]]
     stack = np.where(blocks["stack"] >= 0, blocks["stack"], of_span)
     # What was there before the recording began was allocated by nobody in it.
     size = np.where(blocks["time_ns"] >= 0, blocks["bytes"], 0)
-    return blocks["span"].astype(np.int64), stack, size
+    return blocks["span"].astype(np.int64), stack, size, blocks["thread"]
 
 
 def _and_none(texts: list[str]) -> list[str]:

@@ -1,0 +1,273 @@
+"""What one step has more of than the steps usually have: the answer to why it is slow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.analyses.loop import Loop, medians
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.kinds import is_device_work
+from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.host.data_loading import in_waits
+from kinetoscope.tables.host.python_time import gaps
+from kinetoscope.tables.host.stacks import user_stacks
+from kinetoscope.tables.host.steps import step_parts
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+
+KINDS = ("part", "operator", "line", "python", "module", "kernel")
+PART_NAMES = {
+    "operator_ns": "operators",
+    "python_ns": "Python",
+    "data_wait_ns": "waiting for data",
+    "device_wait_ns": "waiting for the device",
+    "blocked_ns": "blocked",
+}
+
+STEP_DIFFERENCE_SCHEMA = Table(
+    "step_difference",
+    "What one step of the training loop spends time in, beside what its steps usually spend in it: the median of the others, "
+    "or another step. Of each kind, what the step has most more of comes first.",
+    (
+        Column("step", "int64", "", "The number of the step.", 0),
+        Column("kind", "category", "", "What the row is about. `part`: a part of the step; the parts add up to it. `operator`: the "
+                                       "self time of operators of one name. `line`: the self time of operators by the user's line "
+                                       "that called them. `python`: Python between operators, and blocked time, by line. "
+                                       "`module`: self time by module. `kernel`: the time of kernels on devices by name, in the "
+                                       "step that launched them."),
+        Column("name", "string", "", "The name of the part, operator, function, module or kernel; null where it is unknown."),
+        Column("file", "category", "", "The file of a line; null of other kinds, and where it is unknown."),
+        Column("line", "int32", "", "The line."),
+        Column("time_ns", "int64", "ns", "How long it took in the step.", 0),
+        Column("usual_ns", "int64", "ns", "The median of the other steps, or the time in the other step.", 0),
+        Column("more_ns", "int64", "ns", "The difference; below 0 where the step has less.", 0),
+        Column("count", "int64", "", "How many times it ran in the step; null for parts."),
+        Column("usual_count", "int64", "", "The same for the other steps: the median, rounded down."),
+        Column("span", "int32", "row of spans", "The longest of its spans in the step; for Python the span before the longest gap."),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Kind:
+    """What ran in steps, of one kind: a row for each time that something ran.
+
+    Attributes:
+        key: What ran, as a number.
+        step: The number of the step among those that are compared; -1 outside.
+        time_ns: How long.
+        span: The row of spans that shows it, -1 without.
+    """
+
+    key: Rows
+    step: Rows
+    time_ns: Rows
+    span: Rows
+
+
+def step_difference(trace: TraceData, step: int | None = None, other: int | None = None) -> pyarrow.Table:
+    """Return the `step_difference` table: what a step has more of than others.
+
+    Args:
+        trace: The trace.
+        step: The number of the step; None for the longest one. Of a trace of several processes, a step of the one whose steps
+            took longest.
+        other: The number of the step to compare it with; None for the median of all other steps.
+
+    Returns:
+        The table; the meaning of its columns is in `STEP_DIFFERENCE_SCHEMA`. It has no rows if the trace has no steps.
+
+    Raises:
+        ArgumentError: There is no such step.
+        StateError: The step is the only one, so there is nothing to compare it with.
+    """
+    loop = Loop(trace)
+    if len(loop.steps) == 0:
+        if step is not None or other is not None:
+            raise ArgumentError("the trace has no steps: call prof.step() or kinetoscope.steps() in the loop")
+        return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(trace, -1, []))
+    numbers = trace.column("steps", "number")[loop.steps]
+    chosen = int(np.argmax(loop.end_ns - loop.start_ns)) if step is None else _place(numbers, "step", step)
+    others = np.setdiff1d(np.arange(len(numbers)), [chosen])
+    if other is not None:
+        others = np.array([_place(numbers, "other", other)])
+    if len(others) == 0:
+        if step is None:
+            return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(trace, -1, []))
+        raise StateError(
+            f"step {step} is the only one, so there is nothing to compare it with: record more steps"
+        )
+    rows: list[tuple[str, int, list[Any]]] = []
+    for name, kind in _kinds(loop).items():
+        rows += [(name, key, values) for key, values in _differences(kind, chosen, others)]
+    return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(trace, int(numbers[chosen]), rows))
+
+
+def _place(numbers: Rows, name: str, number: Any) -> int:
+    """Which of the steps has a number.
+
+    Raises:
+        ArgumentError: None has it.
+    """
+    if not isinstance(number, int | np.integer) or not (numbers == number).any():
+        raise ArgumentError(
+            f"{name}={number!r} is not a step that can be compared: there are steps {int(numbers.min())} to {int(numbers.max())}"
+        )
+    return int(np.argmax(numbers == number))
+
+
+def _kinds(loop: Loop) -> dict[str, _Kind]:
+    """What ran in the steps of a loop."""
+    trace = loop.trace
+    spans = trace.columns("spans")
+    none = np.zeros(0, dtype=np.int64)
+    of_step = np.full(len(trace.columns("steps")) + 1, -1, dtype=np.int64)
+    of_step[loop.steps] = np.arange(len(loop.steps))
+    parts = step_parts(trace)
+    count = len(loop.steps)
+    made = {
+        "part": _Kind(
+            np.repeat(np.arange(len(PART_NAMES)), count),
+            np.tile(np.arange(count), len(PART_NAMES)),
+            np.concatenate([parts[name][loop.steps] for name in PART_NAMES]),
+            np.full(count * len(PART_NAMES), -1, dtype=np.int64),
+        )
+    }
+    process = trace.column("threads", "process_row")[spans["thread"]]
+    work = host_work(trace, with_steps=False).mask & (process == loop.process) & (of_step[spans["step"]] >= 0)
+    rows = np.flatnonzero(work & (spans["kind"] != SpanKind.USER_ANNOTATION) & ~in_waits(trace))
+    operators = (of_step[spans["step"][rows]], spans["self_ns"][rows].astype(np.int64), rows)
+    frame = np.append(_like_frames(trace), -1)[_frames_of(trace, spans["stack"][rows])]
+    made["operator"] = _Kind(spans["name"][rows].astype(np.int64), *operators)
+    made["line"] = _only(_Kind(frame, *operators))
+    made["python"] = _python(loop, of_step) if len(gaps(trace)) else _Kind(none, none, none, none)
+    made["module"] = _only(_Kind(spans["module"][rows].astype(np.int64), *operators))
+    device = np.flatnonzero(is_device_work(spans["kind"]) & (spans["stream"] >= 0))
+    launched = starters(trace).call[device]
+    step = np.where(launched >= 0, np.append(spans["step"], -1)[launched], spans["step"][device])
+    made["kernel"] = _Kind(
+        spans["name"][device].astype(np.int64),
+        of_step[step],
+        spans["duration_ns"][device].astype(np.int64),
+        device,
+    )
+    return made
+
+
+def _only(kind: _Kind) -> _Kind:
+    """What is known: operators outside all modules, or without a stack, are no row."""
+    known = kind.key >= 0
+    return _Kind(kind.key[known], kind.step[known], kind.time_ns[known], kind.span[known])
+
+
+def _python(loop: Loop, of_step: Rows) -> _Kind:
+    """The gaps in steps, by line; where a kind of gap ran in several lines, each with its part."""
+    trace = loop.trace
+    found = gaps(trace)
+    rows = np.flatnonzero((of_step[found.step] >= 0) & ~found.in_loading)
+    shares = found.shares
+    share, at = shares.of_kinds(found.kind[rows])
+    row = rows[at]
+    frame = np.append(_like_frames(trace), -1)[_frames_of(trace, shares.stack[share])]
+    time_ns = np.round(found.duration_ns[row] * shares.part[share]).astype(np.int64)
+    return _Kind(frame, of_step[found.step[row]], time_ns, found.before[row])
+
+
+def _frames_of(trace: TraceData, stack: NDArray[Any]) -> Rows:
+    """The frame of the user's line of each stack, -1 without."""
+    shown = np.append(user_stacks(trace), -1)[stack]
+    return np.asarray(np.append(trace.column("stacks", "frame"), -1)[shown], dtype=np.int64)
+
+
+def _like_frames(trace: TraceData) -> Rows:
+    """For each frame the first of the same line."""
+    frames = trace.columns("frames")
+    if len(frames) == 0:
+        return np.zeros(0, dtype=np.int64)
+    group, first = _core.group([frames[name] for name in ("file", "line", "function")])
+    return np.asarray(first[group], dtype=np.int64)
+
+
+def _differences(kind: _Kind, chosen: int, others: Rows) -> list[tuple[int, list[Any]]]:
+    """For each key its time in a step and the median of others, the difference, the counts, and the longest span in the step."""
+    compared = np.zeros(max(chosen, int(others.max())) + 2, dtype=bool)
+    compared[others] = compared[chosen] = True
+    step = np.where(kind.step < len(compared) - 1, kind.step, -1)
+    rows = np.flatnonzero((kind.step >= 0) & compared[step])
+    keys, key = np.unique(kind.key[rows], return_inverse=True)
+    cell, which = np.unique(key.ravel() * len(compared) + kind.step[rows], return_inverse=True)
+    time_ns = np.bincount(which.ravel(), weights=kind.time_ns[rows])
+    count = np.bincount(which.ravel())
+    own = cell % len(compared) == chosen
+    sums = np.zeros((2, len(keys)))
+    sums[:, cell[own] // len(compared)] = time_ns[own], count[own]
+    usual = [
+        medians(cell[~own] // len(compared), values[~own], len(keys), len(others))
+        for values in (time_ns, count)
+    ]
+    longest = np.full(len(keys), -1, dtype=np.int64)
+    here = np.flatnonzero(kind.step[rows] == chosen)
+    here = here[np.argsort(kind.time_ns[rows[here]], kind="stable")]
+    longest[key.ravel()[here]] = kind.span[rows[here]]  # the last one counts
+    found: list[tuple[int, list[Any]]] = []
+    for place in np.argsort(usual[0] - sums[0], kind="stable").tolist():
+        took, median = int(sums[0][place]), int(usual[0][place])
+        if took or median:
+            found.append(
+                (
+                    int(keys[place]),
+                    [
+                        took,
+                        median,
+                        took - median,
+                        int(sums[1][place]),
+                        int(usual[1][place]),
+                        int(longest[place]),
+                    ],
+                )
+            )
+    return found
+
+
+def _columns(trace: TraceData, number: int, rows: list[tuple[str, int, list[Any]]]) -> dict[str, Any]:
+    """The columns of the table."""
+    strings, frames = trace.strings, trace.columns("frames")
+    of_line = [key if kind in ("line", "python") else -1 for kind, key, _ in rows]
+    frame = np.array(of_line, dtype=np.int64)
+    values = np.array([values for _, _, values in rows], dtype=np.int64).reshape(len(rows), 6)
+    names = list(PART_NAMES.values())
+
+    def name_of(kind: str, key: int) -> str | None:
+        if key < 0:
+            return None
+        if kind in ("line", "python"):
+            return strings[int(frames["function"][key])]
+        if kind == "module":
+            return str(trace.column("modules", "path")[key])
+        return names[key] if kind == "part" else strings[key]
+
+    is_part = np.array([kind == "part" for kind, _, _ in rows], dtype=bool)
+    made: dict[str, Any] = dict(
+        zip(("time_ns", "usual_ns", "more_ns", "count", "usual_count", "span"), values.T, strict=True)
+    )
+    made |= {name: np.where(is_part, -1, made[name]) for name in ("count", "usual_count")}
+    return made | {
+        "step": np.full(len(rows), number, dtype=np.int64),
+        "kind": Labels(np.array([KINDS.index(kind) for kind, _, _ in rows], dtype=np.int32), KINDS),
+        "name": [name_of(kind, key) for kind, key, _ in rows],
+        "file": Labels(np.append(frames["file"], -1)[frame], strings),
+        "line": np.append(frames["line"], -1)[frame],
+    }

@@ -1,0 +1,308 @@
+"""Stacks and source lines with the time spent in each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.names import frame_texts, stack_texts
+from kinetoscope.model.nesting import sums_below
+from kinetoscope.model.schema import Column, Phase, Table
+from kinetoscope.tables.host.ops import percent
+from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
+from kinetoscope.tables.host.stacks import span_stacks, user_frames, user_stacks
+from kinetoscope.tables.windows import start_up_steps
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+    from kinetoscope.tables.breakdown import HostShares
+
+STACKS_SCHEMA = Table(
+    "stacks",
+    "A Python call stack: the stack of its parent with one more frame.",
+    (
+        Column("id", "int32", "row of stacks", "The row, which `parent` refers to."),
+        Column("parent", "int32", "row of stacks", "The stack of the caller; null at the root."),
+        Column("depth", "int32", "", "How many frames enclose the innermost one.", 0),
+        Column("frame", "category", "", "The innermost frame, as `file(line): function`."),
+        Column("stack", "string", "", "All frames, root first, joined by `;`."),
+        Column("self_ns", "int64", "ns", "Self time of operators with exactly this stack, and of ranges where Python "
+                                         "between operators is not measured; in backward the stack is that of the "
+                                         "forward operator."),
+        Column("total_ns", "int64", "ns", "The same, including stacks that begin with this one."),
+        Column("python_self_ns", "int64", "ns", "Python between operators at exactly this stack: as samples say or, without "
+                                                "any, between the operators that were called from there."),
+        Column("python_ns", "int64", "ns", "The same, including stacks that begin with this one."),
+        Column("blocked_self_ns", "int64", "ns", "Time at exactly this stack in which samples say that the thread did not run."),
+        Column("blocked_ns", "int64", "ns", "The same, including stacks that begin with this one."),
+        Column("count", "int64", "", "How many spans have exactly this stack."),
+        Column("device_self_ns", "int64", "ns", "Device time of what spans with exactly this stack launched."),
+        Column("device_ns", "int64", "ns", "The same, including stacks that begin with this one."),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StackSums:
+    """What ran with each stack; the totals include the stacks that begin with it."""
+
+    depth: NDArray[np.int32]
+    self_ns: NDArray[np.int64]
+    backward_ns: NDArray[np.int64]
+    total_ns: NDArray[np.int64]
+    python_self_ns: NDArray[np.int64]
+    python_ns: NDArray[np.int64]
+    blocked_self_ns: NDArray[np.int64]
+    blocked_ns: NDArray[np.int64]
+    count: NDArray[np.int64]
+    device_self_ns: NDArray[np.int64]
+    device_ns: NDArray[np.int64]
+
+
+def stack_sums(trace: TraceData) -> StackSums:
+    """Add up the spans by stack, once for a trace."""
+
+    def make() -> StackSums:
+        spans, stacks = trace.columns("spans"), trace.columns("stacks")
+        stack, self_ns, phase = span_stacks(trace), spans["self_ns"], spans["phase"]
+        covered = covered_ranges(trace)
+        known = np.flatnonzero((stack >= 0) & host_work(trace, with_steps=False).mask)
+        self_ns = np.where(covered, 0, self_ns)
+        own = np.zeros(len(stacks), dtype=np.int64)
+        np.add.at(own, stack[known], self_ns[known])
+        backward = np.zeros(len(stacks), dtype=np.int64)
+        behind = known[phase[known] == Phase.BACKWARD]
+        np.add.at(backward, stack[behind], self_ns[behind])
+        count = np.bincount(stack[known], minlength=len(stacks)).astype(np.int64)
+        depth = _depths(stacks["parent"])
+        on_device = np.zeros(len(stacks), dtype=np.int64)
+        if len(trace.columns("launches")):
+            launched = spans["device_self_ns"]
+            starts = np.flatnonzero((stack >= 0) & (launched > 0))
+            np.add.at(on_device, stack[starts], launched[starts])
+        python, blocked = between_operators(trace)
+        below = [sums_below(stacks["parent"], depth, values) for values in (own, python, blocked, on_device)]
+        return StackSums(
+            depth, own, backward, below[0], python, below[1], blocked, below[2], count, on_device, below[3]
+        )
+
+    return trace.cached("stack_sums", make)
+
+
+def between_operators(
+    trace: TraceData, chosen: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The time of gaps by stack: that in which Python ran, and that in which the thread did not run.
+
+    Args:
+        trace: The trace.
+        chosen: Which of `gaps` count; None for all.
+    """
+    shares, time_ns = gaps(trace).shares, charged(trace, chosen)
+    sums = np.zeros((2, len(trace.columns("stacks"))), dtype=np.int64)
+    known = np.flatnonzero(shares.stack >= 0)
+    np.add.at(sums, (shares.blocked[known].astype(np.int64), shares.stack[known]), time_ns[known])
+    return sums[0], sums[1]
+
+
+def stacks(trace: TraceData) -> pyarrow.Table:
+    """Return the `stacks` table: one row for each stack, callers first.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `STACKS_SCHEMA`.
+    """
+    own, sums = trace.columns("stacks"), stack_sums(trace)
+    columns: dict[str, Any] = {
+        "id": np.arange(len(own), dtype=np.int32),
+        "parent": own["parent"],
+        "depth": sums.depth,
+        "frame": Labels(own["frame"], frame_texts(trace)),
+        "stack": stack_texts(trace),
+        "self_ns": sums.self_ns,
+        "total_ns": sums.total_ns,
+        "python_self_ns": sums.python_self_ns,
+        "python_ns": sums.python_ns,
+        "blocked_self_ns": sums.blocked_self_ns,
+        "blocked_ns": sums.blocked_ns,
+        "count": sums.count,
+        "device_self_ns": sums.device_self_ns,
+        "device_ns": sums.device_ns,
+    }
+    return to_arrow(STACKS_SCHEMA, columns)
+
+
+def _depths(parents: NDArray[np.int32]) -> NDArray[np.int32]:
+    """How many stacks are below each; parents come first."""
+    depths: list[int] = []
+    for row, parent in enumerate(parents.tolist()):
+        depths.append(depths[parent] + 1 if 0 <= parent < row else 0)
+    return np.array(depths, dtype=np.int32)
+
+
+# The source lines in which the time goes.
+
+LINES_SCHEMA = Table(
+    "lines",
+    "A line of the user's source code. Operators are attributed to the innermost frame outside torch and this package, "
+    "backward operators to the line of their forward operator. Most time of operators and Python first.",
+    (
+        Column("file", "category", "", "The file."),
+        Column("line", "int32", "", "The line that was executed.", 0),
+        Column("function", "category", "", "The qualified name of the function."),
+        Column("self_ns", "int64", "ns", "Time of what this line started itself, code in torch included."),
+        Column("total_ns", "int64", "ns", "The same, including user code called from this line."),
+        Column("backward_self_ns", "int64", "ns", "The part of `self_ns` that ran in backward."),
+        Column("self_percent", "float64", "%", "Share of all self time of the trace."),
+        Column("total_percent", "float64", "%", "Share of all self time of the trace; at most 100."),
+        Column(
+            "python_self_ns",
+            "int64",
+            "ns",
+            "Python between operators that this line ran itself, code in torch "
+            "included: as samples say or, without any, between the operators that "
+            "were called from there.",
+        ),
+        Column("python_ns", "int64", "ns", "The same, including user code called from this line."),
+        Column(
+            "blocked_self_ns",
+            "int64",
+            "ns",
+            "Time at this line in which samples say that the thread did not run.",
+        ),
+        Column("blocked_ns", "int64", "ns", "The same, including user code called from this line."),
+        Column("count", "int64", "", "How many spans this line started itself."),
+        Column(
+            "device_self_ns",
+            "int64",
+            "ns",
+            "Device time of what this line launched itself, code in torch included.",
+        ),
+        Column("device_ns", "int64", "ns", "The same, including user code called from this line."),
+    ),
+)
+
+
+def lines(trace: TraceData) -> pyarrow.Table:
+    """Return the `lines` table: one row for each line that some operator was started from, or that Python between operators ran in.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `LINES_SCHEMA`.
+    """
+    stacks, frames = trace.columns("stacks"), trace.columns("frames")
+    sums = stack_sums(trace)
+    # What torch's own frames did counts for the user frame that called them.
+    shown = user_stacks(trace)
+    own = {
+        "self_ns": sums.self_ns,
+        "backward_self_ns": sums.backward_ns,
+        "python_self_ns": sums.python_self_ns,
+        "blocked_self_ns": sums.blocked_self_ns,
+        "count": sums.count,
+        "device_self_ns": sums.device_self_ns,
+    }
+    own = {name: _moved(values, shown) for name, values in own.items()}
+    below = {
+        "total_ns": sums.total_ns,
+        "python_ns": sums.python_ns,
+        "blocked_ns": sums.blocked_ns,
+        "device_ns": sums.device_ns,
+    }
+    line_of, first = _line_groups(trace)
+    line_of_stack = np.append(line_of, -1)[stacks["frame"]].astype(np.int32)
+    is_user = np.append(user_frames(trace), False)[stacks["frame"]]
+    is_user |= np.logical_or.reduce([values > 0 for values in own.values()])
+    rows = np.where(is_user, line_of_stack, -1).astype(np.int32)
+    inner = _core.descends_from_same(stacks["parent"], line_of_stack)
+    columns: dict[str, Any] = {
+        "file": Labels(frames["file"][first], trace.strings),
+        "line": frames["line"][first],
+        "function": Labels(frames["function"][first], trace.strings),
+    }
+    columns |= {name: _core.group_sums(rows, len(first), values) for name, values in own.items()}
+    columns |= {name: _core.group_sums(rows, len(first), values, inner) for name, values in below.items()}
+    everything = host_work(trace).total_self_ns
+    columns["self_percent"] = percent(columns["self_ns"], everything)
+    columns["total_percent"] = percent(columns["total_ns"], everything)
+    seen = np.flatnonzero(
+        np.logical_or.reduce([columns[name] > 0 for name in ("count", *below)]) if len(first) else rows[:0]
+    )
+    weights = [sum(columns[name][seen] for name in names) for names in (_BELOW, _OWN)]
+    return to_arrow(LINES_SCHEMA, columns).take(seen[np.lexsort([-weight for weight in weights])])
+
+
+_OWN = ("self_ns", "python_self_ns", "blocked_self_ns")
+_BELOW = ("total_ns", "python_ns", "blocked_ns")
+
+
+def lines_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
+    """The lines that ran anything in the part of a trace that shares are of, those with most time first.
+
+    Returns:
+        For each its `file`, `line`, `function`, `count` of spans, and `time_ns`: that of its operators, `self_ns`, of Python between them,
+        `python_ns`, and that in which the thread did not run, `blocked_ns`.
+    """
+    spans, frames, strings = trace.columns("spans"), trace.columns("frames"), trace.strings
+    line_of, first = _line_groups(trace)
+    of_stack = np.append(line_of, np.int32(-1))[trace.column("stacks", "frame")]
+    shown = user_stacks(trace)
+    of_span = np.where(
+        shares.counts, np.append(of_stack, np.int32(-1))[np.append(shown, np.int32(-1))[spans["stack"]]], -1
+    ).astype(np.int32)
+    own_ns = np.where(covered_ranges(trace), 0, shares.own_ns)
+    of_shown = of_stack[shown].astype(np.int32)
+    python, blocked = between_operators(trace, _gaps_in(trace, shares))
+    sums = {
+        "self_ns": _core.group_sums(of_span, len(first), own_ns),
+        "python_ns": _core.group_sums(of_shown, len(first), python),
+        "blocked_ns": _core.group_sums(of_shown, len(first), blocked),
+    }
+    sums["time_ns"] = sums["self_ns"] + sums["python_ns"] + sums["blocked_ns"]
+    sums["count"] = _core.group_counts(of_span, len(first))
+    file, line, function = (frames[name][first].tolist() for name in ("file", "line", "function"))
+    return [
+        {"file": strings[file[row]], "line": line[row], "function": strings[function[row]]}
+        | {name: int(values[row]) for name, values in sums.items()}
+        for row in np.argsort(-sums["time_ns"], kind="stable").tolist()
+        if sums["count"][row] or sums["time_ns"][row]
+    ]
+
+
+def _gaps_in(trace: TraceData, shares: HostShares) -> NDArray[np.bool_]:
+    """Which gaps lie in the part of a trace that shares are of."""
+    found = gaps(trace)
+    chosen = np.ones(len(found), dtype=bool)
+    if shares.process is not None:
+        chosen &= trace.column("threads", "process_row")[found.thread] == shares.process
+    if shares.in_steps:
+        chosen &= np.append(~start_up_steps(trace), False)[found.step]
+    return chosen
+
+
+def _line_groups(trace: TraceData) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Put frames of one file, line and function together."""
+    frames = trace.columns("frames")
+    if len(frames) == 0:
+        nothing = np.zeros(0, dtype=np.int32)
+        return nothing, nothing
+    return _core.group([frames[name] for name in ("file", "line", "function")])
+
+
+def _moved(values: NDArray[np.int64], to: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Add each value to the row it moves to."""
+    moved = np.zeros_like(values)
+    np.add.at(moved, to, values)
+    return moved

@@ -1,0 +1,416 @@
+"""The time between operators, charged to the lines of Python that ran in it.
+
+Which lines those are is known from samples of the thread. Stretches between the same two places of the program belong together, and
+the samples in any of them say how the time of all is divided. Where there are none, the two places themselves say it: the time belongs
+to the innermost function that both were called from, at the line from which the later one was called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.rows import ProcessRow
+from kinetoscope.model.schema import FLAG_ASYNC, Phase, SampleState, SpanKind
+from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
+from kinetoscope.tables.host.stacks import span_stacks
+from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.windows import host_activity, host_owners, owned, recorded_extent
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.columns import Columns
+    from kinetoscope.model.trace_data import TraceData
+    from kinetoscope.tables.device.work import Owner
+
+    Rows = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """Stretches in which a process ran no operator, backward function or call of a runtime, and waited for no worker and no device.
+
+    No stretch lies in two steps. Of a worker of a data loader there are those in which it made batches; of all other processes those
+    of the whole recording.
+
+    Attributes:
+        start_ns: When each begins.
+        end_ns: When each ends.
+        thread: The thread that runs the training loop or the worker, by its row in `threads`.
+        step: The row of `steps` that it lies in, -1 outside.
+        before: The operator of its thread that ended last before it, by its row in `spans`; -1 without.
+        in_loading: Whether the loop made a batch itself.
+        in_backward: Whether backward functions ran before and after it: it is autograd's engine rather than Python.
+        kind: Gaps of one kind lie between the same two places of the program; one with samples enough is a kind of its own.
+        shares: What the time of each kind is divided among.
+    """
+
+    start_ns: Rows
+    end_ns: Rows
+    thread: NDArray[np.int32]
+    step: Rows
+    before: Rows
+    in_loading: Mask
+    in_backward: Mask
+    kind: Rows
+    shares: Shares
+
+    @property
+    def duration_ns(self) -> Rows:
+        """How long each is."""
+        return self.end_ns - self.start_ns
+
+    def __len__(self) -> int:
+        """The number of gaps."""
+        return len(self.start_ns)
+
+    @cached_property
+    def blocked_ns(self) -> Rows:
+        """How much of each gap its thread did not run, as far as samples say."""
+        shares = self.shares
+        blocked = np.bincount(shares.kind, weights=np.where(shares.blocked, shares.part, 0.0))
+        return np.asarray(np.round(self.duration_ns * blocked[self.kind]), dtype=np.int64)
+
+    @cached_property
+    def stack(self) -> Rows:
+        """What took most of each gap, by the row of `stacks`; -1 where it is unknown."""
+        return self.shares.stack[self.shares.main[self.kind]]
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """What ran in gaps of each kind.
+
+    Attributes:
+        kind: The kind of gap; ascending.
+        thread: The thread, by its row in `threads`.
+        stack: What is charged, by its row of `stacks`; -1 where it is unknown.
+        other: Another stack in the same function where the line is not known exactly: it was one of those between; else -1.
+        module: The module whose forward ran, by its row in `modules`; -1 outside all.
+        blocked: Whether the thread did not run, such as while it read a file.
+        part: Which part of the time of its kind that is; those of a kind add up to 1.
+    """
+
+    kind: Rows
+    thread: Rows
+    stack: Rows
+    other: Rows
+    module: Rows
+    blocked: Mask
+    part: NDArray[np.float64]
+
+    @cached_property
+    def main(self) -> Rows:
+        """The largest share of each kind."""
+        order = np.lexsort((self.part, self.kind))
+        largest = np.zeros(int(self.kind.max(initial=-1)) + 1, dtype=np.int64)
+        largest[self.kind[order]] = order  # the last one counts
+        return largest
+
+    def of_kinds(self, kinds: Rows) -> tuple[Rows, Rows]:
+        """The shares of some kinds, one kind after the other: for each its row, and which of the kinds it is of."""
+        first = np.searchsorted(self.kind, kinds)
+        count = np.searchsorted(self.kind, kinds, side="right") - first
+        at = np.repeat(np.arange(len(kinds)), count)
+        row = np.arange(len(at)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+        return row, at
+
+
+def gaps(trace: TraceData) -> Gaps:
+    """Find the time between operators and what ran in it, once for a trace."""
+
+    def make() -> Gaps:
+        found = [one for owner in host_owners(trace) if (one := _of_process(trace, owner)) is not None]
+        parts = [np.concatenate(column) for column in zip(*found, strict=True)] if found else _NOTHING
+        start, end, thread, step, before, in_loading, in_backward, *places = parts
+        sampled, kind = _samples_of(trace, start, end, thread), np.zeros(0, dtype=np.int64)
+        own = np.bincount(sampled[sampled >= 0], minlength=len(start)) >= _OWN_SAMPLES
+        keys = np.stack((np.where(own, np.arange(len(start)), -1), thread, *places), axis=1)
+        kinds, kind = np.unique(keys, axis=0, return_inverse=True)
+        kind = kind.ravel()
+        shares = _shares(trace, kinds, np.append(kind, -1)[sampled])
+        return Gaps(
+            start, end, thread.astype(np.int32), step, before, in_loading != 0, in_backward != 0, kind, shares
+        )
+
+    return trace.cached("gaps", make)
+
+
+def charged(trace: TraceData, chosen: Mask | None = None) -> Rows:
+    """Divide the time of some gaps among what ran in them.
+
+    Args:
+        trace: The trace.
+        chosen: Which of `gaps`; None for all.
+
+    Returns:
+        The time that each of the shares gets; together exactly the time of the chosen gaps.
+    """
+    found = gaps(trace)
+    shares, count = found.shares, int(found.kind.max(initial=-1)) + 1
+    whole = np.zeros(count, dtype=np.int64)
+    rows = slice(None) if chosen is None else np.flatnonzero(chosen)
+    np.add.at(whole, found.kind[rows], found.duration_ns[rows])
+    # Rounded where the shares of a kind meet, so that nothing is lost between them.
+    first = np.searchsorted(shares.kind, np.arange(count))
+    below = np.cumsum(shares.part) - shares.part
+    begin = below - below[first][shares.kind]
+    last = np.append(shares.kind[1:] != shares.kind[:-1], True)[: len(shares.kind)]
+    edges = np.round(whole[shares.kind] * begin).astype(np.int64)
+    until = np.where(last, whole[shares.kind], np.append(edges[1:], 0))
+    return np.asarray(until - edges)
+
+
+def covered_ranges(trace: TraceData) -> Mask:
+    """Which spans are ranges whose self time is Python that `gaps` charge to lines: adding both up would count it twice."""
+
+    def make() -> Mask:
+        spans, found = trace.columns("spans"), gaps(trace)
+        measured = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
+        measured[found.thread] = True
+        covered = (spans["kind"] == SpanKind.USER_ANNOTATION) & measured[spans["thread"]]
+        covered &= (spans["stream"] < 0) & ((spans["flags"] & FLAG_ASYNC) == 0)
+        covered[np.setdiff1d(loading_spans(trace).waits, waits_that_make(trace))] = False
+        return np.asarray(covered)
+
+    return trace.cached("covered_ranges", make)
+
+
+# A gap with that many samples says itself what ran in it.
+_OWN_SAMPLES = 3
+_NEVER = np.iinfo(np.int64).max
+_NOTHING = [np.zeros(0, dtype=np.int64)] * 11
+
+
+def _samples_of(trace: TraceData, start: Rows, end: Rows, thread: Rows) -> Rows:
+    """For each sample the gap that it lies in, -1 for none."""
+    samples = trace.columns("samples")
+    found = np.full(len(samples), -1, dtype=np.int64)
+    for one in np.unique(thread).tolist():
+        rows = np.flatnonzero(thread == one)
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        mine = np.flatnonzero(samples["thread"] == one)
+        time = samples["time_ns"][mine]
+        at = np.searchsorted(start[rows], time, side="right") - 1
+        inside = (at >= 0) & (time < end[rows][at])
+        found[mine[inside]] = rows[at[inside]]
+    return found
+
+
+def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shares:
+    """What ran in gaps of each kind: by the samples in them, and where there are none by the places at their ends."""
+    samples = trace.columns("samples")
+    inside = np.flatnonzero(of_sample >= 0)
+    keys = np.stack(
+        (
+            of_sample[inside],
+            samples["stack"][inside],
+            samples["module"][inside],
+            samples["state"][inside] == SampleState.BLOCKED,
+        ),
+        axis=1,
+    )
+    ran, which = np.unique(keys, axis=0, return_inverse=True)
+    weight = np.bincount(which.ravel(), weights=samples["period_ns"][inside], minlength=len(ran))
+    by_ends = np.setdiff1d(np.arange(len(kinds)), ran[:, 0])
+    common = _Common(trace)
+    ends = [common.of(*places) for places in kinds[by_ends, 2:5].tolist()]
+    kind = np.concatenate((ran[:, 0], by_ends))
+    order = np.argsort(kind, kind="stable")
+    weight = np.concatenate((np.maximum(weight, 1.0), np.ones(len(by_ends))))
+    columns = (
+        kind,
+        np.concatenate((ran[:, 1], [stack for stack, _ in ends])),
+        np.concatenate((np.full(len(ran), -1), [other for _, other in ends])),
+        np.concatenate((ran[:, 2], kinds[by_ends, 5])),
+        np.concatenate((ran[:, 3] != 0, np.zeros(len(by_ends), dtype=bool))),
+        weight / np.bincount(kind, weights=weight)[kind],
+    )
+    kind, stack, other, module, blocked, part = (column[order] for column in columns)
+    return Shares(kind, kinds[kind, 1], stack.astype(np.int64), other.astype(np.int64), module, blocked, part)
+
+
+def _of_process(trace: TraceData, owner: Owner) -> tuple[NDArray[Any], ...] | None:
+    """The gaps of one process, as columns; None where it ran nothing."""
+    spans, steps = trace.columns("spans"), trace.columns("steps")
+    mine = owned(trace, owner)
+    own = np.flatnonzero(mine[spans["thread"]] & (spans["stream"] < 0) & ((spans["flags"] & FLAG_ASYNC) == 0))
+    marked = np.flatnonzero(mine[np.append(spans["thread"], -1)[steps["span"]]])
+    thread, extent = _place(trace, owner.process, own, marked)
+    if thread < 0:
+        return None
+    host = host_activity(trace, owner)
+    made = np.concatenate((loading_spans(trace).fetches, waits_that_make(trace)))
+    made = made[spans["thread"][made] == thread]
+    making = Intervals.of(spans["start_ns"][made], spans["start_ns"][made] + spans["duration_ns"][made])
+    free = extent - host.calls - host.waiting - host.communication
+    located, marks = _marks(trace, own[spans["thread"][own] == thread])
+    by_loop = _cut(free - host.loading, steps, marked, marks)
+    by_loader = _cut(free & host.loading & making, steps, marked, marks)
+    start, end, step = (np.concatenate(both) for both in zip(by_loop, by_loader, strict=True))
+    in_loading = np.arange(len(start)) >= len(by_loop[0])
+    calls = own[(spans["thread"][own] == thread) & host_work(trace, with_steps=False).mask[own]]
+    calls = calls[spans["kind"][calls] != SpanKind.USER_ANNOTATION]
+    begin = spans["start_ns"][calls]
+    finish = begin + spans["duration_ns"][calls]
+    # Only outermost calls: an inner one never ends last.
+    outer = finish > np.maximum.accumulate(np.concatenate(([np.int64(-1)], finish)))[:-1]
+    calls, begin, finish = calls[outer], begin[outer], finish[outer]
+    backward = (spans["kind"][calls] == SpanKind.BACKWARD) | (spans["phase"][calls] == Phase.BACKWARD)
+    # The stack of a backward function is that of its forward operator: it does not say where the loop is.
+    stack = np.where(backward, -1, span_stacks(trace)[calls])
+    previous = np.searchsorted(finish, start, side="right") - 1
+    before = np.where(previous >= 0, np.append(calls, -1)[previous], -1)
+    following = np.minimum(np.searchsorted(begin, end, side="left"), len(calls))
+    module = np.append(spans["module"][calls], -1)
+    around = _common_modules(trace, np.where(previous >= 0, module[previous], -1), module[following])
+    edges = np.append(backward, False)
+    in_backward = edges[previous] & edges[following]
+    around[in_backward] = -1
+    earlier = _last(np.concatenate((finish, marks)), np.concatenate((stack, located)), start)
+    later = _last(-np.concatenate((begin, marks)), np.concatenate((stack, located)), -end)
+    earlier, later = (np.where(in_backward, -1, side) for side in (earlier, later))
+    # The line of what comes next, unless that is a backward function.
+    at_mark = np.searchsorted(marks, end, side="left")
+    marked_first = np.append(marks, _NEVER)[at_mark] <= np.append(begin, _NEVER - 1)[following]
+    toward_later = (marked_first | ~np.append(backward, True)[following]).astype(np.int64)
+    whose = np.full(len(start), thread, dtype=np.int64)
+    return start, end, whose, step, before, in_loading, in_backward, earlier, later, toward_later, around
+
+
+def _place(trace: TraceData, process: ProcessRow, own: Rows, marked: Rows) -> tuple[int, Intervals]:
+    """The thread of a process that matters, and when: that of the loop, of the worker of a loader, or the busiest one."""
+    spans, steps = trace.columns("spans"), trace.columns("steps")
+    everything = Intervals.between(*recorded_extent(trace, process))
+    if len(marked):
+        return int(spans["thread"][steps["span"][marked[0]]]), everything
+    fetches = loading_spans(trace).fetches
+    fetches = fetches[np.isin(fetches, own)]
+    loops = np.unique(spans["thread"][loading_spans(trace).waits])
+    fetches = fetches[~np.isin(spans["thread"][fetches], loops)]
+    if len(fetches):
+        start = spans["start_ns"][fetches]
+        return int(spans["thread"][fetches[0]]), Intervals.of(start, start + spans["duration_ns"][fetches])
+    if len(own) == 0:
+        return -1, everything
+    count = len(trace.columns("threads"))
+    busy = _core.group_sums(spans["thread"][own].astype(np.int32), count, spans["self_ns"][own])
+    return (int(np.argmax(busy)) if count else -1), everything
+
+
+def _marks(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
+    """Where the program was when it entered and left its ranges: the row of `stacks`, and when."""
+    spans = trace.columns("spans")
+    ranges = rows[spans["kind"][rows] == SpanKind.USER_ANNOTATION]
+    stack = span_stacks(trace)[ranges]
+    ranges, stack = ranges[stack >= 0], stack[stack >= 0].astype(np.int64)
+    start = spans["start_ns"][ranges]
+    time = np.concatenate((start, start + spans["duration_ns"][ranges]))
+    order = np.argsort(time, kind="stable")
+    return np.concatenate((stack, stack))[order], time[order]
+
+
+def _last(time: Rows, stack: Rows, until: Rows) -> Rows:
+    """The stack of the last one that is known, of those up to some moments; -1 without."""
+    known = np.flatnonzero(stack >= 0)
+    known = known[np.argsort(time[known], kind="stable")]
+    at = np.searchsorted(time[known], until, side="right") - 1
+    return np.asarray(np.where(at >= 0, np.append(stack[known], -1)[at], -1), dtype=np.int64)
+
+
+def _cut(moments: Intervals, steps: Columns, marked: Rows, marks: Rows) -> tuple[Rows, Rows, Rows]:
+    """Cut stretches where steps begin and end, and at other moments in order: the start, end and step of each part."""
+    start_ns = steps["start_ns"][marked].astype(np.int64)
+    order = np.argsort(start_ns, kind="stable")
+    start_ns, marked = start_ns[order], marked[order]
+    end_ns = start_ns + steps["duration_ns"][marked]
+    # Of steps that overlap, a moment belongs to the latest.
+    end_ns[:-1] = np.minimum(end_ns[:-1], start_ns[1:])
+    inside = _pieces(moments, start_ns, end_ns)
+    outside = moments - Intervals.of(start_ns, end_ns)
+    step = np.concatenate((np.append(marked, -1)[inside[2]], np.full(len(outside), -1, dtype=np.int64)))
+    start = np.concatenate((inside[0], outside.start_ns))
+    end = np.concatenate((inside[1], outside.end_ns))
+    first, last = np.searchsorted(marks, start, side="right"), np.searchsorted(marks, end, side="left")
+    more = np.maximum(last - first, 0)
+    at = np.repeat(np.arange(len(start)), more)
+    cuts = marks[np.arange(len(at)) - np.repeat(np.cumsum(more) - more, more) + np.repeat(first, more)]
+    # A part ends where the next one begins, which is at a cut or, for the last of a stretch, at its end.
+    start, step, end = np.concatenate((start, cuts)), np.append(step, step[at]), np.append(end, end[at])
+    order = np.argsort(start, kind="stable")
+    start, step, end = start[order], step[order], end[order]
+    end[:-1] = np.minimum(end[:-1], start[1:])
+    real = end > start
+    return start[real], end[real], step[real]
+
+
+def _pieces(moments: Intervals, start_ns: Rows, end_ns: Rows) -> tuple[Rows, Rows, Rows]:
+    """The parts of stretches in windows that are in order and apart: the start, end and window of each."""
+    first = np.searchsorted(moments.end_ns, start_ns, side="right")
+    beyond = np.searchsorted(moments.start_ns, end_ns, side="left")
+    count = np.maximum(beyond - first, 0)
+    window = np.repeat(np.arange(len(start_ns)), count)
+    at = np.arange(len(window)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+    start = np.maximum(moments.start_ns[at], start_ns[window])
+    end = np.minimum(moments.end_ns[at], end_ns[window])
+    real = end > start
+    return start[real], end[real], window[real]
+
+
+def _common_modules(trace: TraceData, one: Rows, other: Rows) -> Rows:
+    """The innermost module that holds both of two, for each pair; -1 without."""
+    holder = trace.column("modules", "holder").tolist()
+    pairs, which = np.unique(np.stack((one, other), axis=1), axis=0, return_inverse=True)
+    found = []
+    for first, second in pairs.tolist():
+        around = set()
+        while first >= 0:
+            around.add(first)
+            first = holder[first]
+        while second >= 0 and second not in around:
+            second = holder[second]
+        found.append(second)
+    return np.array(found, dtype=np.int64)[which.ravel()]
+
+
+class _Common:
+    """Finds the innermost function from which two stacks were called."""
+
+    def __init__(self, trace: TraceData) -> None:
+        """Look at the stacks of a trace."""
+        frames = trace.columns("frames")
+        self._parent = trace.column("stacks", "parent").tolist()
+        self._frame = trace.column("stacks", "frame").tolist()
+        self._function = list(zip(frames["file"].tolist(), frames["function"].tolist(), strict=True))
+        self._line = frames["line"].tolist()
+        self._paths: dict[int, list[int]] = {}
+
+    def of(self, earlier: int, later: int, toward_later: int) -> tuple[int, int]:
+        """The rows of `stacks` of the innermost common function: at the line that is charged, and at the other one, -1 for none."""
+        if earlier < 0 or later < 0:
+            return -1, -1
+        found = (-1, -1)
+        for one, other in zip(self._path(earlier), self._path(later), strict=False):
+            here, there = self._frame[one], self._frame[other]
+            if here < 0 or there < 0 or self._function[here] != self._function[there]:
+                break
+            found = (other, one) if toward_later else (one, other)
+            if self._line[here] != self._line[there]:
+                return found
+        return found[0], -1
+
+    def _path(self, stack: int) -> list[int]:
+        """A stack and those of its callers, the outermost first."""
+        if stack not in self._paths:
+            path = [stack]
+            while 0 <= (parent := self._parent[path[-1]]) < path[-1]:
+                path.append(parent)
+            self._paths[stack] = path[::-1]
+        return self._paths[stack]

@@ -1,0 +1,149 @@
+"""The time between operators, and the lines that it is charged to."""
+
+import numpy as np
+from hypothesis import given
+
+from kinetoscope.model.schema import SampleState
+from kinetoscope.tables.host.python_time import charged, gaps
+from tests.support.any_trace import any_traces
+from tests.support.trace_builder import TraceBuilder
+
+TORCH = "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py"
+
+
+def lines(trace):
+    return {
+        (row["line"], row["function"]): (row["python_self_ns"], row["blocked_self_ns"])
+        for row in trace.table("lines").to_pylist()
+        if row["python_self_ns"] or row["blocked_self_ns"]
+    }
+
+
+def program():
+    """Two operators of one function, called from its lines 3 and 5, and one of another function that it calls."""
+    builder = TraceBuilder().step(0, 0, 1000)
+    builder.span("aten::mm", 100, 100, stack=builder.stack(("train.py", 3, "train")))
+    builder.span("aten::add", 500, 100, stack=builder.stack(("train.py", 5, "train")))
+    deep = builder.stack(("train.py", 6, "train"), (TORCH, 9, "_call_impl"), ("net.py", 2, "forward"))
+    builder.span("aten::relu", 700, 100, stack=deep)
+    return builder
+
+
+def test_without_samples_the_function_that_called_both_has_the_time():
+    trace = program().build()
+    # Before the first and behind the last operator nobody knows.
+    assert lines(trace) == {(5, "train"): (300, 0), (6, "train"): (100, 0)}
+    (step,) = trace.table("steps").to_pylist()
+    assert (step["operator_ns"], step["python_ns"], step["largest_gap_ns"]) == (300, 700, 300)
+    assert (step["largest_gap_file"], step["largest_gap_line"]) == ("train.py", 5)
+
+
+def test_samples_say_which_lines_ran_and_which_waited():
+    builder = program()
+    slow = builder.stack(("train.py", 4, "train"), ("metric.py", 8, "accuracy"))
+    asleep = builder.stack(("train.py", 4, "train"), ("metric.py", 9, "accuracy"))
+    for time in (210, 310, 410):
+        builder.sample(time, slow, period_ns=100)
+    builder.sample(450, asleep, period_ns=100, state=SampleState.BLOCKED)
+    trace = builder.build()
+    assert lines(trace) == {
+        (8, "accuracy"): (225, 0),
+        (9, "accuracy"): (0, 75),
+        (6, "train"): (100, 0),
+    }
+    (step,) = trace.table("steps").to_pylist()
+    assert (step["python_ns"], step["blocked_ns"], step["largest_gap_line"]) == (625, 75, 8)
+
+
+def test_few_samples_speak_for_all_times_at_the_same_place():
+    builder = TraceBuilder()
+    ends = [builder.stack(("train.py", line, "train")) for line in (3, 5)]
+    for number in range(4):
+        builder.step(number, 1000 * number, 1000)
+        builder.span("aten::mm", 1000 * number, 100, stack=ends[0])
+        builder.span("aten::add", 1000 * number + 900, 100, stack=ends[1])
+    builder.sample(1500, builder.stack(("train.py", 4, "train")))
+    assert lines(builder.build()) == {(4, "train"): (3200, 0)}
+
+
+def test_samples_in_operators_and_of_other_threads_say_nothing_of_gaps():
+    builder = program()
+    elsewhere = builder.stack(("train.py", 99, "elsewhere"))
+    builder.thread("other")
+    builder.sample(150, elsewhere).sample(300, elsewhere, thread=1)
+    assert (99, "elsewhere") not in lines(builder.build())
+
+
+def test_what_runs_between_backward_functions_is_no_line_of_python():
+    builder = TraceBuilder().step(0, 0, 1000)
+    stack = builder.stack(("train.py", 3, "train"))
+    builder.span("aten::mm", 0, 100, stack=stack, sequence=1)
+    builder.backward("MmBackward0", 200, 100, sequence=1, stack=stack)
+    builder.backward("MmBackward0", 600, 100, sequence=1, stack=stack)
+    trace = builder.build()
+    assert lines(trace) == {}
+    (step,) = trace.table("steps").to_pylist()
+    assert (step["python_ns"], step["largest_gap_ns"]) == (1000 - step["operator_ns"], 299)
+
+
+def test_a_range_is_where_the_program_was():
+    builder = TraceBuilder().step(0, 0, 1000)
+    inside = builder.stack(("train.py", 7, "train"))
+    builder.annotation("mine", 100, 500, stack=inside)
+    builder.span("aten::mm", 300, 100, stack=builder.stack(("train.py", 8, "train")))
+    trace = builder.build()
+    # From entering the range up to the operator, and from there to leaving it.
+    assert lines(trace) == {(8, "train"): (200, 0), (7, "train"): (200, 0)}
+    assert sum(trace.table("lines")["self_ns"].to_pylist()) == 100
+
+
+def test_modules_have_the_python_of_their_forward():
+    builder = TraceBuilder()
+    net = builder.module("Net")
+    first, second = (builder.module("Linear", name=name, parent=net) for name in ("a", "b"))
+    builder.span("aten::mm", 100, 100, module=first).span("aten::mm", 300, 100, module=first)
+    builder.span("aten::mm", 500, 100, module=second).span("aten::add", 900, 100)
+    found = {
+        row["path"]: (row["python_self_ns"], row["python_ns"])
+        for row in builder.build().table("modules").to_pylist()
+    }
+    assert found == {"Net": (100, 200), "a": (100, 100), "b": (0, 0)}
+
+
+def test_a_loop_that_makes_its_batches_has_their_python_in_the_wait():
+    builder = TraceBuilder().step(0, 0, 1000)
+    builder.annotation(
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+        0,
+        400,
+        stack=builder.stack(("train.py", 2, "train")),
+    )
+    builder.span("aten::mm", 600, 100, stack=builder.stack(("train.py", 3, "train")))
+    builder.sample(200, builder.stack(("train.py", 2, "train"), ("data.py", 4, "__getitem__")))
+    trace = builder.build()
+    assert lines(trace)[4, "__getitem__"] == (400, 0)
+    (step,) = trace.table("steps").to_pylist()
+    assert (step["data_wait_ns"], step["python_ns"], step["operator_ns"]) == (400, 500, 100)
+
+
+def test_a_wait_for_workers_is_nobodys_python():
+    builder = TraceBuilder().step(0, 0, 1000)
+    builder.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, 400)
+    builder.span("aten::mm", 400, 600)
+    assert len(gaps(builder.build())) == 0
+
+
+@given(any_traces())
+def test_charges_add_up_to_the_gaps_and_the_parts_to_the_steps(trace):
+    found = gaps(trace)
+    assert int(charged(trace).sum()) == int(found.duration_ns.sum())
+    assert (found.duration_ns > 0).all()
+    half = np.arange(len(found)) % 2 == 0
+    assert int(charged(trace, half).sum()) == int(found.duration_ns[half].sum())
+    for row in trace.table("steps").to_pylist():
+        parts = [
+            row[name] for name in ("operator_ns", "data_wait_ns", "device_wait_ns", "python_ns", "blocked_ns")
+        ]
+        assert sum(parts) == row["duration_ns"]
+        assert min(parts) >= 0
+        assert 0 <= row["largest_gap_ns"] <= row["duration_ns"]
