@@ -18,7 +18,7 @@ from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
-from kinetoscope.tables.host.python_time import charged, gaps
+from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.windows import recorded_extent, start_up_steps
@@ -329,7 +329,9 @@ class Loop:
         share, cell = found.shares.of_kinds(cells // steps)
         numbers: dict[Place, int] = {}
         stacks = zip(found.shares.stack.tolist(), found.shares.other.tolist(), strict=True)
-        place_of = np.array([numbers.setdefault(self._from_to(*pair), len(numbers)) for pair in stacks] or [0])
+        place_of = np.array(
+            [numbers.setdefault(self._from_to(*pair), len(numbers)) for pair in stacks] or [0]
+        )
         place, each = place_of[share], in_cell[cell] * found.shares.part[share]
         cells, which = np.unique(place * steps + cells[cell] % steps, return_inverse=True)
         of_step = np.bincount(which.ravel(), weights=each, minlength=len(cells))
@@ -337,7 +339,9 @@ class Loop:
         # What shows a place: the operators before the longest gaps in which most ran there.
         main = place_of[found.shares.main[found.kind[mine]]] if len(mine) else mine
         order = np.lexsort((-length, main))
-        first, last = (np.searchsorted(main[order], np.arange(len(numbers)), side=side) for side in ("left", "right"))
+        first, last = (
+            np.searchsorted(main[order], np.arange(len(numbers)), side=side) for side in ("left", "right")
+        )
         made = []
         for one, number in numbers.items():
             before = found.before[mine[order[first[number] : last[number]][:MOST_ROWS]]]
@@ -379,7 +383,7 @@ def medians(key: Rows, value: NDArray[Any], keys: int, count: int) -> NDArray[np
     first = np.searchsorted(key, np.arange(keys))
     zeros = count - (np.searchsorted(key, np.arange(keys), side="right") - first)
     middle = [
-        np.where(at >= zeros, value[np.minimum(first + at - zeros, len(value) - 1)], 0.0)
+        np.where(at >= zeros, value[np.clip(first + at - zeros, 0, len(value) - 1)], 0.0)
         for at in ((count - 1) // 2, count // 2)
     ]
     return np.asarray((middle[0] + middle[1]) / 2)

@@ -104,7 +104,7 @@ def test_an_empty_trace_says_so(visit, served, shown):
 
 def test_findings_come_first_and_lead_to_their_evidence(visit, served):
     builder = TraceBuilder()
-    stack = builder.stack(("/work/train.py", 3, "train"))
+    stack = builder.stack(("/code/train.py", 3, "train"))
     for number in range(8):
         builder.step(number, number * 10 * MS, 10 * MS).span(
             "aten::mm", number * 10 * MS, 2 * MS, stack=stack
