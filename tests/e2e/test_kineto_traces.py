@@ -1,4 +1,4 @@
-"""Kineto's own files: what we read equals what `json.loads` and dictionaries say, file by file.
+"""Kineto's own files: what we read, and what the tables say of devices, equals what `json.loads` and plain loops say, file by file.
 
 They are the small recordings in `tests/golden` and, where they lie beside the repository, real traces of accelerators.
 """
@@ -12,6 +12,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.breakdown import PARTS
 from tests.support.plain_chrome import (
     COPIES,
     DEVICE_WORK,
@@ -20,6 +21,7 @@ from tests.support.plain_chrome import (
     RUNTIME,
     plain_trace,
 )
+from tests.support.plain_devices import PlainDevices
 from tests.support.shared_traces import FOLDER, needs_shared_traces, shared_traces
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.json.gz"))
@@ -28,6 +30,15 @@ FILES = [
     *(pytest.param(path, id=str(path.relative_to(FOLDER))) for path in shared_traces()),
     *([] if shared_traces() else [pytest.param(None, id="shared", marks=needs_shared_traces)]),
 ]
+
+
+# In these the `External id` of a kernel is that of the operator; in others it is the kernel's own correlation.
+WITH_OPERATORS = (
+    "h100_owlv2_stack_mem",
+    "mi300_resnet_stack_rccl_rank0of8",
+    "v100_resnet50_mem",
+    "vllm_graph_capture_stack",
+)
 
 
 @pytest.fixture(scope="module", params=FILES)
@@ -41,26 +52,35 @@ def ours(path):
     return kinetoscope.open(path)
 
 
+@lru_cache(maxsize=1)
+def plain_devices(path):
+    return PlainDevices(plain_trace(path))
+
+
+def rows(path, name, **options):
+    return ours(path).table(name, **options).to_pylist()
+
+
 def texts(trace, column):
     strings = trace.strings
     return [strings[row] for row in trace.column("spans", column).tolist()]
 
 
 def in_categories(trace, categories):
-    rows = [row for row, text in enumerate(trace.strings) if text in categories]
-    return np.isin(trace.column("spans", "category"), rows)
+    named = [row for row, text in enumerate(trace.strings) if text in categories]
+    return np.isin(trace.column("spans", "category"), named)
 
 
 def test_every_name_has_its_count_and_its_time(path):
     trace, found = ours(path), {}
-    rows = zip(
+    spans = zip(
         texts(trace, "category"),
         texts(trace, "name"),
         trace.column("spans", "duration_ns").tolist(),
         trace.column("spans", "start_ns").tolist(),
         strict=True,
     )
-    for category, name, duration_ns, start_ns in rows:
+    for category, name, duration_ns, start_ns in spans:
         count, sum_ns, starts_ns = found.get((category, name), (0, 0, 0))
         found[category, name] = count + 1, sum_ns + duration_ns, starts_ns + start_ns
     assert found == plain_trace(path).sums()
@@ -143,6 +163,87 @@ def test_kernels_and_copies_say_what_they_did(path):
     assert (blocks[0] * blocks[1] * blocks[2]).sum() == plain.blocks_of_grids()
     moved = trace.columns("copies")["bytes"]
     assert moved[moved >= 0].sum() == plain.moved_bytes()
+
+
+def test_kernels_have_their_counts_and_times(path):
+    found = {
+        row["name"]: (row["count"], row["total_ns"], row["min_ns"], row["max_ns"])
+        for row in rows(path, "kernels")
+    }
+    assert found == plain_devices(path).kernels()
+    each = rows(path, "kernels", by="span")
+    assert sum(row["total_ns"] for row in each) == sum(row[1] for row in found.values())
+
+
+def test_copies_have_their_counts_times_and_bytes(path):
+    found = {}
+    for row in rows(path, "copies"):
+        count, time_ns, size = found.get(row["name"], (0, 0, 0))
+        found[row["name"]] = count + 1, time_ns + row["duration_ns"], size + (row["bytes"] or 0)
+        if row["kind"] == "memcpy" and row["name"].startswith("Memcpy"):
+            assert row["direction"] == row["name"][7:11]
+    wanted = plain_devices(path).copies()
+    assert {name: found[name] for name in wanted} == wanted
+
+
+def test_streams_and_devices_are_busy_as_long_as_anything_runs(path):
+    streams = {
+        (row["device_index"], row["number"]): (
+            row["kernels"] + row["copies"], row["busy_ns"], row["first_ns"], row["last_ns"]
+        )
+        for row in rows(path, "streams")
+        if row["kernels"] + row["copies"]
+    }  # fmt: skip
+    assert streams == plain_devices(path).streams()
+    devices = {row["device_index"]: row["busy_ns"] for row in rows(path, "devices")}
+    assert devices == plain_devices(path).devices()
+
+
+def test_each_moment_of_a_step_counts_for_one_part(path):
+    found = [row for row in rows(path, "breakdown") if row["device"] != "cpu"]
+    assert bool(found) == bool(plain_devices(path).work)
+    for row in found[:8]:
+        end_ns = row["start_ns"] + row["duration_ns"]
+        index = int(row["device"].partition(":")[2])
+        wanted = plain_devices(path).parts(index, row["start_ns"], end_ns, in_step=row["step"] is not None)
+        assert {name: row[name] for name in PARTS} == {f"{part}_ns": time for part, time in wanted.items()}
+
+
+def test_device_time_counts_once_for_what_launched_it(path):
+    trace = ours(path)
+    spans, launches = trace.columns("spans"), trace.columns("launches")
+    assert spans["device_self_ns"].sum() == spans["duration_ns"][launches["device"]].sum()
+    assert len(np.unique(launches["device"])) == len(launches)
+    by_kind = {row["kind"] for row in rows(path, "ops") if row["device_self_ns"]}
+    assert by_kind <= {"operator", "backward", "user_annotation", "step"}
+    if path.name.partition(".")[0] in WITH_OPERATORS:
+        check_operators(path)
+
+
+def check_operators(path):
+    """Operators have the time of what carries their number."""
+    found = {}
+    for row in rows(path, "ops"):
+        if row["device_self_ns"]:
+            found[row["name"]] = found.get(row["name"], 0) + row["device_self_ns"]
+    wanted = plain_devices(path).launched_by()
+    assert found == {name: time for name, time in wanted.items() if time}
+    shown = {
+        event.key: event.self_device_time_total
+        for event in ours(path).key_averages()
+        if event.key in wanted and not int(event.device_type)
+    }
+    assert shown == {name: pytest.approx(time / 1000) for name, time in wanted.items()}
+
+
+def test_the_table_of_events_sums_up_all_work_of_devices(path):
+    trace = ours(path)
+    work_ns = sum(row["work_ns"] for row in rows(path, "devices"))
+    text = trace.key_averages().table(row_limit=1, time_unit="us")
+    if work_ns:
+        assert f"time total: {work_ns / 1000:.3f}us" in text.splitlines()[-1]
+    else:
+        assert "device" not in text.splitlines()[-1].lower()
 
 
 def test_there_are_recordings_of_our_own():

@@ -39,6 +39,7 @@ class PlainDevices:
     def __init__(self, trace: PlainTrace) -> None:
         self.trace = trace
         self.work = [event for event in trace.slices if event["cat"] in DEVICE_WORK]
+        self._marks: dict[int, list[tuple[int, int, tuple]]] = {}
 
     def stretch(self, event: dict) -> tuple[int, int]:
         """From when to when it ran."""
@@ -97,19 +98,12 @@ class PlainDevices:
 
     def parts(self, device: int, start_ns: int, end_ns: int, *, in_step: bool) -> dict[str, int]:
         """What each moment of a window counts for."""
-        marks = []
-        for event in self.trace.slices:
-            sort = self._sort(event, device)
-            if sort is not None:
-                start, end = self.stretch(event)
-                if end > start:
-                    marks += [(start, 1, sort), (end, -1, sort)]
-        # Ends before begins, so that nothing overlaps by touching.
-        marks.sort(key=lambda mark: mark[:2])
+        if device not in self._marks:
+            self._marks[device] = self._begins_and_ends(device)
         found: dict[str, int] = dict.fromkeys(PARTS, 0)
         running: Counter[tuple] = Counter()
         before = start_ns
-        for time, change, sort in marks:
+        for time, change, sort in self._marks[device]:
             here = min(max(time, start_ns), end_ns)
             if here > before:
                 found[_part(running, in_step=in_step)] += here - before
@@ -119,6 +113,18 @@ class PlainDevices:
                 del running[sort]
         found[_part(running, in_step=in_step)] += end_ns - before
         return found
+
+    def _begins_and_ends(self, device: int) -> list[tuple[int, int, tuple]]:
+        """When what means something for a device begins (1) and ends (-1), in order."""
+        marks = []
+        for event in self.trace.slices:
+            sort = self._sort(event, device)
+            if sort is not None:
+                start, end = self.stretch(event)
+                if end > start:
+                    marks += [(start, 1, sort), (end, -1, sort)]
+        # Ends before begins, so that nothing overlaps by touching.
+        return sorted(marks, key=lambda mark: mark[:2])
 
     def _sort(self, event: dict, device: int) -> tuple | None:
         """What an event means for a device; None for nothing."""
