@@ -1,9 +1,9 @@
 """The demo as a visitor sees it, without and with a terminal."""
 
+import contextlib
 import os
 import pty
-import subprocess
-import sys
+import threading
 
 import pytest
 
@@ -13,26 +13,29 @@ from tests.support import warm_python
 pytest.importorskip("torch", reason="the demo trains with PyTorch")
 
 
-def on_a_terminal(folder, *words: str, columns: int, **environment: str) -> tuple[int, str]:
+def on_a_terminal(folder, *words: str, columns: int) -> tuple[int, str]:
     """Runs the command on a terminal of its own; returns the exit code and all that was shown."""
     leader, follower = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color", **environment}
-    with subprocess.Popen(
-        [sys.executable, "-m", "kinetoscope", *words],
-        cwd=folder, stdin=follower, stdout=follower, stderr=follower, env=environment,
-    ) as process:  # fmt: skip
+    shown = bytearray()
+
+    def read() -> None:
+        # That nobody holds the other end any more is an error on Linux.
+        with contextlib.suppress(OSError):
+            while piece := os.read(leader, 65536):
+                shown.extend(piece)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
+        done = warm_python.run(
+            "-m", "kinetoscope", *words, cwd=folder, env=environment, stdout=follower, stderr=follower
+        )
+    finally:
         os.close(follower)
-        shown = bytearray()
-        while True:
-            try:
-                piece = os.read(leader, 65536)
-            except OSError:  # how Linux says that nobody holds the other end any more
-                break
-            if not piece:
-                break
-            shown += piece
+        reader.join()
         os.close(leader)
-        return process.wait(), shown.decode()
+    return done.returncode, shown.decode()
 
 
 def test_the_demo_trains_shows_and_leaves_traces(tmp_path):

@@ -208,7 +208,7 @@ def test_an_interrupted_program_leaves_its_trace(tmp_path):
 def test_an_exception_is_shown_as_always_and_the_trace_is_kept(tmp_path):
     ending = "def fail():\n    torch.ones(2, 3) @ torch.ones(2, 3)\ntrain(1)\nfail()\n"
     name = program(tmp_path, ending)
-    plain, ended = new_python(tmp_path, name), new_python(tmp_path, *RUN, name)
+    plain, ended = python(tmp_path, name), new_python(tmp_path, *RUN, name)
     assert ended == plain
     assert ended.code == 1
     with kinetoscope.open(tmp_path / "train.ktrace") as trace:
@@ -233,8 +233,8 @@ class Numbers(torch.utils.data.Dataset):
         return torch.full((8,), float(index)) * 2
 
 if __name__ == "__main__":
-    for context in ("fork", "spawn"):
-        loader = DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context=context)
+    for context, workers in (("fork", 2), ("spawn", 1)):
+        loader = DataLoader(Numbers(), batch_size=4, num_workers=workers, multiprocessing_context=context)
         print(context, sum(batch.sum().item() for batch in loader))
     train(2)
 """
@@ -417,14 +417,7 @@ def test_the_progress_line_continues_where_torch_was_imported_before(tmp_path):
     terminal, standard_error = pty.openpty()
     try:
         start = "import torch; from kinetoscope.cli import main; main(['run', '--no-summary', 'wait.py'])"
-        done = subprocess.run(
-            [sys.executable, "-c", start],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=standard_error,
-            text=True,
-            check=False,
-        )
+        done = warm_python.run("-c", start, cwd=tmp_path, stderr=standard_error)
         shown = os.read(terminal, 10_000).decode()
     finally:
         os.close(terminal)

@@ -33,19 +33,26 @@ def run(
     *words: str | os.PathLike[str],
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `python WORDS...` (`-c TEXT`, `-m MODULE` or a file, and arguments) to its end.
+
+    What it writes is in the result, apart from what goes to an open file or terminal that is given by its number.
 
     Raises:
         ValueError: The environment sets what only a new Python would read.
     """
-    (done,) = run_together([(words, env)], cwd)
+    (done,) = run_together([(words, env)], cwd, stdout=stdout, stderr=stderr)
     return done
 
 
 def run_together(
     programs: Iterable[tuple[Sequence[str | os.PathLike[str]], Mapping[str, str] | None]],
     cwd: str | os.PathLike[str] | None = None,
+    *,
+    stdout: int | None = None,
+    stderr: int | None = None,
 ) -> list[subprocess.CompletedProcess[str]]:
     """Runs several programs at the same time, each by its words and its environment, until all have ended.
 
@@ -65,7 +72,10 @@ def run_together(
                     "cwd": os.fspath(os.getcwd() if cwd is None else cwd),
                     "environment": environment,
                     # The template was started before them, and opens them as this process's.
-                    "outputs": [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in files],
+                    "outputs": [
+                        f"/proc/{os.getpid()}/fd/{file.fileno() if given is None else given}"
+                        for file, given in zip(files, (stdout, stderr), strict=True)
+                    ],
                 }
             )
         codes = _ask(requests)
