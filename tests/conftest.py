@@ -12,7 +12,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.tables.costs import peaks, registry
-from tests.support.effort import STRESS
+from tests.support.effort import examples
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,9 +22,8 @@ pytest_plugins = ["pytester"]
 # nothing to do spin: with several tests at a time, on the processor that another test needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-hypothesis.settings.register_profile("quick", max_examples=50, deadline=None)
-hypothesis.settings.register_profile("thorough", max_examples=2000, deadline=None)
-hypothesis.settings.load_profile("thorough" if STRESS else "quick")
+hypothesis.settings.register_profile("kinetoscope", max_examples=examples(50), deadline=None)
+hypothesis.settings.load_profile("kinetoscope")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -12,6 +12,7 @@ from kinetoscope.cli import main
 from kinetoscope.model.schema import SpanKind
 from tests.analyses.planted import PLANTED
 from tests.support.any_trace import any_traces
+from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -63,7 +64,7 @@ def test_the_same_program_without_the_fault_has_no_finding(program):
     pytest.fail(f"found {seen}")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(any_traces(max_spans=40))
 def test_any_trace_has_findings_whose_shares_are_shares(trace):
     table = trace.findings()

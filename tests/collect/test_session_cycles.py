@@ -11,6 +11,7 @@ from torch.profiler import ProfilerAction
 
 from kinetoscope import ArgumentError, StateError, profile, schedule
 from kinetoscope.collect.session.profile import running
+from tests.support.effort import examples
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
@@ -71,7 +72,7 @@ class TorchLog(torch.profiler.profile):
         self.log.append("stop")
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(actions=st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=8), steps=st.integers(0, 8))
 def test_any_schedule_does_what_torch_does(actions, steps):
     outcome = []

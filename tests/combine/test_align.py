@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinetoscope.combine.ranks import MOST_DRIFT, aligned
+from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 
 MOMENT = st.integers(0, 10**9)
@@ -34,7 +35,7 @@ def jobs(draw):
     return rates, zeros, marks
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(jobs())
 def test_no_moment_of_a_trace_is_further_off_than_its_error(job):
     rates, zeros, marks = job

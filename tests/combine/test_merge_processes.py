@@ -12,6 +12,7 @@ from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model.processes import Placement
 from kinetoscope.trace.tables import TABLES
 from tests.support.any_trace import any_traces
+from tests.support.effort import examples
 from tests.support.same_trace import assert_same
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 
@@ -51,7 +52,7 @@ def without(rows: list[dict], names: tuple[str, ...]) -> list[dict]:
 # ------------------------------------------------------------------------------------------------ each as it was alone
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(any_traces(max_spans=8), min_size=1, max_size=3), st.data())
 def test_every_process_says_what_it_said_alone(traces, data):
     offsets = data.draw(st.lists(st.integers(-500, 500), min_size=len(traces), max_size=len(traces)))
@@ -71,7 +72,7 @@ def test_every_process_says_what_it_said_alone(traces, data):
         assert without(modules, shares) == without(told(trace, "modules", without=IDS), shares)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(any_traces(max_spans=6), min_size=2, max_size=3))
 def test_a_joined_trace_is_the_same_from_a_file(tmp_path_factory, traces):
     joined = merge_processes(traces, [100 * place for place in range(len(traces))])
@@ -80,7 +81,7 @@ def test_a_joined_trace_is_the_same_from_a_file(tmp_path_factory, traces):
     assert_same(kinetoscope.open(path), joined)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(any_traces(max_spans=6), any_traces(max_spans=6), any_traces(max_spans=6))
 def test_joining_in_two_goes_is_joining_in_one(first, second, third):
     for rank, trace in enumerate((first, second, third)):

@@ -14,6 +14,7 @@ from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls, shown_stacks
 from kinetoscope.trace import Trace
 from tests.support.chrome_file import partly_overlapping, read_strictly, slices, track_names
+from tests.support.effort import examples
 from tests.support.perfetto import ask_perfetto, complaints, needs_perfetto
 from tests.support.trace_builder import TraceBuilder
 
@@ -168,7 +169,7 @@ def test_a_thread_id_used_twice_makes_two_tracks(tmp_path):
     assert len({event["tid"] for event in slices(file)}) == 2
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.integers(0, 300), st.integers(0, 300), st.sampled_from(HOSTILE[:5])),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import kinetoscope
 from kinetoscope import FormatError
 from kinetoscope.model.schema import STORED
-from tests.support.effort import times
+from tests.support.effort import examples, times
 from tests.support.hostile import hostile_text
 
 CORPUS = sorted((Path(__file__).parents[2] / "native" / "tests" / "corpus").glob("*.json"))
@@ -375,7 +375,7 @@ def test_any_json_is_a_trace_or_a_format_error(events, size):
     assert whole.table("spans").num_rows == len(whole.columns("spans"))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(hostile_text, hostile_text)
 def test_every_name_comes_back(name, other):
     trace = read(json.dumps([op(name, args={other: name})]).encode())

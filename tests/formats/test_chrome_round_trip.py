@@ -20,6 +20,7 @@ from kinetoscope.model.schema import STORED, SpanKind
 from kinetoscope.trace import Trace
 from tests.support.any_trace import any_traces
 from tests.support.chrome_file import partly_overlapping, read_strictly
+from tests.support.effort import examples
 from tests.support.shared_traces import needs_shared_traces, traces_of_a_kind
 from tests.support.trace_builder import TraceBuilder
 
@@ -145,7 +146,7 @@ def nests_by_order_alone(trace: Trace) -> bool:
     return any(one in calls for one, is_call in zip(times, runtime, strict=True) if not is_call)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(device_traces())
 def test_what_is_said_of_spans_survives(tmp_path_factory, trace) -> None:
     assume(not nests_by_order_alone(trace))
@@ -161,7 +162,7 @@ def test_what_is_said_of_spans_survives(tmp_path_factory, trace) -> None:
         )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(any_traces())
 def test_any_trace_comes_back_with_the_same_times(tmp_path_factory, trace) -> None:
     back = again(trace, tmp_path_factory.mktemp("trace"), "trace.json.gz")

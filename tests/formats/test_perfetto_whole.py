@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kinetoscope.formats.perfetto import perfetto_writer, write_perfetto
 from kinetoscope.trace import Trace
+from tests.support.effort import examples
 from tests.support.hostile import hostile_text
 from tests.support.perfetto_expected import expected_slices
 from tests.support.perfetto_file import REALTIME, PerfettoFile, read_perfetto, written
@@ -73,7 +74,7 @@ def traces(draw) -> Trace:
     return made.build()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(traces(), st.sampled_from([1, 50, 4 << 20]))
 def test_any_trace_comes_back_whole(trace, block_bytes):
     whole = b"".join(perfetto_writer(trace, block_bytes))

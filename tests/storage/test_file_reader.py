@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from kinetoscope import FormatError, open  # noqa: A004
 from kinetoscope.model.schema import STORED
 from kinetoscope.storage.ktrace import read_ktrace, unpacked_bytes
+from tests.support.effort import examples
 from tests.support.rich_trace import rich_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -248,7 +249,7 @@ def test_a_manifest_that_is_compressed_is_not_unpacked(tmp_path):
 
 @given(columns=st.lists(st.sampled_from(["int8", "int64", "text"]), min_size=1, max_size=4), rows=st.integers(0, 2000),
        batches=st.integers(1, 3), compressed=st.booleans())  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_an_arrow_file_unpacks_to_is_known_before(columns, rows, batches, compressed):
     made = {
         f"c{place}": pa.array(["word"] * rows) if kind == "text" else np.arange(rows).astype(kind)

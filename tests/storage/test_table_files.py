@@ -6,17 +6,20 @@ import zlib
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from kinetoscope import ArgumentError, FormatError
 from kinetoscope.storage.table_files import SHOWN, with_checksum
 from kinetoscope.trace import open as open_trace
 from tests.support.any_trace import any_traces
+from tests.support.effort import examples
 from tests.support.hostile import HOSTILE_NAMES
 from tests.support.same_trace import assert_same
 from tests.support.trace_builder import TraceBuilder
 
 
+# The file system does most of the work.
+@settings(max_examples=examples(15))
 @given(any_traces())
 def test_any_trace_survives_and_every_file_is_the_table_of_its_name(tmp_path_factory, trace):
     path = tmp_path_factory.mktemp("folder") / "x.tables"

@@ -1,12 +1,13 @@
 """What must hold for any trace, however odd its spans."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.trace.tables import TABLES
+from tests.support.effort import examples
 from tests.support.hostile import hostile_text
 from tests.support.trace_builder import TraceBuilder
 
@@ -112,6 +113,7 @@ def test_averages_agree_with_the_events_they_add_up(trace):
         assert changed == int(trace.column("allocations", "total_bytes")[-1])
 
 
+@settings(max_examples=examples(25))
 @given(traces())
 def test_parts_of_modules_lines_and_steps_add_up(trace):
     own = trace.columns("spans")["self_ns"]
@@ -146,6 +148,7 @@ def test_live_memory_is_never_negative_and_holders_make_the_peak(trace):
     assert sum(row["bytes"] for row in holders) == int(totals.max(initial=0))
 
 
+@settings(max_examples=examples(25))
 @given(traces(lost_frees=True))
 def test_every_table_can_be_made(trace):
     for name in TABLES:

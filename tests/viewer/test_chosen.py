@@ -5,6 +5,7 @@ import kinetoscope
 from kinetoscope.viewer.pages.operators import WAYS
 from kinetoscope.viewer.server.routes import answer
 from tests.support.any_trace import any_traces
+from tests.support.effort import examples
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -76,7 +77,7 @@ def test_many_parts_end_with_one_for_the_rest():
     assert sum(part["total_ns"] for part in parts) == 45 * 46 // 2
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(any_traces(max_spans=20), st.sampled_from(WAYS))
 def test_parts_add_up_to_what_the_table_says(trace, way):
     for row in answer(trace, "operators", {"by": way}).table.to_pylist():

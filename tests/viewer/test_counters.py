@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.viewer.server.routes import answer, respond
+from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -68,7 +69,7 @@ def test_the_value_that_holds_when_a_window_begins_comes_first():
     assert values(trace(), "memory in use · host", 0, 10, 3) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 60), st.integers(-5, 5)), min_size=1, max_size=30),
     st.integers(-10, 50),

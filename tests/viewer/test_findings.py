@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.any_trace import any_traces
+from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -36,7 +37,7 @@ def test_a_trace_without_time_is_neither_slow_nor_healthy():
     assert (found["findings"], found["summary"]) == ([], "")
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(any_traces(max_spans=20))
 def test_any_trace_has_an_answer_that_json_can_hold(trace):
     assert respond([("trace", trace)], "api/0/findings", {}).status == 200

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinetoscope.viewer.pages.stacks import LEAST_SHARE, inverted, shown_stacks, upright
+from tests.support.effort import examples
 
 FRAMES = 5
 
@@ -80,7 +81,7 @@ def built(stacks):
 
 
 @pytest.mark.parametrize("order", [upright, inverted])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(weighted_stacks())
 def test_tree_is_what_adding_up_one_by_one_gives(order, stacks):
     parent, frame, weight, count, shown = stacks
@@ -92,7 +93,7 @@ def test_tree_is_what_adding_up_one_by_one_gives(order, stacks):
 
 
 @pytest.mark.parametrize("order", [upright, inverted])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(weighted_stacks())
 def test_parts_add_up_and_stand_in_order(order, stacks):
     _, _, weight, _, _ = stacks

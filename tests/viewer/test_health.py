@@ -14,6 +14,7 @@ from kinetoscope.viewer.pages.health import REPORTED
 from kinetoscope.viewer.report import write_report
 from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.any_trace import any_traces
+from tests.support.effort import examples
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -34,7 +35,7 @@ def launched():
     return builder
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(any_traces(max_spans=20))
 def test_every_reported_question_has_an_answer_that_json_can_hold(trace):
     for path, query in REPORTED:

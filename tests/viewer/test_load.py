@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kinetoscope.viewer.pages import overview
 from kinetoscope.viewer.server.routes import answer
+from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -46,7 +47,7 @@ def test_counters_hold_until_the_next_sample():
     assert found["cpu_percent"] == ("%", [None, pytest.approx((10 * 10 + 5 * 20 + 5 * 50) / 20), 50.0, 50.0])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 100), st.integers(0, 40)), min_size=1, max_size=12),
     st.lists(st.tuples(st.integers(0, 120), st.integers(0, 9)), max_size=12),

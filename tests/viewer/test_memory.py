@@ -14,6 +14,7 @@ from kinetoscope.tables.memory.categories import CATEGORY_NAMES
 from kinetoscope.viewer.pages import memory as memory_module
 from kinetoscope.viewer.pages.memory import places
 from kinetoscope.viewer.server.routes import answer, respond
+from tests.support.effort import examples
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -170,7 +171,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(EVENTS, st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9)), max_size=3), st.integers(0, 200))
 def test_a_thinned_curve_keeps_every_peak_and_shows_only_what_was(events, older, start):
     builder = TraceBuilder().span("aten::add", 30, 90)

@@ -7,6 +7,7 @@ import kinetoscope
 from kinetoscope.viewer.pages.modules import REPORTED
 from kinetoscope.viewer.server.routes import answer, encoded
 from tests.support.any_trace import any_traces
+from tests.support.effort import examples
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -84,7 +85,7 @@ def check_sums(trace):
         assert (row["flops"] or 0) == (row["self_flops"] or 0) + sum(below)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(any_traces())
 def test_any_trace_adds_up_to_the_table(trace):
     check_sums(trace)

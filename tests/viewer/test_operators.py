@@ -6,6 +6,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.viewer.pages.operators import WAYS, reported
 from kinetoscope.viewer.server.routes import answer
 from tests.support.any_trace import any_traces
+from tests.support.effort import examples
 from tests.support.rich_trace import rich_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -51,7 +52,7 @@ def test_rows_of_one_name_are_told_apart_by_place(way, places):
     assert found == places
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(any_traces(max_spans=20), st.sampled_from(WAYS[1:]))
 def test_rows_by_place_add_up_to_those_by_name(trace, way):
     whole = {(row["name"], row["kind"]): row for row in rows(trace)}
@@ -65,7 +66,7 @@ def test_rows_by_place_add_up_to_those_by_name(trace, way):
     assert {(part["name"], part["kind"]) for part in parts} == set(whole)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(any_traces(max_spans=20), st.sampled_from(WAYS[1:]))
 def test_calls_and_durations_of_a_row_by_place_are_found_again(trace, way):
     for row in rows(trace, by=way):

@@ -9,6 +9,7 @@ from kinetoscope.combine.processes import merge_processes
 from kinetoscope.viewer.pages.overview import REPORTED
 from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.any_trace import any_traces
+from tests.support.effort import examples
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -28,7 +29,7 @@ def trained(steps=(100, 60, 80, 70), matrix=1000):
     return builder.build()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(any_traces(max_spans=20))
 def test_every_reported_question_has_an_answer_that_json_can_hold(trace):
     for path, query in REPORTED:

@@ -7,6 +7,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.viewer.server.routes import answer
 from tests.support.any_trace import END_NS, any_traces
+from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -19,7 +20,7 @@ def sums(trace, start, end, **more):
     }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(any_traces(max_spans=20), st.integers(1, END_NS))
 def test_two_ranges_add_up_to_the_whole_and_the_whole_is_what_the_spans_say(trace, middle):
     end = max(trace.duration_ns, END_NS) + 10

@@ -6,6 +6,7 @@ from kinetoscope.viewer.server.routes import answer
 from kinetoscope.viewer.timeline.rows import span_tracks
 from kinetoscope.viewer.timeline.tracks import timeline
 from tests.support.any_trace import any_traces
+from tests.support.effort import examples
 from tests.support.rich_trace import rich_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -14,7 +15,7 @@ def tracks_of(trace):
     return [track for group in answer(trace, "tracks", {})["groups"] for track in group["tracks"]]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(any_traces())
 def test_every_span_is_on_one_row_and_items_of_a_row_do_not_overlap(trace):
     spans = trace.columns("spans")
@@ -37,7 +38,7 @@ def test_every_span_is_on_one_row_and_items_of_a_row_do_not_overlap(trace):
     assert len(set(ids)) == len(ids)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(any_traces())
 def test_the_place_of_a_span_is_where_its_row_has_it(trace):
     laid = span_tracks(trace)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from kinetoscope.viewer.server.routes import answer
 from kinetoscope.viewer.timeline.rows import joined
+from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 
 # A tree of nodes: 0 is around 1 and 2, 1 around 3, 3 around 4; 5 is another root, around 6.
@@ -66,7 +67,7 @@ def joined_one_by_one(spans):
     return sorted(runs)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(nested_spans())
 def test_runs_are_what_going_through_the_spans_finds(spans):
     if not spans:

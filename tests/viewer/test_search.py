@@ -6,6 +6,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.viewer.server.routes import answer
 from kinetoscope.viewer.timeline.rows import span_tracks
 from tests.support.any_trace import any_traces
+from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -50,7 +51,7 @@ def test_options_that_make_no_sense_are_refused(query):
         found(text="a", **query)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(any_traces())
 def test_every_hit_says_where_it_is(trace):
     limited = answer(trace, "search", {"text": "a"})

@@ -8,6 +8,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.viewer.server.routes import answer, respond
 from kinetoscope.viewer.timeline.rows import span_tracks
 from tests.support.any_trace import any_traces
+from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -101,7 +102,7 @@ def test_a_span_that_is_not_there_is_refused(number):
         answer(trace(), f"span/{number}", {})
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(any_traces())
 def test_every_span_can_be_told_and_is_where_it_says(trace):
     every = np.arange(len(trace.columns("spans")))

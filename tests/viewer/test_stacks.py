@@ -10,6 +10,7 @@ from kinetoscope.model.processes import Placement
 from kinetoscope.viewer.pages.stacks import MEASURES, ORDERS, reported
 from kinetoscope.viewer.server.routes import answer, encoded
 from tests.support.any_trace import any_traces
+from tests.support.effort import examples
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -163,7 +164,7 @@ def check_sums(trace):
                     assert sum(found["own"]) == tables[by]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(any_traces())
 def test_all_flame_graphs_add_up_to_the_tables(trace):
     check_sums(trace)

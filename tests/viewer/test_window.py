@@ -12,6 +12,7 @@ from kinetoscope.viewer.server.routes import answer, respond
 from kinetoscope.viewer.timeline.tracks import timeline
 from kinetoscope.viewer.timeline.window import look
 from tests.support.any_trace import any_traces
+from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 from tests.support.window_vectors import PATH, laid_out, vectors
 
@@ -57,7 +58,7 @@ def read_one_by_one(items, start, end, width):
     return seen
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     any_rows(),
     st.one_of(st.integers(-40, 100), st.floats(-40, 100)),
@@ -71,7 +72,7 @@ def test_a_window_shows_what_reading_item_by_item_finds(items, start, length, wi
     assert found == read_one_by_one(items, start, end, width)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(any_traces(), st.integers(1, 40))
 def test_the_whole_trace_in_a_window_is_all_of_it(trace, width):
     told = answer(trace, "tracks", {})

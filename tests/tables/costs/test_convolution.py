@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from kinetoscope.tables.costs import OperatorCall
 from kinetoscope.tables.costs.evaluate import rule_of
 from tests.support.counting import recorded
+from tests.support.effort import examples
 
 CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 TRANSPOSE = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
@@ -39,7 +40,7 @@ def convolutions(draw):
     }  # fmt: skip
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(convolutions())
 def test_forward_is_the_direct_algorithm(case):
     reach = [case["dilation"] * (size - 1) + 1 for size in case["kernel"]]
@@ -57,7 +58,7 @@ def test_forward_is_the_direct_algorithm(case):
     assert found.bytes == {name: 4 * (x.numel() + weight.numel() + out.numel())}
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(convolutions())
 def test_transposed_scatters_each_input_through_the_weight(case):
     x = torch.ones(case["images"], case["channels"], *case["sizes"])
