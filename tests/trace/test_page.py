@@ -1,7 +1,10 @@
 """The HTML of traces and event lists in notebooks."""
 
 import html
+import os
 import re
+import socket
+import time
 
 import pytest
 
@@ -72,7 +75,10 @@ def test_the_text_of_a_line_is_that_of_its_own_file(tmp_path, monkeypatch):
     builder = TraceBuilder()
     builder.span("aten::relu", 0, 50, stack=builder.stack((str(source), 2, "known")))
     builder.span("aten::relu", 100, 50, stack=builder.stack(("a_script.py", 1, "elsewhere")))
-    shown = trace_page(builder.build(), details=True)
+    trace = builder.build()
+    here = {"process": os.getpid(), "host": socket.gethostname(), "start_realtime_ns": time.time_ns()}
+    trace.info.update(here)
+    shown = trace_page(trace, details=True)
     assert ">second = 2<" in shown
     assert ">elsewhere<" in shown
     assert "first" not in shown

@@ -41,3 +41,9 @@ def test_a_trace_without_time_is_neither_slow_nor_healthy():
 @given(any_traces(max_spans=20))
 def test_any_trace_has_an_answer_that_json_can_hold(trace):
     assert respond([("trace", trace)], "api/0/findings", {}).status == 200
+
+
+def test_the_text_of_lines_is_sent_once_for_all_pages():
+    trace = TraceBuilder().know("source_lines", {"/a/train.py": {"3": "loss.item()\ud800"}}).build()
+    assert answer(trace, "source", {}) == {"/a/train.py": {"3": "loss.item()\\u{d800}"}}
+    assert respond([("trace", trace)], "api/0/source", {}).status == 200

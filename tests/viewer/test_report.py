@@ -138,7 +138,11 @@ def test_a_report_carries_the_licenses_of_what_is_in_it(tmp_path):
 
 def test_a_report_may_have_some_pages_only(trace, tmp_path):
     directory, _ = parts_of(report_page(trace, "x", pages=["memory"]))
-    assert {key.partition("/")[0].partition("?")[0] for key in directory["parts"]} == {"empty", "memory"}
+    assert {key.partition("/")[0].partition("?")[0] for key in directory["parts"]} == {
+        "empty",
+        "memory",
+        "source",
+    }
     assert directory["timeline"] is None
     text = report(trace, tmp_path / "memory.html", pages=["memory"]).read_text(encoding="utf-8")
     assert len(text) < len(report_page(trace, "x"))

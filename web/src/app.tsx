@@ -9,6 +9,7 @@ import { Select } from "./parts/choice";
 import { Mark } from "./parts/mark";
 import { PartChooser } from "./parts/part";
 import { Share } from "./parts/share";
+import { SourceText } from "./parts/source-text";
 import { theme, turnTheme } from "./parts/theme";
 import { address, go, route } from "./router";
 import { PartSource } from "./source/part";
@@ -53,6 +54,7 @@ export function App(props: {
   return (
     <SourceContext.Provider value={source}>
       <Keys pages={pages} />
+      <SourceText />
       <div class="frame">
         <aside class="side">
           <a class="brand" href={address(pages[0]?.name ?? "")}>

@@ -49,6 +49,11 @@ _UP_AND_CLEAR = "\x1b[1A\r\x1b[2K"
     default=True,
     help="Record the nn.Module of each operator (on by default).",
 )
+@click.option(
+    "--source/--no-source",
+    default=True,
+    help="Store the text of hot source lines in the trace (on by default).",
+)
 @click.option("--children", is_flag=True, help="Also record the processes that the program starts.")
 @click.option(
     "--steps",
@@ -86,6 +91,7 @@ def command(
     memory: bool,
     stack: bool,
     modules: bool,
+    source: bool,
     engine: EngineName,
     steps: str | None,
     ring: str | None,
@@ -110,6 +116,7 @@ def command(
             profile_memory=memory,
             with_stack=stack,
             with_modules=modules,
+            source=source,
             engine=engine,
             ring_bytes=None if ring is None else units.parse_size(ring),
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from kinetoscope.tables.host.lines import lines_in
 from kinetoscope.tables.host.modules import modules_in
 from kinetoscope.tables.host.ops import operators_in, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
+from kinetoscope.tables.host.source_lines import line_text
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks
 from kinetoscope.tables.windows import start_up_steps
 
@@ -585,7 +585,7 @@ def _line_rows(label: str, rows: Sequence[Row], whole_ns: int, finished: Finishe
     python = any(row["python_ns"] + row["blocked_ns"] for row in rows)
     cells = [
         (
-            f"{_short_path(row['file'], finished)}:{row['line']}  {_source(row, finished) or row['function']}",
+            f"{_short_path(row['file'], finished)}:{row['line']}  {line_text(finished.trace, row['file'], row['line']) or row['function']}",
             units.duration(row["time_ns"]),
             units.percent(row["time_ns"], whole_ns),
             *([units.duration(row["python_ns"] + row["blocked_ns"])] if python else []),
@@ -722,14 +722,6 @@ def _short_path(path: str, finished: Finished) -> str:
     """A path relative to the working directory if that is short, else its file name."""
     inside = Path(finished.options.shown(Path(path)))
     return str(inside) if not inside.is_absolute() and len(str(inside)) <= 24 else inside.name
-
-
-def _source(row: Row, finished: Finished) -> str:
-    """The text of a source line, if this process ran the program and the file can be read."""
-    try:
-        return linecache.getline(row["file"], row["line"]).strip() if finished.here else ""
-    except ValueError:  # not a possible file name
-        return ""
 
 
 def _process_peak_bytes() -> int:

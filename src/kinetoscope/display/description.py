@@ -44,7 +44,7 @@ _DESCRIBED = {
     "boot_id", "clock_checks", "command_line", "complete", "cpu_count", "cycle", "cuda_driver_version", "cuda_runtime_version",
     "deviceProperties", "devices", "distributedInfo", "engine", "float32_matmul_precision", "hip_driver_version",
     "hip_runtime_version", "host", "host_name", "import_folders", "machine", "not_recorded", "parent_process", "process", "process_name",
-    "processes", "program", "python_version", "registered_costs", "schemaVersion", "start_monotonic_ns",
+    "processes", "program", "python_version", "registered_costs", "schemaVersion", "source_lines", "start_monotonic_ns",
     "start_realtime_ns", "stop_ns", "torch_version", "trace_id", "trainer", *SWITCHES,
 }  # fmt: skip
 _LONGEST_VALUE = 300

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from kinetoscope.launcher.program import Program
 
 # The options of the recording that a user of the launcher can choose.
-_RECORDING = ("record_shapes", "profile_memory", "with_stack", "with_modules", "engine", "ring_bytes")
+_RECORDING = (
+    "record_shapes",
+    "profile_memory",
+    "with_stack",
+    "with_modules",
+    "source",
+    "engine",
+    "ring_bytes",
+)
 _SUFFIXES = (".ktrace", ".recording", ".json.gz", ".children")
 
 

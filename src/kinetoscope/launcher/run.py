@@ -58,6 +58,7 @@ def launch(
     profile_memory: bool = False,
     with_stack: bool = True,
     with_modules: bool = True,
+    source: bool = True,
     engine: EngineName = "auto",
     steps: tuple[int, int | None] | None = None,
     ring_bytes: int | None = None,
@@ -81,6 +82,7 @@ def launch(
         profile_memory: Record every allocation and free.
         with_stack: Record the Python stack of each operator.
         with_modules: Record the `nn.Module` path of each operator.
+        source: Store the text of hot source lines in the trace.
         engine: `native` is Kinetoscope's own recorder, `kineto` torch's collector; `auto` chooses.
         steps: Record only optimizer steps, from the first of the two numbers up to but not including the second, counted
             from 0; None for the second records up to the end.
@@ -107,6 +109,7 @@ def launch(
             profile_memory=profile_memory,
             with_stack=with_stack,
             with_modules=with_modules,
+            source=source,
             engine=engine,
             ring_bytes=ring_bytes,
         ),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
-import os
 import re
 from pathlib import PurePath
 from statistics import median
@@ -18,6 +16,7 @@ from kinetoscope.tables.host.lines import lines_in
 from kinetoscope.tables.host.modules import modules_in
 from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
+from kinetoscope.tables.host.source_lines import line_text
 from kinetoscope.tables.memory.peak import device_peaks, memory_peak
 
 if TYPE_CHECKING:
@@ -218,7 +217,7 @@ def _lines(trace: TraceData, rows: int, file_label: Callable[[str], str]) -> str
     body = [
         [
             Cell(f"{file_label(row['file'])}:{row['line']}", row["file"]),
-            _source(row["file"], row["line"]) or row["function"] or "",
+            line_text(trace, row["file"], row["line"]) or row["function"] or "",
             _time(row["self_ns"], shares.whole_ns),
             _time(row["python_ns"] + row["blocked_ns"], shares.whole_ns),
             units.percent(row["time_ns"], shares.whole_ns),
@@ -269,16 +268,6 @@ def _short(line: str | None, file_label: Callable[[str], str]) -> str:
     file, bracket, rest = (line or "").rpartition("(")
     number, closed, _ = rest.partition(")")
     return f"{file_label(file)}:{number}" if bracket and closed else line or ""
-
-
-def _source(path: str, line: int) -> str:
-    """Return the text of a source line, empty if unreadable; a relative path is not read, it may match another file."""
-    if not os.path.isabs(path) and path not in linecache.cache:
-        return ""
-    try:
-        return linecache.getline(path, line).strip()
-    except ValueError:  # not a valid file name
-        return ""
 
 
 def _file_name(path: str) -> str:

@@ -95,10 +95,11 @@ class Trace(TraceData):
         return cls.of(from_parts(recording, path=path))
 
     def saved_info(self) -> dict[str, Any]:
-        """The metadata that is saved with this trace: its own, and the costs from registered formulas."""
+        """The metadata that is saved with this trace: its own, the costs from registered formulas, and the text of source lines."""
         from kinetoscope.tables.costs.columns import saved_info
+        from kinetoscope.tables.host import source_lines
 
-        return {**self.info, **saved_info(self)}
+        return {**self.info, **saved_info(self), **source_lines.saved_info(self)}
 
     def _costs(self) -> dict[str, NDArray[np.int64]]:
         """FLOPs and bytes moved of each span."""

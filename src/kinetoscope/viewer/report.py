@@ -33,6 +33,7 @@ from kinetoscope.viewer.pages import (
     modules,
     operators,
     overview,
+    source_text,
     stacks,
 )
 from kinetoscope.viewer.server.requests import Limited
@@ -417,7 +418,7 @@ def report_page(trace: Trace, name: str, most: int = MOST_ITEMS, pages: Sequence
 
 def requests_of(trace: Trace, pages: Sequence[str] = tuple(PAGES)) -> Iterator[Request]:
     """What pages request whatever the reader does: as their modules list it in `REPORTED` and `reported`."""
-    for module in (empty, *(module for page in pages for module in PAGES[page])):
+    for module in (empty, source_text, *(module for page in pages for module in PAGES[page])):
         yield from getattr(module, "REPORTED", ())
         if hasattr(module, "reported"):
             yield from module.reported(trace)

@@ -103,7 +103,8 @@ def test_an_empty_trace_says_so(visit, served, shown):
 
 
 def test_findings_come_first_and_lead_to_their_evidence(visit, served):
-    builder = TraceBuilder()
+    code = {"2": "    for batch in loader:", "3": "        loss.item()", "4": ""}
+    builder = TraceBuilder().know("source_lines", {"/code/train.py": code})
     stack = builder.stack(("/code/train.py", 3, "train"))
     for number in range(8):
         builder.step(number, number * 10 * MS, 10 * MS).span(
@@ -117,21 +118,29 @@ def test_findings_come_first_and_lead_to_their_evidence(visit, served):
     for text in (finding["finding"], finding["advice"], "80.0 % of step time, at most 80.0 % to gain"):
         assert card.get_by_text(text).is_visible()
     assert not card.get_by_text("Cannot tell about memory-growth").is_visible()
-    card.locator("summary").click()
+    card.locator("summary", has_text="lacks data").click()
     assert card.get_by_text("Cannot tell about memory-growth").is_visible()
     span = json.loads(finding["spans"])[0]
     hrefs = [link.get_attribute("href") for link in card.get_by_role("link").all()[:3]]
     number = page.url.partition("trace=")[2]
     prefix = f"trace={number}&" if number else ""
     assert hrefs == [
-        f"#/stacks?{prefix}find=%2Fwork%2Ftrain.py%283%29",
+        f"#/stacks?{prefix}find=%2Fcode%2Ftrain.py%283%29",
         f"#/operators?{prefix}name=aten%3A%3Amm&kind=operator",
         f"#/timeline?{prefix}span={span}",
     ]
-    healthy = visit.open(served.address(stepped(8), "overview"))
-    assert (
-        healthy.locator(".ov-findings p").first.inner_text() == "Nothing was found that makes this run slow."
-    )
+    card.locator("summary", has_text="loss.item()").click()
+    assert card.locator(".excerpt").inner_text().splitlines()[:2] == [
+        "2 for batch in loader:",
+        "3     loss.item()",
+    ]
+    lines = page.locator("section[aria-label='Source lines'] li").first
+    assert lines.inner_text().split("\n")[:2] == ["train.py:3", "loss.item()"]
+    healthy = TraceBuilder()
+    for number in range(8):
+        healthy.step(number, number * 10 * MS, 10 * MS).span("aten::mm", number * 10 * MS, 10 * MS)
+    page = visit.open(served.address(healthy.build(), "overview"))
+    assert page.locator(".ov-findings p").first.inner_text() == "Nothing was found that makes this run slow."
 
 
 def test_names_that_are_programs_are_texts(visit, served):

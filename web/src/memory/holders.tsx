@@ -4,6 +4,7 @@ import type { ComponentChildren } from "preact";
 import { frameLine } from "../operators/kinds";
 import { type Answer, Nothing, Shown } from "../parts/answer";
 import { Middle } from "../parts/middle";
+import { frameText } from "../parts/source-text";
 import { type ShownColumn, Table } from "../parts/table";
 import { change } from "../router";
 import type { Columns } from "../source/source";
@@ -60,7 +61,11 @@ function whoOf(table: Columns): readonly ShownColumn[] {
     {
       name: "line",
       width: "minmax(9rem, 3fr)",
-      cell: (row) => <Middle>{frameLine(table.texts("line")[row] ?? "–")}</Middle>,
+      cell: (row) => {
+        const line = table.texts("line")[row] ?? "–";
+        const code = frameText(line);
+        return <Middle>{code ? `${frameLine(line).split(" ")[0]} ${code}` : frameLine(line)}</Middle>;
+      },
     },
   ];
 }

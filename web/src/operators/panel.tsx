@@ -2,6 +2,7 @@
 
 import { Nothing, Shown, useJson, useSource } from "../parts/answer";
 import { Button } from "../parts/button";
+import { frameText } from "../parts/source-text";
 import { address, change, route } from "../router";
 import type { Query } from "../source/source";
 import * as units from "../units";
@@ -30,6 +31,7 @@ export function Panel(props: {
   const asked: Query = place ? { ...whole, by: place.by, place: place.value ?? undefined } : whole;
   // An address has an end: what is named by a whole page of text cannot be asked for.
   const askable = name.length + (place?.value?.length ?? 0) <= MOST_ASKED;
+  const code = place?.by === "line" || place?.by === "stack" ? frameText(place.value ?? "") : "";
   const has = (path: string) => askable && source.has(path, asked);
   const about = useJson<Chosen>(has("chosen") ? "chosen" : null, asked);
   const durations = useJson<Durations>(has("histogram") ? "histogram" : null, asked);
@@ -55,6 +57,7 @@ export function Panel(props: {
                   (frame, index) => (
                     <span key={index} class="name">
                       {frame}
+                      {code && index === 0 && <code class="muted"> {code}</code>}
                     </span>
                   ),
                 )}

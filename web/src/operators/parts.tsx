@@ -3,6 +3,7 @@
 import { Button } from "../parts/button";
 import { Middle } from "../parts/middle";
 import { Ranked } from "../parts/ranked";
+import { frameText } from "../parts/source-text";
 import { change, route } from "../router";
 import * as units from "../units";
 import { frameLine, lineName } from "./kinds";
@@ -75,7 +76,7 @@ export function Parts(props: { of: Chosen; to: (part: Part) => string | undefine
           const text = worded(row, key) ?? none;
           const known = row.label !== null && !row.others;
           return {
-            name: known ? <Middle>{text}</Middle> : <i class="muted">{text}</i>,
+            name: known ? <Middle>{coded(text, key, row.label)}</Middle> : <i class="muted">{text}</i>,
             title: `${row.label ?? text}\n${units.count(row.total_ns)} ns${share === null ? "" : `, ${percent} of ${measure}`}`,
             count: row.count ? `${units.count(row.count)} ×` : "",
             time: units.time(row.total_ns),
@@ -87,6 +88,12 @@ export function Parts(props: { of: Chosen; to: (part: Part) => string | undefine
       />
     </>
   );
+}
+
+/** A line with its text, where the trace holds it: the function is in the title. */
+function coded(text: string, part: string, label: string | null): string {
+  const code = part === "line" ? frameText(label ?? "") : "";
+  return code ? `${text.split(" ")[0]} ${code}` : text;
 }
 
 /** What a row is called where it is shown; null for what belongs to nothing. */

@@ -1,6 +1,7 @@
 /** What makes the run slow: each finding with what to change, and links to the spans, operators and lines that show it. */
 
 import { Shown, useJson, useSource } from "../parts/answer";
+import { Excerpt, lineText } from "../parts/source-text";
 import { address } from "../router";
 import * as units from "../units";
 
@@ -89,8 +90,24 @@ function Found(props: { finding: Finding }) {
         </span>
       </p>
       <p class="ov-advice">{finding.advice}</p>
+      <Code finding={finding} />
       <Links finding={finding} />
     </li>
+  );
+}
+
+/** The text of the line, which opens to show those around it. */
+function Code(props: { finding: Finding }) {
+  const { file, line } = props.finding;
+  const text = file === null || line === null ? "" : lineText(file, line);
+  if (!text || file === null || line === null) return null;
+  return (
+    <details class="ov-code">
+      <summary>
+        <code>{text}</code>
+      </summary>
+      <Excerpt file={file} line={line} />
+    </details>
   );
 }
 

@@ -4,6 +4,7 @@ import { allAten, lineName } from "../operators/kinds";
 import { Shown, useColumns } from "../parts/answer";
 import { Middle } from "../parts/middle";
 import { Ranked } from "../parts/ranked";
+import { lineText } from "../parts/source-text";
 import { address } from "../router";
 import type { Columns } from "../source/source";
 import { boxName, plain } from "../timeline/names";
@@ -102,7 +103,7 @@ function rowsOf(table: Columns): Row[] {
 function named(top: keyof typeof TOPS, row: Row, aten: boolean): [string, string] {
   const [name, detail] = [plain(row.name), plain(row.detail)];
   if (top === "kernels") return kernel(boxName("kernel", row.name), detail);
-  if (top === "lines") return [`${fileOf(name)}:${row.key}`, detail];
+  if (top === "lines") return [`${fileOf(name)}:${row.key}`, lineText(row.name, row.key) || detail];
   if (top === "modules") return [name.slice(name.lastIndexOf(".") + 1), detail === name ? "" : detail];
   return [
     lineName(row.kind, row.name, aten),

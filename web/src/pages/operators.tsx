@@ -8,6 +8,7 @@ import { close, Panel } from "../operators/panel";
 import { Nothing, useSource } from "../parts/answer";
 import { Middle } from "../parts/middle";
 import { NoFlops } from "../parts/no-flops";
+import { frameText } from "../parts/source-text";
 import { type ShownColumn, Table } from "../parts/table";
 import { says } from "../parts/table-columns";
 import { change, route } from "../router";
@@ -136,7 +137,10 @@ function Rows(props: { table: Columns; way: string; kinds: readonly string[]; ca
 function placeCell(way: string, place: string | null) {
   if (place === null) return "–";
   if (way === "shape") return place.slice(0, 500);
-  return <Middle>{way === "module" ? plain(place) : frames(place).join(" ← ")}</Middle>;
+  const [first = "", ...others] = way === "module" ? [plain(place)] : frames(place);
+  const code = way === "line" ? frameText(place) : "";
+  // The text says more than the name of the function, which is in the title.
+  return <Middle>{code ? `${first.split(" ")[0]} ${code}` : [first, ...others].join(" ← ")}</Middle>;
 }
 
 function columnsOf(table: Columns, way: string): ShownColumn[] {

@@ -4,6 +4,7 @@ import { useMemo } from "preact/hooks";
 import { Button } from "../parts/button";
 import { Icicle } from "../parts/icicle";
 import { pathTo } from "../parts/icicle-rows";
+import { Excerpt } from "../parts/source-text";
 import { change, route } from "../router";
 import { plain } from "../timeline/names";
 import * as units from "../units";
@@ -78,6 +79,7 @@ export function FlameView(props: { flame: Flame; title: string }) {
                   {frame.line === null ? "" : `:${frame.line}`}
                 </div>
               )}
+              {frame.line !== null && <Excerpt file={frame.file} line={frame.line} />}
               <div>
                 <strong>{shown(flame.total[index])}</strong> · {percent(index)}
                 {!flame.callers && own > 0 && own < (flame.total[index] ?? 0) && ` · ${shown(own)} self`}

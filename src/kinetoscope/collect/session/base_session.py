@@ -44,6 +44,7 @@ from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.ranges import ROUTES, TORCH_RANGES
 from kinetoscope.collect.sources.source import ObserverWindow, SourceWindow
 from kinetoscope.collect.torch_compat.session import TorchSessionApi
+from kinetoscope.tables.host.source_lines import SOURCE_LINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -467,6 +468,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
     with_modules = _Option[bool]()
     python_calls = _Option[bool]()
     module_spans = _Option[bool]()
+    source = _Option[bool]()
     acc_events = _Option[bool]()
     experimental_config = _Option[Any]()
     custom_trace_id_callback = _Option[Callable[[], str] | None]()
@@ -732,6 +734,8 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         info = metadata.flags(options.recorded) | metadata.rank_info() | metadata.described_devices()
         info |= metadata.execution_trace(self._observer.observer)
         info |= noted_settings(options.experimental_config)
+        if not options.source:
+            info |= {SOURCE_LINES: "{}"}
         info |= {"trace_id": json.dumps(trace_id), "cycle": json.dumps({"number": self._cycles.finished})}
         if not isinstance(options.engine, str):
             # An engine that stores its request must not reference itself through it.

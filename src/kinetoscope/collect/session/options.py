@@ -36,7 +36,7 @@ RECORDED = (
     "python_calls",
     "module_spans",
 )
-SWITCHES = (*RECORDED, "acc_events", "align_ranks")
+SWITCHES = (*RECORDED, "acc_events", "align_ranks", "source")
 
 _REPORT = "need the name of a file, None for a name of ours, or False"
 _SOURCE_CALLS = ("open", "start", "stop", "close")
@@ -180,6 +180,7 @@ class RecordingOptions:
         ring_bytes: Upper limit of the recording in bytes, the oldest records being overwritten; None means no limit.
         oom_report: The file of the out-of-memory report; None for a name of ours, False for no report.
         sources: What records in addition to the engine.
+        source: Store the text of hot source lines with the trace.
         align_ranks: Let the ranks of a job meet at the begin and end of each recording.
         on_error: What becomes of an exception in `on_trace_ready` or of the observer.
 
@@ -205,6 +206,7 @@ class RecordingOptions:
     ring_bytes: int | None = None
     oom_report: Path | Literal[False] | None = None
     sources: tuple[Source, ...] = ()
+    source: bool = True
     align_ranks: bool = False
     on_error: OnError = "raise"
 

@@ -206,6 +206,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         oom_report: The file of a text report, with an HTML page next to it, of what held the memory when it runs out. None: a default name; False: no report.
         sources: Additional recorders whose data is added to each trace: `SystemCounters()`, `DataLoading()`, or any object with
             `open`, `start`, `stop` and `close`. If one fails, that is a warning; the program is not affected.
+        source: Store the text of hot source lines in saved traces, each with two lines before and after it.
         align_ranks: Synchronize all ranks of the job right before each recording and at its end, so that `kinetoscope.merge`
             can align their clocks; all ranks must record, and equally often. See `align_clocks`.
         on_error: How to handle an exception in `on_trace_ready`, or of the observer at the end of a recording: `"raise"`
@@ -239,6 +240,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         module_spans: bool = False,
         oom_report: ReportPath = None,
         sources: Iterable[Source] = (),
+        source: bool = True,
         align_ranks: bool = False,
         on_error: OnError = "raise",
     ) -> None:

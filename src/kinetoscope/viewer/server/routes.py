@@ -24,6 +24,7 @@ from kinetoscope.viewer.pages import (
     modules,
     operators,
     overview,
+    source_text,
     stacks,
 )
 from kinetoscope.viewer.server.open_traces import Offer
@@ -187,6 +188,7 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "overview/": overview.part,
     "range": within,
     "search": search.search,
+    "source": source_text.source,
     "span/": span.span,
     "sql": queries.rows,
     "sql/about": queries.about,
