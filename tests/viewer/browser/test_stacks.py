@@ -10,7 +10,7 @@ def test_frames_of_torch_are_hidden_until_asked_for_and_files_have_colors(visit,
         ("/site-packages/torch/nn/modules/module.py", 9, "_call_impl"),
     )
     builder.span("aten::mm", 0, 100, stack=builder.stack(main, torch, ("/code/model.py", 7, "forward")))
-    builder.span("aten::add", 200, 50, stack=builder.stack(main, torch))
+    builder.span("aten::add", 110, 50, stack=builder.stack(main, torch))
     page = visit.open(served.address(builder.build(), "stacks"))
     torch_frames = page.get_by_role("checkbox", name="Hide torch frames")
     assert torch_frames.is_checked()
