@@ -313,10 +313,14 @@ class Loop:
     @cached_property
     def gaps(self) -> list[Gap]:
         """The Python between operators by line, the longest first; what autograd's engine does between its functions is none."""
-        return self.gaps_from(0)
+        return self._gaps(0, by_function=False)
 
-    def gaps_from(self, least_ns: int) -> list[Gap]:
-        """The same, of stretches of at least this length."""
+    def python_functions(self, least_ns: int) -> list[Gap]:
+        """The same by function, each at the line that takes most of it, of stretches of at least a length."""
+        return self._gaps(least_ns, by_function=True)
+
+    def _gaps(self, least_ns: int, *, by_function: bool) -> list[Gap]:
+        """Python between operators, by line or by function."""
         found = gaps(self.trace)
         mine = self._gap_rows(least_ns)
         mine = mine[~found.in_backward[mine]]
@@ -327,14 +331,18 @@ class Loop:
         cells, which = np.unique(found.kind[mine] * steps + step, return_inverse=True)
         in_cell = np.bincount(which.ravel(), weights=length, minlength=len(cells))
         share, cell = found.shares.of_kinds(cells // steps)
-        numbers: dict[Place, int] = {}
         stacks = zip(found.shares.stack.tolist(), found.shares.other.tolist(), strict=True)
-        place_of = np.array(
-            [numbers.setdefault(self._from_to(*pair), len(numbers)) for pair in stacks] or [0]
-        )
+        places = [self._from_to(*pair) for pair in stacks]
+        keys = [(one.file, one.function) if by_function else one for one in places]
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        place_of = np.array([numbers[key] for key in keys] or [0])
         place, each = place_of[share], in_cell[cell] * found.shares.part[share]
         cells, which = np.unique(place * steps + cells[cell] % steps, return_inverse=True)
         of_step = np.bincount(which.ravel(), weights=each, minlength=len(cells))
+        largest = np.zeros(len(numbers), dtype=np.int64)
+        in_share = np.bincount(share, weights=each, minlength=len(place_of))
+        order = np.argsort(in_share, kind="stable")
+        largest[place_of[order]] = order  # the last one counts
         usual = medians(cells // steps, of_step, len(numbers), steps)
         # What shows a place: the operators before the longest gaps in which most ran there.
         main = place_of[found.shares.main[found.kind[mine]]] if len(mine) else mine
@@ -343,10 +351,17 @@ class Loop:
             np.searchsorted(main[order], np.arange(len(numbers)), side=side) for side in ("left", "right")
         )
         made = []
-        for one, number in numbers.items():
+        for number in range(len(numbers)):
             before = found.before[mine[order[first[number] : last[number]][:MOST_ROWS]]]
             rows = tuple(dict.fromkeys(before[before >= 0].tolist()))
-            made.append(Gap(one, int(usual[number] * steps), int(last[number] - first[number]), rows))
+            made.append(
+                Gap(
+                    places[largest[number]],
+                    int(usual[number] * steps),
+                    int(last[number] - first[number]),
+                    rows,
+                )
+            )
         return sorted((gap for gap in made if gap.time_ns or gap.count), key=lambda gap: -gap.time_ns)
 
     def _gap_rows(self, least_ns: int) -> Rows:

@@ -1,6 +1,6 @@
-"""Python code between operators takes the time, at one place of the program.
+"""Python code between operators takes the time, in one function of the program.
 
-Time in which no operator, call of a runtime, or wait is recorded; a place counts when it is more than the dispatch of operators,
+Time in which no operator, call of a runtime, or wait is recorded; a function counts when it is more than the dispatch of operators,
 which takes some 10 microseconds each. Threshold: 10 % of step time, as the host-bound rules of TraceLens and XProf.
 """
 
@@ -16,8 +16,8 @@ LEAST_NS = 200_000
 
 
 def python_bound(loop: Loop) -> Finding | None:
-    """Find the place where most Python runs between operators."""
-    gap = next((gap for gap in loop.gaps_from(LEAST_NS) if gap.place), None)
+    """Find the function in which most Python runs between operators."""
+    gap = next((gap for gap in loop.python_functions(LEAST_NS) if gap.place), None)
     if gap is None or (share := loop.share(gap.time_ns)) < LEAST_PERCENT:
         return None
     return Finding(
