@@ -2,23 +2,71 @@
 
 from __future__ import annotations
 
+import gc
+import io
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch._C._profiler import _ExperimentalConfig
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
+import kinetoscope
+from kinetoscope.trace import Trace
+
 Step = Callable[[int], None]
-PLANTED: dict[str, Callable[[bool], tuple[Step, int]]] = {}
 
 
-def planted(code: str) -> Callable[[Any], Any]:
+@dataclass(frozen=True)
+class Program:
+    """A program with a fault that can be left out.
+
+    Attributes:
+        make: Takes whether the fault is there, and returns what runs a step, and how many steps to record.
+        threads: With how many threads operators compute, with the fault; without it with one.
+        options: Further options of `kinetoscope.profile`.
+    """
+
+    make: Callable[[bool], tuple[Step, int]]
+    threads: int
+    options: dict[str, Any]
+
+    def record(self, fault: bool) -> Trace:
+        """The trace of some steps, after one that warms up."""
+        torch.manual_seed(0)
+        # The objects of the tests would make every collection of garbage take longer than a step.
+        gc.collect()
+        gc.freeze()
+        step, count = self.make(fault)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.threads if fault else 1)
+        try:
+            step(0)
+            schedule = kinetoscope.schedule(wait=0, warmup=1, active=count, repeat=1)
+            activities = [kinetoscope.ProfilerActivity.CPU]
+            with kinetoscope.profile(
+                activities=activities, profile_memory=True, schedule=schedule, **self.options
+            ) as prof:
+                for number in range(count + 1):
+                    step(number)
+                    prof.step()
+            return prof.trace
+        finally:
+            torch.set_num_threads(threads)
+
+
+PLANTED: dict[str, Program] = {}
+
+
+def planted(code: str, *, threads: int = 1, **options: Any) -> Callable[[Any], Any]:
     """Register a program under the code of the finding that must name its fault."""
 
     def register(make: Any) -> Any:
-        PLANTED[f"{code}:{make.__name__}"] = make
+        PLANTED[f"{code}:{make.__name__}"] = Program(make, threads, options)
         return make
 
     return register
@@ -41,7 +89,7 @@ def training(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     batch: Callable[[int], torch.Tensor],
-    more: Callable[[int, torch.Tensor], None] | None = None,
+    more: Callable[[int, torch.Tensor], object] | None = None,
 ) -> Step:
     """A step of training; `more` runs at its end."""
 
@@ -127,7 +175,7 @@ def a_double_loop_in_python(fault: bool) -> tuple[Step, int]:
     model = Net()
     return training(
         model, sgd(model), fixed(), (lambda number, loss: count_pairs(number)) if fault else None
-    ), 12  # type: ignore[arg-type,return-value]
+    ), 12
 
 
 class PerToken(nn.Module):
@@ -302,3 +350,321 @@ def losses_that_keep_their_graph(fault: bool) -> tuple[Step, int]:
             kept.append(model.first(torch.randn(512, 64)))
 
     return training(model, sgd(model), fixed(), more), 14
+
+
+@planted("main-process-loading")
+def a_transform_of_each_sample(fault: bool) -> tuple[Step, int]:
+    model = Net(1024)
+    loader = DataLoader(Slow(False), batch_size=48, collate_fn=collate_slowly if fault else torch.stack)
+    batches = forever(loader)
+    return training(model, sgd(model), lambda number: next(batches)), 6
+
+
+@planted("python-bound")
+def text_is_prepared_in_each_step(fault: bool) -> tuple[Step, int]:
+    model = Net()
+    text = "the quick brown fox jumps over the lazy dog " * 4000
+
+    def count_words(number: int, loss: torch.Tensor) -> None:
+        words: dict[str, int] = {}
+        for word in text.split():
+            words[word] = words.get(word, 0) + 1
+        sorted(text)
+
+    return training(model, sgd(model), fixed(), count_words if fault else None), 10
+
+
+@planted("tiny-operators")
+def a_running_mean_by_hand(fault: bool) -> tuple[Step, int]:
+    model = Net(128)
+
+    def more(number: int, loss: torch.Tensor) -> None:
+        values = loss.detach().expand(400)
+        mean = torch.zeros(())
+        if fault:
+            for at in range(len(values)):
+                mean = mean * 0.9 + values[at] * 0.1
+        else:
+            mean = values.mean()
+
+    return training(model, sgd(model), fixed(), more), 10
+
+
+@planted("scalar-read")
+def a_mask_that_is_asked_for_each_row(fault: bool) -> tuple[Step, int]:
+    model = Net()
+    mask = torch.rand(1500) > 0.5
+
+    def count(number: int, loss: torch.Tensor) -> None:
+        sum(1 for one in mask.unbind() if one) if fault else int(mask.sum())
+
+    return training(model, sgd(model), fixed(), count), 10
+
+
+@planted("single-tensor-optimizer")
+def momentum_for_each_parameter(fault: bool) -> tuple[Step, int]:
+    model = Deep()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, foreach=not fault)
+    return training(model, optimizer, fixed(64)), 10
+
+
+@planted("autograd-in-inference")
+def evaluation_in_batches(fault: bool) -> tuple[Step, int]:
+    model = Deep().eval()
+    x = torch.randn(1536, 64)
+
+    def step(number: int) -> None:
+        with torch.inference_mode(not fault):
+            for part in x.split(768):
+                model(part)
+
+    return step, 5
+
+
+class MaskedAttention(Attention):
+    """The same with a causal mask, and more than one head."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.unflatten(-1, (2, 32)).transpose(1, 2) for part in self.project(x).chunk(3, -1))
+        if not self.by_hand:
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        weights = torch.matmul(q, k.transpose(-2, -1)) / 6.0
+        hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        return torch.matmul(functional.softmax(weights.masked_fill(hidden, float("-inf")), -1), v)
+
+
+@planted("unfused-attention")
+def causal_attention_by_hand(fault: bool) -> tuple[Step, int]:
+    model = MaskedAttention(fault)
+    x = torch.randn(4, 128, 64)
+    return training(model, sgd(model), lambda number: x), 10
+
+
+class Normalized(nn.Module):
+    """Layers with a normalization of the mean of squares after each, by hand or fused."""
+
+    def __init__(self, by_hand: bool, *, center: bool = False) -> None:
+        super().__init__()
+        self.net = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+        self.weight = nn.Parameter(torch.ones(64))
+        self.by_hand, self.center = by_hand, center
+
+    def normalize(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.by_hand:
+            return (
+                functional.layer_norm(x, (64,), self.weight)
+                if self.center
+                else functional.rms_norm(x, (64,), self.weight)
+            )
+        if self.center:
+            x = x - x.mean(-1, keepdim=True)
+            return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-5) * self.weight
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.net:
+            x = self.normalize(layer(x))
+        return x
+
+
+@planted("unfused-normalization")
+def mean_of_squares_by_hand(fault: bool) -> tuple[Step, int]:
+    model = Normalized(fault)
+    return training(model, sgd(model), fixed(1024)), 10
+
+
+@planted("unfused-normalization")
+def layer_norm_by_hand(fault: bool) -> tuple[Step, int]:
+    model = Normalized(fault, center=True)
+    return training(model, sgd(model), fixed(1024)), 10
+
+
+@planted("step-outlier")
+def some_steps_evaluate(fault: bool) -> tuple[Step, int]:
+    model = Net(64)
+    x = torch.randn(64, 64)
+
+    def more(number: int, loss: torch.Tensor) -> None:
+        if fault and number in (5, 10):
+            with torch.no_grad():
+                for _ in range(300):
+                    model(x)
+
+    return training(model, sgd(model), fixed(64), more), 14
+
+
+@planted("first-step")
+def tables_are_made_at_first_use(fault: bool) -> tuple[Step, int]:
+    model = Net()
+    table: list[torch.Tensor] = []
+
+    def more(number: int, loss: torch.Tensor) -> None:
+        if fault and number == 1 and len(table) < 2:
+            table.append(torch.linalg.svdvals(torch.randn(500, 500)))
+            table.append(torch.linalg.svdvals(torch.randn(400, 400)))
+
+    return training(model, sgd(model), fixed(64), more), 12
+
+
+@planted("gc-pause", experimental_config=_ExperimentalConfig(record_python_gc_info=True))
+def garbage_is_collected_in_each_step(fault: bool) -> tuple[Step, int]:
+    model = Net()
+    cache = [[number] for number in range(100_000)]
+
+    def more(number: int, loss: torch.Tensor) -> None:
+        if fault and cache:
+            gc.collect()
+
+    return training(model, sgd(model), fixed(), more), 6
+
+
+@planted("output-in-step")
+def tensors_are_printed(fault: bool) -> tuple[Step, int]:
+    model = Net()
+    return training(
+        model, sgd(model), fixed(), (lambda number, loss: repr(model.first.weight)) if fault else None
+    ), 10
+
+
+@planted("output-in-step", python_calls=True)
+def a_checkpoint_is_saved_in_each_step(fault: bool) -> tuple[Step, int]:
+    model = Net()
+    return training(
+        model,
+        sgd(model),
+        fixed(),
+        (lambda number, loss: torch.save(model.state_dict(), io.BytesIO())) if fault else None,
+    ), 10
+
+
+@planted("memory-peak")
+def distances_of_all_pairs(fault: bool) -> tuple[Step, int]:
+    model = nn.Linear(64, 8)
+    x = torch.randn(2304, 64)
+
+    def step(number: int) -> None:
+        with torch.no_grad():
+            points = model(x)
+            parts = [points] if fault else points.split(64)
+            for part in parts:
+                torch.cdist(part, points).min()
+
+    return step, 6
+
+
+class Checkpointed(nn.Module):
+    """Computes its activations again in backward, or keeps them."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.net = Net()
+        self.again = again
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.net, x, use_reentrant=False) if self.again else self.net(x)
+
+
+@planted("recomputation-cost")
+def every_layer_is_computed_again(fault: bool) -> tuple[Step, int]:
+    model = Checkpointed(fault)
+    return training(model, sgd(model), fixed()), 12
+
+
+@planted("thread-oversubscription", threads=64)
+def more_threads_than_processors(fault: bool) -> tuple[Step, int]:
+    # Small enough that operators of elements use one thread: a machine is not made to crawl.
+    model = Net(96)
+    return training(model, sgd(model), fixed(32)), 8
+
+
+@planted("profiler-cost", python_calls=True)
+def every_call_of_a_small_function_is_recorded(fault: bool) -> tuple[Step, int]:
+    model = Net(512)
+
+    def add(one: int) -> int:
+        return one + 1
+
+    def more(number: int, loss: torch.Tensor) -> None:
+        total = 0
+        for _ in range(20_000 if fault else 20):
+            total = add(total)
+
+    return training(model, sgd(model), fixed(), more), 8
+
+
+def in_two_parts(x: torch.Tensor, weight: torch.Tensor, fault: bool) -> torch.Tensor:
+    y = torch.relu(x @ weight)
+    if fault:
+        torch._dynamo.graph_break()
+    return torch.relu(y @ weight)
+
+
+@planted("graph-breaks")
+def a_break_in_a_compiled_function(fault: bool) -> tuple[Step, int]:
+    compiled = torch.compile(in_two_parts, backend="eager")
+    x, weight = torch.randn(256, 64), torch.randn(64, 64)
+
+    def step(number: int) -> None:
+        with torch.no_grad():
+            compiled(x, weight, fault)
+
+    return step, 8
+
+
+def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return torch.relu(x) * factor
+
+
+@planted("recompiles")
+def a_number_that_changes(fault: bool) -> tuple[Step, int]:
+    torch._dynamo.reset()
+    compiled = torch.compile(scaled, backend="eager", dynamic=False)
+    x = torch.randn(256, 256)
+
+    def step(number: int) -> None:
+        with torch.no_grad():
+            for _ in range(20):
+                compiled(x, 2.0 + (number if fault else 0))
+
+    return step, 6
+
+
+@planted("layout-copy")
+def a_transposed_matrix_in_each_layer(fault: bool) -> tuple[Step, int]:
+    model = nn.Linear(64, 64)
+    x = torch.randn(64, 4096)
+
+    def step(number: int) -> None:
+        with torch.no_grad():
+            for _ in range(4):
+                y = x.t().contiguous() if fault else x.t()
+                model(y)
+
+    return step, 8
+
+
+@planted("dtype-conversion")
+def a_table_in_half_precision(fault: bool) -> tuple[Step, int]:
+    table = torch.randn(4096, 256, dtype=torch.float16 if fault else torch.float32)
+    model = nn.Linear(256, 8)
+
+    def step(number: int) -> None:
+        with torch.no_grad():
+            model(table.float())
+
+    return step, 10
+
+
+@planted("memory-growth")
+def outputs_are_collected(fault: bool) -> tuple[Step, int]:
+    model = Net()
+    x = torch.randn(256, 64)
+    outputs: list[torch.Tensor] = []
+
+    def step(number: int) -> None:
+        with torch.no_grad():
+            y = functional.gelu(model.first(x))
+            if fault:
+                outputs.append(y)
+
+    return step, 12

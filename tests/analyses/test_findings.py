@@ -1,11 +1,9 @@
 import json
 
 import pytest
-import torch
 from click.testing import CliRunner
 from hypothesis import given, settings
 
-import kinetoscope
 from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, lines
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.cli import main
@@ -16,27 +14,8 @@ from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 
 
-def record(program, fault):
-    """The trace of some steps of a planted program, after one that warms up."""
-    torch.manual_seed(0)
-    step, count = PLANTED[program](fault)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        step(0)
-        schedule = kinetoscope.schedule(wait=0, warmup=1, active=count, repeat=1)
-        activities = [kinetoscope.ProfilerActivity.CPU]
-        with kinetoscope.profile(activities=activities, profile_memory=True, schedule=schedule) as prof:
-            for number in range(count + 1):
-                step(number)
-                prof.step()
-        return prof.trace
-    finally:
-        torch.set_num_threads(threads)
-
-
 def codes(program, fault):
-    with record(program, fault) as trace:
+    with PLANTED[program].record(fault) as trace:
         return [one.code for one in examine(trace).findings]
 
 

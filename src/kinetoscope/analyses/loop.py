@@ -12,7 +12,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.model.hierarchy import lies_in
-from kinetoscope.model.kinds import is_operator
+from kinetoscope.model.kinds import is_call, is_operator
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
@@ -165,6 +165,16 @@ class Loop:
         known = [one for one in np.unique(spans["name"][rows]).tolist() if strings[one].startswith(prefix)]
         return rows[np.isin(spans["name"][rows], known)]
 
+    def ranges_and_operators_named(self, *prefixes: str) -> Rows:
+        """Rows of operators and ranges of the host in the steps, on the loop's thread, whose name begins with one of `prefixes`."""
+        spans, strings = self.trace.columns("spans"), self.trace.strings
+        rows = np.flatnonzero(
+            (spans["thread"] == self.thread) & (spans["stream"] < 0) & ~is_call(spans["kind"])
+        )
+        rows = rows[self.in_steps(rows)]
+        known = [one for one in np.unique(spans["name"][rows]).tolist() if strings[one].startswith(prefixes)]
+        return rows[np.isin(spans["name"][rows], known)]
+
     def in_steps(self, rows: Rows) -> NDArray[np.bool_]:
         """Which spans start in a step that counts."""
         return self.step_of(rows) >= 0
@@ -269,7 +279,10 @@ class Loop:
 
     def place_of(self, row: int) -> Place:
         """The user's line that started a span."""
-        stack = int(self.trace.column("spans", "stack")[row])
+        return self.place_of_stack(int(self.trace.column("spans", "stack")[row]))
+
+    def place_of_stack(self, stack: int) -> Place:
+        """The user's innermost line on a stack."""
         return self._place(int(user_stacks(self.trace)[stack])) if stack >= 0 else Place()
 
     def module_of(self, row: int) -> str:

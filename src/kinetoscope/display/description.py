@@ -45,7 +45,7 @@ _DESCRIBED = {
     "deviceProperties", "devices", "distributedInfo", "engine", "float32_matmul_precision", "hip_driver_version",
     "hip_runtime_version", "host", "host_name", "import_folders", "machine", "not_recorded", "parent_process", "process", "process_name",
     "processes", "program", "python_version", "registered_costs", "schemaVersion", "source_lines", "start_monotonic_ns",
-    "start_realtime_ns", "stop_ns", "torch_version", "trace_id", "trainer", *SWITCHES,
+    "start_realtime_ns", "stop_ns", "torch_threads", "torch_version", "trace_id", "trainer", *SWITCHES,
 }  # fmt: skip
 _LONGEST_VALUE = 300
 _MOST_SHOWN = 4
@@ -117,6 +117,9 @@ def environment(trace: TraceData) -> list[Fact]:
         Fact("Trainer", _distinct(one.trainer for one in every)),
         Fact("Engine", _distinct(one.engine for one in every)),
         Fact("Options", ", ".join(word for key, word in SWITCHES.items() if getattr(run, key))),
+        Fact(
+            "Threads", _distinct("" if one.torch_threads is None else str(one.torch_threads) for one in every)
+        ),
         Fact("float32 matmul", _distinct(one.float32_matmul_precision for one in every)),
     ]
     return [fact for fact in facts if fact.text]

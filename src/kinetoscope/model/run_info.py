@@ -79,6 +79,7 @@ class RunInfo:
         host: The name of the machine.
         machine: Its architecture.
         cpu_count: How many processors it has.
+        torch_threads: With how many threads an operator computes, `torch.get_num_threads()`.
         devices: Its processor and devices.
         device_properties: Its devices as Kineto describes them.
         float32_matmul_precision: torch's setting of that name.
@@ -133,6 +134,7 @@ class RunInfo:
     host: str = ""
     machine: str = ""
     cpu_count: int | None = None
+    torch_threads: int | None = None
     devices: tuple[DeviceName, ...] = ()
     device_properties: tuple[DeviceProperties, ...] = ()
     float32_matmul_precision: str = ""
@@ -259,7 +261,7 @@ _TEXTS = (
 )  # fmt: skip
 _NUMBERS = (
     "cpu_count", "cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "process", "parent_process",
-    "recorded_parent",
+    "recorded_parent", "torch_threads",
 )  # fmt: skip
 
 

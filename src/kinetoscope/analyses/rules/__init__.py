@@ -2,10 +2,12 @@
 
 from kinetoscope.analyses.rules.autograd_in_inference import autograd_in_inference
 from kinetoscope.analyses.rules.communication import exposed_communication, poor_overlap, small_collectives
+from kinetoscope.analyses.rules.compiled import graph_breaks, recompiles
 from kinetoscope.analyses.rules.conversions import dtype_conversion, layout_copy
 from kinetoscope.analyses.rules.device_copies import host_device_copies, pageable_copy
 from kinetoscope.analyses.rules.device_idle import device_idle, launch_bound, synchronizing_call
 from kinetoscope.analyses.rules.device_memory import allocator_churn, fragmentation, memory_near_limit
+from kinetoscope.analyses.rules.garbage_collection import gc_pause
 from kinetoscope.analyses.rules.incomplete_trace import incomplete_trace
 from kinetoscope.analyses.rules.input_wait import input_wait
 from kinetoscope.analyses.rules.kernels import (
@@ -22,13 +24,18 @@ from kinetoscope.analyses.rules.matrix_products import (
     tf32_off,
 )
 from kinetoscope.analyses.rules.memory_growth import memory_growth
+from kinetoscope.analyses.rules.memory_peak import memory_peak
+from kinetoscope.analyses.rules.output_in_step import output_in_step
+from kinetoscope.analyses.rules.profiler_cost import profiler_cost
 from kinetoscope.analyses.rules.python_bound import python_bound
 from kinetoscope.analyses.rules.ranks import straggler_rank, unbalanced_ranks
+from kinetoscope.analyses.rules.recomputation_cost import recomputation_cost
 from kinetoscope.analyses.rules.scalar_read import scalar_read
 from kinetoscope.analyses.rules.single_tensor_optimizer import single_tensor_optimizer
-from kinetoscope.analyses.rules.step_outlier import step_outlier
+from kinetoscope.analyses.rules.step_outlier import first_step, step_outlier
+from kinetoscope.analyses.rules.thread_oversubscription import thread_oversubscription
 from kinetoscope.analyses.rules.tiny_operators import tiny_operators
-from kinetoscope.analyses.rules.unfused_attention import unfused_attention
+from kinetoscope.analyses.rules.unfused_layers import unfused_attention, unfused_normalization
 from kinetoscope.analyses.rules.zero_grad_fill import zero_grad_fill
 
 RULES = (
@@ -39,7 +46,10 @@ RULES = (
     dominant_kernel,
     dtype_conversion,
     exposed_communication,
+    first_step,
     fragmentation,
+    gc_pause,
+    graph_breaks,
     host_device_copies,
     incomplete_trace,
     input_wait,
@@ -51,9 +61,14 @@ RULES = (
     memory_bound_elementwise,
     memory_growth,
     memory_near_limit,
+    memory_peak,
+    output_in_step,
     pageable_copy,
     poor_overlap,
+    profiler_cost,
     python_bound,
+    recompiles,
+    recomputation_cost,
     scalar_read,
     single_tensor_optimizer,
     small_collectives,
@@ -63,17 +78,19 @@ RULES = (
     synchronizing_call,
     tensor_cores_unused,
     tf32_off,
+    thread_oversubscription,
     tiny_operators,
     unbalanced_ranks,
     unfused_attention,
+    unfused_normalization,
     zero_grad_fill,
 )
 
 _LOADING = ("input-wait", "main-process-loading")
-_HOST = ("python-bound", "tiny-operators", "scalar-read", "single-tensor-optimizer")
+_HOST = ("output-in-step", "python-bound", "scalar-read", "single-tensor-optimizer", "tiny-operators")
 _KERNELS = (
     "below-roofline", "kernel-variance", "low-occupancy", "matmul-alignment", "memory-bound-elementwise", "small-kernels",
-    "tensor-cores-unused", "tf32-off", "unfused-attention",
+    "tensor-cores-unused", "tf32-off", "unfused-attention", "unfused-normalization",
 )  # fmt: skip
 
 CAUSES: dict[str, tuple[str, ...]] = {
@@ -97,9 +114,14 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "host-device-copies": ("pageable-copy",),
     "launch-bound": _HOST,
     "low-occupancy": ("launch-bound",),
+    "memory-bound-elementwise": ("unfused-attention", "unfused-normalization"),
     "poor-overlap": ("small-collectives", "straggler-rank", "unbalanced-ranks"),
+    "python-bound": ("gc-pause", "output-in-step"),
     "small-kernels": ("launch-bound", "single-tensor-optimizer", "tiny-operators"),
+    "step-outlier": ("first-step", "gc-pause", "output-in-step", "recompiles"),
     "straggler-rank": ("unbalanced-ranks",),
-    "synchronizing-call": ("scalar-read",),
+    "scalar-read": ("output-in-step",),
+    "synchronizing-call": ("output-in-step", "scalar-read"),
+    "tiny-operators": ("output-in-step",),
 }
 """Findings that say with other words what these, which name its cause, say: they are left out where those explain half of their gain."""

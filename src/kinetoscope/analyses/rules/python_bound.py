@@ -9,16 +9,23 @@ from __future__ import annotations
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model.kinds import is_call
 
 LEAST_PERCENT = 10.0
 LEAST_NS = 200_000
 """Shorter stretches are what calling an operator costs."""
+DENSE_NS = 500
+"""Recorded Python calls closer together than this say how long recording them takes, which is `profiler_cost`."""
 
 
 def python_bound(loop: Loop) -> Finding | None:
     """Find the function in which most Python runs between operators."""
     gap = next((gap for gap in loop.python_functions(LEAST_NS) if gap.place), None)
     if gap is None or (share := loop.share(gap.time_ns)) < LEAST_PERCENT:
+        return None
+    spans = loop.trace.columns("spans")
+    calls = int((is_call(spans["kind"]) & (spans["thread"] == loop.thread)).sum())
+    if calls * DENSE_NS > loop.python.total_ns:
         return None
     return Finding(
         "python-bound",

@@ -55,7 +55,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def described_devices() -> dict[str, str]:
-    """The names of the processor and of the devices in use, and how `float32` matrices are multiplied, as JSON texts."""
+    """The names of the processor and of the devices in use, and how torch computes on them, as JSON texts."""
     devices: list[dict[str, object]] = [{"type": "cpu", "index": -1, "name": processor_name()}]
     # A context of the device is not made for this: what has none was not used.
     if torch.cuda.is_initialized():
@@ -63,7 +63,7 @@ def described_devices() -> dict[str, str]:
             {"type": "cuda", "index": index, "name": _cuda_name(index)}
             for index in range(torch.cuda.device_count())
         ]
-    found = {"devices": json.dumps(devices)}
+    found = {"devices": json.dumps(devices), "torch_threads": json.dumps(torch.get_num_threads())}
     try:
         found["float32_matmul_precision"] = json.dumps(torch.get_float32_matmul_precision())
     except RuntimeError:

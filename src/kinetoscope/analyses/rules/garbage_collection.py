@@ -1,0 +1,54 @@
+"""Python collects its garbage in the steps: it stops the program, and every rank at another time.
+
+Source: PyTorch's advice for large jobs (collect at the same step on all ranks). Threshold: 3 % of step time, of all steps together,
+since a full collection comes seldom.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.display.sentence import sentence
+from kinetoscope.model.nesting import GARBAGE_COLLECTION
+
+LEAST_PERCENT = 3.0
+LEAST_PYTHON_PERCENT = 20.0
+LEAST_STRETCH_NS = 1_000_000
+"""Where Python takes less than this, or no stretch of it is as long as a full collection, collections are not what to look for."""
+
+
+def gc_pause(loop: Loop) -> Finding | CannotTell | None:
+    """Find steps that Python's garbage collector stops for a noticeable time."""
+    spans, strings = loop.trace.columns("spans"), loop.trace.strings
+    name = strings.index(GARBAGE_COLLECTION) if GARBAGE_COLLECTION in strings else -1
+    rows = np.flatnonzero((spans["name"] == name) & (spans["thread"] == loop.thread))
+    rows = rows[loop.in_steps(rows)]
+    if len(rows) == 0:
+        records = loop.trace.run_info.record_python_gc_info
+        length = loop.python.end_ns - loop.python.start_ns
+        if records or loop.share(int(length[length >= LEAST_STRETCH_NS].sum())) < LEAST_PYTHON_PERCENT:
+            return None
+        return CannotTell("gc-pause", "experimental_config=_ExperimentalConfig(record_python_gc_info=True)")
+    time_ns = loop.total_ns(rows)
+    share = loop.share(time_ns)
+    if share < LEAST_PERCENT:
+        return None
+    longest = rows[np.argsort(-spans["duration_ns"][rows], kind="stable")]
+    return Finding(
+        "gc-pause",
+        sentence(
+            "Python collects garbage {} times in {} steps: {} of step time, at most {} at once",
+            len(rows),
+            len(loop.start_ns),
+            (share, "%"),
+            (int(spans["duration_ns"][longest[0]]), "ns"),
+        ),
+        "Call gc.freeze() after the model is built, turn automatic collection off with gc.disable(), and collect every N steps, on all "
+        "ranks at the same one.",
+        share,
+        time_ns,
+        loop.place_of(int(longest[0])),
+        spans=tuple(longest[:MOST_ROWS].tolist()),
+    )

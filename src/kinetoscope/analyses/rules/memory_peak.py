@@ -1,0 +1,56 @@
+"""One line holds most of the memory at the peak.
+
+No public threshold: half of the peak, and 16 MiB, of temporaries or activations. Parameters and the state of an optimizer are as
+large as the model; how much lower the peak could be is not known, so no gain is stated.
+"""
+
+from __future__ import annotations
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.loop import Loop, Place
+from kinetoscope.display.sentence import sentence
+from kinetoscope.tables.memory.peak import memory_peak as table_of_owners
+
+LEAST_PERCENT = 50.0
+LEAST_BYTES = 16 << 20
+LOWERED_BY = {
+    "temporary": "Compute it in pieces, in place, or with an operator that does not need it, such as a fused one.",
+    "activation": "Recompute it in backward with torch.utils.checkpoint, compute it in pieces, or use a smaller type.",
+}
+"""What lowers the peak, for each category of blocks that a program can do without."""
+
+
+def memory_peak(loop: Loop) -> Finding | None:
+    """Find the line whose temporaries or activations are most of the memory at the peak."""
+    if len(loop.trace.columns("allocations")) == 0:
+        return None
+    for row in table_of_owners(loop.trace, rows=1).to_pylist():
+        if (
+            row["peak_percent"] < LEAST_PERCENT
+            or row["bytes"] < LEAST_BYTES
+            or row["category"] not in LOWERED_BY
+        ):
+            return None
+        place = _place(row["line"] or "")
+        return Finding(
+            "memory-peak",
+            sentence(
+                f"{row['operator'] or 'One operator'}{f' at {place}' if place else ''} holds {{}} ({{}}) of the memory at the peak: "
+                f"{row['category']}",
+                (row["peak_percent"], "%"),
+                (row["bytes"], "bytes"),
+            ),
+            LOWERED_BY[row["category"]],
+            0.0,
+            None,
+            place,
+            row["module"] or "",
+        )
+    return None
+
+
+def _place(line: str) -> Place:
+    """The place that a text such as `file(line): function` names."""
+    where, _, function = line.partition("): ")
+    file, _, number = where.rpartition("(")
+    return Place(file, int(number), function, int(number)) if number.isdigit() else Place()

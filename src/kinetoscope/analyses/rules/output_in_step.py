@@ -1,0 +1,136 @@
+"""Saving, printing and logging take a noticeable part of the steps.
+
+What belongs to it is found by the files on the Python stack: of operators, of recorded Python calls, and of samples. Threshold: 5 %
+of step time (XProf, for checkpoints and summaries), of all steps together, since most programs do it every N steps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
+from kinetoscope.display.sentence import sentence
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.intervals import Intervals
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LEAST_PERCENT = 5.0
+FILES: dict[str, str] = {
+    "torch/serialization.py": "Saving",
+    "torch/distributed/checkpoint/": "Saving",
+    "safetensors/": "Saving",
+    "torch/_tensor_str.py": "Printing tensors",
+    "logging/__init__.py": "Logging",
+    "torch/utils/tensorboard/": "Logging",
+    "tensorboardX/": "Logging",
+    "wandb/": "Logging",
+    "mlflow/": "Logging",
+    "matplotlib/": "Plotting",
+    "tqdm/": "The progress bar",
+}
+"""Parts of the names of files, and what their code does."""
+CALLS = {"builtins.print": "Printing"}
+"""The same for functions that have no file."""
+
+
+_KINDS = sorted({*FILES.values(), *CALLS.values()})
+
+
+def output_in_step(loop: Loop) -> Finding | None:
+    """Find output that takes a noticeable part of all steps."""
+    spans, of_stack = loop.trace.columns("spans"), np.append(_kinds_of_stacks(loop), -1)
+    rows, kinds = _output_spans(loop, of_stack)
+    seen = _stretches(loop, rows)
+    sampled_ns, sampled = _samples(loop, of_stack)
+    # Samples see all of it; operators and recorded calls see what lies between the first and the last of them.
+    time_ns = max(seen.total_ns, sampled_ns)
+    share = loop.share(time_ns)
+    if share < LEAST_PERCENT:
+        return None
+    if sampled_ns > seen.total_ns:
+        stacks, weight = (loop.trace.column("samples", name)[sampled] for name in ("stack", "period_ns"))
+        most = int(np.argmax(np.bincount(of_stack[stacks], weights=weight)))
+        place = loop.place_of_stack(_around(loop, of_stack, int(stacks[of_stack[stacks] == most][0])))
+    else:
+        most = int(np.argmax(np.bincount(kinds, weights=spans["duration_ns"][rows])))
+        place = _place_of_span(loop, of_stack, int(rows[kinds == most][0]))
+    return Finding(
+        "output-in-step",
+        sentence(f"{_KINDS[most]}{f' at {place}' if place else ''} takes {{}} of step time", (share, "%")),
+        "Do it less often, or on another thread: save copies asynchronously, print every N steps, collect values and log them together.",
+        share,
+        time_ns,
+        place,
+        spans=tuple(rows[np.argsort(-spans["duration_ns"][rows], kind="stable")][:MOST_ROWS].tolist()),
+    )
+
+
+def _output_spans(loop: Loop, of_stack: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The outermost operators and recorded calls of output, and what kind of output each is."""
+    spans = loop.trace.columns("spans")
+    python = spans["kind"] == SpanKind.PYTHON
+    called = np.array([_KINDS.index(CALLS[text]) if text in CALLS else -1 for text in loop.trace.strings])
+    kind = np.maximum(of_stack[spans["own_stack"]], np.where(python, called[spans["name"]], -1))
+    rows = np.flatnonzero((spans["thread"] == loop.thread) & (loop.inside | python) & (kind >= 0))
+    rows = rows[loop.in_steps(rows)]
+    rows = rows[loop.is_outermost(rows)]
+    return rows, np.asarray(kind[rows])
+
+
+def _stretches(loop: Loop, rows: NDArray[np.int64]) -> Intervals:
+    """When some outermost spans ran, with the time between two of them where no other operator ran and no step ended."""
+    spans = loop.trace.columns("spans")
+    start = spans["start_ns"][rows]
+    end = start + spans["duration_ns"][rows]
+    others = np.flatnonzero(loop.outermost & (spans["thread"] == loop.thread))
+    others = np.setdiff1d(others, rows)
+    before = np.searchsorted(spans["start_ns"][others], start)
+    joined = (before[1:] == before[:-1]) & (np.diff(loop.step_of(rows)) == 0)
+    end[:-1] = np.where(joined, start[1:], end[:-1])
+    return Intervals.of(start, end)
+
+
+def _samples(loop: Loop, of_stack: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
+    """How long samples of the loop's thread say that output ran in the steps, and their rows."""
+    samples = loop.trace.columns("samples")
+    rows = np.flatnonzero((samples["thread"] == loop.thread) & (of_stack[samples["stack"]] >= 0))
+    step = np.searchsorted(loop.start_ns, samples["time_ns"][rows], side="right") - 1
+    rows = rows[(step >= 0) & (samples["time_ns"][rows] <= loop.end_ns[step])]
+    return int(samples["period_ns"][rows].sum()), rows
+
+
+def _place_of_span(loop: Loop, of_stack: NDArray[np.int64], row: int) -> Place:
+    """The line of the program that led to a span of output; the stack of a recorded call is its own frame only."""
+    spans = loop.trace.columns("spans")
+    while row >= 0 and spans["kind"][row] == SpanKind.PYTHON and of_stack[spans["own_stack"][row]] >= 0:
+        row = int(spans["caller"][row])
+    return loop.place_of_stack(_around(loop, of_stack, int(spans["own_stack"][row]))) if row >= 0 else Place()
+
+
+def _kinds_of_stacks(loop: Loop) -> NDArray[np.int64]:
+    """For each stack what its output is, by the innermost file of output on it, as a place in `_KINDS`; -1 without."""
+    frames, stacks, strings = loop.trace.columns("frames"), loop.trace.columns("stacks"), loop.trace.strings
+    of_file = {}
+    for file in np.unique(frames["file"]).tolist():
+        path = strings[file].replace("\\\\", "/")
+        of_file[file] = next((_KINDS.index(kind) for part, kind in FILES.items() if part in path), -1)
+    of_frame = np.array([*(of_file[file] for file in frames["file"].tolist()), -1], dtype=np.int64)
+    found, parent = of_frame[stacks["frame"]], np.append(stacks["parent"], -1)
+    above = parent[:-1].astype(np.int64)
+    while (open_ := (found < 0) & (above >= 0)).any():
+        found = np.where(open_, of_frame[np.append(stacks["frame"], -1)[above]], found)
+        above = parent[above].astype(np.int64)
+    return np.asarray(found)
+
+
+def _around(loop: Loop, of_stack: NDArray[np.int64], stack: int) -> int:
+    """The innermost stack around one that is no output."""
+    parent = loop.trace.column("stacks", "parent")
+    while stack >= 0 and of_stack[stack] >= 0:
+        stack = int(parent[stack])
+    return stack

@@ -1,0 +1,48 @@
+"""The profiler itself takes a noticeable part of the step.
+
+Measured where a source records it (torch's collector: buffers that fill up, modules that load), else a lower bound from the number of
+records. Threshold: 5 % (probing).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.display.sentence import sentence
+from kinetoscope.model.kinds import is_call
+from kinetoscope.model.schema import SpanKind
+
+LEAST_PERCENT = 5.0
+LEAST_RECORD_NS = 80
+"""No record costs less: that is a Python call in a loop of nothing else. Most records cost some times as much."""
+
+
+def profiler_cost(loop: Loop) -> Finding | None:
+    """Find steps in which the profiler takes more than it should."""
+    spans = loop.trace.columns("spans")
+    measured = np.flatnonzero((spans["kind"] == SpanKind.OVERHEAD) & (spans["thread"] == loop.thread))
+    measured = measured[loop.in_steps(measured)]
+    recorded = np.flatnonzero((spans["thread"] == loop.thread) & (spans["kind"] != SpanKind.STEP))
+    recorded = recorded[loop.in_steps(recorded)]
+    measured_ns, least_ns = loop.total_ns(measured), LEAST_RECORD_NS * len(recorded)
+    time_ns = max(measured_ns, least_ns)
+    share = loop.share(time_ns)
+    if share < LEAST_PERCENT:
+        return None
+    calls = 2 * int(is_call(spans["kind"][recorded]).sum()) > len(recorded)
+    return Finding(
+        "profiler-cost",
+        sentence(
+            "The profiler takes at least {} of step time: it records {} events a step",
+            (share, "%"),
+            round(loop.per_step(len(recorded))),
+        ),
+        "Record without python_calls=True and module_spans=True: stacks and modules of operators do not need them."
+        if calls
+        else "Record fewer steps, and only what you look at: shapes, memory and stacks each cost time.",
+        share,
+        time_ns,
+        spans=tuple(measured[:MOST_ROWS].tolist()),
+    )

@@ -1,0 +1,40 @@
+"""Activation checkpointing runs the forward pass again, for a noticeable part of the step.
+
+No public threshold: 5 % of step time. Checkpointing every layer costs a forward pass, a third of the arithmetic of a step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.display.sentence import sentence
+
+LEAST_PERCENT = 5.0
+
+
+def recomputation_cost(loop: Loop) -> Finding | None:
+    """Find the time of operators that run again in backward."""
+    rows = np.flatnonzero(loop.inside & (loop.trace.column("spans", "recompute") > 0))
+    rows = rows[loop.is_outermost(rows)]
+    time_ns = loop.cost_ns(rows)
+    share = loop.share(time_ns)
+    if share < LEAST_PERCENT:
+        return None
+    place, _, mine = loop.by_place(rows)[0]
+    return Finding(
+        "recomputation-cost",
+        sentence(
+            f"Activation checkpointing runs {{}} operators a step again{f', most at {place}' if place else ''}: {{}} of step time",
+            max(1, round(loop.per_step(len(rows)))),
+            (share, "%"),
+        ),
+        "Checkpoint fewer layers if memory allows, or only operators that are cheap to run again "
+        "(context_fn=create_selective_checkpoint_contexts).",
+        share,
+        time_ns,
+        place,
+        loop.module_of(int(mine[0])),
+        tuple(mine[:MOST_ROWS].tolist()),
+    )

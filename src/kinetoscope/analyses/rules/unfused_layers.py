@@ -1,0 +1,126 @@
+"""Attention and normalization are computed from several operators, where one fused operator could.
+
+Source: TraceLens (impact of at least 2 % of the time), and torch's documentation of `scaled_dot_product_attention`, `layer_norm` and
+`rms_norm`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.display.sentence import sentence
+from kinetoscope.model.hierarchy import lies_in
+from kinetoscope.model.schema import Phase
+
+LEAST_PERCENT = 2.0
+_PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm", "aten::matmul", "aten::einsum"})
+_SOFTMAX = ("aten::softmax", "aten::_softmax", "aten::_safe_softmax")
+# Between the products stand a scale, a mask, a softmax and a dropout, and little else.
+_NEAR_SOFTMAX = 12
+_ROOTS = ("aten::rsqrt", "aten::sqrt", "aten::std")
+_MEANS = frozenset({"aten::mean", "aten::var", "aten::std", "aten::sum"})
+_SCALES = frozenset({"aten::mul", "aten::div", "aten::mul_", "aten::div_"})
+# A mean, a difference, a square, a mean and an epsilon come before the root, a product and perhaps a weight and a bias after it.
+_NEAR_ROOT = 7
+
+
+def unfused_attention(loop: Loop) -> Finding | None:
+    """Find a softmax with a matrix product before and after it, in one module."""
+    found = [_nearest(one, _PRODUCTS, _PRODUCTS) for one in _around(loop, _SOFTMAX, _NEAR_SOFTMAX)]
+    advice = "Use torch.nn.functional.scaled_dot_product_attention: it does not store the attention matrix."
+    return _by_hand(loop, "unfused-attention", "Attention", found, advice)
+
+
+def unfused_normalization(loop: Loop) -> Finding | None:
+    """Find a square root with a mean before it and a product after it, in one module."""
+    found = [_widest(one, _MEANS, _SCALES) for one in _around(loop, _ROOTS, _NEAR_ROOT)]
+    advice = "Use torch.nn.functional.layer_norm, rms_norm or batch_norm, or compile the module with torch.compile."
+    return _by_hand(loop, "unfused-normalization", "Normalization", found, advice)
+
+
+@dataclass(frozen=True)
+class _Around:
+    """An operator with those around it that the program called in the same module, each as its row and its name in order of time."""
+
+    row: int
+    before: list[tuple[int, str]]
+    after: list[tuple[int, str]]
+
+
+def _around(loop: Loop, names: tuple[str, ...], near: int) -> list[_Around]:
+    """The operators of some names, with up to `near` operators before and after each."""
+    spans, texts = loop.trace.columns("spans"), loop.trace.strings
+    forward = (
+        loop.inside
+        & (spans["phase"] == Phase.FORWARD)
+        & (spans["thread"] == loop.thread)
+        & ~loop.in_optimizer
+    )
+    outer = np.flatnonzero(forward & loop.outermost)
+    chosen = np.intersect1d(loop.rows_named(*names), outer)
+    found = []
+    for row, at in zip(chosen.tolist(), np.searchsorted(outer, chosen).tolist(), strict=True):
+        sides = []
+        for side in (outer[max(0, at - near) : at], outer[at + 1 : at + 1 + near]):
+            here = side[spans["module"][side] == spans["module"][row]].tolist()
+            sides.append([(one, texts[int(spans["name"][one])]) for one in here])
+        found.append(_Around(row, *sides))
+    return found
+
+
+def _nearest(one: _Around, before: frozenset[str], after: frozenset[str]) -> tuple[int, int, int] | None:
+    """The last operator of some names before one, that itself, and the first of others after it; None where one is missing."""
+    first = next((row for row, name in reversed(one.before) if name in before), None)
+    last = next((row for row, name in one.after if name in after), None)
+    return None if first is None or last is None else (first, one.row, last)
+
+
+def _widest(one: _Around, before: frozenset[str], after: frozenset[str]) -> tuple[int, int, int] | None:
+    """The same with the first operator before, and the last after it."""
+    first = next((row for row, name in one.before if name in before), None)
+    last = next((row for row, name in reversed(one.after) if name in after), None)
+    return None if first is None or last is None else (first, one.row, last)
+
+
+def _by_hand(
+    loop: Loop, code: str, what: str, layers: list[tuple[int, int, int] | None], advice: str
+) -> Finding | None:
+    """A finding about layers, each the rows of its first operator, of the one in its middle, and of its last."""
+    found = [one for one in layers if one is not None]
+    if not found:
+        return None
+    spans = loop.trace.columns("spans")
+    outer = np.flatnonzero(loop.outermost & (spans["thread"] == loop.thread))
+    parts = [
+        outer[np.searchsorted(outer, first) : np.searchsorted(outer, last) + 1] for first, _, last in found
+    ]
+    forward = np.unique(np.concatenate(parts))
+    # Backward computes each of these operators again, at least.
+    back = np.flatnonzero(
+        np.isin(spans["forward"], np.flatnonzero(lies_in(loop.trace, forward))) & loop.inside
+    )
+    time_ns = loop.cost_ns(forward) + loop.cost_ns(back[loop.is_outermost(back)])
+    share = loop.share(time_ns)
+    if share < LEAST_PERCENT:
+        return None
+    row = found[0][1]
+    place, module = loop.place_of(row), loop.module_of(row)
+    where = f" in {module}" if module else f" at {place}" if place else ""
+    return Finding(
+        code,
+        sentence(
+            f"{what} by hand{where} ({{}} a step) takes {{}} of step time",
+            max(1, round(loop.per_step(len(found)))),
+            (share, "%"),
+        ),
+        advice,
+        share,
+        time_ns,
+        place,
+        module,
+        tuple(middle for _, middle, _ in found[:MOST_ROWS]),
+    )
