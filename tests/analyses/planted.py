@@ -402,10 +402,10 @@ def a_mask_that_is_asked_for_each_row(fault: bool) -> tuple[Step, int]:
 
 
 @planted("single-tensor-optimizer")
-def momentum_for_each_parameter(fault: bool) -> tuple[Step, int]:
+def squares_for_each_parameter(fault: bool) -> tuple[Step, int]:
     model = Deep()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, foreach=not fault)
-    return training(model, optimizer, fixed(64)), 10
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=0.001, momentum=0.9, foreach=not fault)
+    return training(model, optimizer, fixed(512)), 8
 
 
 @planted("autograd-in-inference")
@@ -482,13 +482,13 @@ def layer_norm_by_hand(fault: bool) -> tuple[Step, int]:
 @planted("step-outlier")
 def some_steps_evaluate(fault: bool) -> tuple[Step, int]:
     model = Net(64)
-    x = torch.randn(64, 64)
+    x = torch.randn(1024, 64)
 
     def more(number: int, loss: torch.Tensor) -> None:
         if fault and number in (5, 10):
             with torch.no_grad():
-                for _ in range(300):
-                    model(x)
+                for _ in range(20):
+                    model.second(model.first(x))
 
     return training(model, sgd(model), fixed(64), more), 14
 

@@ -14,7 +14,7 @@ from kinetoscope.model.kinds import is_call
 LEAST_PERCENT = 10.0
 LEAST_NS = 200_000
 """Shorter stretches are what calling an operator costs."""
-DENSE_NS = 500
+DENSE_NS = 1_000
 """Recorded Python calls closer together than this say how long recording them takes, which is `profiler_cost`."""
 
 
