@@ -36,7 +36,8 @@ def first_step(loop: Loop) -> Finding | None:
     share = loop.share(excess_ns)
     if duration[0] < FIRST_TIMES_MEDIAN * median or share < LEAST_FIRST_PERCENT:
         return None
-    cause, place, rows = _cause(loop, 0, excess_ns)
+    number = int(loop.trace.column("steps", "number")[loop.steps[0]])
+    cause, place, rows = _cause(loop, number, excess_ns)
     if not cause:
         return None
     return Finding(
