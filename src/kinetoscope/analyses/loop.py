@@ -337,6 +337,8 @@ class Loop:
         found = gaps(self.trace)
         mine = self._gap_rows(least_ns)
         mine = mine[~found.in_backward[mine]]
+        if len(mine) == 0:
+            return []
         length = self.python.within(found.start_ns[mine], found.end_ns[mine])
         step = np.searchsorted(self.start_ns, found.start_ns[mine], side="right") - 1
         steps = len(self.start_ns)
@@ -348,7 +350,7 @@ class Loop:
         places = [self._from_to(*pair) for pair in stacks]
         keys = [(one.file, one.function) if by_function else one for one in places]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        place_of = np.array([numbers[key] for key in keys] or [0])
+        place_of = np.array([numbers[key] for key in keys])
         place, each = place_of[share], in_cell[cell] * found.shares.part[share]
         cells, which = np.unique(place * steps + cells[cell] % steps, return_inverse=True)
         of_step = np.bincount(which.ravel(), weights=each, minlength=len(cells))
@@ -358,7 +360,7 @@ class Loop:
         largest[place_of[order]] = order  # the last one counts
         usual = medians(cells // steps, of_step, len(numbers), steps)
         # What shows a place: the operators before the longest gaps in which most ran there.
-        main = place_of[found.shares.main[found.kind[mine]]] if len(mine) else mine
+        main = place_of[found.shares.main[found.kind[mine]]]
         order = np.lexsort((-length, main))
         first, last = (
             np.searchsorted(main[order], np.arange(len(numbers)), side=side) for side in ("left", "right")
