@@ -12,6 +12,7 @@ import * as units from "../units";
 import { BarTip } from "./bar-tip";
 import type { Overview } from "./facts";
 import { StepChart } from "./step-chart";
+import { StepDifference } from "./step-difference";
 import { StepRows } from "./step-rows";
 import {
   type Bar,
@@ -65,6 +66,9 @@ function Steps(props: { table: Columns; names: Readonly<Record<string, string>> 
   const noSteps = shown.every((step) => step.number === null);
   const first = shown.find((step) => step.startUp);
   const sorted = rising(times);
+  const wantedStep = route.value.query["step"];
+  const compare =
+    wantedStep === undefined ? undefined : shown.find((step) => String(step.number) === wantedStep);
   return (
     <>
       <header class="head-line">
@@ -108,6 +112,7 @@ function Steps(props: { table: Columns; names: Readonly<Record<string, string>> 
         )}
       </ul>
       {asTable ? <AsTable table={table} /> : <Plot steps={shown} times={times} />}
+      {compare && <StepDifference step={compare} others={times.length - 1} />}
       <p class="muted small">
         {first &&
           `Step ${first.number} (${units.time(first.duration)}) includes what ran before the training loop; it is excluded from these numbers. `}

@@ -2,7 +2,7 @@
 
 import { useMemo, useState } from "preact/hooks";
 import { rem, useWidth } from "../parts/lengths";
-import { go } from "../router";
+import { change, go } from "../router";
 import * as units from "../units";
 import { sentence } from "./bar-tip";
 import {
@@ -61,7 +61,9 @@ export function StepChart(props: {
     props.onPoint(index === null ? null : (bars[index] ?? null), event);
   };
   const open = (bar: Bar | undefined) => {
-    if (bar) go("timeline", { start: String(bar.start), end: String(bar.end) });
+    const [only, ...others] = bar?.steps ?? [];
+    if (only && only.number !== null && !others.length) change({ step: String(only.number) });
+    else if (bar) go("timeline", { start: String(bar.start), end: String(bar.end) });
   };
   const onKey = (event: KeyboardEvent) => {
     const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -1e9, End: 1e9 }[event.key];
@@ -80,7 +82,7 @@ export function StepChart(props: {
       ref={element}
       style={{ height: `${HEIGHT * scale}px` }}
       role="slider"
-      aria-label="Steps. Arrows choose one, Enter shows it on the timeline."
+      aria-label="Steps. Arrows choose one, Enter compares it with the others."
       aria-valuemin={0}
       aria-valuemax={bars.length - 1}
       aria-valuenow={chosen ?? 0}

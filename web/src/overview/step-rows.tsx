@@ -1,7 +1,7 @@
 /** A few steps, each as a row with a bar. */
 
 import { useWidth } from "../parts/lengths";
-import { address } from "../router";
+import { address, route } from "../router";
 import * as units from "../units";
 import { partsOf, sentence } from "./bar-tip";
 import { type Bar, barOf, barTitle, placeTitle, rowsTop, type Step } from "./steps";
@@ -27,8 +27,8 @@ export function StepRows(props: {
         return (
           <li key={index}>
             <a
-              href={address("timeline", { start: String(bar.start), end: String(bar.end) })}
-              aria-label={`${title}: ${sentence(bar)} Show it on the timeline.`}
+              href={leadsTo(bar)}
+              aria-label={`${title}: ${sentence(bar)}`}
               onMouseMove={(event) => props.onPoint(bar, event)}
               onMouseLeave={() => props.onPoint(null)}
             >
@@ -41,6 +41,14 @@ export function StepRows(props: {
       })}
     </ol>
   );
+}
+
+/** A step is compared with the others; what is no step is shown on the timeline. */
+function leadsTo(bar: Bar): string {
+  const number = bar.steps[0]?.number ?? null;
+  return number === null
+    ? address("timeline", { start: String(bar.start), end: String(bar.end) })
+    : address("overview", { ...route.value.query, step: String(number) });
 }
 
 /** The parts of a step one behind the other, up to where the axis ends. */

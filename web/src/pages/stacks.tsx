@@ -31,7 +31,11 @@ interface Choices {
 }
 
 const MEASURES: Readonly<Record<string, { title: string; none: string; of: string }>> = {
-  cpu: { title: "CPU time", none: "No operators have a stack.", of: "operator and range time" },
+  cpu: {
+    title: "Host time",
+    none: "No operators have a stack.",
+    of: "the time of operators, ranges and the Python between them",
+  },
   device: {
     title: "Device time",
     none: "No device work has a stack: record a device with with_stack=True.",

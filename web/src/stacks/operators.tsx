@@ -79,6 +79,8 @@ function Inside(props: { flame: Flame; table: Columns; node: number; title: stri
           cell: (row) => {
             const name = names[row] ?? "";
             if (!name) return <span class="muted">outside operators</span>;
+            // Python between operators, and what blocked the thread, are no spans.
+            if (!kinds[row]) return <span class="muted">{name}</span>;
             return <OperatorLink name={name} kind={kinds[row] ?? ""} />;
           },
         },

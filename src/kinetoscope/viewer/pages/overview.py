@@ -382,6 +382,7 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
     ("overview/memory", {}),
     ("table/breakdown", {}),
     ("table/devices", {}),
+    ("table/step_difference", {}),
     ("health", {}),
     *((f"top/{name}", {"time": time}) for name in ("ops", "modules", "lines") for time in ("host", "device")),
     ("top/kernels", {}),

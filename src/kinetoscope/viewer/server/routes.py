@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
@@ -151,8 +151,11 @@ def table(trace: Trace, query: Query, name: str) -> Limited:
     Raises:
         ArgumentError: No such table, or an option that it does not have.
     """
+    options: dict[str, Any] = dict(query)
+    if query.get("step", "").isdecimal():
+        options["step"] = int(query["step"])
     try:
-        found = trace.table(name, **query)
+        found = trace.table(name, **options)
     except TypeError as error:
         raise ArgumentError(f"the table {name!r} has no such options: {', '.join(query)}") from error
     return Limited(found.slice(0, MOST_ROWS), found.num_rows)
