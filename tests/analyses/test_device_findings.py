@@ -266,3 +266,8 @@ def test_products_beside_tensor_cores_are_what_a_sweep_finds():
         if any(first <= begun <= last for first, last in by_thread.get(call["tid"], [])):
             each[step] += end - start
     assert found["tensor-cores-unused"].share_percent == pytest.approx(plain.share(each), rel=0.01)
+
+
+@needs_shared_traces
+def test_a_block_of_16_mib_is_not_the_peak_of_a_device_that_holds_178_gib():
+    assert real("vllm_graph_capture_stack")[1] == ["profiler-cost"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import Loop, Place
 from kinetoscope.display.sentence import sentence
+from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.memory.peak import memory_peak as table_of_owners
 
 LEAST_PERCENT = 50.0
@@ -24,12 +25,11 @@ def memory_peak(loop: Loop) -> Finding | None:
     """Find the line whose temporaries or activations are most of the memory at the peak."""
     if len(loop.trace.columns("allocations")) == 0:
         return None
+    # What the allocator counts includes what was allocated before the recording.
+    whole = {peak.device: peak.bytes for peak in device_peaks(loop.trace)}
     for row in table_of_owners(loop.trace, rows=1).to_pylist():
-        if (
-            row["peak_percent"] < LEAST_PERCENT
-            or row["bytes"] < LEAST_BYTES
-            or row["category"] not in LOWERED_BY
-        ):
+        percent = 100.0 * row["bytes"] / whole[row["device"]]
+        if percent < LEAST_PERCENT or row["bytes"] < LEAST_BYTES or row["category"] not in LOWERED_BY:
             return None
         place = _place(row["line"] or "")
         return Finding(
@@ -37,7 +37,7 @@ def memory_peak(loop: Loop) -> Finding | None:
             sentence(
                 f"{row['operator'] or 'One operator'}{f' at {place}' if place else ''} holds {{}} ({{}}) of the memory at the peak: "
                 f"{row['category']}",
-                (row["peak_percent"], "%"),
+                (percent, "%"),
                 (row["bytes"], "bytes"),
             ),
             LOWERED_BY[row["category"]],
