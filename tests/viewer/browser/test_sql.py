@@ -30,6 +30,23 @@ def test_a_query_is_asked_and_its_rows_lead_to_the_timeline(visit, served):
     page.wait_for_function("() => document.querySelector('textarea')?.value.startsWith('select id')")
 
 
+def test_it_opens_with_a_query_that_has_run_and_completes_words(visit, served):
+    page = visit.open(served.address(trace(), "sql"))
+    page.locator(".table .body .row", has_text="aten::mm").wait_for()
+    field = page.get_by_label("Query")
+    assert field.input_value().startswith("select name, kind")
+    assert page.locator(".sql-editor .sql-keyword").first.inner_text() == "select"
+    field.fill("")
+    page.keyboard.type("select dur")
+    page.get_by_role("option", name="duration_ns").wait_for()
+    page.keyboard.press("Tab")
+    page.keyboard.type(" from spa")
+    page.keyboard.press("Enter")
+    assert field.input_value() == "select duration_ns from spans"
+    page.keyboard.press("Control+Enter")
+    page.get_by_text("2 rows in").wait_for()
+
+
 def test_what_duckdb_refuses_is_said_and_costs_nothing(visit, served):
     page = visit.open(served.address(trace(), "sql", q="select * from '/etc/passwd'"))
     said = page.get_by_role("alert")

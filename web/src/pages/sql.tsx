@@ -5,6 +5,7 @@ import { Nothing, Problem, Shown, useColumns, useJson, useSource } from "../part
 import { Table } from "../parts/table";
 import { change, go, route } from "../router";
 import type { Columns } from "../source/source";
+import { Editor } from "../sql/editor";
 import { type About, TableList } from "../sql/table-list";
 import * as units from "../units";
 import "../sql/sql.css";
@@ -21,6 +22,11 @@ function Asking(props: { about: About }) {
   const [draft, setDraft] = useState(asked);
   const [again, setAgain] = useState(0);
   const field = useRef<HTMLTextAreaElement>(null);
+  // The page opens with the first example, which is run.
+  const [first] = about.examples;
+  useEffect(() => {
+    if (!asked && first && !about.problem) change({ q: first.query }, true);
+  }, []);
   // Back and forward bring their queries with them.
   useEffect(() => {
     if (asked) setDraft(asked);
@@ -68,22 +74,12 @@ function Asking(props: { about: About }) {
               run();
             }}
           >
-            <textarea
-              ref={field}
-              class="mono"
-              aria-label="Query"
-              rows={7}
-              spellcheck={false}
-              autocomplete="off"
-              placeholder="select name, sum(self_ns) as self_ns from spans group by name order by self_ns desc"
+            <Editor
+              field={field}
               value={draft}
-              onInput={(event) => setDraft(event.currentTarget.value)}
-              onKeyDown={(event) => {
-                if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-                  event.preventDefault();
-                  run();
-                }
-              }}
+              tables={about.tables}
+              onInput={setDraft}
+              onRun={() => run()}
             />
             <div class="sql-tools">
               <button type="submit" class="main" disabled={Boolean(about.problem) || !draft.trim()}>
