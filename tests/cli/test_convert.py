@@ -50,7 +50,7 @@ def kernels(trace):
     return [row for row in trace.table("spans").to_pylist() if row["name"] == "gemm"]
 
 
-@pytest.mark.parametrize("suffix", [*WHOLE_TRACE, *ONE_TABLE])
+@pytest.mark.parametrize("suffix", [*WHOLE_TRACE, *ONE_TABLE, ".memory.html"])
 def test_every_format_is_written(call, path, tmp_path, suffix):
     output = tmp_path / f"other{suffix}"
     shown = call("convert", path, output)

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 import kinetoscope
-from kinetoscope.collect.session.base_session import _device, _wanted_bytes, is_out_of_memory
+from kinetoscope.collect.session.base_session import _device, _requested_bytes, is_out_of_memory
 from tests.support.recorded import CPU, profile
+from tests.support.report_vectors import parts_of
 
 
 class Greedy(nn.Module):
@@ -59,9 +60,10 @@ def test_the_report_tells_what_was_asked_for_where_and_who_held_the_rest(here):
     assert re.search(r"module +Greedy\n", text)
     assert re.search(r"39\.5 KiB .*parameter +first ", text)
     assert re.search(r" 25 KiB .*activation +first, aten::addmm, .*forward", text)
-    page = (here / "report.memory.html").read_text(encoding="utf-8")
-    assert "requested    4 PiB" in page
-    assert "<svg" in page
+    directory, _ = parts_of((here / "report.memory.html").read_text(encoding="utf-8"))
+    assert "\nrequested    4 PiB\n" in directory["notice"]
+    assert directory["start"] == "#/memory?device=cpu"
+    assert "memory/live?by=all&device=cpu" in directory["parts"]
     (note,) = raised.value.__notes__
     assert str(here / "report.txt") in note
 
@@ -182,9 +184,9 @@ def test_a_folder_is_no_place(here):
 
 
 def test_what_messages_tell():
-    assert _wanted_bytes("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 1 has") == 20 << 30
-    assert _wanted_bytes("you tried to allocate 1024 bytes. Error code 12") == 1024
-    assert _wanted_bytes("no more") is None
+    assert _requested_bytes("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 1 has") == 20 << 30
+    assert _requested_bytes("you tried to allocate 1024 bytes. Error code 12") == 1024
+    assert _requested_bytes("no more") is None
     assert (
         _device(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB. GPU 1 has"))
         == "cuda:1"

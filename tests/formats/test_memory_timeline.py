@@ -1,15 +1,13 @@
-"""Memory over time as files: the JSON forms are torch's, the page is whole."""
+"""Memory over time as files, in torch's JSON forms."""
 
 import gzip
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 
 import kinetoscope
-from kinetoscope.formats.memory_timeline.write import write_memory_timeline
-from tests.support.hostile import HOSTILE_NAMES
+from kinetoscope.formats.memory_timeline import write_memory_timeline
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 
 
@@ -90,7 +88,7 @@ def test_an_unknown_suffix_is_refused_with_the_known_ones(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["m.html", "m.json", "m.raw.json.gz"])
+@pytest.mark.parametrize("name", ["m.json", "m.raw.json.gz"])
 def test_without_memory_the_missing_flag_is_named(tmp_path, name):
     trace = TraceBuilder().span("aten::add", 0, 5).build()
     with pytest.raises(kinetoscope.StateError, match="profile_memory=True"):
@@ -102,97 +100,9 @@ def test_a_recording_in_which_nothing_was_allocated_is_an_empty_timeline(tmp_pat
     builder = TraceBuilder().know("profile_memory", True).span("aten::add", 0, 5)
     assert written(tmp_path, "memory.json", builder) == [[], []]
     assert written(tmp_path, "raw.json.gz", builder) == []
-    write_memory_timeline(builder.build(), tmp_path / "memory.html")
-    assert "No memory of this device" in (tmp_path / "memory.html").read_text(encoding="utf-8")
 
 
-class Page(HTMLParser):
-    """Collects a page's elements and texts, and sees that each element is closed."""
-
-    VOID = frozenset({"meta", "br", "line", "circle", "path"})
-
-    def __init__(self, text):
-        super().__init__()
-        self.elements, self.texts, self.open = [], [], []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
-
-
-def page_of(tmp_path, builder):
-    path = tmp_path / "memory.html"
-    write_memory_timeline(builder.build(), path)
-    return Page(path.read_text(encoding="utf-8"))
-
-
-def test_the_page_shows_the_peak_its_holders_and_a_picture(tmp_path):
-    page = page_of(tmp_path, program())
-    assert page.open == []
-    text = " ".join(page.texts)
-    for shown in (
-        "Memory of cpu",
-        "1.40 KiB",
-        "peak 1.40 KiB",
-        "1000 B",
-        "aten::linear",
-        "net.py(9): Net.forward",
-        "69.9 %",
-    ):
-        assert shown in text, shown
-    paths = [attributes for tag, attributes in page.elements if tag == "path"]
-    assert len(paths) == 3  # parameter, activation, temporary
-
-
-def test_the_page_loads_nothing(tmp_path):
-    page = page_of(tmp_path, program())
-    loading = [tag for tag, attributes in page.elements if {"src", "href"} & set(attributes)]
-    assert loading == []
-    assert not re.search(r"https?://", " ".join(page.texts))
-
-
-def test_names_of_the_program_cannot_become_part_of_the_page(tmp_path):
-    hostile = "</script><script>alert(1)</script><img src=x>\"'&"
-    builder = program().know("command_line", [hostile])
-    layer = builder.module(hostile)
-    stack = builder.stack((hostile, 1, hostile))
-    builder.span(f"x::{hostile}", 20_000, 1000, module=layer, stack=stack)
-    builder.allocate(20_500, 0x90, 10**6, stack=stack)
-    page = page_of(tmp_path, builder)
-    assert page.open == []
-    tags = {tag for tag, _ in page.elements}
-    assert "img" not in tags
-    assert "script" not in tags
-
-
-def test_a_picture_of_many_events_keeps_the_peak(tmp_path):
-    builder = TraceBuilder().know("profile_memory", True)
-    for number in range(20_000):
-        builder.allocate(
-            2 * number * 1000, 0x10 + number % 7 * 16, 100 + (777_777 if number == 12_345 else 0)
-        )
-        builder.free((2 * number + 1) * 1000, 0x10 + number % 7 * 16)
-    path = tmp_path / "memory.html"
-    write_memory_timeline(builder.build(), path)
-    # 777,877 bytes.
-    assert "peak 760 KiB" in " ".join(Page(path.read_text("utf-8")).texts)
-    assert path.stat().st_size < 400_000
-
-
-@pytest.mark.parametrize("name", ["run.memory.html", "run.memory.json", "run.memory.json.gz", "run.memory.raw.json.gz"])  # fmt: skip
+@pytest.mark.parametrize("name", ["run.memory.json", "run.memory.json.gz", "run.memory.raw.json.gz"])
 def test_a_trace_saves_itself_as_a_memory_timeline(tmp_path, name):
     trace = program().build()
     trace.save(tmp_path / name)
@@ -200,19 +110,7 @@ def test_a_trace_saves_itself_as_a_memory_timeline(tmp_path, name):
     assert (tmp_path / name).read_bytes() == (tmp_path / f"other.{name}").read_bytes()
 
 
-@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=range(len(HOSTILE_NAMES)))
-def test_any_name_stays_a_text(tmp_path, name):
-    builder = program().know("command_line", [name, 7])
-    layer = builder.module(name)
-    stack = builder.stack((name, 1, name))
-    builder.span(name, 20_000, 1000, module=layer, stack=stack)
-    builder.allocate(20_500, 0x90, 10**6, stack=stack)
-    page = page_of(tmp_path, builder)
-    assert page.open == []
-    assert sum(tag == "b" for tag, _ in page.elements) == 4
-    assert "activation" in " ".join(page.texts)
-
-
-@pytest.mark.parametrize("command_line", [None, 3, "text", {"a": 1}])
-def test_a_command_line_that_is_none_is_no_fault(tmp_path, command_line):
-    assert page_of(tmp_path, program().know("command_line", command_line)).open == []
+def test_a_page_is_not_a_format_of_traces(tmp_path):
+    with pytest.raises(kinetoscope.ArgumentError, match=r"kinetoscope\.report\(\) writes pages"):
+        program().build().save(tmp_path / "run.memory.html")
+    assert list(tmp_path.iterdir()) == []

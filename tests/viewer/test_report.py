@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
-from kinetoscope.viewer.report import report, report_page, requests_of, spelled
+from kinetoscope.viewer.report import report, report_page, requests_of, spelled, write_memory_page
 from kinetoscope.viewer.server.routes import ROUTES, answer, encoded, page_text
 from tests.support.report_vectors import MOST_CUT, PATH, everything, parts_of, vectors
 from tests.support.trace_builder import TraceBuilder
@@ -150,3 +150,43 @@ def test_a_report_may_have_some_pages_only(trace, tmp_path):
         with pytest.raises(kinetoscope.ArgumentError, match="choose one or more of overview, timeline"):
             report(trace, tmp_path / "other.html", pages=pages)
     assert not (tmp_path / "other.html").exists()
+
+
+def memories():
+    """Memory of three devices: most on the second."""
+    builder = TraceBuilder().know("profile_memory", True).span("aten::empty", 0, 100)
+    for device, size in (((0, 0), 400), ((1, 0), 9000), ((1, 1), 500)):
+        builder.allocate(10, 0x10, size, device=device)
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("device", "key"),
+    [(None, "cuda%3A0"), ("cpu", "cpu"), ("cuda", "cuda%3A0"), ("cuda:1", "cuda%3A1")],
+)
+def test_a_memory_page_shows_one_device_at_first(tmp_path, device, key):
+    write_memory_page(memories(), tmp_path / "m.html", device)
+    directory, _ = parts_of((tmp_path / "m.html").read_text(encoding="utf-8"))
+    assert (directory["start"], directory["notice"]) == (f"#/memory?device={key}", "")
+    assert {key.partition("/")[0].partition("?")[0] for key in directory["parts"]} == {"empty", "memory"}
+
+
+def test_a_notice_cannot_become_part_of_the_page(tmp_path):
+    hostile = "</script><script>alert(1)</script>\ud800"
+    write_memory_page(memories(), tmp_path / "m.html", notice=hostile)
+    text = (tmp_path / "m.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in text
+    assert parts_of(text)[0]["notice"].startswith("</script><script>alert(1)</script>")
+
+
+def test_a_memory_page_of_nothing_is_a_page(tmp_path):
+    write_memory_page(TraceBuilder().know("profile_memory", True).build(), tmp_path / "m.html")
+    assert parts_of((tmp_path / "m.html").read_text(encoding="utf-8"))[0]["start"] == ""
+
+
+def test_a_memory_page_needs_memory_and_a_device_that_has_some(trace, tmp_path):
+    with pytest.raises(kinetoscope.StateError, match="profile_memory=True"):
+        write_memory_page(TraceBuilder().span("aten::add", 0, 5).build(), tmp_path / "m.html")
+    with pytest.raises(kinetoscope.ArgumentError, match=r"device='xpu'.*cpu, cuda:0, cuda:1"):
+        write_memory_page(memories(), tmp_path / "m.html", "xpu")
+    assert list(tmp_path.iterdir()) == []

@@ -36,6 +36,8 @@ export function App(props: {
   empty: string;
   /** True while the server does not answer. */
   gone?: boolean;
+  /** A text above all pages. */
+  notice?: string;
 }) {
   const { offered, chosen } = props;
   const { part } = route.value.query;
@@ -90,6 +92,7 @@ export function App(props: {
           </div>
         </aside>
         <main class={page?.full ? "page full" : "page"} key={`${chosen}:${version.value === -1}`}>
+          {props.notice && <pre class="notice">{props.notice}</pre>}
           {problem && !readable ? (
             <Problem>{problem}</Problem>
           ) : page ? (

@@ -11,10 +11,13 @@ const LOOK_AGAIN_MS = 2000;
 const root = document.getElementById("app") as HTMLElement;
 
 async function start(): Promise<void> {
-  const report = reportInPage();
-  if (report) {
+  const found = reportInPage();
+  if (found) {
+    const { source, report } = found;
+    if (report.start && !location.hash) location.replace(report.start);
     const offered = [{ name: report.name, live: false }];
-    render(<App offered={offered} chosen={0} source={report.source} empty="The report is empty." />, root);
+    const empty = "The report is empty.";
+    render(<App offered={offered} chosen={0} source={source} empty={empty} notice={report.notice} />, root);
     return;
   }
   const [first, options] = await Promise.all([asked<Offered[]>("api/traces"), asked<Options>("api/options")]);

@@ -57,6 +57,9 @@ def command(
     .ktrace                          Kinetoscope's own format: small and complete
     .json .json.gz .json.zst         Perfetto, chrome://tracing, and tools that read Kineto traces
     .perfetto-trace .pftrace (.gz)   Perfetto; smaller and faster to load
+    .memory.json (.gz)               memory by category over time, as torch writes it
+    .memory.raw.json.gz              each allocation and free, as torch writes it
+    .memory.html                     the memory page of the viewer
     .speedscope.json (.gz)           speedscope
     .collapsed .folded               flame graphs of Python stacks
     .parquet .arrow .feather         one table, for pandas, polars, DuckDB and others
@@ -66,10 +69,12 @@ def command(
     """  # noqa: D301  (click takes the character itself)
     from kinetoscope.cli.opening import open_trace
     from kinetoscope.formats.suffixes import suffix_of
+    from kinetoscope.viewer.report import write_memory_page
 
     targets = [Path(output) for output in outputs]
     for target in targets:
-        suffix_of(target)
+        if not _is_memory_page(target):
+            suffix_of(target)
         if target.exists() and Path(source).exists() and target.samefile(source):
             raise ArgumentError(f"{target} is the trace itself: choose another output file.")
     span_ns = None if window is None else units.parse_window(window)
@@ -87,8 +92,16 @@ def command(
             part = part.window(*span_ns, device=device or "time")
         for target in targets:
             with _status(f"writing {target}"):
-                part.save(target, table=table)
+                if _is_memory_page(target):
+                    write_memory_page(part, target)
+                else:
+                    part.save(target, table=table)
             click.echo(f"{target}: {units.size(_size_bytes(target))}{_selected(part, trace)}")
+
+
+def _is_memory_page(path: Path) -> bool:
+    """Whether a file is written by the viewer, not by `Trace.save`."""
+    return path.name.lower().endswith(".memory.html")
 
 
 @contextmanager

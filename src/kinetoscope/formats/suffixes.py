@@ -19,7 +19,6 @@ WHOLE_TRACE = {
     ".perfetto-trace.gz": "perfetto",
     ".pftrace": "perfetto",
     ".pftrace.gz": "perfetto",
-    ".memory.html": "memory timeline",
     ".memory.json": "memory timeline",
     ".memory.json.gz": "memory timeline",
     ".memory.raw.json.gz": "memory timeline",
@@ -45,5 +44,6 @@ def suffix_of(path: str | os.PathLike[str]) -> str:
     suffixes = [*WHOLE_TRACE, *ONE_TABLE]
     fitting = [suffix for suffix in suffixes if name.endswith(suffix)]
     if not fitting:
-        raise ArgumentError(f"{path}: unknown suffix; use one of: {', '.join(suffixes)}")
+        page = "; kinetoscope.report() writes pages" if name.endswith(".html") else ""
+        raise ArgumentError(f"{path}: unknown suffix; use one of: {', '.join(suffixes)}{page}")
     return max(fitting, key=len)

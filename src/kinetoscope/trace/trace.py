@@ -606,7 +606,7 @@ def _writer(form: str) -> Callable[[Trace, Path], None]:
     elif form == "perfetto":
         from kinetoscope.formats.perfetto import write_perfetto as write
     elif form == "memory timeline":
-        from kinetoscope.formats.memory_timeline.write import write_memory_timeline as write
+        from kinetoscope.formats.memory_timeline import write_memory_timeline as write
     elif form == "speedscope":
         from kinetoscope.formats.stacks import write_speedscope as write
     else:

@@ -24,6 +24,7 @@ from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.tables.memory.timeline import find_device, need_memory
 from kinetoscope.viewer.pages import (
     empty,
     findings,
@@ -372,7 +373,39 @@ def report(
     return write_report(trace, _name_of(trace), target, pages)
 
 
-def report_page(trace: Trace, name: str, most: int = MOST_ITEMS, pages: Sequence[str] = tuple(PAGES)) -> str:
+def write_memory_page(
+    trace: Trace, path: str | os.PathLike[str], device: str | None = None, *, notice: str = ""
+) -> None:
+    """Write a report with the memory page only, which shows one device at first.
+
+    Args:
+        trace: A trace recorded with `profile_memory`.
+        path: The file to write. A file of that name is replaced.
+        device: The device, such as `cpu` or `cuda:0`; None: the one with the largest peak.
+        notice: A text above the page.
+
+    Raises:
+        StateError: Memory was not recorded.
+        ArgumentError: No memory of the device was recorded.
+        OSError: The file cannot be written.
+    """
+    need_memory(trace)
+    number = find_device(trace, device)
+    shown = [place for place in memory.places(trace) if place.number == number]
+    start = f"#/memory?device={quote(memory.highest(shown).key, safe='')}" if shown else ""
+    text = report_page(trace, _name_of(trace), pages=("memory",), start=start, notice=notice)
+    _write(text, Path(path))
+
+
+def report_page(
+    trace: Trace,
+    name: str,
+    most: int = MOST_ITEMS,
+    pages: Sequence[str] = tuple(PAGES),
+    *,
+    start: str = "",
+    notice: str = "",
+) -> str:
     """Make the page of a report.
 
     Args:
@@ -380,6 +413,8 @@ def report_page(trace: Trace, name: str, most: int = MOST_ITEMS, pages: Sequence
         name: What the page calls it.
         most: How many spans and runs the timeline can hold.
         pages: The pages that it has.
+        start: The address of what it shows at first, from its `#` on; the first page without one.
+        notice: A text above all pages.
 
     Raises:
         ArgumentError: There is no such page.
@@ -391,6 +426,7 @@ def report_page(trace: Trace, name: str, most: int = MOST_ITEMS, pages: Sequence
         raise ArgumentError(f"pages={list(pages)!r} is not valid: choose one or more of {', '.join(PAGES)}")
     carried = Parts()
     directory: dict[str, Any] = {"version": __version__, "name": name, "timeline": None, "cut": None}
+    directory |= {"start": start, "notice": to_utf8(notice)}
     before = None
     if "timeline" in pages:
         items = items_of(trace, most)
@@ -433,10 +469,14 @@ def spelled(path: str, query: Mapping[str, str]) -> str:
 
 def write_report(trace: Trace, name: str, path: Path, pages: Sequence[str] = tuple(PAGES)) -> Path:
     """Write a report to a file, which appears when it is whole."""
-    text = report_page(trace, name, pages=pages)
-    with open_atomically(path) as file:
-        file.write(text.encode("utf-8", "replace"))
+    _write(report_page(trace, name, pages=pages), path)
     return path
+
+
+def _write(page: str, path: Path) -> None:
+    """Write a page to a file, which appears when it is whole."""
+    with open_atomically(path) as file:
+        file.write(page.encode("utf-8", "replace"))
 
 
 def _name_of(trace: Trace) -> str:

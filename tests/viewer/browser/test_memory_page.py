@@ -2,7 +2,8 @@
 
 import pytest
 
-from kinetoscope.viewer.report import report
+from kinetoscope.viewer.report import report, write_memory_page
+from tests.support.trace_builder import TraceBuilder
 
 
 @pytest.mark.parametrize("first", ["memory/at", "memory/curve"])
@@ -61,3 +62,16 @@ def test_the_curve_of_a_report_is_read_at_the_peak(visit, training, tmp_path):
     page.locator(".chart canvas").wait_for()
     assert page.locator(".readings caption").inner_text().startswith("At the peak,")
     assert page.locator("nav a").all_inner_texts() == ["Memory"]
+
+
+def test_a_memory_page_shows_its_notice_and_the_chosen_device(visit, tmp_path):
+    builder = TraceBuilder().know("profile_memory", True).span("aten::empty", 0, 100)
+    for device, size in (((0, 0), 9000), ((1, 0), 400)):
+        builder.allocate(10, 0x10, size, device=device)
+    write_memory_page(
+        builder.build(), tmp_path / "m.html", "cuda:0", notice="Out of memory: <b>no</b> & more"
+    )
+    page = visit.open((tmp_path / "m.html").as_uri())
+    page.locator(".chart canvas").wait_for()
+    assert page.locator("pre.notice").inner_text() == "Out of memory: <b>no</b> & more"
+    assert "400 B" in page.locator(".readings").inner_text()

@@ -39,6 +39,10 @@ export interface Report {
     links: readonly (readonly [string, number])[];
   } | null;
   cut: { before_ns: number; spans: number } | null;
+  /** The address of what it shows at first, or nothing. */
+  start: string;
+  /** A text above all pages, or nothing. */
+  notice: string;
 }
 
 const LACKING = "This report does not include this: open the trace with `kinetoscope view`.";
@@ -300,10 +304,10 @@ function unfolded(folded: number): number | null {
 }
 
 /** The report in this page, or null where the page comes from a server. */
-export function reportInPage(): { source: ReportSource; name: string } | null {
+export function reportInPage(): { source: ReportSource; report: Report } | null {
   const lettersOf = (id: string | number) => document.getElementById(`kinetoscope-${id}`)?.textContent ?? "";
   const text = lettersOf("report");
   if (!text) return null;
   const report = JSON.parse(text) as Report;
-  return { source: new ReportSource(report, lettersOf), name: report.name };
+  return { source: new ReportSource(report, lettersOf), report };
 }

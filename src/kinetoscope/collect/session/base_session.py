@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 
 import torch
 
-from kinetoscope._errors import ArgumentTypeError, KinetoscopeError, StateError
+from kinetoscope._errors import ArgumentError, ArgumentTypeError, KinetoscopeError, StateError
 from kinetoscope.collect.engines.choose import choose_engine, warn_of_ignored_settings
 from kinetoscope.collect.session import metadata
 from kinetoscope.collect.session.activities import (
@@ -299,17 +299,7 @@ def report_out_of_memory(
         return
     try:
         text_path, page_path = _places(oom_report, recording)
-        from kinetoscope.formats.memory_timeline.report import write_memory_report as write
-
-        write(
-            trace(),
-            text_path,
-            page_path,
-            failure=f"{type(error).__name__}: {error}",
-            where=_where(error),
-            wanted_bytes=_wanted_bytes(str(error)),
-            device=_device(error),
-        )
+        _write_report(trace(), error, text_path, page_path)
         error.add_note(f"kinetoscope: what held the memory is reported in {text_path} and {page_path}")
     except Exception as failure:  # noqa: BLE001  (whatever it is, the program's own exception matters more)
         message = f"the out-of-memory report could not be written: {type(failure).__name__}: {failure}"
@@ -317,6 +307,30 @@ def report_out_of_memory(
             warn_user(message)
         except Warning:
             error.add_note(f"kinetoscope: {message}")
+
+
+def _write_report(trace: Trace, error: BaseException, text_path: Path, page_path: Path) -> None:
+    """Write the text and, below the same description of the failure, the memory page."""
+    from kinetoscope.display.out_of_memory import failure_lines, memory_lines
+    from kinetoscope.storage.atomic_write import open_atomically
+    from kinetoscope.viewer.report import write_memory_page
+
+    failure = failure_lines(
+        trace,
+        failure=f"{type(error).__name__}: {error}",
+        where=_where(error),
+        requested_bytes=_requested_bytes(str(error)),
+    )
+    device = _device(error)
+    try:
+        held = memory_lines(trace, device)
+    except ArgumentError:
+        # Memory ran out on a device whose allocations were not recorded.
+        device = None
+        held = memory_lines(trace, device)
+    with open_atomically(text_path) as file:
+        file.write("\n".join([*failure, "", *held, ""]).encode("utf-8", "backslashreplace"))
+    write_memory_page(trace, page_path, device, notice="\n".join(line for line in failure if line))
 
 
 def _places(oom_report: Path | None, recording: Path | None) -> tuple[Path, Path]:
@@ -341,7 +355,7 @@ def _where(error: BaseException) -> str | None:
     return f"{frame.filename}({frame.lineno}): {frame.name}" + (f"    {frame.line}" if frame.line else "")
 
 
-def _wanted_bytes(message: str) -> int | None:
+def _requested_bytes(message: str) -> int | None:
     """The size of the failed allocation in bytes; None if the message has none."""
     if found := _HOST_WANTED.search(message):
         return int(found[1])

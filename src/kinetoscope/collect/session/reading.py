@@ -214,7 +214,7 @@ class ReadsCycles:
         """Write how much memory each category held over the last finished trace.
 
         Args:
-            path: The file. `.html`: a page with a picture. `.json`, `.json.gz`: times in microseconds and the bytes of
+            path: The file. `.html`: the memory page of the viewer. `.json`, `.json.gz`: times in microseconds and the bytes of
                 each category at each of them. `raw.json.gz`: every event as (time in ns, action, bytes, category). The
                 JSON forms come from torch's own objects where its collector recorded memory, shapes and stacks.
             device: The device, such as `cpu` or `cuda:0`; None: the one that held the most bytes at its peak.
@@ -227,11 +227,14 @@ class ReadsCycles:
         checked = _checked_path(path)
         self._need_memory("export_memory_timeline()")
         trace = self.trace
-        # The page needs the trace only.
-        torchs = None if checked.lower().endswith(".html") else self._torchs_timeline()
-        from kinetoscope.formats.memory_timeline.write import write_memory_timeline
+        if checked.lower().endswith(".html"):
+            from kinetoscope.viewer.report import write_memory_page
 
-        write_memory_timeline(trace, checked, device, torchs=torchs)
+            write_memory_page(trace, checked, device)
+            return
+        from kinetoscope.formats.memory_timeline import write_memory_timeline
+
+        write_memory_timeline(trace, checked, device, torchs=self._torchs_timeline())
 
     def _memory_profile(self) -> Any:
         """Return the memory of the last finished trace as objects, as `torch.profiler` does: see its `timeline`.

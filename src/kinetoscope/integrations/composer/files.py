@@ -447,9 +447,14 @@ class TraceFiles:
         """Write a memory timeline; a failure does not lose the trace."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            from kinetoscope.formats.memory_timeline.write import write_memory_timeline
+            if path.name.lower().endswith(".html"):
+                from kinetoscope.viewer.report import write_memory_page
 
-            write_memory_timeline(trace, path)
+                write_memory_page(trace, path)
+            else:
+                from kinetoscope.formats.memory_timeline import write_memory_timeline
+
+                write_memory_timeline(trace, path)
         except (ArgumentError, StateError) as error:
             warnings.warn(f"no memory timeline {path}: {error}", stacklevel=3)
             return False

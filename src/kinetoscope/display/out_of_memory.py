@@ -1,4 +1,4 @@
-"""What held the memory when there was no more: a text to read, and the page of the memory timeline beside it."""
+"""What held the memory when there was no more, as text."""
 
 from __future__ import annotations
 
@@ -6,68 +6,39 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope._errors import ArgumentError
 from kinetoscope.display.text_table import text_table
-from kinetoscope.formats.memory_timeline.page import page
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import HIDDEN_NAMES
 from kinetoscope.model.strings import printable
 from kinetoscope.model.units import duration, percent, size
-from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.memory.blocks import blocks_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import live_at, memory_peak, peak
 from kinetoscope.tables.memory.timeline import allocator_peak, changes_of, device_names, find_device
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kinetoscope.model.trace_data import TraceData
 
 _HOLDERS = 30
 
 
-def write_memory_report(
-    trace: TraceData,
-    text_path: Path,
-    page_path: Path,
-    *,
-    failure: str,
-    where: str | None,
-    wanted_bytes: int | None,
-    device: str | None,
-) -> None:
-    """Write what is known of an allocation that failed.
+def failure_lines(
+    trace: TraceData, *, failure: str, where: str | None, requested_bytes: int | None
+) -> list[str]:
+    """Describe an allocation that failed.
 
     Args:
-        trace: The trace that ends with the failure, recorded with `profile_memory`.
-        text_path: The text.
-        page_path: The page.
+        trace: The trace that ends with the failure.
         failure: The error in words.
-        where: The source line that failed, None where it is not known.
-        wanted_bytes: How much was asked for, None where it is not known.
-        device: Whose memory it was, None where it is not known.
-
-    Raises:
-        OSError: A file cannot be written.
+        where: The source line that failed, None if unknown.
+        requested_bytes: The size of the allocation, None if unknown.
     """
-    try:
-        place = find_device(trace, device)
-    except ArgumentError:
-        # Memory ran out on a device whose allocations nobody recorded.
-        place = find_device(trace, None)
     lines = [f"Out of memory: {failure.strip()}", ""]
-    if wanted_bytes is not None:
-        lines.append(f"requested    {size(wanted_bytes)}")
+    if requested_bytes is not None:
+        lines.append(f"requested    {size(requested_bytes)}")
     if where is not None:
         lines.append(f"at           {where}")
-    lines += _last_operator(trace)
-    text = "\n".join([*lines, "", *_memory(trace, place)]) + "\n"
-    with open_atomically(text_path) as file:
-        file.write(text.encode("utf-8", "backslashreplace"))
-    with open_atomically(page_path) as file:
-        shown = "\n".join(line for line in lines if line)
-        file.write(page(trace, place, failure=shown).encode("utf-8", "backslashreplace"))
+    return lines + _last_operator(trace)
 
 
 def _last_operator(trace: TraceData) -> list[str]:
@@ -78,23 +49,32 @@ def _last_operator(trace: TraceData) -> list[str]:
     if len(rows) == 0:
         return []
     row = int(rows[np.argmax(spans["start_ns"][rows])])
-    told: list[str] = []
+    lines: list[str] = []
     module, step = int(spans["module"][row]), int(spans["step"][row])
     names: list[str] = []
     at = row
     while at >= 0 and len(names) < 50:
         names.append(printable(trace.strings[spans["name"][at]]))
         at = int(spans["parent"][at])
-    told.append(f"operator     {' < '.join(names)}  (the last that began)")
+    lines.append(f"operator     {' < '.join(names)}  (the last that began)")
     if module >= 0:
-        told.append(f"module       {printable(trace.column('modules', 'path')[module])}")
+        lines.append(f"module       {printable(trace.column('modules', 'path')[module])}")
     if step >= 0:
-        told.append(f"step         {int(trace.column('steps', 'number')[step])}")
-    return told
+        lines.append(f"step         {int(trace.column('steps', 'number')[step])}")
+    return lines
 
 
-def _memory(trace: TraceData, place: int) -> list[str]:
-    """The peak of a device, and who held it."""
+def memory_lines(trace: TraceData, device: str | None) -> list[str]:
+    """Describe the peak of a device, and who held it.
+
+    Args:
+        trace: A trace recorded with `profile_memory`.
+        device: The device; None: the one with the largest peak.
+
+    Raises:
+        ArgumentError: No memory of the device was recorded.
+    """
+    place = find_device(trace, device)
     name = device_names(trace)[place]
     at = peak(trace, device=name)
     if at is None:

@@ -1,4 +1,4 @@
-"""Memory over time as files: the two JSON forms that torch.profiler writes, and a page with a picture.
+"""Memory over time as files: the two JSON forms that torch.profiler writes. Its third form, a page, is the viewer's.
 
 - `.json`, `.json.gz`: ``[times, sizes]``. Times are microseconds since 1970, each once (what was there before the
   recording has the first time, so that one may come twice); for each of them `sizes` has a list of nine numbers of
@@ -7,7 +7,6 @@
 - `raw.json.gz`: a list of ``[time, action, bytes, category]``. Times are nanoseconds since 1970, -1 for what was
   there before; actions are 1 preexisting, 2 create, 3 increment version (two rows: the bytes leave one version of the
   content and join the next), 4 destroy; categories are the places of the list above, without its zero.
-- `.html`: a page that needs nothing but itself.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.formats.memory_timeline.page import page
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.memory.categories import judged_blocks
 from kinetoscope.tables.memory.timeline import (
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.model.trace_data import TraceData
 
-SUFFIXES = (".html", ".json", ".json.gz", "raw.json.gz")
+SUFFIXES = (".json", ".json.gz", "raw.json.gz")
 # So many rows become Python numbers at a time.
 _ROWS_AT_ONCE = 16384
 _CHARACTERS_AT_ONCE = 1 << 20
@@ -69,9 +67,9 @@ def write_memory_timeline(
 
     Args:
         trace: A trace recorded with `profile_memory`.
-        path: The file; its name ends in `.html`, `.json`, `.json.gz` or `raw.json.gz`.
+        path: The file; its name ends in `.json`, `.json.gz` or `raw.json.gz`.
         device: The device, such as `cpu` or `cuda:0`; None: the one that held the most bytes at its peak.
-        torchs: torch's timeline of the same recording; the JSON forms then hold what it says. torch's collector, unlike
+        torchs: torch's timeline of the same recording; the file then holds what it says. torch's collector, unlike
             its text, which the trace was read from, knows when contents changed.
 
     Raises:
@@ -83,13 +81,12 @@ def write_memory_timeline(
     name = target.name.lower()
     if not name.endswith(SUFFIXES):
         raise ArgumentError(
-            f"{path}: a memory timeline has another suffix; use one of: {', '.join(SUFFIXES)}"
+            f"{path}: a memory timeline has another suffix; use one of: .html, {', '.join(SUFFIXES)}"
         )
     need_memory(trace)
     place = find_device(trace, device)
-    if name.endswith(".html"):
-        pieces: Iterator[str] = iter([page(trace, place)])
-    elif torchs is not None:
+    pieces: Iterator[str]
+    if torchs is not None:
         write = (
             torchs.export_memory_timeline_raw
             if name.endswith("raw.json.gz")

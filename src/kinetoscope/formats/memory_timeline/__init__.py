@@ -1,1 +1,0 @@
-"""Memory over time as files and as a page."""
