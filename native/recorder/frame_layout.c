@@ -17,9 +17,12 @@
 #if PY_VERSION_HEX < 0x030B0000
 #error "Kinetoscope's recorder needs Python 3.11 or newer"
 #elif PY_VERSION_HEX >= 0x030E0000
+#include <internal/pycore_interp_structs.h>
 #include <internal/pycore_interpframe_structs.h>
 #else
 #include <internal/pycore_frame.h>
+#include <internal/pycore_interp.h>
+#include <internal/pycore_runtime.h>
 #endif
 
 #ifdef Py_GIL_DISABLED
@@ -45,12 +48,54 @@ const struct kinetoscope_frame_layout kinetoscope_layout = {
     .owner = offsetof(_PyInterpreterFrame, owner),
     .first_local = offsetof(_PyInterpreterFrame, localsplus),
     .code_first_instruction = offsetof(PyCodeObject, co_code_adaptive),
+    .code_function = offsetof(PyCodeObject, co_qualname),
+    .code_file = offsetof(PyCodeObject, co_filename),
+    .code_first_line = offsetof(PyCodeObject, co_firstlineno),
+    .code_lines = offsetof(PyCodeObject, co_linetable),
+    .object_type = offsetof(PyObject, ob_type),
+    .object_size = offsetof(PyVarObject, ob_size),
+    .bytes_data = offsetof(PyBytesObject, ob_sval),
+    .text_bytes = sizeof(PyASCIIObject),
+    .newest_thread = offsetof(PyInterpreterState, threads.head),
+    .thread_next = offsetof(PyThreadState, next),
+    .thread_interpreter = offsetof(PyThreadState, interp),
+    .thread_number = offsetof(PyThreadState, id),
+    .thread_system = offsetof(PyThreadState, native_thread_id),
+    .gil_holder = offsetof(struct _gil_runtime_state, last_holder),
+    .gil_locked = offsetof(struct _gil_runtime_state, locked),
+    .gil_bytes = sizeof(struct _gil_runtime_state),
 #if PY_VERSION_HEX >= 0x030E0000
     .pointer_mask = ~(uintptr_t)3,
 #else
     .pointer_mask = ~(uintptr_t)0,
 #endif
 };
+
+struct kinetoscope_interpreter kinetoscope_interpreter_here(void) {
+  PyInterpreterState* interpreter = PyInterpreterState_Get();
+  return (struct kinetoscope_interpreter){
+      .interpreter = interpreter,
+#if PY_VERSION_HEX >= 0x030C0000
+      .gil = interpreter->ceval.gil,
+#else
+      .gil = &_PyRuntime.ceval.gil,
+#endif
+      .code_type = &PyCode_Type,
+      .text_type = &PyUnicode_Type,
+      .bytes_type = &PyBytes_Type,
+      .newest_thread = PyInterpreterState_ThreadHead(interpreter),
+      .this_thread = PyThreadState_Get(),
+  };
+}
+
+struct kinetoscope_text kinetoscope_text_of(const void* header) {
+  const PyASCIIObject* text = (const PyASCIIObject*)header;
+  struct kinetoscope_text found = {(size_t)text->length, text->state.kind, 0};
+  if (text->state.compact) {
+    found.characters = text->state.ascii ? sizeof(PyASCIIObject) : sizeof(PyCompactUnicodeObject);
+  }
+  return found;
+}
 
 static int jumps_back(uint8_t opcode) {
   switch (opcode) {

@@ -1,8 +1,10 @@
-/* Where CPython keeps what the frame walk reads, taken from the headers of the Python that we build for.
+/* Where CPython keeps what the frame walk and the sampler read, taken from the headers of the Python that we
+ * build for.
  * C, not C++: CPython's internal headers are C only. */
 #ifndef KINETOSCOPE_FRAME_LAYOUT_H
 #define KINETOSCOPE_FRAME_LAYOUT_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -19,14 +21,54 @@ struct kinetoscope_frame_layout {
   uint32_t instruction;
   uint32_t owner;
   uint32_t first_local;
-  uint32_t code_first_instruction; /* in PyCodeObject */
-  uintptr_t pointer_mask;          /* clears the tag bits of a stack reference */
+  uint32_t code_first_instruction; /* in PyCodeObject, as all that follow */
+  uint32_t code_function;
+  uint32_t code_file;
+  uint32_t code_first_line;
+  uint32_t code_lines;
+  uint32_t object_type;   /* in PyObject */
+  uint32_t object_size;   /* in PyVarObject */
+  uint32_t bytes_data;    /* in PyBytesObject */
+  uint32_t text_bytes;    /* of what kinetoscope_text_of() reads of a str object */
+  uint32_t newest_thread; /* in PyInterpreterState */
+  uint32_t thread_next;   /* in PyThreadState, as all that follow */
+  uint32_t thread_interpreter;
+  uint32_t thread_number; /* its id, which no other thread ever gets */
+  uint32_t thread_system; /* the system's id of the thread */
+  uint32_t gil_holder;    /* in the GIL, as all that follow: the last thread that took it */
+  uint32_t gil_locked;
+  uint32_t gil_bytes;     /* its length, with what threads wait on in it */
+  uintptr_t pointer_mask; /* clears the tag bits of a stack reference */
 };
 
 /* Frames whose owner is this or more stand for C code and carry no line. */
 #define KINETOSCOPE_FIRST_C_OWNER 3
 
 __attribute__((visibility("hidden"))) extern const struct kinetoscope_frame_layout kinetoscope_layout;
+
+/* The interpreter that the calling thread is in: where the sampler begins to read. */
+struct kinetoscope_interpreter {
+  const void* interpreter;
+  const void* gil;
+  const void* code_type;
+  const void* text_type;
+  const void* bytes_type;
+  const void* newest_thread; /* by Python's own functions, to compare with what is read */
+  const void* this_thread;
+};
+
+/* Needs the GIL. */
+__attribute__((visibility("hidden"))) struct kinetoscope_interpreter kinetoscope_interpreter_here(void);
+
+/* Where the characters of a str object are. */
+struct kinetoscope_text {
+  size_t length;       /* in characters */
+  uint32_t width;      /* bytes of one */
+  uint32_t characters; /* offset in the object; 0 if they are elsewhere */
+};
+
+/* `header` is a copy of the object's first text_bytes. Needs no GIL. */
+__attribute__((visibility("hidden"))) struct kinetoscope_text kinetoscope_text_of(const void* header);
 
 /* Where a call can go on to from an instruction, by the bytecode alone. */
 struct kinetoscope_reach {

@@ -21,6 +21,8 @@ struct alignas(64) Live {
       0};  // the name whose spans carry a parameter; 0 until it is seen
   // What a thread does when it joins a recording of Python calls.
   std::atomic<void (*)(ThreadState&, Session&)> joined{nullptr};
+  // Whether `code_epoch` rises with every code object that goes.
+  bool code_is_watched = true;
   // Whether callbacks need a full fence because the kernel has no membarrier.
 #if defined(__SANITIZE_THREAD__)
   bool fence_in_callbacks = true;

@@ -25,6 +25,12 @@ class ModuleRegistry {
 
   // [any thread, its frame holds `self`] The id of an instance; `caller` is the module whose call it runs in.
   uint32_t intern(PyObject* self, uint32_t caller);
+  // [any thread] The id of an instance that was seen before and lives; 0 without. Never looks at it.
+  uint32_t find(const void* self) {
+    std::lock_guard lock(dictionary_.mutex());
+    const auto known = modules_.find(static_cast<PyObject*>(const_cast<void*>(self)));
+    return known == modules_.end() ? 0 : known->second.id;
+  }
   // [any thread] The id of a parameter's tensor.
   uint32_t intern_parameter(const void* tensor);
 

@@ -7,13 +7,12 @@
 #include "live.h"
 #include "session.h"
 #include "thread_state.h"
+#include "utf8.h"
 
 namespace kinetoscope {
 namespace {
 
 const void* module_call = nullptr;
-// Whether live.code_epoch rises with every code object that goes.
-bool code_is_watched = true;
 
 constexpr size_t kHashedBytes = 512;
 
@@ -40,7 +39,7 @@ int on_code_event(PyCodeEvent event, PyCodeObject*) {
 // Without a free slot for a watcher the fingerprints have to do.
 void watch_code() {
   if (PyCode_AddWatcher(on_code_event) >= 0) return;
-  code_is_watched = false;
+  live.code_is_watched = false;
   PyErr_Clear();
 }
 #else
@@ -57,24 +56,6 @@ void watch_code() {
   PyCode_Type.tp_dealloc = dealloc_watched_code;
 }
 #endif
-
-void append_utf8(uint32_t point, std::string& out) {
-  if (point < 0x80) {
-    out.push_back(static_cast<char>(point));
-  } else if (point < 0x800) {
-    out.push_back(static_cast<char>(0xC0 | (point >> 6)));
-    out.push_back(static_cast<char>(0x80 | (point & 0x3F)));
-  } else if (point < 0x10000) {
-    out.push_back(static_cast<char>(0xE0 | (point >> 12)));
-    out.push_back(static_cast<char>(0x80 | ((point >> 6) & 0x3F)));
-    out.push_back(static_cast<char>(0x80 | (point & 0x3F)));
-  } else {
-    out.push_back(static_cast<char>(0xF0 | (point >> 18)));
-    out.push_back(static_cast<char>(0x80 | ((point >> 12) & 0x3F)));
-    out.push_back(static_cast<char>(0x80 | ((point >> 6) & 0x3F)));
-    out.push_back(static_cast<char>(0x80 | (point & 0x3F)));
-  }
-}
 
 // Interns one call step, on a miss of the thread's cache.
 uint32_t intern_call(Session& session, const PyCodeObject* code, const void* instruction, uint32_t parent) {
@@ -107,7 +88,7 @@ KnownCall known_call(ThreadState& thread, Session& session, const PyCodeObject* 
                      uint32_t parent) {
   const CallKey key{code, instruction, parent};
   KnownCall& known = thread.calls.at(key);
-  if (known.stack != 0 && known.epoch == thread.code_epoch && code_is_watched) return known;
+  if (known.stack != 0 && known.epoch == thread.code_epoch && live.code_is_watched) return known;
   const uint64_t fingerprint = code_fingerprint(code);
   if (known.stack != 0 && known.fingerprint == fingerprint) {
     known.epoch = thread.code_epoch;

@@ -6,10 +6,12 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <mutex>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "call_hooks.h"
@@ -21,6 +23,7 @@
 #include "python_calls.h"
 #include "python_walk.h"
 #include "room_keeper.h"
+#include "sampler.h"
 #include "session.h"
 
 namespace kinetoscope {
@@ -74,6 +77,7 @@ void after_fork_in_child() {
     // Left behind whole: tearing it down would give up weak references and touch files of the parent.
     recording = nullptr;
   }
+  sampling::reset_after_fork();
   room_keeper::reset_after_fork();
   forget_other_threads();
   // A thread other than the main one may have forked: its state is now the main thread's.
@@ -82,8 +86,22 @@ void after_fork_in_child() {
   new (&control) std::recursive_mutex;
 }
 
+// Without samples, the recording says why.
+void start_samples(Session& session, uint32_t samples_per_second) {
+  const int64_t interval_ns = 1'000'000'000 / std::max(samples_per_second, 1u);
+  const std::string problem =
+      sampling::start(session, kinetoscope_interpreter_here(), module_call_code(), interval_ns);
+  std::lock_guard lock(session.dictionary().mutex());
+  if (problem.empty()) {
+    session.dictionary().info("sample_interval_ns", std::to_string(interval_ns));
+  } else {
+    session.dictionary().info("samples_missing", '"' + problem + '"');
+  }
+}
+
 // Lets nothing more be recorded.
 void end_recording(Session& session) {
+  sampling::stop();
   const uint64_t now = read_tick();
   Session::set_current(nullptr);
   remove_operator_callback();
@@ -141,7 +159,7 @@ int kinetoscope_recorder_load(PyObject* module_call, char* message, size_t bytes
 }
 
 int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_bytes, int64_t keep_since_ns,
-                               char* message, size_t bytes) {
+                               uint32_t samples_per_second, char* message, size_t bytes) {
   std::lock_guard<std::recursive_mutex> lock(control);
   if (!loaded || recording != nullptr) {
     say(message, bytes, loaded ? "a recording is already in progress" : "the recorder is not loaded");
@@ -169,6 +187,7 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_by
     Session::set_current(recording);
     add_operator_callback(what);
     if (calls) start_calls(*recording);
+    if (samples_per_second != 0) start_samples(*recording, samples_per_second);
     // Last, for it may take the place of an older recording.
     file->publish(keep_since_ns);
     return 0;

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KINETOSCOPE_RECORDER_VERSION 4u
+#define KINETOSCOPE_RECORDER_VERSION 5u
 
 struct _object;
 
@@ -31,11 +31,12 @@ KINETOSCOPE_EXPORT uint32_t kinetoscope_recorder_version();
 KINETOSCOPE_EXPORT int kinetoscope_recorder_load(struct _object* module_call, char* message, size_t bytes);
 
 // Begins a recording in a new file at `path`, or beside it: see RecordingFile::publish() for when, and for
-// `keep_since_ns`. `what` is a set of kinetoscope::Recorded; `ring_bytes` 0 for no ring. On success
-// `message` says which Python calls cannot be recorded and why, and is else empty. On failure nothing has
-// changed.
+// `keep_since_ns`. `what` is a set of kinetoscope::Recorded; `ring_bytes` 0 for no ring; `samples_per_second`
+// of every thread's Python stack, 0 for none. On success `message` says which Python calls cannot be recorded
+// and why, and is else empty. On failure nothing has changed.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_bytes,
-                                                  int64_t keep_since_ns, char* message, size_t bytes);
+                                                  int64_t keep_since_ns, uint32_t samples_per_second,
+                                                  char* message, size_t bytes);
 
 // Where the recording in progress is.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_path(char* path, size_t bytes);

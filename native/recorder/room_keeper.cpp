@@ -1,9 +1,7 @@
 #include "room_keeper.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <time.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "clock.h"
+#include "helper_thread.h"
 
 namespace kinetoscope::room_keeper {
 namespace {
@@ -27,7 +26,6 @@ struct Keeper {
   std::vector<std::shared_ptr<void>> in_use;  // dropped, but a thread may still be writing there
   bool (*left)() = nullptr;                   // whether no thread is
   sem_t signal;
-  pthread_t thread{};
 };
 
 // Leaked on purpose: the thread outlives static destruction.
@@ -113,22 +111,10 @@ bool ensure_running() {
   auto* fresh = new (std::nothrow) Keeper;
   if (fresh == nullptr) return false;
   sem_init(&fresh->signal, 0, 0);
-  // The job's signals are for the job's threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  const int failure = pthread_create(&fresh->thread, &attributes, run, fresh);
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (failure != 0) {
+  if (!start_helper_thread(run, fresh, "kinetoscope")) {
     delete fresh;
     return false;
   }
-  pthread_setname_np(fresh->thread, "kinetoscope");
   keeper = fresh;
   return true;
 }

@@ -1,10 +1,13 @@
 #include "session.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <string>
 
 #include "call_state.h"
 #include "clock.h"
@@ -14,6 +17,23 @@
 namespace kinetoscope {
 
 Live live;
+
+namespace {
+
+// The name that the system has for a thread of this process; empty when it has ended.
+std::string name_of_task(uint32_t system) {
+  char path[48], name[32];
+  std::snprintf(path, sizeof(path), "/proc/self/task/%u/comm", system);
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return {};
+  const ssize_t got = read(file, name, sizeof(name));
+  close(file);
+  std::string text(name, got > 0 ? static_cast<size_t>(got) : 0);
+  if (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+}  // namespace
 
 void Session::set_current(Session* session) {
   if (session != nullptr) {
@@ -33,16 +53,34 @@ Session::Session(std::shared_ptr<RecordingFile> file, uint32_t generation, uint3
       what_(what) {}
 
 uint32_t Session::register_thread() {
-  const uint32_t index = threads_.fetch_add(1, std::memory_order_relaxed) + 1;
   char name[32] = {};
   pthread_getname_np(pthread_self(), name, sizeof(name));
+  const auto system = static_cast<uint32_t>(syscall(SYS_gettid));
+  const uint64_t torch_thread = torch_thread_id();
   std::lock_guard lock(dictionary_.mutex());
-  dictionary_.thread(index, static_cast<uint32_t>(syscall(SYS_gettid)), torch_thread_id(), name);
-  return index;
+  // The sampler may have seen it before.
+  const auto [known, fresh] = index_of_thread_.try_emplace(system, threads_ + 1);
+  if (fresh) ++threads_;
+  dictionary_.thread(known->second, system, torch_thread, name);
+  return known->second;
+}
+
+uint32_t Session::index_of_thread(uint32_t system) {
+  std::lock_guard lock(dictionary_.mutex());
+  const auto [known, fresh] = index_of_thread_.try_emplace(system, threads_ + 1);
+  if (fresh) {
+    dictionary_.thread(++threads_, system, 0, name_of_task(system));
+  }
+  return known->second;
+}
+
+void Session::forget_thread(uint32_t system) {
+  std::lock_guard lock(dictionary_.mutex());
+  index_of_thread_.erase(system);
 }
 
 template <typename Record>
-bool Session::take_record_chunk(ThreadState& thread, ChunkKind kind, ChunkHeader*& chunk, Record*& next,
+bool Session::take_record_chunk(uint32_t thread, ChunkKind kind, ChunkHeader*& chunk, Record*& next,
                                 Record*& end, uint32_t count) {
   size_t before_bytes = 0;
   if (chunk != nullptr) {
@@ -50,8 +88,7 @@ bool Session::take_record_chunk(ThreadState& thread, ChunkKind kind, ChunkHeader
         static_cast<size_t>(reinterpret_cast<std::byte*>(end) - reinterpret_cast<std::byte*>(chunk + 1));
     file_->retire_chunk(chunk);
   }
-  const RecordingFile::Chunk taken =
-      file_->take_chunk(kind, thread.index, before_bytes, count * sizeof(Record));
+  const RecordingFile::Chunk taken = file_->take_chunk(kind, thread, before_bytes, count * sizeof(Record));
   chunk = taken.header;
   if (chunk == nullptr) {
     next = end = nullptr;
@@ -65,12 +102,13 @@ bool Session::take_record_chunk(ThreadState& thread, ChunkKind kind, ChunkHeader
 }
 
 bool Session::take_span_chunk(ThreadState& thread) {
-  return take_record_chunk(thread, ChunkKind::Spans, thread.span_chunk, thread.next_span, thread.span_end, 1);
+  return take_record_chunk(thread.index, ChunkKind::Spans, thread.span_chunk, thread.next_span,
+                           thread.span_end, 1);
 }
 
 bool Session::take_allocation_chunk(ThreadState& thread) {
-  return take_record_chunk(thread, ChunkKind::Allocations, thread.allocation_chunk, thread.next_allocation,
-                           thread.allocation_end, 1);
+  return take_record_chunk(thread.index, ChunkKind::Allocations, thread.allocation_chunk,
+                           thread.next_allocation, thread.allocation_end, 1);
 }
 
 void Session::add_allocation(ThreadState& thread, const AllocationRecord& record) {
@@ -80,9 +118,19 @@ void Session::add_allocation(ThreadState& thread, const AllocationRecord& record
   committed.store(committed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
+void Session::add_sample(const SampleRecord& record) {
+  if (next_sample_ == sample_end_ &&
+      !take_record_chunk(0, ChunkKind::Samples, sample_chunk_, next_sample_, sample_end_, 1)) {
+    return;
+  }
+  *next_sample_++ = record;
+  std::atomic_ref committed(sample_chunk_->committed);
+  committed.store(committed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
 bool Session::take_note_chunk(ThreadState& thread, uint32_t count) {
-  return take_record_chunk(thread, ChunkKind::Notes, thread.note_chunk, thread.next_note, thread.note_end,
-                           count);
+  return take_record_chunk(thread.index, ChunkKind::Notes, thread.note_chunk, thread.next_note,
+                           thread.note_end, count);
 }
 
 void Session::commit_notes(ThreadState& thread, uint32_t count, uint64_t tick) {
@@ -97,6 +145,7 @@ void Session::thread_ended(ThreadState& thread) {
   if (thread.allocation_chunk != nullptr) file_->retire_chunk(thread.allocation_chunk);
   if (thread.note_chunk != nullptr) file_->retire_chunk(thread.note_chunk);
   if (thread.call_state != nullptr) thread.call_state->cut(read_tick());
+  forget_thread(static_cast<uint32_t>(syscall(SYS_gettid)));
   std::lock_guard lock(orphans_mutex_);
   match_orphans(thread.open);
   left_open_.insert(left_open_.end(), thread.open.begin(), thread.open.end());

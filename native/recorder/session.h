@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "dictionary.h"
@@ -45,6 +46,10 @@ class Session {
 
   // [any thread] Writes the calling thread's dictionary entry; returns its index, from 1.
   uint32_t register_thread();
+  // [any thread] The index of a thread by the system's id; one that is not known yet gets an entry.
+  uint32_t index_of_thread(uint32_t system);
+  // [any thread] The system may give this id to another thread from now on.
+  void forget_thread(uint32_t system);
 
   // [owner thread] The next free record; nullptr (and a drop counted) when there is no room.
   SpanRecord* next_span(ThreadState& thread) {
@@ -78,6 +83,9 @@ class Session {
   // [owner thread] Ties the first `count` of them to the span that began at `tick`.
   static void commit_notes(ThreadState& thread, uint32_t count, uint64_t tick);
 
+  // [sampler] Writes one sample.
+  void add_sample(const SampleRecord& record);
+
   // [owner thread] It gives up its chunks; what it left open may still end elsewhere.
   void thread_ended(ThreadState& thread);
 
@@ -96,11 +104,11 @@ class Session {
   bool take_span_chunk(ThreadState& thread);
   bool take_allocation_chunk(ThreadState& thread);
   bool take_note_chunk(ThreadState& thread, uint32_t count);
-  // Hands a thread's full chunk back, takes the next one with room for `count` records, and counts them as
-  // dropped where there is none.
+  // Hands a full chunk of a thread (0: of the process) back, takes the next one with room for `count`
+  // records, and counts them as dropped where there is none.
   template <typename Record>
-  bool take_record_chunk(ThreadState& thread, ChunkKind kind, ChunkHeader*& chunk, Record*& next,
-                         Record*& end, uint32_t count);
+  bool take_record_chunk(uint32_t thread, ChunkKind kind, ChunkHeader*& chunk, Record*& next, Record*& end,
+                         uint32_t count);
 
   // A span's end, seen on a thread that did not begin it.
   struct Orphan {
@@ -115,7 +123,15 @@ class Session {
   ModuleRegistry modules_;
   const uint32_t generation_;
   const uint32_t what_;
-  std::atomic<uint32_t> threads_{0};
+
+  // Guarded by the dictionary's mutex.
+  uint32_t threads_ = 0;
+  std::unordered_map<uint32_t, uint32_t> index_of_thread_;  // by the system's id
+
+  // Of the sampler.
+  SampleRecord* next_sample_ = nullptr;
+  SampleRecord* sample_end_ = nullptr;
+  ChunkHeader* sample_chunk_ = nullptr;
 
   std::mutex orphans_mutex_;  // guards the two below
   std::vector<Orphan> orphans_;

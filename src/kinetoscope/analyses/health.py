@@ -53,6 +53,7 @@ RECORDED: dict[str, tuple[str, str, str]] = {
     "memory": ("Memory", "memory over time, its peak, and who held it", "profile_memory=True, or --memory"),
     "stacks": ("Stacks", "source lines and flame graphs", "with_stack=True"),
     "modules": ("Modules", "time and memory of each layer", "with_modules=True"),
+    "samples": ("Samples", "the lines of Python that run between operators", "samples=True, which is the default"),
     "python": ("Python calls", "functions as spans of the timeline", "python_calls=True"),
     "collectives": ("Collectives", "size and bandwidth of each collective", "torch.distributed in the program"),
     "counters": ("Counters", "samples over time", "sources=[SystemCounters()]"),
@@ -368,6 +369,7 @@ def recorded(trace: TraceData) -> list[dict[str, Any]]:
         "memory": (len(trace.columns("allocations")), memory_recorded(trace) or run.profile_memory),
         "stacks": (len(trace.columns("stacks")), run.with_stack),
         "modules": (len(trace.columns("modules")), run.with_modules),
+        "samples": (len(trace.columns("samples")), None),
         "python": (int(kind[SpanKind.PYTHON] + kind[SpanKind.MODULE]), None),
         "collectives": (
             trace.cached("count of collectives", lambda: collectives(trace).num_rows),

@@ -54,6 +54,11 @@ _UP_AND_CLEAR = "\x1b[1A\r\x1b[2K"
     default=True,
     help="Store the text of hot source lines in the trace (on by default).",
 )
+@click.option(
+    "--samples/--no-samples",
+    default=True,
+    help="Read the Python stack of every thread 100 times a second (on by default).",
+)
 @click.option("--children", is_flag=True, help="Also record the processes that the program starts.")
 @click.option(
     "--steps",
@@ -92,6 +97,7 @@ def command(
     stack: bool,
     modules: bool,
     source: bool,
+    samples: bool,
     engine: EngineName,
     steps: str | None,
     ring: str | None,
@@ -117,6 +123,7 @@ def command(
             with_stack=stack,
             with_modules=modules,
             source=source,
+            samples=samples,
             engine=engine,
             ring_bytes=None if ring is None else units.parse_size(ring),
         ),

@@ -45,6 +45,7 @@ _SWITCHES = {
     "python-calls": ("python_calls", True),
     "no-stacks": ("with_stack", False),
     "no-modules": ("with_modules", False),
+    "no-samples": ("samples", False),
 }
 _VALUES = {"out": "NAME", "save": "PATH", "rows": "NUMBER"}
 _SHORT = {"o": "out", "s": "save", "n": "rows", "m": "memory", "q": "quiet"}

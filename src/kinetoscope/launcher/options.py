@@ -25,6 +25,7 @@ _RECORDING = (
     "with_stack",
     "with_modules",
     "source",
+    "samples",
     "engine",
     "ring_bytes",
 )

@@ -59,6 +59,7 @@ def launch(
     with_stack: bool = True,
     with_modules: bool = True,
     source: bool = True,
+    samples: bool = True,
     engine: EngineName = "auto",
     steps: tuple[int, int | None] | None = None,
     ring_bytes: int | None = None,
@@ -83,6 +84,7 @@ def launch(
         with_stack: Record the Python stack of each operator.
         with_modules: Record the `nn.Module` path of each operator.
         source: Store the text of hot source lines in the trace.
+        samples: Read the Python stack of every thread 100 times a second.
         engine: `native` is Kinetoscope's own recorder, `kineto` torch's collector; `auto` chooses.
         steps: Record only optimizer steps, from the first of the two numbers up to but not including the second, counted
             from 0; None for the second records up to the end.
@@ -110,6 +112,7 @@ def launch(
             with_stack=with_stack,
             with_modules=with_modules,
             source=source,
+            samples=samples,
             engine=engine,
             ring_bytes=ring_bytes,
         ),

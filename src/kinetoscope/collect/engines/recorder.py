@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_FACE_VERSION = 4
+_FACE_VERSION = 5
 # With a separator at its end: another package's name may start with ours.
 _OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
 
@@ -119,6 +119,7 @@ class Recorder:
             ctypes.c_uint32,
             ctypes.c_uint64,
             ctypes.c_int64,
+            ctypes.c_uint32,
             *message,
         )
         library.kinetoscope_recorder_path.argtypes = message
@@ -152,7 +153,15 @@ class Recorder:
         """Whether a recording is open in this process."""
         return bool(self._library.kinetoscope_recorder_is_recording())
 
-    def start(self, path: Path, what: Recorded, ring_bytes: int | None, *, keep_since_ns: int = 0) -> str:
+    def start(
+        self,
+        path: Path,
+        what: Recorded,
+        ring_bytes: int | None,
+        *,
+        keep_since_ns: int = 0,
+        samples_per_second: int = 0,
+    ) -> str:
         """Start to record into a new file, at ``path`` unless another process records into it; see `recording_path`.
 
         Args:
@@ -161,6 +170,7 @@ class Recorder:
             ring_bytes: Upper limit of the file; None means no limit.
             keep_since_ns: A file of another process that was changed at or after this time of the system's clock is not
                 replaced; 0 means that any file may be replaced.
+            samples_per_second: How often the Python stack of every thread is sampled; 0 means never.
 
         Returns:
             Which requested Python calls cannot be recorded, and why; empty if all can.
@@ -176,7 +186,13 @@ class Recorder:
         if bits & _CALLS and self._thread_hook is not None and threading.getprofile() is None:
             threading.setprofile(self._thread_hook)
         failed = self._library.kinetoscope_recorder_start(
-            name, bits, ring_bytes or 0, keep_since_ns, self._message, len(self._message)
+            name,
+            bits,
+            ring_bytes or 0,
+            keep_since_ns,
+            samples_per_second,
+            self._message,
+            len(self._message),
         )
         message = self._message.value.decode(errors="replace")
         if failed:

@@ -483,6 +483,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
     python_calls = _Option[bool]()
     module_spans = _Option[bool]()
     source = _Option[bool]()
+    samples = _Option[bool]()
     acc_events = _Option[bool]()
     experimental_config = _Option[Any]()
     custom_trace_id_callback = _Option[Callable[[], str] | None]()

@@ -36,7 +36,7 @@ RECORDED = (
     "python_calls",
     "module_spans",
 )
-SWITCHES = (*RECORDED, "acc_events", "align_ranks", "source")
+SWITCHES = (*RECORDED, "samples", "acc_events", "align_ranks", "source")
 
 _REPORT = "need the name of a file, None for a name of ours, or False"
 _SOURCE_CALLS = ("open", "start", "stop", "close")
@@ -170,6 +170,7 @@ class RecordingOptions:
         with_modules: Record the `nn.Module` path of each operator.
         python_calls: Record every call of a Python function.
         module_spans: Record every call of an `nn.Module` with its exact start and end.
+        samples: Sample the Python stack of every thread.
         experimental_config: torch's `_ExperimentalConfig`, or None.
         execution_trace_observer: The observer that runs with each recording, or None.
         acc_events: Keep every cycle, not only the last.
@@ -196,6 +197,7 @@ class RecordingOptions:
     with_modules: bool = False
     python_calls: bool = False
     module_spans: bool = False
+    samples: bool = True
     experimental_config: Any = None
     execution_trace_observer: TraceObserver | None = None
     acc_events: bool = False

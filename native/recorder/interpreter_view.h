@@ -1,0 +1,79 @@
+// The interpreter as a thread without the GIL sees it: its threads, their frames, and what code objects say.
+//
+// Everything is read through MemoryReader and changes meanwhile. What cannot be true is noticed and refused:
+// an instruction lies in the code object of its frame, and the outermost frame belongs to a thread. No Python
+// in here: where things are is in kinetoscope_layout.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "frame_layout.h"
+#include "memory_reader.h"
+
+namespace kinetoscope {
+
+struct PythonThread {
+  const void* state;
+  uint64_t number;  // never given to another thread of the interpreter
+  uint32_t system;  // the system's id; 0 until the thread runs
+};
+
+// A frame that runs Python code.
+struct SeenFrame {
+  const void* code;
+  const void* instruction;
+  const void* first_local;
+};
+
+// What a code object says about one of its instructions.
+struct SeenCode {
+  std::string function;
+  std::string file;
+  uint32_t first_line = 0;
+  uint32_t line = 0;  // 0: the instruction has none
+  uint64_t fingerprint() const;
+};
+
+// The line at `offset` bytes in the code, by a code object's table of lines; 0 where it says none.
+uint32_t line_at(const std::string& table, uint32_t first_line, int64_t offset);
+
+class InterpreterView {
+ public:
+  explicit InterpreterView(const kinetoscope_interpreter& interpreter) : here_(interpreter) {}
+
+  MemoryReader& memory() { return memory_; }
+
+  // [GIL] Empty if the layout fits what Python itself says, else what does not.
+  std::string problem();
+
+  // The threads that can be read, newest first; false when the list changed under the reader.
+  bool threads(std::vector<PythonThread>& found);
+  // The innermost `most` Python frames of a thread, innermost first; false where they make no sense.
+  bool frames(const PythonThread& thread, uint32_t most, std::vector<SeenFrame>& found);
+  // False when there is no such code object any more.
+  bool code(const SeenFrame& frame, SeenCode& found);
+
+  // Whether a thread that waits at `address` waits for the GIL.
+  bool is_in_gil(uint64_t address) const {
+    const auto gil = reinterpret_cast<uintptr_t>(here_.gil);
+    return address >= gil && address < gil + kinetoscope_layout.gil_bytes;
+  }
+  // Whether another thread than this one holds the GIL; true where that cannot be read.
+  bool gil_is_elsewhere(const PythonThread& thread);
+
+ private:
+  template <typename Value>
+  bool field(const void* base, uint32_t offset, Value& into) {
+    return memory_.read(static_cast<const char*>(base) + offset, into);
+  }
+  bool is_of(const void* object, const void* type);
+  bool text(const void* object, std::string& into);
+  bool bytes(const void* object, std::string& into);
+
+  const kinetoscope_interpreter here_;
+  MemoryReader memory_;
+};
+
+}  // namespace kinetoscope

@@ -1,0 +1,303 @@
+#include "sampler.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+
+#include "clock.h"
+#include "helper_thread.h"
+#include "live.h"
+#include "session.h"
+
+namespace kinetoscope {
+namespace {
+
+constexpr int kAttempts = 3;
+// A pause is at least so many times as long as the round before it took of a processor.
+constexpr int64_t kLeastPause = 100;
+// The job has its own use for file descriptors.
+constexpr size_t kMostFiles = 32;
+
+// Of a file of the system about a thread of this process; -1 where there is none.
+int open_of_task(uint32_t system, const char* name) {
+  char path[48];
+  std::snprintf(path, sizeof(path), "/proc/self/task/%u/%s", system, name);
+  return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+// Whether there was anything to read.
+bool read_text(int file, char* into, size_t bytes) {
+  const ssize_t got = file < 0 ? 0 : pread(file, into, bytes - 1, 0);
+  into[got > 0 ? got : 0] = '\0';
+  return got > 0;
+}
+
+}  // namespace
+
+Sampler::Sampler(Session& session, const kinetoscope_interpreter& interpreter, const void* module_call)
+    : session_(session), module_call_(module_call), view_(interpreter), since_tick_(read_tick()) {}
+
+Sampler::~Sampler() {
+  for (const auto& [number, known] : known_threads_) {
+    if (known.file >= 0) close(known.file);
+  }
+}
+
+void Sampler::skip_round() { since_tick_ = read_tick(); }
+
+void Sampler::round(const std::atomic<bool>& leave) {
+  ++rounds_;
+  uint64_t torn = 0;
+  // Before anything is read: a code object that goes from here on is noticed.
+  uint32_t epoch = live.code_epoch.load(std::memory_order_acquire);
+  view_.memory().refresh();
+  const uint64_t tick = read_tick();
+  const auto again = [&] {
+    epoch = live.code_epoch.load(std::memory_order_acquire);
+    view_.memory().forget();
+  };
+  bool whole = view_.threads(threads_);
+  for (int attempt = 1; attempt < kAttempts && !whole; ++attempt) {
+    again();
+    whole = view_.threads(threads_);
+  }
+  for (const PythonThread& thread : threads_) {
+    if (leave.load(std::memory_order_relaxed)) break;
+    Outcome outcome = sample(thread, tick, epoch);
+    for (int attempt = 1; attempt < kAttempts && outcome == Outcome::Torn; ++attempt) {
+      again();
+      outcome = sample(thread, tick, epoch);
+    }
+    torn += outcome == Outcome::Torn;
+  }
+  since_tick_ = tick;
+  // Which threads there are beyond the break is not known: at least one.
+  torn += !whole;
+  if (torn != 0)
+    std::atomic_ref(session_.file().header().torn_samples).fetch_add(torn, std::memory_order_relaxed);
+  if (whole) forget_ended_threads();
+}
+
+void Sampler::forget_ended_threads() {
+  std::erase_if(known_threads_, [this](const auto& entry) {
+    const KnownThread& known = entry.second;
+    if (known.round == rounds_) return false;
+    session_.forget_thread(known.system);
+    if (known.file >= 0) {
+      close(known.file);
+      --open_files_;
+    }
+    return true;
+  });
+}
+
+Sampler::Outcome Sampler::sample(const PythonThread& thread, uint64_t tick, uint32_t epoch) {
+  KnownThread& known = known_threads_[thread.number];
+  known.round = rounds_;
+  known.system = thread.system;
+  if (!view_.frames(thread, kMaxDepth, frames_)) return Outcome::Torn;
+  if (frames_.empty()) return Outcome::NoPython;
+  SampleRecord record{};
+  record.tick = tick;
+  record.since_tick = since_tick_;
+  if (!place(epoch, record)) return Outcome::Torn;
+  record.state = static_cast<uint8_t>(state_of(thread, known));
+  if (known.index == 0) known.index = session_.index_of_thread(thread.system);
+  record.thread = known.index;
+  session_.add_sample(record);
+  return Outcome::Sampled;
+}
+
+bool Sampler::place(uint32_t epoch, SampleRecord& record) {
+  for (auto frame = frames_.rbegin(); frame != frames_.rend(); ++frame) {
+    record.stack = stack_of(*frame, record.stack, epoch);
+    if (record.stack == 0) return false;
+    if (frame->code != module_call_) continue;
+    if (const uint32_t module = session_.modules().find(frame->first_local); module != 0)
+      record.module = module;
+  }
+  // Addresses meant these code objects only if none went since the frames were read.
+  return live.code_epoch.load(std::memory_order_acquire) == epoch;
+}
+
+uint32_t Sampler::stack_of(const SeenFrame& frame, uint32_t parent, uint32_t epoch) {
+  const CallKey key{frame.code, frame.instruction, parent};
+  SampledCall& known = calls_.at(key);
+  if (known.stack != 0 && known.epoch == epoch && live.code_is_watched) return known.stack;
+  SeenCode code;
+  if (!view_.code(frame, code)) return 0;
+  if (live.code_epoch.load(std::memory_order_acquire) != epoch) return 0;
+  const uint64_t fingerprint = code.fingerprint();
+  if (known.stack != 0 && known.fingerprint == fingerprint) {
+    known.epoch = epoch;
+    return known.stack;
+  }
+  Dictionary& dictionary = session_.dictionary();
+  std::lock_guard lock(dictionary.mutex());
+  const uint32_t row = dictionary.frame(code.function, code.file, code.line, code.first_line);
+  const uint32_t stack = dictionary.stack(parent, row);
+  calls_.insert(key, {fingerprint, stack, epoch});
+  return stack;
+}
+
+SampleState Sampler::state_of(const PythonThread& thread, KnownThread& known) {
+  char text[256];
+  int file = known.file;
+  if (file < 0) file = open_of_task(thread.system, "syscall");
+  const bool there = read_text(file, text, sizeof(text));
+  if (file >= 0 && known.file < 0) {
+    // Opening costs more than reading.
+    if (there && open_files_ < kMostFiles) {
+      known.file = file;
+      ++open_files_;
+    } else {
+      close(file);
+    }
+  }
+  if (there) {
+    if (std::strncmp(text, "running", 7) == 0) return SampleState::Running;
+    // The number of the system call, and what it was given.
+    char* end = nullptr;
+    if (std::strtol(text, &end, 10) == SYS_futex && view_.is_in_gil(std::strtoull(end, nullptr, 16)))
+      return SampleState::WaitingForGil;
+    return SampleState::Blocked;
+  }
+  file = open_of_task(thread.system, "stat");
+  const bool has_state = read_text(file, text, sizeof(text));
+  if (file >= 0) close(file);
+  // The thread's name, in parentheses, may have spaces and parentheses in it.
+  const char* name_end = has_state ? std::strrchr(text, ')') : nullptr;
+  if (name_end == nullptr || name_end[1] == '\0') return SampleState::Unknown;
+  if (name_end[2] == 'R') return SampleState::Running;
+  return view_.gil_is_elsewhere(thread) ? SampleState::Unknown : SampleState::Blocked;
+}
+
+namespace sampling {
+namespace {
+
+// The sampler's thread: one for the process, which waits between recordings.
+struct Service {
+  std::mutex mutex;  // held during a round; guards what follows
+  pthread_cond_t changed;
+  std::unique_ptr<Sampler> sampler;
+  int64_t interval_ns = 0;
+  uint64_t starts = 0;
+  std::atomic<bool> leave{false};
+};
+
+// Leaked on purpose: the thread outlives static destruction.
+std::mutex start_mutex;
+Service* service = nullptr;
+
+// A pause of `nanoseconds` on average.
+int64_t varied(int64_t nanoseconds, uint64_t& random) {
+  random ^= random << 13;
+  random ^= random >> 7;
+  random ^= random << 17;
+  return nanoseconds * 3 / 4 + static_cast<int64_t>(random % static_cast<uint64_t>(nanoseconds / 2 + 1));
+}
+
+void* run(void* argument) {
+  Service& self = *static_cast<Service*>(argument);
+  uint64_t random = 0x9E3779B97F4A7C15ull ^ read_tick();
+  std::unique_lock lock(self.mutex);
+  uint64_t seen = 0;
+  int64_t due_ns = 0, pause_ns = 0;
+  for (;;) {
+    if (self.sampler == nullptr) {
+      pthread_cond_wait(&self.changed, self.mutex.native_handle());
+      continue;
+    }
+    if (seen != self.starts) {
+      seen = self.starts;
+      pause_ns = self.interval_ns;
+      due_ns = read_clock(CLOCK_MONOTONIC) + varied(pause_ns, random);
+    }
+    if (read_clock(CLOCK_MONOTONIC) < due_ns) {
+      const timespec until{due_ns / 1'000'000'000, due_ns % 1'000'000'000};
+      pthread_cond_timedwait(&self.changed, self.mutex.native_handle(), &until);
+      continue;
+    }
+    if ((live.what.load(std::memory_order_relaxed) & kPaused) != 0) {
+      self.sampler->skip_round();
+    } else {
+      const int64_t before_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
+      try {
+        self.sampler->round(self.leave);
+      } catch (const std::exception&) {
+        // Out of memory: this round is missing, the job goes on.
+        self.sampler->skip_round();
+      }
+      const int64_t cost_ns = read_clock(CLOCK_THREAD_CPUTIME_ID) - before_ns;
+      // A single slow round, as the first, shall not slow down those after it for long.
+      pause_ns = std::max(self.interval_ns, (pause_ns + cost_ns * kLeastPause) / 2);
+    }
+    due_ns = read_clock(CLOCK_MONOTONIC) + varied(pause_ns, random);
+  }
+  return nullptr;
+}
+
+bool ensure_running() {
+  std::lock_guard lock(start_mutex);
+  if (service != nullptr) return true;
+  auto* fresh = new (std::nothrow) Service;
+  if (fresh == nullptr) return false;
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&fresh->changed, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  if (!start_helper_thread(run, fresh, "kscope sampler")) {
+    delete fresh;
+    return false;
+  }
+  service = fresh;
+  return true;
+}
+
+}  // namespace
+
+std::string start(Session& session, const kinetoscope_interpreter& interpreter, const void* module_call,
+                  int64_t interval_ns) {
+  auto sampler = std::make_unique<Sampler>(session, interpreter, module_call);
+  if (std::string problem = sampler->view().problem(); !problem.empty()) return problem;
+  if (!ensure_running()) return "the system refuses another thread";
+  {
+    std::lock_guard lock(service->mutex);
+    service->sampler = std::move(sampler);
+    service->interval_ns = interval_ns;
+    service->leave.store(false, std::memory_order_relaxed);
+    ++service->starts;
+  }
+  pthread_cond_signal(&service->changed);
+  return {};
+}
+
+void stop() {
+  if (service == nullptr) return;
+  service->leave.store(true, std::memory_order_relaxed);
+  std::lock_guard lock(service->mutex);
+  service->sampler.reset();
+}
+
+void reset_after_fork() {
+  // The mutex may be held by a thread that does not exist here: the service is left behind whole.
+  if (service != nullptr && service->sampler != nullptr) service->sampler->view().memory().close();
+  new (&start_mutex) std::mutex;
+  service = nullptr;
+}
+
+}  // namespace sampling
+}  // namespace kinetoscope

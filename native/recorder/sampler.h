@@ -1,0 +1,87 @@
+// Samples: the Python stack of every thread, many times a second, read by a thread of ours.
+//
+// It takes no GIL, sends no signal, and changes nothing in the program: see interpreter_view.h. A stack that
+// changed while it was read is tried again, then counted as torn. The pauses between two rounds vary, so that
+// no rhythm of the program hides between them, and grow where a round costs more than a hundredth of a pause.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "interpreter_view.h"
+#include "probing_table.h"
+#include "thread_state.h"
+
+namespace kinetoscope {
+
+class Session;
+
+// One recording as the sampler sees it.
+class Sampler {
+ public:
+  // `module_call` is the code object of nn.Module's call.
+  Sampler(Session& session, const kinetoscope_interpreter& interpreter, const void* module_call);
+
+  ~Sampler();
+  Sampler(const Sampler&) = delete;
+  Sampler& operator=(const Sampler&) = delete;
+
+  InterpreterView& view() { return view_; }
+
+  // [sampler] Reads every thread once, unless `leave` says to stop.
+  void round(const std::atomic<bool>& leave);
+  // [sampler] Reads nothing: what comes next does not stand for the time until now.
+  void skip_round();
+
+ private:
+  struct KnownThread {
+    uint32_t index = 0;
+    uint32_t system = 0;
+    uint64_t round = 0;  // the last that has seen it
+    int file = -1;       // which says what it does
+  };
+  // What is known of one call step; in another epoch the code object has to show its fingerprint.
+  struct SampledCall {
+    uint64_t fingerprint = 0;
+    uint32_t stack = 0;
+    uint32_t epoch = 0;
+    friend bool is_empty(const SampledCall& call) { return call.stack == 0; }
+  };
+
+  enum class Outcome { Sampled, NoPython, Torn };
+
+  Outcome sample(const PythonThread& thread, uint64_t tick, uint32_t epoch);
+  void forget_ended_threads();
+  // Stack and module of what is in `frames_`; false where a code object went meanwhile.
+  bool place(uint32_t epoch, SampleRecord& record);
+  uint32_t stack_of(const SeenFrame& frame, uint32_t parent, uint32_t epoch);
+  SampleState state_of(const PythonThread& thread, KnownThread& known);
+
+  Session& session_;
+  const void* const module_call_;
+  InterpreterView view_;
+  uint64_t since_tick_;
+  uint64_t rounds_ = 0;
+  size_t open_files_ = 0;
+  std::vector<PythonThread> threads_;
+  std::vector<SeenFrame> frames_;
+  std::unordered_map<uint64_t, KnownThread> known_threads_;  // by PythonThread::number
+  ProbingTable<CallKey, SampledCall> calls_{kMostCached};
+};
+
+namespace sampling {
+
+// [GIL, session current] Lets the sampler read, `interval_ns` from one round to the next. Returns why it
+// cannot; empty if it can.
+std::string start(Session& session, const kinetoscope_interpreter& interpreter, const void* module_call,
+                  int64_t interval_ns);
+// [any thread] Returns once the sampler has left the session.
+void stop();
+// [child of a fork] There is no sampler here.
+void reset_after_fork();
+
+}  // namespace sampling
+}  // namespace kinetoscope
