@@ -112,6 +112,7 @@ class KinetoscopeMagics(Magics):
             --module-spans           record every call of a module as a span
             --python-calls           record every call of a Python function as a span
             --no-stacks, --no-modules    do not record source lines, or modules
+            --no-samples                 do not sample Python stacks
 
         The cell runs as without the magic: its names are those of the notebook, its last value is shown, and an exception stops
         it. What was recorded until then is still shown.
