@@ -164,15 +164,15 @@ def test_pythons_that_are_started_without_the_hook_are_counted(followed):
     what = "Python processes started without the start-up hook"
     assert sorted(message.partition(": ")[::2] for message in messages) == [
         (
-            f"1 {what}",
+            f"{what} (1)",
             "They were started with -E, which makes Python ignore the hook: if they used PyTorch, that is not recorded.",
         ),
         (
-            f"1 {what}",
+            f"{what} (1)",
             "They were started with -I, which makes Python ignore the hook: if they used PyTorch, that is not recorded.",
         ),
         (
-            f"2 {what}",
+            f"{what} (2)",
             f"Their environment lacked {VARIABLE} or its entry in PYTHONPATH: if they used PyTorch, that is not recorded.",
         ),
     ]
