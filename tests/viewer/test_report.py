@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
-from kinetoscope.viewer.report import report, report_page, requests_of, spelled, write_memory_page
+from kinetoscope.viewer.report import (
+    answer_with_report,
+    report,
+    report_page,
+    requests_of,
+    spelled,
+    write_memory_page,
+)
 from kinetoscope.viewer.server.routes import ROUTES, answer, encoded, page_text
 from tests.support.report_vectors import MOST_CUT, PATH, everything, parts_of, vectors
 from tests.support.trace_builder import TraceBuilder
@@ -191,3 +198,11 @@ def test_a_memory_page_needs_memory_and_a_device_that_has_some(trace, tmp_path):
     with pytest.raises(kinetoscope.ArgumentError, match=r"device='xpu'.*cpu, cuda:0, cuda:1"):
         write_memory_page(memories(), tmp_path / "m.html", "xpu")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_of_a_part_is_exported(trace):
+    number = int(trace.column("steps", "number")[1])
+    found = answer_with_report(trace, "export/report", {"steps": str(number)})
+    directory, _ = parts_of(found.file.read().decode())
+    assert (found.name, directory["name"]) == (f"trace.steps-{number}.html", f"trace.steps-{number}")
+    assert answer_with_report(trace, "overview", {})["steps"]["count"] == len(trace.columns("steps"))

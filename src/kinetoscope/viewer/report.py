@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import html
+import io
 import json
 import os
 import zlib
@@ -27,6 +28,7 @@ from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.memory.timeline import find_device, need_memory
 from kinetoscope.viewer.pages import (
     empty,
+    export,
     findings,
     health,
     kernels,
@@ -37,7 +39,7 @@ from kinetoscope.viewer.pages import (
     source_text,
     stacks,
 )
-from kinetoscope.viewer.server.requests import Limited
+from kinetoscope.viewer.server.requests import Limited, MadeFile
 from kinetoscope.viewer.server.routes import ARROW, answer, content_policy, encoded, page_text
 from kinetoscope.viewer.timeline import range as range_sums
 from kinetoscope.viewer.timeline import tracks
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
+    from kinetoscope.viewer.server.requests import Answer, Query
 
     Request = tuple[str, Mapping[str, str]]
     Column = tuple[str, pyarrow.Array, Mapping[str, str]]
@@ -450,6 +453,21 @@ def report_page(
     page = page.replace('<meta charset="utf-8" />', f'<meta charset="utf-8" />\n    {head}', 1)
     before_script, found, after = page.partition('<script type="module">')
     return "".join((before_script, *(f"{line}\n    " for line in data), found, after))
+
+
+def answer_with_report(trace: Trace, path: str, query: Query) -> Answer:
+    """Respond to a request as `answer` does, and to `export/report` with a report of the trace or of a part of it.
+
+    Raises:
+        LookupError: There is no such path.
+        ArgumentError: An option has a value that cannot be used.
+    """
+    if path != "export/report":
+        return answer(trace, path, query)
+    chosen, where = export.part(trace, query)
+    name = export.stem(trace) + where
+    page = report_page(chosen, name).encode("utf-8", "replace")
+    return MadeFile(io.BytesIO(page), f"{name}.html", "text/html; charset=utf-8")
 
 
 def requests_of(trace: Trace, pages: Sequence[str] = tuple(PAGES)) -> Iterator[Request]:

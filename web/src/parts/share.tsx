@@ -10,12 +10,15 @@ import * as units from "../units";
 import { useJson, useSource, words } from "./answer";
 import { Button } from "./button";
 import { handOver } from "./perfetto";
+import { pngOf, svgOf } from "./picture";
+import { save } from "./save";
 import "./share.css";
 
 const FORMATS = [
   ["ktrace", "Kinetoscope", ".ktrace: lossless and small"],
   ["json", "Chrome JSON", ".json.gz: for tools that read torch.profiler traces"],
   ["perfetto", "Perfetto", ".pftrace: for ui.perfetto.dev and trace processor"],
+  ["report", "Report", ".html: these pages in one file, without a server"],
   ["speedscope", "speedscope", ".speedscope.json: for speedscope.app"],
 ] as const;
 
@@ -56,6 +59,7 @@ export function Share() {
         onToggle={(event) => event.newState === "closed" && setAt(null)}
       >
         {at && <Link />}
+        {at && <Pictures />}
         {at && source.served && <Files source={source} />}
       </div>
     </>
@@ -78,6 +82,27 @@ function Link() {
       </Button>
       <span class="muted" role="status">
         {copied ? "Copied." : ""}
+      </span>
+    </div>
+  );
+}
+
+/** The page as it is seen. */
+function Pictures() {
+  const [problem, setProblem] = useState("");
+  const page = () => document.querySelector("main") as HTMLElement;
+  const named = (suffix: string) => `${route.value.page}.${suffix}`;
+  const png = () =>
+    pngOf(page()).then(
+      (picture) => save(named("png"), picture, "image/png"),
+      (error: unknown) => setProblem(words(error)),
+    );
+  return (
+    <div class="share-row">
+      <Button onClick={png}>PNG</Button>
+      <Button onClick={() => save(named("svg"), svgOf(page()).text, "image/svg+xml")}>SVG</Button>
+      <span class="muted" role="status">
+        {problem || "a picture of this page"}
       </span>
     </div>
   );

@@ -70,6 +70,7 @@ def respond(
     path: str,
     query: Mapping[str, str],
     options: Mapping[str, str] | None = None,
+    answer_of: Callable[[Trace, str, Query], Answer] | None = None,
 ) -> Response:
     """Respond to a request of the viewer.
 
@@ -78,6 +79,7 @@ def respond(
         path: The path of the request behind the token, without a slash in front.
         query: Its options.
         options: Options of the server that the page needs.
+        answer_of: Responds to a request about a trace; `answer` if None.
 
     Returns:
         The page for an empty path, the answer of `api/N/...`, or an error as JSON with one sentence in `error`.
@@ -107,7 +109,7 @@ def respond(
     if trace is None:
         return _error(409, problem or "There is no such trace.")
     try:
-        return encoded(answer(trace, match[2], query))
+        return encoded((answer_of or answer)(trace, match[2], query))
     except LookupError as error:
         if isinstance(error, KeyError | IndexError):
             raise  # a mistake of ours

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.storage.cache import cache_directory
 from kinetoscope.trace import open as open_any
+from kinetoscope.viewer.report import answer_with_report
 from kinetoscope.viewer.server import open_traces
 from kinetoscope.viewer.server.routes import INERT, Response, respond
 from kinetoscope.viewer.sql.queries import end_queries
@@ -368,7 +369,7 @@ def answering(traces: Offering, options: Mapping[str, str], look_again: Callable
         if path == "api/traces":
             look_again()
         try:
-            return respond(traces(), path, query, options)
+            return respond(traces(), path, query, options, answer_with_report)
         except Exception as error:  # noqa: BLE001  (a question that goes wrong must not end the others)
             traceback.print_exc()
             message = f"The viewer failed ({type(error).__name__}); its terminal shows the details."
