@@ -10,6 +10,7 @@ import numpy as np
 
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.evaluate import rule_of
+from kinetoscope.tables.costs.peaks import MATRIX
 from kinetoscope.tables.device.copies import Direction, copy_directions
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import Device, WorkCategory, device_work
@@ -98,6 +99,11 @@ class LoopDevice:
         """Its kernels that compute."""
         kernel = self._trace.column("spans", "kind")[self.rows] == SpanKind.KERNEL
         return np.asarray(self.rows[kernel & (self.category == WorkCategory.COMPUTE)])
+
+    @cached_property
+    def products(self) -> Rows:
+        """Its kernels that operators launched which multiply matrices, or inside of one."""
+        return np.asarray(self.kernels[self.of_families(self.kernels, MATRIX)])
 
     @cached_property
     def copies(self) -> tuple[Rows, list[Direction]]:

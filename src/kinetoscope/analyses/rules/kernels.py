@@ -16,7 +16,6 @@ from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.names import short_kernel_name
-from kinetoscope.tables.costs.peaks import MATRIX
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +38,7 @@ def dominant_kernel(loop: Loop) -> Finding | None:
     """Find a kernel that takes much of the step; matrix products are meant to, and `below_roofline` looks at them."""
     rows, spans = _kernels(loop), loop.trace.columns("spans")
     if loop.device is not None:
-        rows = rows[~loop.device.of_families(rows, MATRIX)]
+        rows = np.setdiff1d(rows, loop.device.products)
     group, first = _core.group([spans["name"][rows]])
     totals = _core.group_sums(group, len(first), spans["duration_ns"][rows])
     if len(first) == 0:

@@ -19,10 +19,10 @@ from kinetoscope.display.sentence import sentence
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
-from kinetoscope.tables.costs.peaks import MATRIX, at_peak, known_peaks, trace_peaks, working_ns
+from kinetoscope.tables.costs.peaks import at_peak, known_peaks, trace_peaks, working_ns
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 LEAST_PRODUCTS_PERCENT = 10.0
 LEAST_GAIN_PERCENT = 5.0
@@ -35,8 +35,13 @@ SMALLEST = 16
 TENSOR_CORE_SPEED = 8
 """Tensor cores of these generations compute so many times what the other units compute, by NVIDIA's data sheets."""
 RECORD_SHAPES = "record_shapes=True, or kinetoscope run --shapes"
+# How cuBLAS, cuDNN and CUTLASS name kernels that use tensor cores, and those that multiply numbers of 32 bits without them.
 _ON_TENSOR_CORES = re.compile(
-    r"tensorop|[his](?:884|1688|16816|16832|8816)|[hi]mma|gmma|xmma(?!.*(?:ffma|simt))|tf32|bf16|flash|fmha|nvjet",
+    r"tensorop|[his](?:884|1688|16816|16832|8816)|[hi]mma|gmma|xmma(?!.*(?:ffma|simt))|tf32|flash|fmha|nvjet",
+    re.IGNORECASE,
+)
+_IN_FLOAT32 = re.compile(
+    r"(?!.*(?:tf32|s1688|tensorop))(?:.*(?:sgemm|scudnn|ffma|simt|f32f32_f32f32)|.*(?:cudnn|conv|grad|winograd|fft).*<float)",
     re.IGNORECASE,
 )
 
@@ -53,8 +58,7 @@ def tf32_off(loop: Loop) -> Finding | None:
 
 def matmul_alignment(loop: Loop) -> Finding | CannotTell | None:
     """Find products in 16 bits with sizes for which tensor cores have only slow kernels."""
-    rows = _products(loop)
-    if loop.device is None or loop.share(loop.typical_ns(rows)) < LEAST_PRODUCTS_PERCENT:
+    if loop.device is None or loop.share(loop.typical_ns(loop.device.products)) < LEAST_PRODUCTS_PERCENT:
         return None
     if len(loop.trace.columns("shapes")) == 0:
         return CannotTell("matmul-alignment", RECORD_SHAPES)
@@ -96,8 +100,8 @@ def matmul_alignment(loop: Loop) -> Finding | CannotTell | None:
 
 def below_roofline(loop: Loop) -> Finding | CannotTell | None:
     """Find products that reach little of the device's peak, and take much longer than they would at it."""
-    trace, rows = loop.trace, _products(loop)
-    if loop.device is None or loop.share(loop.typical_ns(rows)) < LEAST_PRODUCTS_PERCENT:
+    trace = loop.trace
+    if loop.device is None or loop.share(loop.typical_ns(loop.device.products)) < LEAST_PRODUCTS_PERCENT:
         return None
     if len(trace.columns("shapes")) == 0:
         return CannotTell("below-roofline", RECORD_SHAPES)
@@ -149,19 +153,13 @@ def below_roofline(loop: Loop) -> Finding | CannotTell | None:
     )
 
 
-def _products(loop: Loop) -> NDArray[np.int64]:
-    """The kernels of the loop's device that matrix operators launched."""
-    if loop.device is None:
-        return np.zeros(0, dtype=np.int64)
-    kernels = loop.device.kernels
-    return np.asarray(kernels[loop.device.of_families(kernels, MATRIX)])
-
-
 def _beside_tensor_cores(loop: Loop, *, with_tf32: bool) -> Finding | None:
     """Find products in 32 bits on units that are slower than tensor cores, on devices with or without TF32."""
-    properties = loop.device.properties if loop.device else None
+    device = loop.device
+    properties = device.properties if device else None
     if (
-        properties is None
+        device is None
+        or properties is None
         or properties.compute_major is None
         or not re.match(r"(NVIDIA|Tesla|GeForce|Quadro)\b", properties.name)
     ):
@@ -172,21 +170,19 @@ def _beside_tensor_cores(loop: Loop, *, with_tf32: bool) -> Finding | None:
         or "GTX" in properties.name
     ):
         return None
-    rows, spans = _products(loop), loop.trace.columns("spans")
+    rows, spans = device.products, loop.trace.columns("spans")
     peaks = known_peaks(properties.name) or {}
     plain, fast = peaks.get("float32", 1.0), peaks.get("tf32" if with_tf32 else "float16", TENSOR_CORE_SPEED)
-    on_tensor_cores = np.array(
-        [_ON_TENSOR_CORES.search(loop.trace.strings[one]) is not None for one in spans["name"][rows].tolist()]
-    )
-    if len(rows) == 0 or (on_tensor_cores.any() and not with_tf32):
+    names = spans["name"][rows]
+    used = [(one, loop.trace.strings[one]) for one in np.unique(names).tolist()]
+    rows = rows[np.isin(names, [one for one, text in used if _IN_FLOAT32.match(text)])]
+    if len(rows) == 0 or (not with_tf32 and any(_ON_TENSOR_CORES.search(text) for _, text in used)):
         return None
-    rows = rows[~on_tensor_cores]
     time_ns = loop.typical_ns(rows)
     share, gain_ns = loop.share(time_ns), int(time_ns * max(0.0, 1.0 - plain / fast))
     if share < LEAST_PRODUCTS_PERCENT or loop.share(gain_ns) < LEAST_GAIN_PERCENT:
         return None
-    operator = loop.device.operators(rows) if loop.device else rows
-    place, _, _ = loop.by_place(operator, spans["duration_ns"][rows])[0]
+    place, _, _ = loop.by_place(device.operators(rows), spans["duration_ns"][rows])[0]
     longest = tuple(rows[np.argsort(-spans["duration_ns"][rows], kind="stable")][:MOST_ROWS].tolist())
     if with_tf32:
         text = "Matrix products and convolutions in float32 without TF32 take {} of step time"

@@ -1,6 +1,7 @@
 """One line holds most of the memory at the peak.
 
-No public threshold: half of the peak, and 16 MiB, of temporaries or activations. Parameters and the state of an optimizer are as
+No public threshold: half of the peak, and 16 MiB, of temporaries or activations, in at most four blocks: many small ones at one line
+are a model that one line calls. Parameters and the state of an optimizer are as
 large as the model; how much lower the peak could be is not known, so no gain is stated.
 """
 
@@ -14,6 +15,7 @@ from kinetoscope.tables.memory.peak import memory_peak as table_of_owners
 
 LEAST_PERCENT = 50.0
 LEAST_BYTES = 16 << 20
+MOST_BLOCKS = 4
 LOWERED_BY = {
     "temporary": "Compute it in pieces, in place, or with an operator that does not need it, such as a fused one.",
     "activation": "Recompute it in backward with torch.utils.checkpoint, compute it in pieces, or use a smaller type.",
@@ -23,7 +25,9 @@ LOWERED_BY = {
 
 def memory_peak(loop: Loop) -> Finding | None:
     """Find the line whose temporaries or activations are most of the memory at the peak."""
-    if len(loop.trace.columns("allocations")) == 0:
+    blocks = loop.trace.columns("allocations")
+    largest, peak = int(blocks["bytes"].max(initial=0)), int(blocks["total_bytes"].max(initial=0))
+    if MOST_BLOCKS * largest < max(LEAST_BYTES, 0.01 * LEAST_PERCENT * peak):
         return None
     # What the allocator counts includes what was allocated before the recording.
     whole = {peak.device: peak.bytes for peak in device_peaks(loop.trace)}

@@ -62,12 +62,18 @@ def _around(loop: Loop, names: tuple[str, ...], near: int) -> list[_Around]:
     )
     outer = np.flatnonzero(forward & loop.outermost)
     chosen = np.intersect1d(loop.rows_named(*names), outer)
+    module, name = spans["module"][outer], spans["name"][outer]
     found = []
     for row, at in zip(chosen.tolist(), np.searchsorted(outer, chosen).tolist(), strict=True):
         sides = []
-        for side in (outer[max(0, at - near) : at], outer[at + 1 : at + 1 + near]):
-            here = side[spans["module"][side] == spans["module"][row]].tolist()
-            sides.append([(one, texts[int(spans["name"][one])]) for one in here])
+        for side in (slice(max(0, at - near), at), slice(at + 1, at + 1 + near)):
+            same = module[side] == module[at]
+            sides.append(
+                [
+                    (one, texts[text])
+                    for one, text in zip(outer[side][same].tolist(), name[side][same].tolist(), strict=True)
+                ]
+            )
         found.append(_Around(row, *sides))
     return found
 
