@@ -31,6 +31,7 @@ SCRIPTS = (
     "child_processes",
     "reading",
     "ktrace",
+    "findings",
     "trainers",
     "viewing",
     "viewer_pages",

@@ -1,0 +1,129 @@
+"""Findings: how long they take on a trace of 1,000,000 spans, and how often they name planted faults, and faults where there are none.
+
+The planted faults are those of the tests: programs that run here, and traces of a simulated device. Clean runs are the same without
+the fault, and this package's examples.
+"""
+
+import contextlib
+import io
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import kinetoscope
+from benchmarks.big_traces import pattern, write_trace
+from benchmarks.harness import Result, run
+from kinetoscope.analyses.findings import examine
+from kinetoscope.examples import train_convnet, train_gpt
+from kinetoscope.trace import Trace
+from tests.analyses import planted, planted_devices
+
+LIMIT_S = 1.0
+RECALL_PERCENT, FIRST_PERCENT, FALSE_PERCENT = 90.0, 80.0, 5.0
+# The repeated trace has 1.27 events for each span.
+EVENTS = 1_270_000
+TURNS = 3
+
+
+def options_of(parser: ArgumentParser) -> None:
+    """Add the number of runs of each program."""
+    parser.add_argument("--runs", type=int, default=3, help="runs of each program (%(default)s)")
+
+
+def speed(events: int, folder: Path) -> Result:
+    """Time all rules on a saved trace, with the columns that they need and a file does not have."""
+    written = folder / "long.json"
+    repeated = pattern()
+    write_trace(repeated, events, written)
+    saved = folder / "long.ktrace"
+    with kinetoscope.open(written) as trace:
+        trace.save(saved)
+    seconds, spans, found = [], 0, 0
+    for _ in range(TURNS):
+        with kinetoscope.open(saved) as trace:
+            spans = len(trace.columns("spans"))
+            before = time.process_time()
+            found = len(examine(trace).findings)
+            seconds.append(time.process_time() - before)
+    return Result(
+        f"findings of {spans:,} spans",
+        f"<= {LIMIT_S:g} s",
+        f"{min(seconds):.2f} s",
+        min(seconds) <= LIMIT_S,
+        [f"processor time, {found} findings, {repeated.source}"],
+    )
+
+
+def programs() -> Iterator[tuple[str, Callable[[bool], Trace]]]:
+    """Every planted fault by its code and name, with what records or builds its trace."""
+    for name, program in planted.PLANTED.items():
+        yield name, program.record
+    yield from planted_devices.PLANTED.items()
+
+
+def example(main: Callable[[list[str]], object]) -> Trace:
+    """The trace of an example of this package."""
+    with contextlib.redirect_stdout(io.StringIO()), kinetoscope.profile(profile_memory=True) as prof:
+        main(["--steps", "12"])
+    return prof.trace
+
+
+def codes(trace: Trace) -> list[str]:
+    """The codes of what is found, the first one first."""
+    with trace:
+        return [one.code for one in examine(trace).findings]
+
+
+def quality(runs: int, most: int | None) -> list[Result]:
+    """Run each program with and without its fault, and count what is found."""
+    chosen = list(programs())[:most]
+    missed, late, alarms, notes = 0, 0, 0, []
+    clean: list[tuple[str, Callable[[], Trace]]] = [(name, partial(make, False)) for name, make in chosen]
+    if most is None:
+        clean += [("example:train_gpt", partial(example, train_gpt.main))]
+        clean += [("example:train_convnet", partial(example, train_convnet.main))]
+    for name, make in chosen:
+        for _ in range(runs):
+            found, wanted = codes(make(True)), name.partition(":")[0]
+            missed += wanted not in found
+            late += wanted not in found[:1]
+            if wanted not in found[:1]:
+                notes.append(f"{name}: found {', '.join(found) or 'nothing'}")
+    for name, record in clean:
+        for _ in range(runs):
+            if found := codes(record()):
+                alarms += 1
+                notes.append(f"{name} without its fault: found {', '.join(found)}")
+    faulty, healthy = runs * len(chosen), runs * len(clean)
+    recall, first = 100 * (1 - missed / faulty), 100 * (1 - late / faulty)
+    false = 100 * alarms / healthy
+    what = f"{len(chosen)} planted faults, {runs} runs of each"
+    return [
+        Result(
+            f"{what}: found", f">= {RECALL_PERCENT:g} %", f"{recall:.1f} %", recall >= RECALL_PERCENT, notes
+        ),
+        Result(
+            f"{what}: named first", f">= {FIRST_PERCENT:g} %", f"{first:.1f} %", first >= FIRST_PERCENT, []
+        ),
+        Result(
+            f"{healthy} clean runs: with a finding",
+            f"<= {FALSE_PERCENT:g} %",
+            f"{false:.1f} %",
+            false <= FALSE_PERCENT,
+            [],
+        ),
+    ]
+
+
+def measure(options: Namespace) -> list[Result]:
+    """Measure both."""
+    with tempfile.TemporaryDirectory() as folder:
+        took = speed(20_000 if options.quick else EVENTS, Path(folder))
+    return [took, *quality(1 if options.quick else options.runs, 3 if options.quick else None)]
+
+
+if __name__ == "__main__":
+    run(measure, options_of)
