@@ -101,9 +101,14 @@ class LoopDevice:
         return np.asarray(self.rows[kernel & (self.category == WorkCategory.COMPUTE)])
 
     @cached_property
+    def is_product(self) -> NDArray[np.bool_]:
+        """Which of its kernels were launched by operators that multiply matrices, or inside of one."""
+        return self.of_families(self.kernels, MATRIX)
+
+    @property
     def products(self) -> Rows:
-        """Its kernels that operators launched which multiply matrices, or inside of one."""
-        return np.asarray(self.kernels[self.of_families(self.kernels, MATRIX)])
+        """These kernels."""
+        return np.asarray(self.kernels[self.is_product])
 
     @cached_property
     def copies(self) -> tuple[Rows, list[Direction]]:

@@ -38,7 +38,7 @@ def dominant_kernel(loop: Loop) -> Finding | None:
     """Find a kernel that takes much of the step; matrix products are meant to, and `below_roofline` looks at them."""
     rows, spans = _kernels(loop), loop.trace.columns("spans")
     if loop.device is not None:
-        rows = np.setdiff1d(rows, loop.device.products)
+        rows = rows[~loop.device.is_product]
     group, first = _core.group([spans["name"][rows]])
     totals = _core.group_sums(group, len(first), spans["duration_ns"][rows])
     if len(first) == 0:

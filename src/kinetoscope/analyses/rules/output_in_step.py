@@ -87,8 +87,9 @@ def _stretches(loop: Loop, rows: NDArray[np.int64]) -> Intervals:
     spans = loop.trace.columns("spans")
     start = spans["start_ns"][rows]
     end = start + spans["duration_ns"][rows]
-    others = np.flatnonzero(loop.outermost & (spans["thread"] == loop.thread))
-    others = np.setdiff1d(others, rows)
+    other = loop.outermost & (spans["thread"] == loop.thread)
+    other[rows] = False
+    others = np.flatnonzero(other)
     before = np.searchsorted(spans["start_ns"][others], start)
     joined = (before[1:] == before[:-1]) & (np.diff(loop.step_of(rows)) == 0)
     end[:-1] = np.where(joined, start[1:], end[:-1])

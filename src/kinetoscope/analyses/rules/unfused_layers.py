@@ -60,8 +60,9 @@ def _around(loop: Loop, names: tuple[str, ...], near: int) -> list[_Around]:
         & (spans["thread"] == loop.thread)
         & ~loop.in_optimizer
     )
-    outer = np.flatnonzero(forward & loop.outermost)
-    chosen = np.intersect1d(loop.rows_named(*names), outer)
+    called = forward & loop.outermost
+    outer, chosen = np.flatnonzero(called), loop.rows_named(*names)
+    chosen = chosen[called[chosen]]
     module, name = spans["module"][outer], spans["name"][outer]
     found = []
     for row, at in zip(chosen.tolist(), np.searchsorted(outer, chosen).tolist(), strict=True):

@@ -130,12 +130,12 @@ def gaps(trace: TraceData) -> Gaps:
         found = [one for owner in host_owners(trace) if (one := _of_process(trace, owner)) is not None]
         parts = [np.concatenate(column) for column in zip(*found, strict=True)] if found else _NOTHING
         start, end, thread, step, before, in_loading, in_backward, *places = parts
-        sampled, kind = _samples_of(trace, start, end, thread), np.zeros(0, dtype=np.int64)
+        sampled = _samples_of(trace, start, end, thread)
         own = np.bincount(sampled[sampled >= 0], minlength=len(start)) >= _OWN_SAMPLES
         keys = np.stack((np.where(own, np.arange(len(start)), -1), thread, *places), axis=1)
-        kinds, kind = np.unique(keys, axis=0, return_inverse=True)
-        kind = kind.ravel()
-        shares = _shares(trace, kinds, np.append(kind, -1)[sampled])
+        grouped, first = _core.group(list(np.ascontiguousarray(keys.T, dtype=np.int32)))
+        kind = grouped.astype(np.int64)
+        shares = _shares(trace, keys[first], np.append(kind, -1)[sampled])
         return Gaps(
             start, end, thread.astype(np.int32), step, before, in_loading != 0, in_backward != 0, kind, shares
         )
@@ -367,9 +367,9 @@ def _pieces(moments: Intervals, start_ns: Rows, end_ns: Rows) -> tuple[Rows, Row
 def _common_modules(trace: TraceData, one: Rows, other: Rows) -> Rows:
     """The innermost module that holds both of two, for each pair; -1 without."""
     holder = trace.column("modules", "holder").tolist()
-    pairs, which = np.unique(np.stack((one, other), axis=1), axis=0, return_inverse=True)
+    which, distinct = _core.group([one.astype(np.int32), other.astype(np.int32)])
     found = []
-    for first, second in pairs.tolist():
+    for first, second in zip(one[distinct].tolist(), other[distinct].tolist(), strict=True):
         around = set()
         while first >= 0:
             around.add(first)
@@ -377,7 +377,7 @@ def _common_modules(trace: TraceData, one: Rows, other: Rows) -> Rows:
         while second >= 0 and second not in around:
             second = holder[second]
         found.append(second)
-    return np.array(found, dtype=np.int64)[which.ravel()]
+    return np.array(found, dtype=np.int64)[which]
 
 
 class _Common:
