@@ -1,3 +1,5 @@
+/* As Python's headers have it, which come after others of the system here. */
+#define _GNU_SOURCE 1
 #define Py_BUILD_CORE 1
 #include "frame_layout.h"
 

@@ -17,8 +17,9 @@ from types import CodeType
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 WITHOUT_TORCH = (
     "call_hooks_monitoring.cpp", "call_hooks_profile.cpp", "clock.cpp", "dictionary.cpp", "frame_layout.c",
-    "module_registry.cpp", "python_calls.cpp", "python_walk.cpp", "recorder.cpp", "recording_file.cpp",
-    "room_keeper.cpp", "session.cpp", "thread_state.cpp",
+    "helper_thread.cpp", "interpreter_view.cpp", "memory_reader.cpp", "module_registry.cpp", "python_calls.cpp",
+    "python_walk.cpp", "recorder.cpp", "recording_file.cpp", "room_keeper.cpp", "sampler.cpp", "session.cpp",
+    "thread_state.cpp",
 )  # fmt: skip
 STACKS, MODULES, CALLS, MODULE_SPANS = 4, 8, 0x100, 0x200
 PYTHON, MODULE = 100, 101
@@ -77,7 +78,7 @@ class Recorder:
         self.folder = folder
         self.face.kinetoscope_recorder_load.argtypes = (ctypes.py_object, ctypes.c_char_p, ctypes.c_size_t)
         self.face.kinetoscope_recorder_start.argtypes = (
-            ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64, ctypes.c_char_p,
+            ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint32, ctypes.c_char_p,
             ctypes.c_size_t
         )  # fmt: skip
         self.face.kinetoscope_recorder_prepare_calls.restype = ctypes.py_object
@@ -85,10 +86,12 @@ class Recorder:
         assert not failed, self.message.value
         self.hook = self.face.kinetoscope_recorder_prepare_calls(b"/nowhere/")
 
-    def start(self, what: int = CALLS) -> str:
+    def start(self, what: int = CALLS, samples_per_second: int = 0) -> str:
         path = os.fsencode(self.folder / "calls.recording")
         threading.setprofile(self.hook)
-        failed = self.face.kinetoscope_recorder_start(path, what | STACKS | MODULES, 0, 0, self.message, 512)
+        failed = self.face.kinetoscope_recorder_start(
+            path, what | STACKS | MODULES, 0, 0, samples_per_second, self.message, 512
+        )
         assert not failed, self.message.value
         return self.message.value.decode()
 
@@ -102,15 +105,20 @@ class Recorder:
         return stopped
 
     def spans(self) -> list[tuple]:
-        return read_spans(self.folder / "calls.recording")
+        """(thread, start, end, scope, flags, name, file) of every span, in order."""
+        return read(self.folder / "calls.recording")[0]
+
+    def samples(self) -> list[tuple]:
+        """(thread, state, stack) of every sample; a stack has (function, file, line) of each frame, outermost first."""
+        return read(self.folder / "calls.recording")[1]
 
 
-def read_spans(path: Path) -> list[tuple]:
-    """(thread, start, end, scope, flags, name, file) of every span, in order; see core/recording_format.h."""
+def read(path: Path) -> tuple[list[tuple], list[tuple]]:
+    """The spans and the samples of a recording, which may be running; see core/recording_format.h."""
     data = path.read_bytes()
     (chunk_bytes,) = struct.unpack_from("<I", data, 12)
     (chunks,) = struct.unpack_from("<Q", data, 32)
-    strings, names, frames, stacks, spans = {}, {}, {}, {}, []
+    strings, names, frames, stacks, spans, samples = {}, {}, {}, {}, [], []
     number = 0
     while number < chunks:
         at = 8192 + number * chunk_bytes
@@ -123,7 +131,7 @@ def read_spans(path: Path) -> list[tuple]:
                 sort, length = struct.unpack_from("<II", data, at)
                 body = data[at + 8 : at + 8 + length]
                 if sort == 1:
-                    strings[struct.unpack_from("<I", body)[0]] = body[4:].decode()
+                    strings[struct.unpack_from("<I", body)[0]] = body[4:].decode("utf-8", "surrogatepass")
                 elif sort == 2:
                     names[struct.unpack_from("<I", body)[0]] = struct.unpack_from("<I", body, 4)[0]
                 elif sort == 3:
@@ -135,10 +143,20 @@ def read_spans(path: Path) -> list[tuple]:
             for row in range(committed):
                 record = struct.unpack_from("<QQIIIIqHBBI", data, at + 48 * row)
                 spans.append((thread, *record))
+        elif kind == 5:
+            samples += [struct.unpack_from("<QQIIIB", data, at + 32 * row) for row in range(committed)]
     found = []
     for thread, start, end, name, stack, _, _, _, _, scope, flags, _ in sorted(
         spans, key=lambda span: span[:2]
     ):
         file = strings[frames[stacks[stack][1]][1]] if stack else ""
         found.append((thread, start, end, scope, flags, strings[names[name]], file))
-    return found
+    sampled = []
+    for _, _, thread, stack, _, state in samples:
+        places = []
+        while stack:
+            stack, frame = stacks[stack]
+            function, file, line = frames[frame]
+            places.append((strings.get(function, ""), strings.get(file, ""), line))
+        sampled.append((thread, state, tuple(reversed(places))))
+    return found, sampled

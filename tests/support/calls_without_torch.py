@@ -1,4 +1,4 @@
-"""Records Python and module calls with a recorder that was built without torch, and checks what it recorded.
+"""Records Python and module calls, and samples, with a recorder that was built without torch, and checks what it recorded.
 
     python3.13 tests/support/calls_without_torch.py [FOLDER FOR THE BUILD]
 
@@ -14,11 +14,14 @@ import os
 import sys
 import tempfile
 import threading
+import time
 import traceback
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import count, pairwise
 from pathlib import Path
 
 from bare_recorder import BEGUN_BEFORE, CALLS, CUT, MODULE, MODULE_SPANS, PYTHON, Recorder, build
+from blocked_programs import PATIENCE_S, PROGRAMS, blocked, stack_in_python
 
 
 class Module:
@@ -313,6 +316,68 @@ def check_fork(recorder: Recorder) -> None:
     recorder.stop()
     assert status == 0, status
     assert [span[5] for span in recorder.spans()].count("leaf") == 2
+
+
+def sampled(recorder: Recorder, wanted: Callable[[list[tuple]], bool]) -> None:
+    """Reads the running recording until it has the samples that a check wants."""
+    until = time.monotonic() + PATIENCE_S
+    while not wanted(recorder.samples()):
+        assert time.monotonic() < until, "the sampler did not take these samples"
+
+
+def check_samples_of_waiting_threads(recorder: Recorder) -> None:
+    for program in PROGRAMS:
+        with blocked(program) as thread:
+            expected = stack_in_python(thread)
+            recorder.start(0, samples_per_second=1000)
+            sampled(recorder, lambda samples: any(stack == expected for _, _, stack in samples))  # noqa: B023
+            recorder.stop()
+
+
+def check_samples_of_running_threads(recorder: Recorder) -> None:
+    done = threading.Event()
+    texts = [
+        "def work{0}():\n    total = 0\n    for number in range(100):\n        total += number\n",
+        "work{0}()\n",
+    ]
+
+    def burn() -> None:
+        for number in count():
+            if done.is_set():
+                return
+            exec(compile("".join(texts).format(number), f"built{number}.py", "exec"), {})
+
+    threads = [threading.Thread(target=burn) for _ in range(3)]
+    recorder.start(0, samples_per_second=1000)
+    for thread in threads:
+        thread.start()
+    sampled(recorder, lambda samples: len(samples) > 2000 and {state for _, state, _ in samples} >= {1, 2})
+    done.set()
+    for thread in threads:
+        thread.join()
+    recorder.stop()
+    inner = {frame for _, _, stack in recorder.samples() for frame in stack if frame[1].startswith("built")}
+    assert inner
+    for function, file, line in inner:
+        number = file.removeprefix("built").removesuffix(".py")
+        assert function == "<module>" or (function == f"work{number}" and 1 <= line <= 4), (
+            function,
+            file,
+            line,
+        )
+
+
+def check_samples_beside_forks(recorder: Recorder) -> None:
+    recorder.start(samples_per_second=1000)
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            recorder.face.kinetoscope_recorder_forget_calls()
+            os._exit(len(os.listdir("/proc/self/task")) - 1)
+        _, status = os.waitpid(child, 0)
+        assert status == 0, status
+    sampled(recorder, lambda samples: len(samples) > 2)
+    recorder.stop()
 
 
 def check_nothing_stays(recorder: Recorder) -> None:
