@@ -1,8 +1,10 @@
 """The time between operators, and the lines that it is charged to."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 
+import kinetoscope
 from kinetoscope.model.schema import SampleState
 from kinetoscope.tables.host.python_time import charged, gaps
 from tests.support.any_trace import any_traces
@@ -147,3 +149,32 @@ def test_charges_add_up_to_the_gaps_and_the_parts_to_the_steps(trace):
         assert sum(parts) == row["duration_ns"]
         assert min(parts) >= 0
         assert 0 <= row["largest_gap_ns"] <= row["duration_ns"]
+
+
+def test_a_slow_function_of_a_recorded_program_has_its_time():
+    import torch
+
+    def slow_metric():
+        total = 0
+        for number in range(200_000):
+            total += number
+        return total
+
+    weight = torch.randn(16, 16)
+    # A sampler that gets no processor for long takes few samples.
+    for steps in (4, 16, 64, 256):
+        with kinetoscope.profile() as prof:
+            for _ in range(steps):
+                weight @ weight
+                slow_metric()
+                weight @ weight
+                prof.step()
+        if len(prof.trace.columns("samples")) >= 8:
+            break
+    times = {}
+    for row in prof.trace.table("lines").to_pylist():
+        times[row["function"]] = (
+            times.get(row["function"], 0) + row["python_self_ns"] + row["blocked_self_ns"]
+        )
+    slow = sum(time for name, time in times.items() if "slow_metric" in name)
+    assert slow == pytest.approx(sum(times.values()), rel=0.3)
