@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 import kinetoscope
-from kinetoscope.model.schema import SampleState
+from kinetoscope.model.schema import SampleState, SpanKind
 from kinetoscope.tables.host.python_time import charged, gaps
 from tests.support.any_trace import any_traces
 from tests.support.trace_builder import TraceBuilder
@@ -110,6 +110,17 @@ def test_modules_have_the_python_of_their_forward():
         for row in builder.build().table("modules").to_pylist()
     }
     assert found == {"Net": (100, 200), "a": (100, 100), "b": (0, 0)}
+
+
+def test_recorded_calls_of_modules_say_whose_python_it_is():
+    builder = TraceBuilder()
+    net = builder.module("Net")
+    inner = builder.module("Linear", name="a", parent=net)
+    builder.span("Net", 0, 600, kind=SpanKind.MODULE, module=net)
+    builder.span("a", 100, 200, kind=SpanKind.MODULE, module=inner)
+    builder.span("aten::mm", 150, 50, module=inner).span("aten::add", 900, 100)
+    found = {row["path"]: row["python_self_ns"] for row in builder.build().table("modules").to_pylist()}
+    assert found == {"Net": 400, "a": 150}
 
 
 def test_a_loop_that_makes_its_batches_has_their_python_in_the_wait():

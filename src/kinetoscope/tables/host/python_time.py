@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.hierarchy import host_work, module_calls
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import FLAG_ASYNC, Phase, SampleState, SpanKind
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
@@ -249,17 +249,19 @@ def _of_process(trace: TraceData, owner: Owner) -> tuple[NDArray[Any], ...] | No
     host = host_activity(trace, owner)
     made = np.concatenate((loading_spans(trace).fetches, waits_that_make(trace)))
     made = made[spans["thread"][made] == thread]
-    making = Intervals.of(spans["start_ns"][made], spans["start_ns"][made] + spans["duration_ns"][made])
+    making = Intervals.of(spans["start_ns"][made], _ends(spans, made))
     free = extent - host.calls - host.waiting - host.communication
     located, marks = _marks(trace, own[spans["thread"][own] == thread])
-    by_loop = _cut(free - host.loading, steps, marked, marks)
-    by_loader = _cut(free & host.loading & making, steps, marked, marks)
+    called = own[(spans["thread"][own] == thread) & (spans["kind"][own] == SpanKind.MODULE)]
+    cuts = np.sort(np.concatenate((marks, spans["start_ns"][called], _ends(spans, called))))
+    by_loop = _cut(free - host.loading, steps, marked, cuts)
+    by_loader = _cut(free & host.loading & making, steps, marked, cuts)
     start, end, step = (np.concatenate(both) for both in zip(by_loop, by_loader, strict=True))
     in_loading = np.arange(len(start)) >= len(by_loop[0])
     calls = own[(spans["thread"][own] == thread) & host_work(trace, with_steps=False).mask[own]]
     calls = calls[spans["kind"][calls] != SpanKind.USER_ANNOTATION]
     begin = spans["start_ns"][calls]
-    finish = begin + spans["duration_ns"][calls]
+    finish = _ends(spans, calls)
     # Only outermost calls: an inner one never ends last.
     outer = finish > np.maximum.accumulate(np.concatenate(([np.int64(-1)], finish)))[:-1]
     calls, begin, finish = calls[outer], begin[outer], finish[outer]
@@ -270,7 +272,10 @@ def _of_process(trace: TraceData, owner: Owner) -> tuple[NDArray[Any], ...] | No
     before = np.where(previous >= 0, np.append(calls, -1)[previous], -1)
     following = np.minimum(np.searchsorted(begin, end, side="left"), len(calls))
     module = np.append(spans["module"][calls], -1)
-    around = _common_modules(trace, np.where(previous >= 0, module[previous], -1), module[following])
+    if len(called):
+        around = _innermost_modules(trace, called, start)
+    else:
+        around = _common_modules(trace, np.where(previous >= 0, module[previous], -1), module[following])
     edges = np.append(backward, False)
     in_backward = edges[previous] & edges[following]
     around[in_backward] = -1
@@ -362,6 +367,23 @@ def _pieces(moments: Intervals, start_ns: Rows, end_ns: Rows) -> tuple[Rows, Row
     end = np.minimum(moments.end_ns[at], end_ns[window])
     real = end > start
     return start[real], end[real], window[real]
+
+
+def _innermost_modules(trace: TraceData, called: Rows, time_ns: Rows) -> Rows:
+    """The module whose recorded call is the innermost at some moments; -1 outside all calls."""
+    spans, parent = trace.columns("spans"), np.append(module_calls(trace).parent, np.int32(-1))
+    end = np.append(_ends(spans, np.arange(len(spans))), np.iinfo(np.int64).max)
+    at = np.searchsorted(spans["start_ns"][called], time_ns, side="right") - 1
+    row = np.where(at >= 0, called[at], -1)
+    # The last call that began may have ended: then one of those around it is the innermost.
+    while (over := (row >= 0) & (end[row] <= time_ns)).any():
+        row[over] = parent[row[over]]
+    return np.asarray(np.append(spans["module"], -1)[row], dtype=np.int64)
+
+
+def _ends(spans: Columns, rows: Rows) -> Rows:
+    """When some spans end."""
+    return np.asarray(spans["start_ns"][rows] + spans["duration_ns"][rows], dtype=np.int64)
 
 
 def _common_modules(trace: TraceData, one: Rows, other: Rows) -> Rows:
