@@ -11,7 +11,7 @@ import pytest
 
 from kinetoscope import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.viewer.server import serve as server_module
-from kinetoscope.viewer.server.serve import Server, refusal
+from kinetoscope.viewer.server.serve import Server, Uploads, refusal
 from tests.support.trace_builder import TraceBuilder
 
 HOST = "127.0.0.1:8765"
@@ -98,11 +98,11 @@ def running(traces, **options):
         assert not thread.is_alive()
 
 
-def asked(server, path, method="GET", **headers):
+def asked(server, path, method="GET", body=None, **headers):
     """Asks with the token; returns status, headers and body."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     token = server.address.split("/")[3]
-    connection.request(method, path.replace("TOKEN", token), headers=headers)
+    connection.request(method, path.replace("TOKEN", token), body, headers)
     answer = connection.getresponse()
     found = answer.status, answer.headers, answer.read()
     connection.close()
@@ -201,6 +201,22 @@ def test_nothing_can_be_sent(served, method):
     status, headers, _ = asked(served, "/TOKEN/api/traces", method)
     assert status == 405
     assert not [name for name in headers if name.lower().startswith("access-control")]
+
+
+def test_a_dropped_file_needs_the_token_and_our_page_and_has_a_limit(tmp_path):
+    taken = []
+    uploads = Uploads(lambda path: taken.append(path.read_bytes()) or 7, 1000, tmp_path)
+    with running(list, uploads=uploads) as server:
+        path = "/TOKEN/api/open?name=..%2F..%2Frun.ktrace"
+        for address, headers in (("/wrong/api/open", {}), (path, {"Origin": "http://evil.invalid"})):
+            assert asked(server, address, "POST", body=b"x", **headers)[0] == 403
+        assert asked(server, path, "GET")[0] == 404
+        status, _, body = asked(server, path, "POST", body=b"x" * 1001)
+        assert (status, json.loads(body)["error"].split(" is ")[0]) == (413, "run.ktrace")
+        assert list(tmp_path.iterdir()) == taken == []
+        assert json.loads(asked(server, path, "POST", body=b"abc")[2]) == {"trace": 7}
+    assert taken == [b"abc"]
+    assert [one.name for one in tmp_path.rglob("*") if one.is_file()] == ["run.ktrace"]
 
 
 def test_a_hostile_name_of_a_trace_is_a_text_in_json(served):

@@ -2,6 +2,7 @@ import "./theme.css";
 import { effect, signal } from "@preact/signals";
 import { render } from "preact";
 import { App, type Offered } from "./app";
+import { onDrop } from "./drop";
 import { version } from "./parts/answer";
 import { route } from "./router";
 import { reportInPage } from "./source/report";
@@ -23,14 +24,21 @@ async function start(): Promise<void> {
   const [first, options] = await Promise.all([asked<Offered[]>("api/traces"), asked<Options>("api/options")]);
   const offered = signal(first);
   const gone = signal(false);
-  const sources = first.map((_, index) => new ServerSource(index, options.perfetto_ui));
-
+  const sources: ServerSource[] = [];
+  const sourceOf = (index: number) => {
+    sources[index] ??= new ServerSource(index, options.perfetto_ui);
+    return sources[index];
+  };
   const chosen = () => {
     const wanted = Number(route.value.query["trace"] ?? 0);
-    return sources[wanted] ? wanted : 0;
+    return offered.value[wanted] ? wanted : 0;
   };
+  onDrop(async (trace) => {
+    offered.value = await asked<Offered[]>("api/traces");
+    location.hash = `#/overview?trace=${trace}`;
+  });
   effect(() => {
-    const source = sources[chosen()];
+    const source = sourceOf(chosen());
     const empty = "The server has no trace.";
     if (source)
       render(

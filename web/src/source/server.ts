@@ -52,10 +52,10 @@ export class ServerSource implements Source {
 }
 
 /** The response of the server to a request. */
-export async function requested(address: string): Promise<Response> {
+export async function requested(address: string, options: RequestInit = {}): Promise<Response> {
   let response: Response;
   try {
-    response = await fetch(address);
+    response = await fetch(address, options);
   } catch {
     throw new SourceError("The server does not respond. Is `kinetoscope view` still running?");
   }

@@ -13,17 +13,22 @@ import hmac
 import html
 import json
 import os
+import re
 import secrets
+import shutil
 import socket
 import sys
+import tempfile
 import threading
 import traceback
 import webbrowser
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
-from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+from kinetoscope._errors import ArgumentError, KinetoscopeError, MissingDependencyError, StateError
+from kinetoscope.model import units
 from kinetoscope.storage.cache import cache_directory
 from kinetoscope.trace import open as open_any
 from kinetoscope.viewer.report import answer_with_report
@@ -32,7 +37,7 @@ from kinetoscope.viewer.server.routes import INERT, Response, respond
 from kinetoscope.viewer.sql.queries import end_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import IO
 
@@ -65,6 +70,9 @@ class Viewer:
     ) -> None:
         """Read the traces and serve them from now on; use `view`."""
         self._given: list[Given] = []
+        self._open_trace = open_trace
+        # Folders of files that were dropped on the page; deleted with the viewer.
+        self._dropped: list[Path] = []
         # First what goes wrong at once: reading may take its time.
         self._server = Server(
             lambda: [one.offer for one in self._given],
@@ -72,6 +80,7 @@ class Viewer:
             {"perfetto_ui": _checked(perfetto_ui)},
             self._look_again,
             lasting_token(traces),
+            Uploads(self._take),
         )
         self.address: str = self._server.address
         self.browser_address: str = self._server.browser_address
@@ -110,6 +119,14 @@ class Viewer:
         for one in self._given:
             one.close()
         self._given = []
+        for folder in self._dropped:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _take(self, path: Path) -> int:
+        """Show the trace in a file that was dropped on the page; returns its number."""
+        self._given += open_traces.given([path], self._open_trace)
+        self._dropped.append(path.parent)
+        return len(self._given) - 1
 
     def _look_again(self) -> None:
         """Read files again that have changed."""
@@ -262,6 +279,7 @@ class Server:
         options: Mapping[str, str] | None = None,
         look_again: Callable[[], object] = tuple,
         token: str | None = None,
+        uploads: Uploads | None = None,
     ) -> None:
         """Take a port; who connects before `run` waits.
 
@@ -272,6 +290,7 @@ class Server:
             options: Options of the server that the page needs.
             look_again: Called before a page gets the list of traces.
             token: The token of the address; a new one if None.
+            uploads: What becomes of files that are dropped on the page; None rejects them.
 
         Raises:
             ArgumentError: There is no such port.
@@ -295,7 +314,11 @@ class Server:
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
                 application(
-                    answering(traces, options or {}, look_again), self._token, self.port, Ticket(ticket)
+                    answering(traces, options or {}, look_again),
+                    self._token,
+                    self.port,
+                    Ticket(ticket),
+                    uploads,
                 ),
                 log_level="error",
                 log_config=None,
@@ -420,7 +443,57 @@ def _user_of(client: tuple[str, int], port: int) -> int | None:
     return users[0] if users else None
 
 
-def application(answer: Answering, token: str, port: int, ticket: Ticket) -> ASGIApp:
+@dataclass(frozen=True)
+class Uploads:
+    """What becomes of files that are dropped on the page.
+
+    Attributes:
+        take: Shows the trace in a file, which is in a folder of its own, and returns its number; from then on both belong to it.
+        most_bytes: The size of the largest file.
+        folder: Where the folders are made; None for the system's place for temporary files.
+    """
+
+    take: Callable[[Path], int]
+    most_bytes: int = 4 << 30
+    folder: Path | None = None
+
+    async def receive(self, name: str, blocks: AsyncIterator[bytes]) -> Response:
+        """Write a file and show it.
+
+        Args:
+            name: Its name; the suffix says its format.
+            blocks: Its content.
+        """
+        from starlette.concurrency import run_in_threadpool
+
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "_", PurePath(name).name)[-100:].lstrip(".") or "trace"
+        path = Path(tempfile.mkdtemp(prefix="kinetoscope-viewer-", dir=self.folder)) / plain
+        size = 0
+        try:
+            with path.open("xb") as file:
+                async for block in blocks:
+                    size += len(block)
+                    if size > self.most_bytes:
+                        shutil.rmtree(path.parent, ignore_errors=True)
+                        return _problem(
+                            413,
+                            f"{plain} is larger than {units.size(self.most_bytes)}: open it with `kinetoscope view`.",
+                        )
+                    file.write(block)
+            return Response(200, json.dumps({"trace": await run_in_threadpool(self.take, path)}).encode())
+        except (KinetoscopeError, OSError) as error:
+            shutil.rmtree(path.parent, ignore_errors=True)
+            return _problem(400, open_traces.words(error).replace(str(path), plain))
+
+
+def _problem(status: int, message: str) -> Response:
+    """One sentence for the person at the page."""
+    return Response(status, json.dumps({"error": message}).encode())
+
+
+def application(
+    answer: Answering, token: str, port: int, ticket: Ticket, uploads: Uploads | None = None
+) -> ASGIApp:
     """Return the ASGI application that lets a request with the token and the right names through to `answer`."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
@@ -449,8 +522,16 @@ def application(answer: Answering, token: str, port: int, ticket: Ticket) -> ASG
             return Whole(refused, 403, media_type="text/plain")
         return Whole(status_code=303, headers={"Location": f"/{token}/"})
 
+    async def upload(request: Request) -> StarletteResponse:
+        refused = refusal(request.path_params["token"], token, request.headers, port)
+        if refused or uploads is None:
+            return Whole(refused, 403, media_type="text/plain")
+        found = await uploads.receive(request.query_params.get("name", ""), request.stream())
+        return Whole(found.body, found.status, dict(found.headers), found.type)
+
     routes = [
         Route("/open/{ticket}", open_page, methods=["GET"]),
+        *([Route("/{token}/api/open", upload, methods=["POST"])] if uploads else []),
         Route("/{path:path}", serve, methods=["GET"]),
     ]
     return _with_headers(Starlette(routes=routes))
