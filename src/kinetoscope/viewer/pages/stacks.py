@@ -468,7 +468,7 @@ def _heavy(
 
 # What ran where no span did, in place of its row.
 _PYTHON, _BLOCKED = -2, -3
-_PYTHON_NAMES = {_PYTHON: "Python between operators", _BLOCKED: "blocked, as samples say"}
+_PYTHON_NAMES = {_PYTHON: "Python between operators", _BLOCKED: "Blocked"}
 
 
 def _times(trace: Trace, by: str) -> tuple[Rows, NDArray[np.int32], Rows, NDArray[np.int32]]:
