@@ -105,11 +105,10 @@ demo: install
 	@printf '\nThe kinetoscope command is in $(BIN): run %s first, or call %s.\n' \
 	  '`. $(BIN)/activate`' '`$(BIN)/kinetoscope`'
 
-# Installing and most checks use one processor, so the native tests are compiled in parallel. The tests sometimes wait for
-# processes, so the documentation and the wheel are built in parallel with them.
-test: chromium $(STAMP)/run-$(REQUIREMENTS)
-	@$(AGAIN) --no-print-directory -j2 SIDE_BY_SIDE=yes native-test lint
-	@$(AGAIN) --no-print-directory -j2 SIDE_BY_SIDE=yes pytest docs wheel-test web-test
+# Installing and most checks use one processor, so the native tests run beside them; the tests begin as soon as all is
+# installed, and the checks, the documentation and the wheel beside them.
+test: $(STAMP)/run-$(REQUIREMENTS)
+	@$(AGAIN) --no-print-directory -j2 SIDE_BY_SIDE=yes native-test pytest lint docs wheel-test web-test
 
 # ---------------------------------------------------------------------------------------------------------------- parts
 lint: develop
@@ -196,7 +195,7 @@ wheels: develop
 	$(call say,Wheels)
 	@$(BIN)/python tools/build_wheels.py --torch $(TORCHES) --python $(PYTHONS)
 
-pytest: develop
+pytest: develop chromium
 	$(call say,Tests)
 	@# Worksteal keeps the tests of a file on one worker while all workers are busy, so fixtures are set up once.
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
