@@ -1,13 +1,18 @@
 import json
+import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 
+import kinetoscope
 from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, lines
 from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.rules import CAUSES
 from kinetoscope.cli import main
 from kinetoscope.model.schema import SpanKind
+from tests.analyses import planted_devices
 from tests.analyses.planted import PLANTED
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
@@ -169,3 +174,66 @@ def test_a_device_may_wait_for_batches_that_another_thread_asks_for():
         )
         builder.kernel("gemm", start + 8_000_000, 2_000_000, stream=stream)
     assert "input-wait" not in [one.code for one in examine(builder.build()).findings]
+
+
+def test_what_samples_see_of_output_counts_with_the_line_that_asked_for_it():
+    builder = TraceBuilder()
+    main = builder.thread()
+    saving = builder.stack(("train.py", 9, "train"), ("site-packages/torch/serialization.py", 900, "save"))
+    for step in range(8):
+        start = step * 100_000_000
+        builder.step(step, start, 100_000_000)
+        builder.span("aten::mm", start, 60_000_000, stack=builder.stack(("train.py", 3, "train")))
+        for sample in range(6, 10):
+            builder.sample(start + sample * 10_000_000, saving, period_ns=10_000_000, thread=main)
+    (finding,) = [one for one in examine(builder.build()).findings if one.code == "output-in-step"]
+    assert (str(finding.place), round(finding.share_percent)) == ("train.py:9", 40)
+
+
+def test_output_outside_of_the_steps_is_nothing():
+    builder = TraceBuilder()
+    main = builder.thread()
+    saving = builder.stack(("site-packages/torch/serialization.py", 900, "save"))
+    for step in range(8):
+        builder.step(step, step * 10_000_000, 10_000_000)
+        builder.span("aten::mm", step * 10_000_000, 10_000_000)
+    for sample in range(1, 10):
+        builder.sample(80_000_000 + sample * 10_000_000, saving, period_ns=10_000_000, thread=main)
+    assert examine(builder.build()).findings == ()
+
+
+def crowded(threads, ranks):
+    """Processes of one machine with two processors, each with so many threads for operators."""
+    traces = []
+    for rank in range(ranks):
+        builder = TraceBuilder().know("torch_threads", threads).know("cpu_count", 2).know("host", "node")
+        builder.know("distributedInfo", {"rank": rank, "world_size": ranks})
+        for step in range(8):
+            builder.step(step, step * 10_000, 10_000)
+            builder.span("aten::mm", step * 10_000, 10_000)
+        traces.append(builder.build())
+    return kinetoscope.merge(traces) if ranks > 1 else traces[0]
+
+
+@pytest.mark.parametrize(
+    ("threads", "ranks", "found"), [(2, 1, False), (4, 1, True), (1, 2, False), (2, 2, True)]
+)
+def test_threads_of_all_processes_of_a_machine_are_counted(threads, ranks, found):
+    assert (
+        "thread-oversubscription" in [one.code for one in examine(crowded(threads, ranks)).findings]
+    ) == found
+
+
+def test_garbage_that_may_have_been_collected_is_said_to_be_unknown():
+    lacking = {one.code: one.record for one in examine(slow_python().build()).cannot_tell}
+    assert "record_python_gc_info=True" in lacking["gc-pause"]
+    recorded = slow_python().know("record_python_gc_info", True).build()
+    assert "gc-pause" not in [one.code for one in examine(recorded).cannot_tell]
+
+
+def test_every_code_is_documented_and_planted():
+    text = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE))
+    planted = {name.partition(":")[0] for name in (*PLANTED, *planted_devices.PLANTED)}
+    assert documented == planted | {"incomplete-trace"}
+    assert {code for code, causes in CAUSES.items() for code in (code, *causes)} <= documented

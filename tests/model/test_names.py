@@ -2,7 +2,7 @@
 
 import pytest
 
-from kinetoscope.model.names import device_name, frame_texts, stack_frames, stack_texts
+from kinetoscope.model.names import device_name, frame_texts, short_kernel_name, stack_frames, stack_texts
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -41,3 +41,24 @@ def test_stacks_that_name_no_frame_or_a_later_parent_do_no_harm():
 )
 def test_devices_are_named_as_torch_names_them(kind, index, name):
     assert device_name(kind, index) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3> >(int)",
+            "vectorized_elementwise_kernel ‹CUDAFunctor_add›",
+        ),
+        (
+            "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128>(cutlass_80::Params)",
+            "cutlass_80_tensorop_s1688gemm_128x128",
+        ),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "ncclKernel_AllReduce_RING_LL_Sum_float"),
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
+        ("void (anonymous namespace)::softmax_warp_forward<float, float, 7>(float*)", "softmax_warp_forward"),
+        ("<<<>>>", "<<<>>>"),
+    ],
+)
+def test_kernels_are_called_by_what_tells_them_apart(name, short):
+    assert short_kernel_name(name) == short

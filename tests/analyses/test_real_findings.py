@@ -1,0 +1,317 @@
+"""Findings on real traces of GPUs: every number is computed again by sweeps of plain Python over the raw events."""
+
+import functools
+import gzip
+import json
+import re
+import statistics
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+
+import kinetoscope
+from kinetoscope.analyses.findings import examine
+from tests.support.shared_traces import FOLDER, needs_shared_traces, shared_trace
+
+pytestmark = needs_shared_traces
+
+FIRST = {
+    "a100_nccl_rank3of8": ["poor-overlap", "launch-bound"],
+    "dlrm_8rank/rank-0": ["exposed-communication", "launch-bound", "main-process-loading"],
+    "h100_owlv2_stack_mem": ["main-process-loading", "unfused-attention", "matmul-alignment"],
+    "mi300_resnet_stack_rccl_rank0of8": ["exposed-communication", "small-kernels"],
+    "rtx2080ti_resnet": ["input-wait", "tensor-cores-unused", "pageable-copy"],
+    "v100_resnet50_mem": ["main-process-loading", "tensor-cores-unused", "zero-grad-fill"],
+}
+DEVICE = {"a100_nccl_rank3of8": 3, "mi300_resnet_stack_rccl_rank0of8": 2}
+# What the first releases of Kineto call the same.
+FORMER = {
+    "Operator": "cpu_op",
+    "Kernel": "kernel",
+    "Memcpy": "gpu_memcpy",
+    "Memset": "gpu_memset",
+    "Runtime": "cuda_runtime",
+}
+IN_FLOAT16 = ("c10::BFloat16", "c10::Half")
+
+
+class Plain:
+    """The raw events of a Kineto file, and sums over them in whole nanoseconds."""
+
+    def __init__(self, name):
+        with gzip.open(shared_trace(name)) as file:
+            document = json.load(file)
+        self.events = [one for one in document["traceEvents"] if one.get("ph") == "X"]
+        marks = self.of("user_annotation", "cpu_op")
+        self.steps = sorted(self.span(one) for one in marks if one["name"].startswith("ProfilerStep#"))
+        if not self.steps:
+            # Each step ends with the optimizer's; the first of these ends what ran before the loop.
+            ends = sorted(self.span(one)[1] for one in marks if one["name"].startswith("Optimizer.step#"))
+            self.steps = list(pairwise(ends))
+        device = DEVICE.get(name, 0)
+        work = self.of("kernel", "gpu_memcpy", "gpu_memset")
+        self.work = sorted((one for one in work if one["args"]["device"] == device), key=self.span)
+
+    def of(self, *categories):
+        return [one for one in self.events if FORMER.get(one.get("cat"), one.get("cat")) in categories]
+
+    @staticmethod
+    def span(event):
+        start = round(event["ts"] * 1000)
+        return start, start + round(event["dur"] * 1000)
+
+    def spans(self, events):
+        return [self.span(one) for one in events]
+
+    @functools.cached_property
+    def kernels(self):
+        return [one for one in self.work if one["cat"].lower() == "kernel"]
+
+    @functools.cached_property
+    def computing(self):
+        return [one for one in self.kernels if "nccl" not in one["name"].lower()]
+
+    @functools.cached_property
+    def loading(self):
+        return [self.span(one) for one in self.events if one["name"].startswith("enumerate(DataLoader)#")]
+
+    @functools.cached_property
+    def waits(self):
+        """Calls in which the host waited for the device: by their name, or because a copy was done when they returned."""
+        copies = self.of("gpu_memcpy", "gpu_memset")
+        done = {one["args"].get("correlation"): self.span(one)[1] for one in copies}
+        return [
+            self.span(one)
+            for one in self.of("cuda_runtime")
+            if "Synchronize" in one["name"]
+            or done.get(one["args"].get("correlation"), self.span(one)[1] + 1) <= self.span(one)[1]
+        ]
+
+    @functools.cached_property
+    def gaps(self):
+        """The idle time of the device: its step, when it begins, its length without data loading, and the wait before it."""
+        found = []
+        for step, (first, last) in enumerate(self.steps):
+            reach = first
+            for start, end in [*self.spans(self.work), (last, last)]:
+                begin, finish = reach, min(start, last)
+                if begin < finish:
+                    length = finish - begin - sweep((begin, finish), [self.loading])
+                    wait = next((one for one in self.waits if one[0] <= begin <= one[1]), None)
+                    found.append((step, begin, length, wait))
+                reach = max(reach, end)
+        return found
+
+    def launched_in(self, kernels, ranges):
+        """The kernels whose launch began within some spans of the thread that launched them."""
+        calls = {
+            one["args"]["correlation"]: one
+            for one in self.of("cuda_runtime", "cuda_driver")
+            if "correlation" in one["args"]
+        }
+        by_thread = defaultdict(list)
+        for one in ranges:
+            by_thread[one["tid"]].append(self.span(one))
+        found = []
+        for kernel in kernels:
+            call = calls.get(kernel["args"]["correlation"])
+            begun = self.span(call)[0] if call else -1
+            if call and any(first <= begun <= last for first, last in by_thread[call["tid"]]):
+                found.append(kernel)
+        return found
+
+    def in_steps(self, *marked):
+        """How long, in each step, only the first of some lists of spans ran."""
+        return [sweep(step, marked) for step in self.steps]
+
+    def step_of(self, moment):
+        return next((at for at, (first, last) in enumerate(self.steps) if first <= moment < last), None)
+
+    def usual(self, timed):
+        """The median over steps of the sum of some times, each at a moment, for all steps."""
+        each = [0] * len(self.steps)
+        for moment, time_ns in timed:
+            if (step := self.step_of(moment)) is not None:
+                each[step] += time_ns
+        return int(statistics.median(each) * len(each))
+
+    def usual_duration(self, events):
+        return self.usual((start, end - start) for start, end in self.spans(events))
+
+
+def sweep(window, marked):
+    """How long in a window a span of the first list runs and none of the others: from one beginning or end to the next."""
+    marked = [[one for one in spans if one[1] > window[0] and one[0] < window[1]] for spans in marked]
+    moments = []
+    for number, spans in enumerate(marked):
+        for start, end in spans:
+            start, end = max(start, window[0]), min(end, window[1])
+            if start < end:
+                moments += [(start, number, 1), (end, number, -1)]
+    open_spans, time_ns, before = [0] * len(marked), 0, window[0]
+    for moment, number, change in sorted(moments):
+        if open_spans[0] and not any(open_spans[1:]):
+            time_ns += moment - before
+        open_spans[number] += change
+        before = moment
+    return time_ns
+
+
+@functools.cache
+def real(name):
+    """The findings of a shared trace by code, in their order, and its raw events."""
+    with kinetoscope.open(shared_trace(name)) as trace:
+        return {one.code: one for one in examine(trace).findings}, Plain(name)
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_a_real_trace_says_first_what_an_expert_would(name):
+    assert list(real(name)[0])[: len(FIRST[name])] == FIRST[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("dlrm_8rank/rank-0", "main-process-loading"),
+        ("h100_owlv2_stack_mem", "main-process-loading"),
+        ("rtx2080ti_resnet", "input-wait"),
+        ("v100_resnet50_mem", "main-process-loading"),
+    ],
+)
+def test_waiting_for_data(name, code):
+    found, plain = real(name)
+    assert found[code].gain_ns == sum(plain.in_steps(plain.loading, plain.spans(plain.work)))
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("a100_nccl_rank3of8", "poor-overlap"),
+        ("dlrm_8rank/rank-0", "exposed-communication"),
+        ("mi300_resnet_stack_rccl_rank0of8", "exposed-communication"),
+    ],
+)
+def test_exposed_communication(name, code):
+    found, plain = real(name)
+    communication = [one for one in plain.kernels if "nccl" in one["name"].lower()]
+    exposed = plain.in_steps(plain.spans(communication), plain.spans(plain.computing))
+    assert found[code].gain_ns == sum(exposed)
+
+
+@pytest.mark.parametrize("name", ["a100_nccl_rank3of8", "dlrm_8rank/rank-0"])
+def test_time_without_launches(name):
+    found, plain = real(name)
+    short = [(begin, length) for _, begin, length, wait in plain.gaps if wait is None and length <= 100_000]
+    assert found["launch-bound"].gain_ns == plain.usual(short)
+
+
+@pytest.mark.parametrize("name", ["h100_owlv2_stack_mem", "rtx2080ti_resnet"])
+def test_copies_of_pageable_memory(name):
+    found, plain = real(name)
+    copies = [one for one in plain.work if "Pageable" in one["name"]]
+    kernels = plain.spans(plain.kernels)
+    alone = [(start, sweep((start, end), [[(start, end)], kernels])) for start, end in plain.spans(copies)]
+    # Every wait of these programs is one for a copy of pageable memory.
+    after = [(wait[0], length) for _, _, length, wait in plain.gaps if wait]
+    assert found["pageable-copy"].gain_ns == plain.usual(alone + after)
+
+
+@pytest.mark.parametrize("name", ["rtx2080ti_resnet", "v100_resnet50_mem"])
+def test_products_beside_tensor_cores(name):
+    found, plain = real(name)
+    products = [
+        one for one in plain.of("cpu_op") if re.search("conv|addmm|aten::mm|linear|matmul", one["name"])
+    ]
+    time_ns = plain.usual_duration(plain.launched_in(plain.kernels, products))
+    # A few helpers of cuDNN compute nothing in 32 bits.
+    assert found["tensor-cores-unused"].share_percent == pytest.approx(
+        100 * time_ns / sum(last - first for first, last in plain.steps), rel=0.02
+    )
+
+
+def test_products_of_odd_sizes():
+    found, plain = real("h100_owlv2_stack_mem")
+    odd = [
+        one
+        for one in plain.of("cpu_op")
+        if one["name"] in ("aten::bmm", "aten::addmm", "aten::mm")
+        and one["args"]["Input type"][0] in IN_FLOAT16
+        and any(
+            size > 16 and size % 8
+            for shape in one["args"]["Input Dims"]
+            if len(shape) > 1
+            for size in shape[-2:]
+        )
+    ]
+    assert found["matmul-alignment"].gain_ns == plain.usual_duration(plain.launched_in(plain.work, odd))
+
+
+def test_attention_by_hand():
+    found, plain = real("h100_owlv2_stack_mem")
+    operators = sorted(plain.of("cpu_op"), key=plain.span)
+    products = [one for one in operators if one["name"] == "aten::bmm"]
+    layers = []
+    for one in operators:
+        if one["name"] == "aten::softmax":
+            before = [other for other in products if other["ts"] < one["ts"]]
+            after = [other for other in products if other["ts"] > one["ts"]]
+            end = after[0]["ts"] + after[0]["dur"]
+            layers.append({"tid": one["tid"], "ts": before[-1]["ts"], "dur": end - before[-1]["ts"]})
+    time_ns = plain.usual_duration(plain.launched_in(plain.work, layers))
+    # The device is hardly ever idle while these run.
+    assert found["unfused-attention"].gain_ns == pytest.approx(time_ns, rel=0.01)
+
+
+def test_short_kernels():
+    found, plain = real("mi300_resnet_stack_rccl_rank0of8")
+    short = [one for one in plain.computing if plain.span(one)[1] - plain.span(one)[0] < 10_000]
+    assert found["small-kernels"].gain_ns == plain.usual_duration(short)
+
+
+def test_gradients_that_are_filled():
+    found, plain = real("v100_resnet50_mem")
+    operators = plain.of("cpu_op", "user_annotation")
+    around = plain.spans(one for one in operators if one["name"].startswith("Optimizer.zero_grad#"))
+    fills = [
+        one
+        for one in operators
+        if one["name"] == "aten::zero_" and any(first <= plain.span(one)[0] < last for first, last in around)
+    ]
+    work = plain.spans(plain.work)
+    idle = [(start, sweep((start, end), [[(start, end)], work])) for start, end in plain.spans(fills)]
+    launched = defaultdict(int)
+    calls = {one["args"]["correlation"]: plain.span(one)[0] for one in plain.of("cuda_runtime")}
+    for one in plain.launched_in(plain.work, fills):
+        # What a fill launched counts for the step of the fill.
+        launched[calls[one["args"]["correlation"]]] += plain.span(one)[1] - plain.span(one)[0]
+    fill_ns = plain.usual([*idle, *launched.items()])
+    assert found["zero-grad-fill"].gain_ns == 2 * fill_ns
+
+
+def test_the_rank_that_comes_last():
+    names = [f"dlrm_8rank/rank-{rank}" for rank in range(8)]
+    with kinetoscope.merge([FOLDER / f"{name}.json.gz" for name in names]) as trace:
+        (found,) = [one for one in examine(trace).findings if one.code == "straggler-rank"]
+    ranks = [Plain(name) for name in names]
+    visits, whole = defaultdict(dict), []
+    for rank, plain in enumerate(ranks):
+        whole.append(sum(last - first for first, last in plain.steps))
+        count = defaultdict(int)
+        work = plain.of("kernel")
+        for one in sorted((one for one in work if "nccl" in one["name"]), key=plain.span):
+            start, end = plain.span(one)
+            kind = one["name"].partition("(")[0]
+            visits[kind, count[kind]][rank] = end - start
+            count[kind] += 1
+    waited = defaultdict(int)
+    for times in visits.values():
+        shortest = min(times, key=times.get)
+        waited[shortest] += sorted(times.values())[len(times) // 2] - times[shortest]
+    last = max(waited, key=waited.get)
+    assert f"wait for rank {last} " in found.finding["text"]
+    assert found.share_percent == pytest.approx(100 * waited[last] / max(whole), rel=1e-6)
+
+
+def test_a_block_of_16_mib_is_not_the_peak_of_a_device_that_holds_178_gib():
+    assert list(real("vllm_graph_capture_stack")[0]) == ["profiler-cost"]
