@@ -12,6 +12,7 @@ import pytest
 import kinetoscope
 from kinetoscope.viewer.report import report
 from kinetoscope.viewer.server.routes import answer
+from kinetoscope.viewer.timeline.tracks import whole_of
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 
 PAGES = {
@@ -70,7 +71,10 @@ def check_against_tables(trace, shown):
 
 def check(visit, served, trace, name, folder):
     """All pages of a trace, served and as a report."""
-    shown = pages_shown(visit, lambda page: served.address(trace, page, name), PAGES)
+    # Served, the timeline shows a step at first; the tables of a report are of the whole trace.
+    start, end = whole_of(trace)
+    views = {"timeline": {"start": start, "end": end}}
+    shown = pages_shown(visit, lambda page: served.address(trace, page, name, **views.get(page, {})), PAGES)
     assert titles(visit.page) == list(PAGES.values())
     check_against_tables(trace, shown)
     path = Path(report(trace, folder / "report.html"))
