@@ -294,8 +294,9 @@ def _place(trace: TraceData, process: ProcessRow, own: Rows, marked: Rows) -> tu
     """The thread of a process that matters, and when: that of the loop, of the worker of a loader, or the busiest one."""
     spans, steps = trace.columns("spans"), trace.columns("steps")
     everything = Intervals.between(*recorded_extent(trace, process))
-    if len(marked):
-        return int(spans["thread"][steps["span"][marked[0]]]), everything
+    # In a part of a trace, the span of a step may be left out.
+    if len(marked) and (mark := int(steps["span"][marked[0]])) >= 0:
+        return int(spans["thread"][mark]), everything
     fetches = loading_spans(trace).fetches
     fetches = fetches[np.isin(fetches, own)]
     loops = np.unique(spans["thread"][loading_spans(trace).waits])
