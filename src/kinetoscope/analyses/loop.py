@@ -246,8 +246,9 @@ class Loop:
 
     @cached_property
     def collectives(self) -> list[dict[str, Any]]:
-        """The rows of `collectives` of all processes."""
-        rows: list[dict[str, Any]] = collectives(self.trace).to_pylist()
+        """The rows of `collectives` of all processes, in the columns that rules look at."""
+        columns = ["span", "name", "group", "rank", "step", "bytes", "transfer_ns", "exposed_ns"]
+        rows: list[dict[str, Any]] = collectives(self.trace).select(columns).to_pylist()
         return rows
 
     def rows_named(self, *names: str) -> Rows:
