@@ -315,3 +315,7 @@ def test_the_rank_that_comes_last():
 
 def test_a_block_of_16_mib_is_not_the_peak_of_a_device_that_holds_178_gib():
     assert list(real("vllm_graph_capture_stack")[0]) == ["profiler-cost"]
+
+
+def test_the_blocks_of_a_whole_model_are_not_those_of_the_line_that_calls_it():
+    assert "memory-peak" not in real("v100_resnet50_mem")[0]

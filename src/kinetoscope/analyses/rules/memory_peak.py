@@ -1,16 +1,19 @@
 """One line holds most of the memory at the peak.
 
-No public threshold: half of the peak, and 16 MiB, of temporaries or activations, in at most four blocks: many small ones at one line
-are a model that one line calls. Parameters and the state of an optimizer are as
-large as the model; how much lower the peak could be is not known, so no gain is stated.
+No public threshold: half of the peak, and 16 MiB, of temporaries or activations, in at most four blocks: many small
+ones at one line are a model that one line calls. Parameters and the state of an optimizer are as large as the model; how much lower the
+peak could be is not known, so no gain is stated.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import Loop, Place
 from kinetoscope.display.sentence import sentence
-from kinetoscope.tables.memory.peak import device_peaks
+from kinetoscope.tables.memory.blocks import blocks_of
+from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, live_at
 from kinetoscope.tables.memory.peak import memory_peak as table_of_owners
 
 LEAST_PERCENT = 50.0
@@ -25,15 +28,15 @@ LOWERED_BY = {
 
 def memory_peak(loop: Loop) -> Finding | None:
     """Find the line whose temporaries or activations are most of the memory at the peak."""
-    blocks = loop.trace.columns("allocations")
-    largest, peak = int(blocks["bytes"].max(initial=0)), int(blocks["total_bytes"].max(initial=0))
-    if MOST_BLOCKS * largest < max(LEAST_BYTES, 0.01 * LEAST_PERCENT * peak):
-        return None
     # What the allocator counts includes what was allocated before the recording.
-    whole = {peak.device: peak.bytes for peak in device_peaks(loop.trace)}
-    for row in table_of_owners(loop.trace, rows=1).to_pylist():
-        percent = 100.0 * row["bytes"] / whole[row["device"]]
-        if percent < LEAST_PERCENT or row["bytes"] < LEAST_BYTES or row["category"] not in LOWERED_BY:
+    peak = next(iter(device_peaks(loop.trace)), None)
+    if peak is None or not _few_blocks_hold(loop, peak):
+        return None
+    for row in table_of_owners(loop.trace, device=peak.device, rows=1).to_pylist():
+        percent = 100.0 * row["bytes"] / peak.bytes
+        if percent < LEAST_PERCENT or row["bytes"] < LEAST_BYTES:
+            return None
+        if row["blocks"] > MOST_BLOCKS or row["category"] not in LOWERED_BY:
             return None
         place = _place(row["line"] or "")
         return Finding(
@@ -51,6 +54,12 @@ def memory_peak(loop: Loop) -> Finding | None:
             row["module"] or "",
         )
     return None
+
+
+def _few_blocks_hold(loop: Loop, peak: DevicePeak) -> bool:
+    """Whether the largest blocks at a peak are large enough, before it takes time to find out what all of them are."""
+    sizes = np.sort(blocks_of(loop.trace).bytes[live_at(loop.trace, peak.top)])[-MOST_BLOCKS:]
+    return int(sizes.sum()) >= max(LEAST_BYTES, 0.01 * LEAST_PERCENT * peak.bytes)
 
 
 def _place(line: str) -> Place:
