@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.evaluate import rule_of
 from kinetoscope.tables.costs.peaks import MATRIX
@@ -118,13 +119,15 @@ class LoopDevice:
 
     @cached_property
     def families(self) -> list[str]:
-        """For each string of the trace, as the name of an operator, the family of its formula; empty without."""
-        found = []
-        for text in self._trace.strings:
+        """For each string of the trace that names an operator, the family of its formula; empty for all others."""
+        spans = self._trace.columns("spans")
+        found = [""] * len(self._trace.strings)
+        for name in np.unique(spans["name"][is_operator(spans["kind"])]).tolist():
+            text = self._trace.strings[name]
             rule = rule_of(text)
             # Operators of torch before 1.11, of which no formula is known.
             other = "convolution" if text.startswith(_FORMER_CONVOLUTIONS) else ""
-            found.append(rule.family if rule else other)
+            found[name] = rule.family if rule else other
         return found
 
     def operators(self, rows: Rows) -> Rows:

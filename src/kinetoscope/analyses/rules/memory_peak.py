@@ -2,7 +2,7 @@
 
 No public threshold: half of the peak, and 16 MiB, of temporaries or activations, in at most four blocks: many small
 ones at one line are a model that one line calls. Parameters and the state of an optimizer are as large as the model; how much lower the
-peak could be is not known, so no gain is stated.
+peak could be is not known, so no gain is stated. On a device only a peak of half of its memory matters.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import Loop, Place
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model.names import device_name
+from kinetoscope.tables.costs.peaks import CUDA
 from kinetoscope.tables.memory.blocks import blocks_of
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, live_at
 from kinetoscope.tables.memory.peak import memory_peak as table_of_owners
@@ -19,6 +21,7 @@ from kinetoscope.tables.memory.peak import memory_peak as table_of_owners
 LEAST_PERCENT = 50.0
 LEAST_BYTES = 16 << 20
 MOST_BLOCKS = 4
+LEAST_OF_DEVICE = 0.5
 LOWERED_BY = {
     "temporary": "Compute it in pieces, in place, or with an operator that does not need it, such as a fused one.",
     "activation": "Recompute it in backward with torch.utils.checkpoint, compute it in pieces, or use a smaller type.",
@@ -31,6 +34,9 @@ def memory_peak(loop: Loop) -> Finding | None:
     # What the allocator counts includes what was allocated before the recording.
     peak = next(iter(device_peaks(loop.trace)), None)
     if peak is None or not _few_blocks_hold(loop, peak):
+        return None
+    sizes = {device_name(CUDA, one.index): one.total_bytes for one in loop.trace.run_info.device_properties}
+    if peak.bytes < LEAST_OF_DEVICE * (sizes.get(peak.device) or 0):
         return None
     for row in table_of_owners(loop.trace, device=peak.device, rows=1).to_pylist():
         percent = 100.0 * row["bytes"] / peak.bytes

@@ -107,9 +107,8 @@ def _by_hand(
     ]
     forward = np.unique(np.concatenate(parts))
     # Backward computes each of these operators again, at least.
-    back = np.flatnonzero(
-        np.isin(spans["forward"], np.flatnonzero(lies_in(loop.trace, forward))) & loop.inside
-    )
+    of_forward = np.append(lies_in(loop.trace, forward), False)
+    back = np.flatnonzero(of_forward[spans["forward"]] & loop.inside)
     time_ns = loop.cost_ns(forward) + loop.cost_ns(back[loop.is_outermost(back)])
     share = loop.share(time_ns)
     if share < LEAST_PERCENT:
