@@ -202,15 +202,15 @@ int32_t ChromeEvents::thread_row(std::string_view process, std::string_view thre
   };
   identify(process, made.process, made.process_text);
   identify(thread, made.number, made.number_text);
-  const auto told = [&made](const auto& known) {
+  const auto number_of = [&made](const auto& known) {
     const auto found = known.find({made.process, made.number});
     return found == known.end() ? made.number : found->second;
   };
-  made.number = told(lane_of_);
+  made.number = number_of(lane_of_);
   scratch_ = std::to_string(made.process) + kFieldEnd + made.process_text + kFieldEnd +
              std::to_string(made.number) + kFieldEnd + made.number_text + (on_device ? "d" : "h");
   const int32_t row = thread_keys_.add(scratch_, &fresh);
-  made.number = told(track_number_);
+  made.number = number_of(track_number_);
   if (fresh) threads.push_back(std::move(made));
   thread_of_raw_.push_back(row);
   return last_thread_row_ = row;

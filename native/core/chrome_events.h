@@ -102,7 +102,7 @@ struct ChromeFlowRows {
   std::size_t bytes() const;
 };
 
-// Counts of what could not be taken as it was, by the names in which the reader tells them.
+// Counts of what could not be read as it was, under the names that the reader reports.
 struct ChromeLosses {
   int64_t truncated = 0, bad_events = 0, bad_header = 0, bad_times = 0, negative_durations = 0,
           missing_durations = 0;

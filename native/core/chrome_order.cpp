@@ -132,7 +132,7 @@ ChromeStacks stack_spans(const ChromeSpanRows& spans, const ChromeOrder& order) 
     }
     return place->second;
   };
-  // A module is one instance whoever calls it: it is told by its name alone.
+  // A module is one instance whoever calls it: its name alone identifies it.
   const auto module_named = [&](int32_t caller, int32_t own_name) {
     const auto [place, fresh] = modules.emplace(static_cast<uint64_t>(static_cast<uint32_t>(own_name)),
                                                 static_cast<int32_t>(made.module_name.size()));

@@ -147,7 +147,7 @@ void ChromeEvents::take_counter(const ChromeEvent& event, Arguments& arguments) 
 void ChromeEvents::take_flow(const ChromeEvent& event) {
   const int16_t category = category_row(event.category);
   std::optional<int64_t> id = integer_of(event.id);
-  // Kineto draws an arrow for each correlation, right behind the event that tells the number itself.
+  // Kineto draws an arrow for each correlation, right behind the event that has the number itself.
   if (id && *id == last_correlation_ && category_[static_cast<std::size_t>(category)].is_flow_of_launch) {
     ++flows_implied;
     return;

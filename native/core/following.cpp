@@ -12,7 +12,7 @@
 namespace kinetoscope {
 namespace {
 
-// As much as a pipe holds where nobody asked for more is 64 KiB; ours are asked to hold this.
+// A pipe holds 64 KiB by default; ours are set to hold this.
 constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
@@ -41,10 +41,10 @@ void follow(int text, int finished, const std::function<void(std::string_view)>&
     // Nothing is in it now. Before the first writer has opened it this reads as its end, so the end alone
     // says nothing.
     if (over) break;
-    pollfd asked[2] = {{text, POLLIN, 0}, {finished, POLLIN, 0}};
-    if (poll(asked, 2, -1) < 0 && errno != EINTR) fail("waiting for a pipe");
-    over = (asked[1].revents & (POLLIN | POLLHUP)) != 0 ||
-           ((asked[0].revents & POLLHUP) != 0 && (asked[0].revents & POLLIN) == 0);
+    pollfd watched[2] = {{text, POLLIN, 0}, {finished, POLLIN, 0}};
+    if (poll(watched, 2, -1) < 0 && errno != EINTR) fail("waiting for a pipe");
+    over = (watched[1].revents & (POLLIN | POLLHUP)) != 0 ||
+           ((watched[0].revents & POLLHUP) != 0 && (watched[0].revents & POLLIN) == 0);
   }
   if (failure != nullptr) std::rethrow_exception(failure);
 }

@@ -37,7 +37,7 @@ class TextTable {
   // The seed differs from run to run, so that no file can be made whose texts all collide.
   explicit TextTable(uint64_t seed = 0) : seed_(seed) { slots_.assign(64, {0, -1}); }
 
-  // The number of a text; `fresh` tells whether it is new.
+  // The number of a text; `fresh` is whether it is new.
   int32_t add(std::string_view text, bool* fresh = nullptr) {
     const uint64_t hash = hash_text(text, seed_);
     std::size_t at = hash & (slots_.size() - 1);

@@ -158,7 +158,7 @@ _MOST_REPORTED = 80
 
 def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
     """What a report includes: all tables, and the details of the kernels with the most time."""
-    asked: list[tuple[str, dict[str, str]]] = [
+    requests: list[tuple[str, dict[str, str]]] = [
         ("kernels", {}),
         ("kernels", {"by": "launch"}),
         ("copies", {}),
@@ -166,6 +166,6 @@ def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
         ("table/copies", {}),
     ]
     for name in kernels(trace, {}).table["name"].unique().to_pylist()[:_MOST_REPORTED]:
-        asked += [(path, {"name": name, "kind": "kernel"}) for path in ("chosen", "histogram")]
-        asked.append(("instances", {"name": name, "kind": "kernel", "limit": str(MOST_REPORTED_CALLS)}))
-    return asked
+        requests += [(path, {"name": name, "kind": "kernel"}) for path in ("chosen", "histogram")]
+        requests.append(("instances", {"name": name, "kind": "kernel", "limit": str(MOST_REPORTED_CALLS)}))
+    return requests

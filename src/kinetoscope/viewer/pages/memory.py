@@ -198,14 +198,14 @@ def _counts(trace: Trace, device: tuple[int, int], process: int | None) -> Count
     """The counters of the allocator of a device."""
     events = trace.columns("allocations")
     kind, index = device
-    told = (events["device_type"] == kind) & (
+    counted = (events["device_type"] == kind) & (
         (events["allocated_bytes"] >= 0) | (events["reserved_bytes"] >= 0)
     )
     if kind != 0:
-        told &= events["device_index"] == index
+        counted &= events["device_index"] == index
     if process is not None:
-        told &= thread_processes(trace)[events["thread"]] == process
-    rows = np.flatnonzero(told)
+        counted &= thread_processes(trace)[events["thread"]] == process
+    rows = np.flatnonzero(counted)
     return Counts(
         2 * rows + 1,
         np.maximum.accumulate(np.maximum(events["time_ns"][rows], 0)) if len(rows) else rows,
@@ -392,25 +392,25 @@ def moments(place: Place, part: NDArray[np.int8], parts: int, start_ns: float, e
     # What happens at the very end of a window is still within.
     past = np.nextafter(end_ns, np.inf)
     first, last = (int(row) for row in np.searchsorted(place.time_ns, [start_ns, past]))
-    told_first, told_last = (int(row) for row in np.searchsorted(counts.time_ns, [start_ns, past]))
-    rows, told = np.arange(first, last), np.arange(told_first, told_last)
-    if len(rows) + len(told) > MOST_POINTS - 2:
-        columns = (MOST_POINTS - 2 - parts) // (5 if len(told) else 3)
+    count_first, count_last = (int(row) for row in np.searchsorted(counts.time_ns, [start_ns, past]))
+    rows, counted = np.arange(first, last), np.arange(count_first, count_last)
+    if len(rows) + len(counted) > MOST_POINTS - 2:
+        columns = (MOST_POINTS - 2 - parts) // (5 if len(counted) else 3)
         edges = np.append(np.linspace(start_ns, end_ns, columns + 1)[:-1], past)
         window = slice(first, last)
         kept = chosen_rows(place.time_ns[window], place.total_bytes[window], edges)
         rows = first + np.unique(np.concatenate([*kept, _part_peaks(place, part, parts, window)]))
-        of_told = slice(told_first, told_last)
-        begins = _firsts(counts.time_ns[of_told], edges)
+        of_counts = slice(count_first, count_last)
+        begins = _firsts(counts.time_ns[of_counts], edges)
         kept = [
-            _highest(values[of_told], begins) for values in (counts.allocated_bytes, counts.reserved_bytes)
+            _highest(values[of_counts], begins) for values in (counts.allocated_bytes, counts.reserved_bytes)
         ]
-        told = told_first + np.unique(np.concatenate(kept))
+        counted = count_first + np.unique(np.concatenate(kept))
     changes = np.concatenate(
-        [rows + 1, np.searchsorted(place.rank_of_change, counts.rank[told], side="right")]
+        [rows + 1, np.searchsorted(place.rank_of_change, counts.rank[counted], side="right")]
     )
-    rank = np.concatenate([place.rank_of_change[rows], counts.rank[told]])
-    time = np.concatenate([place.time_ns[rows], counts.time_ns[told]])
+    rank = np.concatenate([place.rank_of_change[rows], counts.rank[counted]])
+    time = np.concatenate([place.time_ns[rows], counts.time_ns[counted]])
     order = np.lexsort((rank, changes))
     changes, rank, time = changes[order], rank[order], time[order]
     fresh = np.append(True, (changes[1:] != changes[:-1]) | (rank[1:] != rank[:-1]))[: len(rank)]
@@ -455,7 +455,7 @@ def _table(place: Place, labels: list[str], part: NDArray[np.int8], found: Momen
     columns: dict[str, Any] = {"time_ns": found.time_ns, "total": held.sum(axis=1)}
     columns |= {f"part{row}": held[:, row] for row in range(len(labels))}
     columns |= {
-        name: _told(place.counts.rank, getattr(place.counts, f"{name}_bytes"), found.rank)
+        name: _latest_counts(place.counts.rank, getattr(place.counts, f"{name}_bytes"), found.rank)
         for name in ("allocated", "reserved")
     }
     return to_arrow(_schema(labels), columns)
@@ -510,7 +510,7 @@ def _highest(value: Rows, first: Rows) -> Rows:
     return found
 
 
-def _told(events: Rows, values: Rows, rank: Rows) -> NDArray[np.float64]:
+def _latest_counts(events: Rows, values: Rows, rank: Rows) -> NDArray[np.float64]:
     """The latest counters of the allocator at each of some events; none before its first event."""
     if len(events) == 0 or not (values >= 0).any():
         return np.full(len(rank), np.nan)
@@ -589,15 +589,15 @@ _STACKS = Table(
 
 def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
     """What a report includes: everything but windows and times other than the peak."""
-    asked: list[tuple[str, dict[str, str]]] = [("memory", {})]
+    requests: list[tuple[str, dict[str, str]]] = [("memory", {})]
     for place in places(trace):
         of = {"device": place.key}
-        asked += [("memory/curve", of | {"by": by}) for by in BY]
-        asked += [("memory/at", of | {"by": by}) for by in BY]
-        asked += [("memory/live", of | {"by": by}) for by in GROUPINGS]
-        asked += [("memory/blocks", of | {"order": order}) for order in ORDERS]
-        asked.append(("memory/stacks", of))
-    return asked
+        requests += [("memory/curve", of | {"by": by}) for by in BY]
+        requests += [("memory/at", of | {"by": by}) for by in BY]
+        requests += [("memory/live", of | {"by": by}) for by in GROUPINGS]
+        requests += [("memory/blocks", of | {"order": order}) for order in ORDERS]
+        requests.append(("memory/stacks", of))
+    return requests
 
 
 def memory(trace: Trace, query: Query) -> dict[str, Any]:
@@ -677,7 +677,7 @@ def stacks(trace: Trace, query: Query) -> pyarrow.Table:
     parent, frame = (trace.column("stacks", name) for name in ("parent", "frame"))
     wanted = np.zeros(len(parent) + 1, bool)
     wanted[own[np.concatenate(rows)]] = True
-    # A report holds the blocks of these tables alone; a server is asked about any moment.
+    # A report holds the blocks of these tables alone; a server responds for any moment.
     wanted[own[place.block]] |= len(np.unique(own[place.block])) <= MOST_STACK_ROWS
     for row in np.flatnonzero(wanted[:-1])[::-1].tolist():
         above = int(parent[row])

@@ -126,8 +126,8 @@ def _stack_text(
     """The frames of the user's code of a stack that ends in one, the innermost first."""
     rows = stack_frames(trace, stack, None if most > 1 else 1)
     shown = [rows[0], *(row for row in rows[1:] if is_user[row])] if rows else []
-    told = [frames[row] for row in shown[:most]]
-    return CALLER.join(told if len(shown) <= most else [*told, "…"])
+    texts = [frames[row] for row in shown[:most]]
+    return CALLER.join(texts if len(shown) <= most else [*texts, "…"])
 
 
 def _each_once(ids: NDArray[Any], texts: Sequence[str]) -> Labels:
@@ -147,20 +147,20 @@ MOST_REPORTED_CALLS = 50
 
 def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
     """What a report includes: all tables, and the details of the rows that a reader is likely to select."""
-    asked: list[tuple[str, dict[str, str]]] = [("operators", {})]
-    asked += [("operators", {"by": way}) for way in WAYS[1:]]
+    requests: list[tuple[str, dict[str, str]]] = [("operators", {})]
+    requests += [("operators", {"by": way}) for way in WAYS[1:]]
     names: dict[tuple[str, str], None] = {}
     for of in SORTS:
         if of != SORTS[0]:
-            asked.append(("operators", {"of": of}))
+            requests.append(("operators", {"of": of}))
         table = operators(trace, {"of": of}).table
         for column in ("self_ns", "total_ns", "device_ns"):
             first = table.sort_by([(column, "descending")]).slice(0, _MOST_REPORTED)
             names |= dict.fromkeys(zip(first["name"].to_pylist(), first["kind"].to_pylist(), strict=True))
     for name, kind in names:
-        asked += [(path, {"name": name, "kind": kind}) for path in ("chosen", "histogram")]
-        asked.append(("instances", {"name": name, "kind": kind, "limit": str(MOST_REPORTED_CALLS)}))
-    return asked
+        requests += [(path, {"name": name, "kind": kind}) for path in ("chosen", "histogram")]
+        requests.append(("instances", {"name": name, "kind": kind, "limit": str(MOST_REPORTED_CALLS)}))
+    return requests
 
 
 # All spans of one name, one by one and by how long they took.
@@ -402,16 +402,16 @@ def _by_name(trace: Trace, rows: NDArray[Any], time_ns: NDArray[np.int64]) -> li
     texts = operator_names(trace, name, kind)
 
     def describe(found: NDArray[np.intp]) -> list[dict[str, Any]]:
-        told = []
+        labels = []
         for key in found.tolist():
             at = int(np.searchsorted(unique, key))
             text = to_utf8(texts[at])
-            told.append(
+            labels.append(
                 {"label": None}
                 if key == -2
                 else {"label": text, "name": text, "kind": KIND_NAMES[int(kind[at])]}
             )
-        return told
+        return labels
 
     return _part(keys, time_ns, describe)
 
@@ -462,7 +462,7 @@ def _launches(trace: Trace, rows: NDArray[np.int64], time_ns: NDArray[np.int64])
     names = [f"{size}_{axis}" for size in ("grid", "block") for axis in "xyz"] + ["registers", "shared_bytes"]
     values = [np.append(own[name], -1)[at].astype(np.int64) for name in names]
     group, first = _core.group(values)
-    told = [
+    labels = [
         {
             "label": "",
             **{
@@ -472,7 +472,7 @@ def _launches(trace: Trace, rows: NDArray[np.int64], time_ns: NDArray[np.int64])
         }
         for row in first.tolist()
     ]
-    return _part(group, time_ns, lambda found: [told[number] for number in found.tolist()])
+    return _part(group, time_ns, lambda found: [labels[number] for number in found.tolist()])
 
 
 def _texts(found: NDArray[np.intp], texts: Sequence[str]) -> list[dict[str, Any]]:
