@@ -91,27 +91,30 @@ function withoutArguments(text: string): string {
 
 const TYPE = /\b(?:c10::)?(BFloat16|Half|__nv_bfloat16|__half|double|float|long|int|bool)\b/;
 
-/** For each row of kernels a short name with its functor; where two have the same, with its type; else a longer one. */
+/** For each row of kernels a short name with its functor; where several have the same, with its type, and then with a number. */
 export function kernelNames(names: ArrayLike<string | null>): string[] {
   const all = Array.from(names, (name) => plain(name ?? ""));
   const short = all.map(kernelName);
-  const typed = all.map((name, row) => [short[row], TYPE.exec(name)?.[1]].filter(Boolean).join("  "));
-  const [oneShort, oneTyped] = [distinct(short, all), distinct(typed, all)];
-  return all.map((name, row) =>
-    oneShort(row) ? (short[row] ?? "") : oneTyped(row) ? (typed[row] ?? "") : kernelLine(name),
-  );
+  const [alone, typed] = [
+    owners(short, all),
+    all.map((name, row) => [short[row], TYPE.exec(name)?.[1]].filter(Boolean).join("  ")),
+  ];
+  const ofTyped = owners(typed, all);
+  return all.map((name, row) => {
+    const [text = "", longer = ""] = [short[row], typed[row]];
+    if (alone.get(text)?.length === 1) return text;
+    const same = ofTyped.get(longer) ?? [];
+    return same.length === 1 ? longer : `${longer}  #${same.indexOf(name) + 1}`;
+  });
 }
 
-/** Whether the text of a row is of one name only. */
-function distinct(texts: readonly string[], names: readonly string[]): (row: number) => boolean {
-  const owners = new Map<string, string>();
-  const shared = new Set<string>();
+/** The names that each text is of, in an order that does not depend on that of the rows. */
+function owners(texts: readonly string[], names: readonly string[]): Map<string, string[]> {
+  const found = new Map<string, Set<string>>();
   texts.forEach((text, row) => {
-    const name = names[row] ?? "";
-    if ((owners.get(text) ?? name) !== name) shared.add(text);
-    owners.set(text, name);
+    found.set(text, (found.get(text) ?? new Set()).add(names[row] ?? ""));
   });
-  return (row) => !shared.has(texts[row] ?? "");
+  return new Map([...found].map(([text, set]) => [text, [...set].sort()]));
 }
 
 /** The frames of a place in the user's code, the innermost first, each as a line of a table has room for it. */

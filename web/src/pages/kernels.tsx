@@ -2,7 +2,7 @@
 
 import { useMemo } from "preact/hooks";
 import { facts, rowOf, rowsWhere } from "../operators/find";
-import { kernelNames } from "../operators/kinds";
+import { kernelNames, lineName } from "../operators/kinds";
 import { Asked, Head, type Option, Split } from "../operators/listed";
 import { close, Panel } from "../operators/panel";
 import { size } from "../operators/parts";
@@ -135,6 +135,7 @@ function kernelColumns(table: Columns): ShownColumn[] {
   const names = table.texts("name");
   const operators = table.texts("operator");
   const short = kernelNames(names);
+  const aten = Array.prototype.every.call(operators, (name) => name === null || name.startsWith("aten::"));
   return [
     { name: "name", width: [20, 5], cell: (row) => <Middle>{short[row] ?? ""}</Middle> },
     { name: "count", width: [4.6, 1], sum: true },
@@ -157,7 +158,7 @@ function kernelColumns(table: Columns): ShownColumn[] {
             href={address("operators", { name: operators[row] ?? "" })}
             onClick={(event) => event.stopPropagation()}
           >
-            <Middle>{operators[row] ?? ""}</Middle>
+            <Middle>{lineName("operator", operators[row] ?? "", aten)}</Middle>
           </a>
         ),
     },

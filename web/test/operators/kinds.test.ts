@@ -59,6 +59,15 @@ test("kernels have short names that tell them apart", () => {
   ]);
 });
 
+test("kernels that even the type does not tell apart are numbered, whatever their order", () => {
+  const copy = (size: number) => `void elementwise_kernel<${size}, direct_copy_kernel_cuda<float>>(int)`;
+  expect(kernelNames([copy(128), copy(64)])).toEqual([
+    "elementwise_kernel ‹direct_copy_kernel_cuda›  float  #1",
+    "elementwise_kernel ‹direct_copy_kernel_cuda›  float  #2",
+  ]);
+  expect(kernelNames([copy(64), copy(128)])[0]).toMatch(/#2$/);
+});
+
 test("aten:: is dropped where all operators have it", () => {
   const kind = ["operator", "backward", "operator"];
   expect(allAten(made({ name: ["aten::mm", "AddmmBackward0", "aten::add"], kind }))).toBe(true);
