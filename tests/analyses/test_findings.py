@@ -237,3 +237,19 @@ def test_every_code_is_documented_and_planted():
     planted = {name.partition(":")[0] for name in (*PLANTED, *planted_devices.PLANTED)}
     assert documented == planted | {"incomplete-trace"}
     assert {code for code, causes in CAUSES.items() for code in (code, *causes)} <= documented
+
+
+def test_loading_names_the_line_of_python_that_makes_batches():
+    builder = TraceBuilder()
+    line = builder.stack(("train.py", 2, "main"))
+    for number in range(4):
+        at = 10_000_000 * number
+        builder.step(number, at, 10_000_000)
+        builder.annotation(
+            "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, 6_000_000, stack=line
+        )
+        builder.span("aten::stack", at + 5_000_000, 500_000, stack=line)
+        builder.span("aten::mm", at + 6_000_000, 4_000_000, stack=builder.stack(("train.py", 3, "main")))
+        builder.sample(at + 2_000_000, builder.stack(("train.py", 2, "main"), ("data.py", 7, "__getitem__")))
+    (found,) = examine(builder.build()).findings
+    assert (found.code, str(found.place)) == ("main-process-loading", "data.py:7")

@@ -5,6 +5,8 @@ Thresholds: 5 % of step time in PyTorch's former TensorBoard plugin, 10 % in XPr
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 
 from kinetoscope.analyses.finding import Finding
@@ -13,6 +15,8 @@ from kinetoscope.display.sentence import sentence
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.tables.breakdown import PARTS
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
+from kinetoscope.tables.host.python_time import charged, gaps
+from kinetoscope.tables.intervals import Intervals
 
 LEAST_PERCENT = 5.0
 
@@ -70,7 +74,7 @@ def input_wait(loop: Loop) -> Finding | None:
 
 
 def _slowest_part(loop: Loop, fetches: np.ndarray, collates: np.ndarray) -> tuple[str, Place]:
-    """Which part of making batches takes longest, and the line that runs most of its operators."""
+    """Which part of making batches takes longest, and the line that takes most of it."""
     if len(fetches) == 0:
         return "", Place()
     spans = loop.trace.columns("spans")
@@ -78,11 +82,31 @@ def _slowest_part(loop: Loop, fetches: np.ndarray, collates: np.ndarray) -> tupl
     collates = collates[np.isin(spans["thread"][collates], threads)]
     fetch_ns, collate_ns = (int(spans["duration_ns"][rows].sum()) for rows in (fetches, collates))
     in_collate = collate_ns > fetch_ns - collate_ns
-    chosen = collates if in_collate else fetches
-    within = lies_in(loop.trace, chosen[: 5 * MOST_ROWS])
+    chosen = (collates if in_collate else fetches)[: 5 * MOST_ROWS]
+    within = lies_in(loop.trace, chosen)
     within[chosen] = False
     if not in_collate:
         within &= ~lies_in(loop.trace, collates[: 5 * MOST_ROWS])
     rows = np.flatnonzero(within & (spans["self_ns"] > 0) & (spans["stack"] >= 0))
-    place = loop.by_place(rows, spans["self_ns"][rows])[0][0] if len(rows) else Place()
+    times: dict[Place, int] = defaultdict(int)
+    for found, time_ns, _ in loop.by_place(rows, spans["self_ns"][rows]) if len(rows) else ():
+        times[found] += time_ns
+    for found, time_ns in _python_in(loop, chosen):
+        times[found] += time_ns
+    place = max((one for one in times if one), key=lambda one: times[one], default=Place())
     return ("the collate function" if in_collate else "the dataset" if len(collates) else ""), place
+
+
+def _python_in(loop: Loop, ranges: np.ndarray) -> list[tuple[Place, int]]:
+    """The lines of Python between operators in some ranges, and how long each ran."""
+    spans, found = loop.trace.columns("spans"), gaps(loop.trace)
+    inside = np.zeros(len(found), dtype=bool)
+    for thread in np.unique(spans["thread"][ranges]).tolist():
+        mine = ranges[spans["thread"][ranges] == thread]
+        when = Intervals.of(spans["start_ns"][mine], spans["start_ns"][mine] + spans["duration_ns"][mine])
+        inside |= (found.thread == thread) & (when.within(found.start_ns, found.end_ns) == found.duration_ns)
+    time_ns, shares = charged(loop.trace, inside), found.shares
+    return [
+        (loop.place_of_stack(int(shares.stack[row])), int(time_ns[row]))
+        for row in np.flatnonzero((time_ns > 0) & (shares.stack >= 0)).tolist()
+    ]
