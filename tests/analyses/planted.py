@@ -579,7 +579,7 @@ def more_threads_than_processors(fault: bool) -> tuple[Step, int]:
 
 @planted("profiler-cost", python_calls=True)
 def every_call_of_a_small_function_is_recorded(fault: bool) -> tuple[Step, int]:
-    model = Net(512)
+    model = Net(128)
 
     def add(one: int) -> int:
         return one + 1
