@@ -11,6 +11,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.analyses.loop_device import LoopDevice
+from kinetoscope.model import units
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.kinds import is_call, is_operator
 from kinetoscope.model.rows import ProcessRow
@@ -131,6 +132,11 @@ class Loop:
     def per_step(self, count: float) -> float:
         """A count over all steps as a count of one."""
         return count / max(1, len(self.start_ns))
+
+    def counted(self, amount: int, noun: str) -> str:
+        """A count over all steps, in words: `5 operators a step`, `once a step`."""
+        each = max(1, round(self.per_step(amount)))
+        return "once a step" if (each, noun) == (1, "time") else f"{units.count(each, noun)} a step"
 
     @cached_property
     def inside(self) -> NDArray[np.bool_]:

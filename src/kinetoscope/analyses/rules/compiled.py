@@ -13,6 +13,7 @@ import numpy as np
 from kinetoscope.analyses.finding import CannotTell, Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model import units
 
 LEAST_PERCENT = 1.0
 _COMPILES = "_compile.compile_inner"
@@ -36,8 +37,8 @@ def recompiles(loop: Loop) -> Finding | None:
     return Finding(
         "recompiles",
         sentence(
-            f"torch.compile compiles {{}} times after the first step{f', first at {place}' if place else ''}: {{}} of step time",
-            len(late),
+            f"torch.compile compiles {units.count(len(late), 'time')} after the first step{f', first at {place}' if place else ''}: "
+            "{} of step time",
             (share, "%"),
         ),
         "Keep shapes and Python values equal, mark sizes that change with torch._dynamo.mark_dynamic, and see TORCH_LOGS=recompiles for the "
@@ -75,9 +76,8 @@ def graph_breaks(loop: Loop) -> Finding | CannotTell | None:
     return Finding(
         "graph-breaks",
         sentence(
-            f"torch.compile breaks its graphs in {{}} places, such as {function} ({place}): {{}} compiled regions a step",
-            len(breaks),
-            round(loop.per_step(len(regions))),
+            f"torch.compile breaks its graphs in {units.count(len(breaks), 'place')}, such as {function} ({place}), and runs "
+            f"{loop.counted(len(regions), 'compiled region')}",
         ),
         "Find the reasons with TORCH_LOGS=graph_breaks or fullgraph=True: print, .item(), data-dependent branches, unsupported calls.",
         loop.share(loop.typical_ns(lookups)),

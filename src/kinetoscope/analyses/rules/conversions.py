@@ -75,8 +75,7 @@ def _worst(loop: Loop, code: str, rows: NDArray[np.int64], what: str, advice: st
             return Finding(
                 code,
                 sentence(
-                    f"{place or 'The program'} {what} {{}} times a step: {{}} of step time",
-                    max(1, round(loop.per_step(len(mine)))),
+                    f"{place or 'The program'} {what} {loop.counted(len(mine), 'time')}: {{}} of step time",
                     (share, "%"),
                 ),
                 advice,

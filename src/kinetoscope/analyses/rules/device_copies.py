@@ -55,8 +55,7 @@ def host_device_copies(loop: Loop) -> Finding | None:
     return Finding(
         "host-device-copies",
         sentence(
-            f"{place or 'The program'} copies tensors between host and device {{}} times a step: {{}} of step time",
-            max(1, round(loop.per_step(len(mine)))),
+            f"{place or 'The program'} copies tensors between host and device {loop.counted(len(mine), 'time')}: {{}} of step time",
             (share, "%"),
         ),
         "Create tensors on the device, copy once and in large pieces, and copy batches from pinned memory with non_blocking=True.",
@@ -82,8 +81,8 @@ def pageable_copy(loop: Loop) -> Finding | None:
     return Finding(
         "pageable-copy",
         sentence(
-            f"{{}} copies a step use pageable memory{f', most at {place}' if place else ''}: {{}} of step time",
-            max(1, round(loop.per_step(len(copies)))),
+            f"The program copies from or to pageable memory {loop.counted(len(copies), 'time')}"
+            f"{f', most at {place}' if place else ''}: {{}} of step time",
             (share, "%"),
         ),
         "Use pinned memory: DataLoader(..., pin_memory=True) or tensor.pin_memory(), and then .to(device, non_blocking=True).",

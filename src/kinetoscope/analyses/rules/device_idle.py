@@ -121,13 +121,12 @@ def synchronizing_call(loop: Loop) -> Finding | None:
         if share < LEAST_SYNC_PERCENT:
             return None
         name = loop.trace.strings[int(spans["name"][rows[0]])]
-        each = max(1, round(loop.per_step(len(np.unique(gaps.wait[mine])))))
+        waits = np.unique(gaps.wait[mine])
         return Finding(
             "synchronizing-call",
             sentence(
-                f"{name}{f' at {place}' if place else ''} waits for {device.name} {{}} times a step; the device is then idle for {{}} of "
-                "step time",
-                each,
+                f"{name}{f' at {place}' if place else ''} waits for {device.name} {loop.counted(len(waits), 'time')}; the device is then "
+                "idle for {} of step time",
                 (share, "%"),
             ),
             "Do not wait in the step: keep values on the device and read them every N steps, and use events or streams instead of "
@@ -136,7 +135,7 @@ def synchronizing_call(loop: Loop) -> Finding | None:
             idle_ns,
             place,
             loop.module_of(int(rows[0])),
-            tuple(np.unique(gaps.wait[mine])[:MOST_ROWS].tolist()),
+            tuple(waits[:MOST_ROWS].tolist()),
         )
     return None
 

@@ -63,8 +63,7 @@ def allocator_churn(loop: Loop) -> Finding | None:
     return Finding(
         "allocator-churn",
         sentence(
-            f"The allocator calls the driver {{}} times a step{f', most at {place}' if place else ''}: {{}} of step time",
-            max(1, round(len(rows) / (len(loop.steps) - 1))),
+            f"The allocator calls the driver {loop.counted(len(rows), 'time')}{f', most at {place}' if place else ''}: {{}} of step time",
             (share, "%"),
         ),
         "Set PYTORCH_ALLOC_CONF=expandable_segments:True, keep sizes of batches equal, and do not call torch.cuda.empty_cache().",

@@ -11,6 +11,7 @@ import numpy as np
 from kinetoscope.analyses.finding import CannotTell, Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model import units
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
 
 LEAST_PERCENT = 3.0
@@ -39,9 +40,8 @@ def gc_pause(loop: Loop) -> Finding | CannotTell | None:
     return Finding(
         "gc-pause",
         sentence(
-            "Python collects garbage {} times in {} steps: {} of step time, at most {} at once",
-            len(rows),
-            len(loop.start_ns),
+            f"Python collects garbage {units.count(len(rows), 'time')} in {units.count(len(loop.start_ns), 'step')}: {{}} of step time, "
+            "at most {} at once",
             (share, "%"),
             (int(spans["duration_ns"][longest[0]]), "ns"),
         ),

@@ -53,9 +53,8 @@ def dominant_kernel(loop: Loop) -> Finding | None:
     return Finding(
         "dominant-kernel",
         sentence(
-            f"One kernel takes {{}} of step time: {name}{started}, {{}} times a step, {{}} each on average",
+            f"One kernel takes {{}} of step time: {name}{started}, {loop.counted(len(mine), 'time')}, {{}} each on average",
             (share, "%"),
-            max(1, round(loop.per_step(len(mine)))),
             (float(spans["duration_ns"][mine].mean()), "ns"),
         ),
         "Look at this kernel first: its inputs, its type, and whether a fused or a library version of it exists.",

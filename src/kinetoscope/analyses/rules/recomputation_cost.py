@@ -26,8 +26,7 @@ def recomputation_cost(loop: Loop) -> Finding | None:
     return Finding(
         "recomputation-cost",
         sentence(
-            f"Activation checkpointing runs {{}} operators a step again{f', most at {place}' if place else ''}: {{}} of step time",
-            max(1, round(loop.per_step(len(rows)))),
+            f"Activation checkpointing runs {loop.counted(len(rows), 'operator')} again{f', most at {place}' if place else ''}: {{}} of step time",
             (share, "%"),
         ),
         "Checkpoint fewer layers if memory allows, or only operators that are cheap to run again "
