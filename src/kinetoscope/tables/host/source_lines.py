@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.tables.breakdown import host_shares
-from kinetoscope.tables.host.lines import lines_in
-from kinetoscope.tables.host.stacks import user_frames
+from kinetoscope.tables.host.stacks import user_frames, user_stacks
 
 if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
@@ -86,12 +84,24 @@ def _read(trace: TraceData) -> dict[str, dict[int, str]]:
 
 
 def _hot_lines(trace: TraceData) -> list[tuple[str, int]]:
-    """Lines of the program: those in which operators took most time first, then those that called them."""
-    hot = dict.fromkeys((row["file"], row["line"]) for row in lines_in(trace, host_shares(trace)))
-    frames, strings = trace.columns("frames"), trace.strings
-    for frame in np.flatnonzero(user_frames(trace))[:_MOST_LINES].tolist():
-        hot.setdefault((strings[int(frames["file"][frame])], int(frames["line"][frame])))
-    return list(hot)[:_MOST_LINES]
+    """Lines of the program: those in which spans took most time first, then those that called them.
+
+    Times of spans count here with what is inside them: that orders lines well enough, and needs no nesting when a trace is saved.
+    """
+    spans, stacks, frames, strings = (
+        *(trace.columns(name) for name in ("spans", "stacks", "frames")),
+        trace.strings,
+    )
+    stack = spans["stack"]
+    known = np.flatnonzero((stack >= 0) & (spans["duration_ns"] > 0))
+    of_stack = np.bincount(stack[known], spans["duration_ns"][known], len(stacks))
+    shown = user_stacks(trace)
+    heavy = np.flatnonzero((of_stack > 0) & (shown >= 0))
+    of_frame = np.bincount(stacks["frame"][shown[heavy]].clip(0), of_stack[heavy], len(frames))
+    order = np.argsort(-of_frame, kind="stable")
+    rows = order[user_frames(trace)[order]][:_MOST_LINES].tolist()
+    lines = ((strings[int(frames["file"][row])], int(frames["line"][row])) for row in rows)
+    return list(dict.fromkeys(lines))
 
 
 def _text_of(file: str, folders: tuple[str, ...], before_ns: int) -> list[str]:
