@@ -16,6 +16,7 @@ SCRIPTS = (
     "collecting_step",
     "everything_on",
     "flag_costs",
+    "samples",
     "stop_cost",
     "table_cost",
     "kineto_engine",

@@ -186,9 +186,12 @@ def test_paused_recordings_take_no_samples(tmp_path):
 
 def test_there_is_one_sampler_for_all_cycles_and_none_in_a_forked_child(tmp_path):
     program = """
-import os, threading, time
+import os, threading, time, warnings
 import torch, kinetoscope
 from kinetoscope import profile, Trace
+
+# Python 3.12 and newer warn of forks of processes with several threads.
+warnings.simplefilter("ignore", DeprecationWarning)
 
 def samplers():
     names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
