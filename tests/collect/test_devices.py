@@ -30,3 +30,12 @@ def test_a_device_whose_driver_fails_has_no_name_and_the_recording_goes_on(
         {"type": "cuda", "index": 0, "name": ""},
         {"type": "cuda", "index": 1, "name": ""},
     ]
+
+
+def test_threads_of_operators_are_those_that_torch_has():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert json.loads(described_devices()["torch_threads"]) == 3
+    finally:
+        torch.set_num_threads(threads)

@@ -366,7 +366,7 @@ def test_operations_are_counted_from_shapes_that_nobody_asked_for():
 # -------------------------------------------------------------------------------------------------------- metadata
 
 
-OF_EVERY_CYCLE = {"trace_id", "cycle", "devices", "float32_matmul_precision"}
+OF_EVERY_CYCLE = {"trace_id", "cycle", "devices", "float32_matmul_precision", "torch_threads"}
 
 
 def of_the_program(info):
