@@ -190,6 +190,21 @@ def test_what_samples_see_of_output_counts_with_the_line_that_asked_for_it():
     assert (str(finding.place), round(finding.share_percent)) == ("train.py:9", 40)
 
 
+def test_a_step_is_an_outlier_also_where_many_others_are_late():
+    builder, start = TraceBuilder(), 0
+    stack = builder.stack(("train.py", 3, "train"))
+    for step in range(9):
+        # Three steps of nine are late because the machine is busy, and one evaluates.
+        calls = 200 if step == 4 else 10
+        each = 2_500_000 if step in (1, 3, 5) else 1_000_000
+        builder.step(step, start, calls * each)
+        for call in range(calls):
+            builder.span("aten::mm", start + call * each, each, stack=stack)
+        start += calls * each
+    (finding,) = [one for one in examine(builder.build()).findings if one.code == "step-outlier"]
+    assert finding.finding["text"].startswith("Step 4 took")
+
+
 def test_output_outside_of_the_steps_is_nothing():
     builder = TraceBuilder()
     main = builder.thread()

@@ -17,6 +17,8 @@ from kinetoscope.model import units
 
 LEAST_STEPS = 6
 TIMES_MEDIAN = 2.0
+OF_LONGEST = 0.25
+"""Steps shorter than this part of the longest one are not late for the same reason: on a busy machine many take twice the median."""
 LEAST_PERCENT = 5.0
 FIRST_TIMES_MEDIAN = 5.0
 LEAST_FIRST_PERCENT = 20.0
@@ -61,7 +63,7 @@ def step_outlier(loop: Loop) -> Finding | None:
         return None
     duration = loop.end_ns - loop.start_ns
     median = float(np.median(duration))
-    late = np.flatnonzero(duration > TIMES_MEDIAN * median)
+    late = np.flatnonzero(duration > max(TIMES_MEDIAN * median, OF_LONGEST * duration.max()))
     excess_ns = int((duration[late] - median).sum())
     share = loop.share(excess_ns)
     if len(late) == 0 or share < LEAST_PERCENT or len(late) > len(duration) // 3:
