@@ -33,4 +33,15 @@ struct alignas(64) Live {
 
 extern Live live;
 
+// Which code objects went last: the one that raised `code_epoch` from `epoch` is at epoch % kGoneCodes.
+inline constexpr uint32_t kGoneCodes = 256;
+extern std::atomic<const void*> gone_codes[kGoneCodes];
+
+// [GIL] An address stops meaning this code object.
+inline void code_gone(const void* code) {
+  const uint32_t epoch = live.code_epoch.load(std::memory_order_relaxed);
+  gone_codes[epoch % kGoneCodes].store(code, std::memory_order_relaxed);
+  live.code_epoch.store(epoch + 1, std::memory_order_release);
+}
+
 }  // namespace kinetoscope

@@ -40,7 +40,7 @@ class MemoryReader {
   // Reads anew from here on, as little as possible.
   void forget() { ++round_; }
 
-  // [child of a fork] What it would read is the parent's memory.
+  // Reads nothing from here on.
   void close();
 
  private:

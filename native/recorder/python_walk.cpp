@@ -26,13 +26,11 @@ uint64_t text_hash(PyObject* text) {
   return hash_bytes(static_cast<const char*>(PyUnicode_DATA(text)), std::min(bytes, kHashedBytes)) ^ bytes;
 }
 
-// [GIL] Every thread compares its next operator's frames anew: one of the addresses it knows may now be
-// another code's.
-void code_gone() { live.code_epoch.fetch_add(1, std::memory_order_acq_rel); }
-
+// Of a code object that goes: every thread compares its next operator's frames anew, for one of the addresses
+// that it knows may be another code's.
 #if PY_VERSION_HEX >= 0x030C0000
-int on_code_event(PyCodeEvent event, PyCodeObject*) {
-  if (event == PY_CODE_EVENT_DESTROY) code_gone();
+int on_code_event(PyCodeEvent event, PyCodeObject* code) {
+  if (event == PY_CODE_EVENT_DESTROY) code_gone(code);
   return 0;
 }
 
@@ -46,7 +44,7 @@ void watch_code() {
 destructor dealloc_code = nullptr;
 
 void dealloc_watched_code(PyObject* code) {
-  code_gone();
+  code_gone(code);
   dealloc_code(code);
 }
 

@@ -58,11 +58,13 @@ uint64_t ticks_a_microsecond(const ClockPair& then, const ClockPair& now) {
 
 void before_fork() {
   control.lock();
+  sampling::before_fork();
   if (recording != nullptr) recording->dictionary().mutex().lock();
 }
 
 void after_fork_in_parent() {
   if (recording != nullptr) recording->dictionary().mutex().unlock();
+  sampling::after_fork_in_parent();
   control.unlock();
 }
 
@@ -77,7 +79,7 @@ void after_fork_in_child() {
     // Left behind whole: tearing it down would give up weak references and touch files of the parent.
     recording = nullptr;
   }
-  sampling::reset_after_fork();
+  sampling::after_fork_in_child();
   room_keeper::reset_after_fork();
   forget_other_threads();
   // A thread other than the main one may have forked: its state is now the main thread's.

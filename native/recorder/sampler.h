@@ -80,8 +80,11 @@ std::string start(Session& session, const kinetoscope_interpreter& interpreter, 
                   int64_t interval_ns);
 // [any thread] Returns once the sampler has left the session.
 void stop();
-// [child of a fork] There is no sampler here.
-void reset_after_fork();
+// Around a fork, before the dictionary's mutex is taken: the child gets no files of a round in progress.
+void before_fork();
+void after_fork_in_parent();
+// There is no sampler here.
+void after_fork_in_child();
 
 }  // namespace sampling
 }  // namespace kinetoscope

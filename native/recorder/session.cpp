@@ -17,6 +17,7 @@
 namespace kinetoscope {
 
 Live live;
+std::atomic<const void*> gone_codes[kGoneCodes];
 
 namespace {
 

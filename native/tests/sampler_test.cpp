@@ -537,7 +537,7 @@ void notice_code_that_takes_the_place_of_another() {
     sampler.round(kStay);
     code->function = new_text("after");
     sampler.round(kStay);  // still known by its address: nobody said that it went
-    live.code_epoch.fetch_add(1);
+    code_gone(code);
     sampler.round(kStay);
     live.code_is_watched = false;
     code->function = new_text("unwatched");

@@ -208,6 +208,8 @@ for cycle in range(3):
         child = os.fork()
         if child == 0:
             assert samplers() == 0
+            files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+            assert not [name for name in files if "/task/" in name]
             with profile(engine="native", path=f"child{cycle}.recording") as own:
                 assert samplers() == 1
                 sampled(f"child{cycle}.recording")

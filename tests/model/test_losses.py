@@ -67,9 +67,9 @@ def test_what_a_reader_counts_is_a_row_with_its_code_and_words(tmp_path):
     builder = TraceBuilder().span("aten::add", 0, 5).killed()
     counted = native_codes(tmp_path)
     for code in sorted(counted):
-        builder.lose(code, 3)
+        builder.lose(code, 30)
     trace = builder.know("recorder_faults", 2).know("call_threads_lost", 1).build()
-    expected = dict.fromkeys(counted, 3) | {NOT_STOPPED: 1, "recorder_faults": 2, "call_threads_lost": 1}
+    expected = dict.fromkeys(counted, 30) | {NOT_STOPPED: 1, "recorder_faults": 2, "call_threads_lost": 1}
     assert {loss["code"]: loss["count"] for loss in trace.losses} == expected
     for loss in trace.losses:
         assert (loss["what"], loss["where"], loss["why"]) == CODES[loss["code"]]

@@ -18,8 +18,8 @@ TOLD_AT_STOP = ("recorder_faults", "call_threads_lost")
 NOT_STOPPED = "recording_not_stopped"
 UNFINISHED_SPANS = "unfinished_spans"
 TORN_SAMPLES = "torn_samples"
-# Fewer torn samples than this share of all change no number that a person sees.
-_NOTICEABLE = 0.01
+# Fewer torn samples, or a smaller share of all, change no number that a person sees.
+_LEAST_TORN, _LEAST_TORN_SHARE = 10, 0.02
 
 
 class Words(NamedTuple):
@@ -406,7 +406,7 @@ def sample_losses(torn: int, whole: int, missing: object) -> list[Loss]:
         missing: The metadata of that name: why there are no samples at all.
     """
     losses = [Loss.of("samples_missing", why=f"{missing}.")] if missing else []
-    if torn > _NOTICEABLE * (torn + whole):
+    if torn >= max(_LEAST_TORN, _LEAST_TORN_SHARE * (torn + whole)):
         losses.append(Loss.of(TORN_SAMPLES, torn))
     return losses
 
