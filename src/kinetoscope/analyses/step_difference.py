@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.analyses.loop import Loop, medians
 from kinetoscope.model.arrow import Labels, to_arrow
@@ -16,6 +15,7 @@ from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.schema import Column, SpanKind, Table
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.data_loading import in_waits
+from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.host.steps import step_parts
@@ -150,7 +150,7 @@ def _kinds(loop: Loop) -> dict[str, _Kind]:
     work = host_work(trace, with_steps=False).mask & (process == loop.process) & (of_step[spans["step"]] >= 0)
     rows = np.flatnonzero(work & (spans["kind"] != SpanKind.USER_ANNOTATION) & ~in_waits(trace))
     operators = (of_step[spans["step"][rows]], spans["self_ns"][rows].astype(np.int64), rows)
-    frame = np.append(_like_frames(trace), -1)[_frames_of(trace, spans["stack"][rows])]
+    frame = _lines_of(trace, spans["stack"][rows])
     made["operator"] = _Kind(spans["name"][rows].astype(np.int64), *operators)
     made["line"] = _only(_Kind(frame, *operators))
     made["python"] = _python(loop, of_step) if len(gaps(trace)) else _Kind(none, none, none, none)
@@ -181,24 +181,17 @@ def _python(loop: Loop, of_step: Rows) -> _Kind:
     shares = found.shares
     share, at = shares.of_kinds(found.kind[rows])
     row = rows[at]
-    frame = np.append(_like_frames(trace), -1)[_frames_of(trace, shares.stack[share])]
+    frame = _lines_of(trace, shares.stack[share])
     time_ns = np.round(found.duration_ns[row] * shares.part[share]).astype(np.int64)
     return _Kind(frame, of_step[found.step[row]], time_ns, found.before[row])
 
 
-def _frames_of(trace: TraceData, stack: NDArray[Any]) -> Rows:
-    """The frame of the user's line of each stack, -1 without."""
+def _lines_of(trace: TraceData, stack: NDArray[Any]) -> Rows:
+    """For the user's line of each stack the first frame of that line, -1 without."""
     shown = np.append(user_stacks(trace), -1)[stack]
-    return np.asarray(np.append(trace.column("stacks", "frame"), -1)[shown], dtype=np.int64)
-
-
-def _like_frames(trace: TraceData) -> Rows:
-    """For each frame the first of the same line."""
-    frames = trace.columns("frames")
-    if len(frames) == 0:
-        return np.zeros(0, dtype=np.int64)
-    group, first = _core.group([frames[name] for name in ("file", "line", "function")])
-    return np.asarray(first[group], dtype=np.int64)
+    frame = np.append(trace.column("stacks", "frame"), -1)[shown]
+    line, first = line_groups(trace)
+    return np.asarray(np.append(first[line], -1)[frame], dtype=np.int64)
 
 
 def _differences(kind: _Kind, chosen: int, others: Rows) -> list[tuple[int, list[Any]]]:

@@ -221,7 +221,7 @@ def lines(trace: TraceData) -> pyarrow.Table:
         "blocked_ns": sums.blocked_ns,
         "device_ns": sums.device_ns,
     }
-    line_of, first = _line_groups(trace)
+    line_of, first = line_groups(trace)
     line_of_stack = np.append(line_of, -1)[stacks["frame"]].astype(np.int32)
     is_user = np.append(user_frames(trace), False)[stacks["frame"]]
     is_user |= np.logical_or.reduce([values > 0 for values in own.values()])
@@ -256,7 +256,7 @@ def lines_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
         `python_ns`, and that in which the thread did not run, `blocked_ns`.
     """
     spans, frames, strings = trace.columns("spans"), trace.columns("frames"), trace.strings
-    line_of, first = _line_groups(trace)
+    line_of, first = line_groups(trace)
     of_stack = np.append(line_of, np.int32(-1))[trace.column("stacks", "frame")]
     shown = user_stacks(trace)
     of_span = np.where(
@@ -292,7 +292,7 @@ def _gaps_in(trace: TraceData, shares: HostShares) -> NDArray[np.bool_]:
     return chosen
 
 
-def _line_groups(trace: TraceData) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def line_groups(trace: TraceData) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Put frames of one file, line and function together."""
     frames = trace.columns("frames")
     if len(frames) == 0:
