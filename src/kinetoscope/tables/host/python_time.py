@@ -306,9 +306,9 @@ def _place(trace: TraceData, process: ProcessRow, own: Rows, marked: Rows) -> tu
         return int(spans["thread"][fetches[0]]), Intervals.of(start, start + spans["duration_ns"][fetches])
     if len(own) == 0:
         return -1, everything
-    count = len(trace.columns("threads"))
-    busy = _core.group_sums(spans["thread"][own].astype(np.int32), count, spans["self_ns"][own])
-    return (int(np.argmax(busy)) if count else -1), everything
+    threads, whose = np.unique(spans["thread"][own], return_inverse=True)
+    busy = np.bincount(whose.ravel(), weights=spans["self_ns"][own])
+    return int(threads[np.argmax(busy)]), everything
 
 
 def _marks(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:

@@ -139,13 +139,21 @@ def _largest_gaps(trace: TraceData) -> dict[str, Any]:
     """The longest gap of each step, and the line that took most of it."""
     steps, frames, found = len(trace.columns("steps")), trace.columns("frames"), gaps(trace)
     rows = np.flatnonzero((found.step >= 0) & ~found.in_loading & ~found.in_backward)
-    rows = rows[np.argsort(found.duration_ns[rows], kind="stable")]
-    longest = np.full(steps, -1, dtype=np.int64)
-    longest[found.step[rows]] = rows  # the last one counts
+    # Gaps are cut where ranges and calls of modules begin and end: those that touch are one.
+    same = (found.step[rows][1:] == found.step[rows][:-1]) & (
+        found.thread[rows][1:] == found.thread[rows][:-1]
+    )
+    same &= found.start_ns[rows][1:] == found.end_ns[rows][:-1]
+    whole = np.cumsum(np.append(np.ones(min(1, len(rows)), dtype=bool), ~same)) - 1
+    length = np.bincount(whole, weights=found.duration_ns[rows]).astype(np.int64)
+    order = np.lexsort((found.duration_ns[rows], length[whole]))
+    longest, taken = np.full((2, steps), -1, dtype=np.int64)
+    longest[found.step[rows[order]]] = rows[order]  # the last one counts
+    taken[found.step[rows[order]]] = whole[order]
     stack = np.append(found.stack, -1)[longest]
     frame = np.append(trace.column("stacks", "frame"), -1)[np.append(user_stacks(trace), -1)[stack]]
     return {
-        "largest_gap_ns": np.append(found.duration_ns, 0)[longest],
+        "largest_gap_ns": np.append(length, 0)[taken],
         "largest_gap_file": Labels(np.append(frames["file"], -1)[frame], trace.strings),
         "largest_gap_line": np.append(frames["line"], -1)[frame],
     }
