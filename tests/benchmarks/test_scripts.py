@@ -8,11 +8,13 @@ import pytest
 from benchmarks.__main__ import SCRIPTS
 from benchmarks.harness import BASELINE, NULL_CONTROL, Times, interleave, ratio_result
 from tests.support import warm_python
+from tests.support.effort import STRESS
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+# The others take half a minute, and only developers run them: `make stress` tries them all.
+@pytest.mark.parametrize("script", SCRIPTS if STRESS else ("stop_cost", "table_cost", "overhead_estimate"))
 def test_a_benchmark_says_what_it_measured_and_whether_that_meets_its_bar(script, tmp_path):
     results = tmp_path / "results.json"
     done = warm_python.run("-m", f"benchmarks.{script}", "--quick", "--json", results, cwd=ROOT)
