@@ -3,6 +3,7 @@
 #include "recorder/recording_file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,10 +19,12 @@
 #include <vector>
 
 #include "check.h"
+#include "core/fault_guard.h"
 #include "core/mapped_file.h"
 #include "core/recording_reader.h"
 #include "recorder/clock.h"
 #include "recorder/dictionary.h"
+#include "recorder/helper_thread.h"
 #include "recorder/room_keeper.h"
 
 using namespace kinetoscope;
@@ -345,6 +348,39 @@ void a_file_that_is_cut_short_ends_nobody() {
   std::filesystem::remove_all(folder);
 }
 
+// A thread of our own that touches what the file no longer has.
+struct Toucher {
+  volatile char* mapped;
+  std::atomic<bool> done{false};
+};
+
+void* touch(void* argument) {
+  auto* self = static_cast<Toucher*>(argument);
+  self->mapped[50'000] = 1;
+  self->done.store(true);
+  self->done.notify_one();
+  return nullptr;
+}
+
+void a_thread_of_ours_survives_a_file_that_is_cut_short() {
+  const std::string path = temporary_path("kinetoscope-touched");
+  std::ofstream(path) << std::string(100'000, 'x');
+  const int file = open(path.c_str(), O_RDWR);
+  void* mapped = mmap(nullptr, 100'000, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  CHECK(mapped != MAP_FAILED);
+  {
+    const FaultGuard guard(mapped, 100'000);
+    CHECK(truncate(path.c_str(), 0) == 0);
+    Toucher toucher{static_cast<char*>(mapped)};
+    CHECK(start_helper_thread(touch, &toucher, "toucher"));
+    toucher.done.wait(false);
+    CHECK(guard.file_lost());
+  }
+  munmap(mapped, 100'000);
+  close(file);
+  unlink(path.c_str());
+}
+
 void a_file_that_is_cut_short_can_be_read() {
   const std::string path = temporary_path("kinetoscope-short");
   std::ofstream(path) << std::string(100'000, 'x');
@@ -391,6 +427,7 @@ int main() {
   an_older_file_is_there_until_it_is_replaced();
   a_file_in_use_is_left_alone();
   a_file_that_is_cut_short_ends_nobody();
+  a_thread_of_ours_survives_a_file_that_is_cut_short();
   a_file_that_is_cut_short_can_be_read();
   return testing::checks_failed();
 }
