@@ -25,12 +25,14 @@ export function Editor(props: {
     setAt(0);
   };
   const accept = (word: string) => {
-    const place = field.current?.selectionStart ?? value.length;
-    const start = place - wordBefore(value, place).length;
-    onInput(value.slice(0, start) + word + value.slice(place));
+    const box = field.current;
+    if (!box) return;
+    const place = box.selectionStart;
+    // Here and now, and not when the page is drawn again: what is typed until then belongs behind the word.
+    box.setRangeText(word, place - wordBefore(box.value, place).length, place, "end");
+    onInput(box.value);
     offer([]);
-    field.current?.focus();
-    requestAnimationFrame(() => field.current?.setSelectionRange(start + word.length, start + word.length));
+    box.focus();
   };
   const onKeyDown = (event: KeyboardEvent) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
