@@ -80,9 +80,8 @@ $(STAMP)/run-$(REQUIREMENTS): | $(STAMP)/venv
 	@$(PIP) -r $(STAMP)/requirements.txt
 	@rm -f $(STAMP)/run-* && touch $@
 
-# Not in parallel with the other installation, since both write to .venv. Most of these thousands of files are never
-# imported, so they are not compiled.
-$(STAMP)/dev-$(REQUIREMENTS): $(STAMP)/run-$(REQUIREMENTS) | $(STAMP)/install-$(SOURCES)
+# Most of these thousands of files are never imported, so they are not compiled.
+$(STAMP)/dev-$(REQUIREMENTS): $(STAMP)/run-$(REQUIREMENTS)
 	$(call say,Installing the requirements of checks and tests)
 	@$(BIN)/python tools/print_requirements.py dev > $(STAMP)/requirements.txt
 	@$(PIP) --no-compile -r $(STAMP)/requirements.txt
@@ -94,6 +93,11 @@ $(STAMP)/install-$(SOURCES): $(STAMP)/run-$(REQUIREMENTS)
 	$(call say,Building and installing kinetoscope (compiling takes less than a minute))
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation --no-deps --force-reinstall .
 	@rm -f $(STAMP)/install-* && touch $@
+
+# Not two installations at once, since both write to .venv. This one uses one processor, so it goes first, beside the native tests.
+ifdef SIDE_BY_SIDE
+$(STAMP)/install-$(SOURCES): | $(STAMP)/dev-$(REQUIREMENTS)
+endif
 
 install: $(STAMP)/install-$(SOURCES)
 develop: install $(STAMP)/dev-$(REQUIREMENTS)
