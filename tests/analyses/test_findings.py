@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, lines
-from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.loop import Loop, Place
 from kinetoscope.analyses.rules import CAUSES
 from kinetoscope.cli import main
 from kinetoscope.model.schema import SpanKind
@@ -79,6 +79,21 @@ def test_python_between_operators_has_its_place_its_share_and_its_evidence():
     assert finding.gain_ns == 8 * 8_000_000
     names = {trace.strings[trace.column("spans", "name")[row]] for row in finding.spans}
     assert names == {"aten::mm"}
+
+
+def test_no_span_is_at_no_place_and_in_no_module():
+    builder = slow_python()
+    builder.span(
+        "aten::relu",
+        90_000_000,
+        1,
+        stack=builder.stack(("train.py", 9, "train")),
+        module=builder.module("ReLU"),
+    )
+    loop = Loop(builder.build())
+    last = len(loop.trace.columns("spans")) - 1
+    assert (str(loop.place_of(last)), loop.module_of(last)) == ("train.py:9", "ReLU")
+    assert (loop.place_of(-1), loop.module_of(-1)) == (Place(), "")
 
 
 def test_what_autograd_does_between_its_functions_is_not_python():

@@ -13,6 +13,7 @@ from kinetoscope.model.hierarchy import (
     device_spans,
     device_work_spans,
     host_work,
+    is_outermost,
     module_calls,
     operator_spans,
     recorded_calls,
@@ -170,3 +171,22 @@ def test_an_empty_trace_has_empty_populations():
         found = population(trace)
         assert (len(found), found.rows.tolist(), found.total_self_ns) == (0, [], 0)
         assert found.depth.tolist() == []
+
+
+def test_outermost_spans_lie_in_no_other_one_of_those_given():
+    builder = TraceBuilder()
+    _, other = builder.thread("main"), builder.thread("other")
+    builder.span("a", 0, 100)
+    builder.span("b", 10, 20)
+    builder.span("c", 12, 18)
+    builder.span("d", 100, 5)
+    builder.span("e", 10, 20, thread=other)
+    trace = builder.build()
+    names = [trace.strings[row] for row in trace.column("spans", "name")]
+
+    def outermost(*chosen):
+        rows = np.array([row for row, name in enumerate(names) if name in chosen])
+        return {names[row] for row in rows[is_outermost(trace, rows)]}
+
+    assert outermost("a", "b", "c", "d", "e") == {"a", "d", "e"}
+    assert outermost("b", "c", "e") == {"b", "e"}

@@ -12,10 +12,11 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.model import units
-from kinetoscope.model.hierarchy import lies_in
+from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.kinds import is_call, is_operator
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.steps import step_at
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
@@ -187,9 +188,11 @@ class Loop:
 
     def step_of(self, rows: Rows) -> Rows:
         """The number of the step, among those that count, in which each span starts; -1 for none."""
-        start = self.trace.column("spans", "start_ns")[rows]
-        step = np.searchsorted(self.start_ns, start, side="right") - 1
-        return np.asarray(np.where((step >= 0) & (start < self.end_ns[step]), step, -1))
+        return self.step_at(self.trace.column("spans", "start_ns")[rows])
+
+    def step_at(self, time_ns: Rows) -> Rows:
+        """The number of the step, among those that count, at some moments; -1 for none."""
+        return step_at(time_ns, self.start_ns, self.end_ns - self.start_ns).astype(np.int64)
 
     def typical_ns(self, rows: Rows) -> int:
         """What some spans usually take in a step (the median) times the number of steps; inner ones must be left out."""
@@ -197,7 +200,11 @@ class Loop:
 
     def typical_sum(self, rows: Rows, values: Rows) -> int:
         """The median over steps of the sum of some values, one for each row, times the number of steps."""
-        step = self.step_of(rows)
+        return self.typical_at(self.trace.column("spans", "start_ns")[rows], values)
+
+    def typical_at(self, time_ns: Rows, values: Rows) -> int:
+        """The median over steps of the sum of some values, each at a moment, times the number of steps."""
+        step = self.step_at(time_ns)
         each = np.bincount(step[step >= 0], weights=values[step >= 0], minlength=len(self.start_ns))
         return int(np.median(each) * len(each)) if len(each) else 0
 
@@ -217,24 +224,12 @@ class Loop:
         cost = self.device.idle.within(start, start + spans["duration_ns"][rows])
         return self.typical_sum(rows, cost + spans["device_ns"][rows] if with_device else cost)
 
-    def is_outermost(self, rows: Rows) -> NDArray[np.bool_]:
-        """Which spans, in order, lie in no other one of them on their thread."""
-        spans = self.trace.columns("spans")
-        found = np.ones(len(rows), dtype=bool)
-        thread, start = spans["thread"][rows], spans["start_ns"][rows]
-        end = start + spans["duration_ns"][rows]
-        for one in np.unique(thread):
-            mine = np.flatnonzero(thread == one)
-            reach = np.maximum.accumulate(end[mine])
-            found[mine[1:]] = end[mine[1:]] > reach[:-1]
-        return found
-
     @cached_property
     def outermost(self) -> NDArray[np.bool_]:
         """Which spans are operators of the steps that no other operator called."""
         rows = np.flatnonzero(self.inside)
         found = np.zeros(len(self.inside), dtype=bool)
-        found[rows[self.is_outermost(rows)]] = True
+        found[rows[is_outermost(self.trace, rows)]] = True
         return found
 
     @cached_property
@@ -285,16 +280,16 @@ class Loop:
         return found
 
     def place_of(self, row: int) -> Place:
-        """The user's line that started a span."""
-        return self.place_of_stack(int(self.trace.column("spans", "stack")[row]))
+        """The user's line that started a span; none for -1."""
+        return self.place_of_stack(int(self.trace.column("spans", "stack")[row])) if row >= 0 else Place()
 
     def place_of_stack(self, stack: int) -> Place:
         """The user's innermost line on a stack."""
         return self._place(int(user_stacks(self.trace)[stack])) if stack >= 0 else Place()
 
     def module_of(self, row: int) -> str:
-        """The path of the module that a span ran in; empty outside all."""
-        module = int(self.trace.column("spans", "module")[row])
+        """The path of the module that a span ran in; empty outside all and for -1."""
+        module = int(self.trace.column("spans", "module")[row]) if row >= 0 else -1
         return str(self.trace.column("modules", "path")[module]) if module >= 0 else ""
 
     def by_place(self, rows: Rows, values: Rows | None = None) -> list[tuple[Place, int, Rows]]:
@@ -347,7 +342,7 @@ class Loop:
         if len(mine) == 0:
             return []
         length = self.python.within(found.start_ns[mine], found.end_ns[mine])
-        step = np.searchsorted(self.start_ns, found.start_ns[mine], side="right") - 1
+        step = self.step_at(found.start_ns[mine])
         steps = len(self.start_ns)
         # The time of each kind of gap in each step is divided into the shares of the kind.
         cells, which = np.unique(found.kind[mine] * steps + step, return_inverse=True)

@@ -133,7 +133,6 @@ def _kinds(loop: Loop) -> dict[str, _Kind]:
     """What ran in the steps of a loop."""
     trace = loop.trace
     spans = trace.columns("spans")
-    none = np.zeros(0, dtype=np.int64)
     of_step = np.full(len(trace.columns("steps")) + 1, -1, dtype=np.int64)
     of_step[loop.steps] = np.arange(len(loop.steps))
     parts = step_parts(trace)
@@ -153,7 +152,7 @@ def _kinds(loop: Loop) -> dict[str, _Kind]:
     frame = _lines_of(trace, spans["stack"][rows])
     made["operator"] = _Kind(spans["name"][rows].astype(np.int64), *operators)
     made["line"] = _only(_Kind(frame, *operators))
-    made["python"] = _python(loop, of_step) if len(gaps(trace)) else _Kind(none, none, none, none)
+    made["python"] = _python(loop, of_step)
     made["module"] = _only(_Kind(spans["module"][rows].astype(np.int64), *operators))
     device = np.flatnonzero(is_device_work(spans["kind"]) & (spans["stream"] >= 0))
     launched = starters(trace).call[device]
@@ -168,7 +167,7 @@ def _kinds(loop: Loop) -> dict[str, _Kind]:
 
 
 def _only(kind: _Kind) -> _Kind:
-    """What is known: operators outside all modules, or without a stack, are no row."""
+    """Leave out what ran outside all modules, or without a stack."""
     known = kind.key >= 0
     return _Kind(kind.key[known], kind.step[known], kind.time_ns[known], kind.span[known])
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.processes import memory_salts, process_entries, thread_processes
+from kinetoscope.model.rows import rows_of_runs
 from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, STORED
 from kinetoscope.model.steps import step_at
 
@@ -178,9 +179,7 @@ def _unsorted(trace: TraceData, part: Part) -> Pieces:
         first = np.where(whole[near] >= 0, whole[near], first)
         count[whole[near] >= 0] = 1
         count[whole[near] == -1] = 0
-    at = np.repeat(np.arange(len(near)), count)
-    before = np.cumsum(count) - count
-    window = first[at] + np.arange(len(at)) - before[at]
+    at, window = rows_of_runs(first, count)
     row, start, end = near[at], start[at], end[at]
     from_ns, to_ns = part.start_ns[window], part.end_ns[window]
     if whole is not None:

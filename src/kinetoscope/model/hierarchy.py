@@ -258,6 +258,19 @@ def asynchronous_spans(trace: TraceData) -> Hierarchy:
     return trace.cached("asynchronous_spans", find)
 
 
+def is_outermost(trace: TraceData, rows: NDArray[np.int64]) -> Mask:
+    """Tell which of some spans, in the order of their rows, lie in no other one of them on their thread."""
+    spans = trace.columns("spans")
+    found = np.ones(len(rows), dtype=np.bool_)
+    thread, start = spans["thread"][rows], spans["start_ns"][rows]
+    end = start + spans["duration_ns"][rows]
+    for one in np.unique(thread):
+        mine = np.flatnonzero(thread == one)
+        reach = np.maximum.accumulate(end[mine])
+        found[mine[1:]] = end[mine[1:]] > reach[:-1]
+    return found
+
+
 def lies_in(trace: TraceData, ranges: NDArray[np.int64]) -> Mask:
     """Mark the spans of a trace that lie in some spans on their thread, those themselves included."""
     spans = trace.columns("spans")

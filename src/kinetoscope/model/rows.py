@@ -1,11 +1,16 @@
-"""The types of row numbers: mypy refuses the row of one table where that of another is needed.
+"""Row numbers: their types, of which mypy refuses one table's where another's is needed, and runs of rows.
 
 A row number is the place of a row in the stored table of its type's name, from 0; -1 means none. Columns hold them as int32.
 """
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import TYPE_CHECKING, NewType
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SpanRow = NewType("SpanRow", int)
 ThreadRow = NewType("ThreadRow", int)
@@ -17,3 +22,19 @@ ShapesRow = NewType("ShapesRow", int)
 StepRow = NewType("StepRow", int)
 AllocationRow = NewType("AllocationRow", int)
 StringRow = NewType("StringRow", int)
+
+
+def rows_of_runs(
+    first: NDArray[np.integer], count: NDArray[np.integer]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """List the rows of several runs of rows, one run after the other.
+
+    Args:
+        first: The first row of each run.
+        count: How many rows each has.
+
+    Returns:
+        For each row the run that it is of, and its number.
+    """
+    run = np.repeat(np.arange(len(count)), count)
+    return run, np.arange(len(run)) + (first - (np.cumsum(count) - count))[run]

@@ -123,7 +123,7 @@ def _exposed(loop: Loop, *, could_overlap: bool) -> Finding | None:
         advice = "Communicate less: more work for each step and rank, gradient accumulation, smaller types; and check whether a rank is late."
         values = ((share, "%"), (loop.share(computed), "%"))
     calls = device.operators(rows)
-    place = loop.place_of(int(calls[0])) if len(calls) and calls[0] >= 0 else loop.place_of(-1)
+    place = loop.place_of(int(calls[0]) if len(calls) else -1)
     return Finding(
         code, sentence(text, *values), advice, share, time_ns, place, spans=tuple(rows[:MOST_ROWS].tolist())
     )

@@ -14,6 +14,7 @@ from kinetoscope.analyses.finding import CannotTell, Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
+from kinetoscope.model.hierarchy import is_outermost
 
 LEAST_PERCENT = 1.0
 _COMPILES = "_compile.compile_inner"
@@ -28,7 +29,7 @@ def recompiles(loop: Loop) -> Finding | None:
     rows = loop.ranges_and_operators_named(_COMPILES)
     step = loop.step_of(rows)
     late = rows[step > 0]
-    late = late[loop.is_outermost(late)]
+    late = late[is_outermost(loop.trace, late)]
     time_ns = loop.total_ns(late)
     share = loop.share(time_ns)
     if len(late) == 0 or share < LEAST_PERCENT:

@@ -77,7 +77,7 @@ def pageable_copy(loop: Loop) -> Finding | None:
     spans = loop.trace.columns("spans")
     longest = copies[np.argsort(-spans["duration_ns"][copies], kind="stable")]
     call = loop.called_by(starters(loop.trace).call[longest[:1]].astype(np.int64))
-    place = loop.place_of(int(call[0])) if call[0] >= 0 else loop.place_of(-1)
+    place = loop.place_of(int(call[0]))
     return Finding(
         "pageable-copy",
         sentence(

@@ -35,7 +35,7 @@ def device_idle(loop: Loop) -> Finding | None:
     device = loop.device
     if device is None or device.captures:
         return None
-    idle_ns = _typical(loop, device.idle.start_ns, device.idle.end_ns - device.idle.start_ns)
+    idle_ns = loop.typical_at(device.idle.start_ns, device.idle.end_ns - device.idle.start_ns)
     share = loop.share(idle_ns)
     if share < LEAST_IDLE_PERCENT:
         return None
@@ -67,7 +67,7 @@ def device_idle(loop: Loop) -> Finding | None:
         sentence(
             f"{device.name} is idle for {{}} of step time, mostly because {cause} ({{}})",
             (share, "%"),
-            (loop.share(_typical(loop, device.idle.start_ns, value)), "%"),
+            (loop.share(loop.typical_at(device.idle.start_ns, value)), "%"),
         ),
         advice,
         share,
@@ -84,7 +84,7 @@ def launch_bound(loop: Loop) -> Finding | None:
     gaps, kernels = device.gaps, device.kernels
     by_host = np.where(gaps.wait < 0, gaps.length_ns, 0)
     short = np.where(by_host <= LONGEST_LAUNCH_NS, by_host, 0)
-    short_ns = _typical(loop, device.idle.start_ns, short)
+    short_ns = loop.typical_at(device.idle.start_ns, short)
     share, each = loop.share(short_ns), loop.per_step(len(kernels))
     if share < LEAST_LAUNCH_PERCENT or each < LEAST_LAUNCHES or 2 * short.sum() < by_host.sum():
         return None
@@ -116,7 +116,7 @@ def synchronizing_call(loop: Loop) -> Finding | None:
     calls = loop.called_by(gaps.wait[caused])
     for place, _, rows in loop.by_place(calls, gaps.length_ns[caused])[:1]:
         mine = caused[np.isin(calls, rows)]
-        idle_ns = _typical(loop, device.idle.start_ns[mine], gaps.length_ns[mine])
+        idle_ns = loop.typical_at(device.idle.start_ns[mine], gaps.length_ns[mine])
         share = loop.share(idle_ns)
         if share < LEAST_SYNC_PERCENT:
             return None
@@ -138,13 +138,6 @@ def synchronizing_call(loop: Loop) -> Finding | None:
             tuple(waits[:MOST_ROWS].tolist()),
         )
     return None
-
-
-def _typical(loop: Loop, start_ns: NDArray[np.int64], length_ns: NDArray[np.int64]) -> int:
-    """What some stretches usually come to in a step (the median) times the number of steps."""
-    step = np.clip(np.searchsorted(loop.start_ns, start_ns, side="right") - 1, 0, None)
-    each = np.bincount(step, weights=length_ns, minlength=len(loop.start_ns))
-    return int(np.median(each) * len(each))
 
 
 def _next_work(loop: Loop, device: LoopDevice, gaps: NDArray[np.int64]) -> tuple[int, ...]:

@@ -42,10 +42,8 @@ def memory_growth(loop: Loop) -> Finding | CannotTell | None:
     largest = kept[np.argsort(-blocks["bytes"][kept], kind="stable")]
     rows = [int(row) for row in dict.fromkeys(blocks["span"][largest].tolist()) if row >= 0][:MOST_ROWS]
     known = kept[spans >= 0]
-    place, module = (
-        loop.place_of(rows[0]) if rows else loop.place_of(-1),
-        loop.module_of(rows[0]) if rows else "",
-    )
+    first = rows[0] if rows else -1
+    place, module = loop.place_of(first), loop.module_of(first)
     if len(known):
         place = max(
             loop.by_place(blocks["span"][known].astype(np.int64), blocks["bytes"][known]),

@@ -13,6 +13,7 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model.hierarchy import is_outermost
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.intervals import Intervals
 
@@ -78,7 +79,7 @@ def _output_spans(loop: Loop, of_stack: NDArray[np.int64]) -> tuple[NDArray[np.i
     kind = np.maximum(of_stack[spans["own_stack"]], np.where(python, called[spans["name"]], -1))
     rows = np.flatnonzero((spans["thread"] == loop.thread) & (loop.inside | python) & (kind >= 0))
     rows = rows[loop.in_steps(rows)]
-    rows = rows[loop.is_outermost(rows)]
+    rows = rows[is_outermost(loop.trace, rows)]
     return rows, np.asarray(kind[rows])
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model.hierarchy import is_outermost
 
 LEAST_PERCENT = 5.0
 
@@ -17,7 +18,7 @@ LEAST_PERCENT = 5.0
 def recomputation_cost(loop: Loop) -> Finding | None:
     """Find the time of operators that run again in backward."""
     rows = np.flatnonzero(loop.inside & (loop.trace.column("spans", "recompute") > 0))
-    rows = rows[loop.is_outermost(rows)]
+    rows = rows[is_outermost(loop.trace, rows)]
     time_ns = loop.cost_ns(rows)
     share = loop.share(time_ns)
     if share < LEAST_PERCENT:

@@ -13,7 +13,7 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
-from kinetoscope.model.hierarchy import lies_in
+from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.schema import Phase
 
 LEAST_PERCENT = 2.0
@@ -109,7 +109,7 @@ def _by_hand(
     # Backward computes each of these operators again, at least.
     of_forward = np.append(lies_in(loop.trace, forward), False)
     back = np.flatnonzero(of_forward[spans["forward"]] & loop.inside)
-    time_ns = loop.cost_ns(forward) + loop.cost_ns(back[loop.is_outermost(back)])
+    time_ns = loop.cost_ns(forward) + loop.cost_ns(back[is_outermost(loop.trace, back)])
     share = loop.share(time_ns)
     if share < LEAST_PERCENT:
         return None

@@ -70,9 +70,9 @@ class GarbageCollections:
             end_range(begun)
 
 
-# Without these a recording would be wrong; without the others it only has less.
 # Often enough to find what takes a hundredth of a step of a second; a round of samples costs some 50 microseconds.
 SAMPLES_PER_SECOND = 100
+# Without these a recording would be wrong; without the others it only has less.
 _NEEDED = frozenset({"operators", "nesting", "backward"})
 
 _status: EngineStatus | None = None

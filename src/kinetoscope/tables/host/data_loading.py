@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.hierarchy import lies_in
+from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import (
     COLLATE_BATCH,
@@ -65,7 +65,9 @@ def loading_spans(trace: TraceData) -> LoadingSpans:
         def rows(*names: int) -> Rows:
             if not names:
                 return np.zeros(0, dtype=np.int64)
-            return _outermost(trace, np.flatnonzero(on_host & np.isin(spans["name"], names)))
+            rows = np.flatnonzero(on_host & np.isin(spans["name"], names))
+            # A dataset may use a loader of its own.
+            return rows[is_outermost(trace, rows)]
 
         places: dict[str, list[int]] = {NEXT_BATCH: [], FETCH_BATCH: [], COLLATE_BATCH: [], PIN_BATCH: []}
         for place, text in enumerate(texts):
@@ -99,20 +101,6 @@ def sum_by(groups: NDArray[np.int64] | NDArray[np.int32], values: Rows, length: 
     inside = groups >= 0
     np.add.at(sums, groups[inside], values[inside])
     return sums
-
-
-def _outermost(trace: TraceData, rows: Rows) -> Rows:
-    """Those of some spans that lie in no other of them; a dataset may use a loader of its own."""
-    if len(rows) < 2:
-        return rows
-    spans = trace.columns("spans")
-    thread, start = spans["thread"][rows], spans["start_ns"][rows]
-    # Spans are ordered by thread and start: each thread's times are put behind those of the one before.
-    begin = np.concatenate(([True], thread[1:] != thread[:-1]))
-    length = int((start + spans["duration_ns"][rows]).max()) + 1
-    shift = (np.cumsum(begin) - 1) * np.int64(length)
-    latest_end = np.maximum.accumulate(start + spans["duration_ns"][rows] + shift)
-    return rows[np.concatenate(([True], (start + shift)[1:] >= latest_end[:-1]))]
 
 
 ROLES = ("loop", "worker", "pinning")

@@ -237,9 +237,7 @@ def lines(trace: TraceData) -> pyarrow.Table:
     everything = host_work(trace).total_self_ns
     columns["self_percent"] = percent(columns["self_ns"], everything)
     columns["total_percent"] = percent(columns["total_ns"], everything)
-    seen = np.flatnonzero(
-        np.logical_or.reduce([columns[name] > 0 for name in ("count", *below)]) if len(first) else rows[:0]
-    )
+    seen = np.flatnonzero(np.logical_or.reduce([columns[name] > 0 for name in ("count", *below)]))
     weights = [sum(columns[name][seen] for name in names) for names in (_BELOW, _OWN)]
     return to_arrow(LINES_SCHEMA, columns).take(seen[np.lexsort([-weight for weight in weights])])
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.hierarchy import host_work, module_calls
-from kinetoscope.model.rows import ProcessRow
+from kinetoscope.model.hierarchy import host_work, is_outermost, module_calls
+from kinetoscope.model.rows import ProcessRow, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, Phase, SampleState, SpanKind
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
 from kinetoscope.tables.host.stacks import span_stacks
@@ -118,8 +118,7 @@ class Shares:
         """The shares of some kinds, one kind after the other: for each its row, and which of the kinds it is of."""
         first = np.searchsorted(self.kind, kinds)
         count = np.searchsorted(self.kind, kinds, side="right") - first
-        at = np.repeat(np.arange(len(kinds)), count)
-        row = np.arange(len(at)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+        at, row = rows_of_runs(first, count)
         return row, at
 
 
@@ -260,11 +259,9 @@ def _of_process(trace: TraceData, owner: Owner) -> tuple[NDArray[Any], ...] | No
     in_loading = np.arange(len(start)) >= len(by_loop[0])
     calls = own[(spans["thread"][own] == thread) & host_work(trace, with_steps=False).mask[own]]
     calls = calls[spans["kind"][calls] != SpanKind.USER_ANNOTATION]
-    begin = spans["start_ns"][calls]
-    finish = _ends(spans, calls)
-    # Only outermost calls: an inner one never ends last.
-    outer = finish > np.maximum.accumulate(np.concatenate(([np.int64(-1)], finish)))[:-1]
-    calls, begin, finish = calls[outer], begin[outer], finish[outer]
+    # An inner one never ends last.
+    calls = calls[is_outermost(trace, calls)]
+    begin, finish = spans["start_ns"][calls], _ends(spans, calls)
     backward = (spans["kind"][calls] == SpanKind.BACKWARD) | (spans["phase"][calls] == Phase.BACKWARD)
     # The stack of a backward function is that of its forward operator: it does not say where the loop is.
     stack = np.where(backward, -1, span_stacks(trace)[calls])
@@ -302,8 +299,8 @@ def _place(trace: TraceData, process: ProcessRow, own: Rows, marked: Rows) -> tu
     loops = np.unique(spans["thread"][loading_spans(trace).waits])
     fetches = fetches[~np.isin(spans["thread"][fetches], loops)]
     if len(fetches):
-        start = spans["start_ns"][fetches]
-        return int(spans["thread"][fetches[0]]), Intervals.of(start, start + spans["duration_ns"][fetches])
+        made = Intervals.of(spans["start_ns"][fetches], _ends(spans, fetches))
+        return int(spans["thread"][fetches[0]]), made
     if len(own) == 0:
         return -1, everything
     threads, whose = np.unique(spans["thread"][own], return_inverse=True)
@@ -317,8 +314,7 @@ def _marks(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
     ranges = rows[spans["kind"][rows] == SpanKind.USER_ANNOTATION]
     stack = span_stacks(trace)[ranges]
     ranges, stack = ranges[stack >= 0], stack[stack >= 0].astype(np.int64)
-    start = spans["start_ns"][ranges]
-    time = np.concatenate((start, start + spans["duration_ns"][ranges]))
+    time = np.concatenate((spans["start_ns"][ranges], _ends(spans, ranges)))
     order = np.argsort(time, kind="stable")
     return np.concatenate((stack, stack))[order], time[order]
 
@@ -346,8 +342,8 @@ def _cut(moments: Intervals, steps: Columns, marked: Rows, marks: Rows) -> tuple
     end = np.concatenate((inside[1], outside.end_ns))
     first, last = np.searchsorted(marks, start, side="right"), np.searchsorted(marks, end, side="left")
     more = np.maximum(last - first, 0)
-    at = np.repeat(np.arange(len(start)), more)
-    cuts = marks[np.arange(len(at)) - np.repeat(np.cumsum(more) - more, more) + np.repeat(first, more)]
+    at, mark = rows_of_runs(first, more)
+    cuts = marks[mark]
     # A part ends where the next one begins, which is at a cut or, for the last of a stretch, at its end.
     start, step, end = np.concatenate((start, cuts)), np.append(step, step[at]), np.append(end, end[at])
     order = np.argsort(start, kind="stable")
@@ -362,8 +358,7 @@ def _pieces(moments: Intervals, start_ns: Rows, end_ns: Rows) -> tuple[Rows, Row
     first = np.searchsorted(moments.end_ns, start_ns, side="right")
     beyond = np.searchsorted(moments.start_ns, end_ns, side="left")
     count = np.maximum(beyond - first, 0)
-    window = np.repeat(np.arange(len(start_ns)), count)
-    at = np.arange(len(window)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+    window, at = rows_of_runs(first, count)
     start = np.maximum(moments.start_ns[at], start_ns[window])
     end = np.minimum(moments.end_ns[at], end_ns[window])
     real = end > start

@@ -17,7 +17,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.formats.chrome.slices import described_arguments
 from kinetoscope.model.hierarchy import recorded_calls
 from kinetoscope.model.names import device_name, frame_texts, module_classes, stack_frames
-from kinetoscope.model.rows import StackRow
+from kinetoscope.model.rows import StackRow, rows_of_runs
 from kinetoscope.model.schema import (
     FLAG_ASYNC,
     FLAG_BEGUN_BEFORE,
@@ -116,10 +116,8 @@ def links(trace: Trace, rows: NDArray[Any]) -> list[tuple[str, NDArray[np.int64]
     def many(label: str, pairs: Pairs, end: NDArray[Any]) -> None:
         low, high = pairs.between(rows, end)
         count = np.minimum(high - low, MOST_LINKS)
-        within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        found.append(
-            (label, np.repeat(np.arange(len(rows)), count), pairs.target[np.repeat(low, count) + within])
-        )
+        place, pair = rows_of_runs(low, count)
+        found.append((label, place, pairs.target[pair]))
 
     one("in", spans["parent"][rows])
     if len(recorded_calls(trace)):
