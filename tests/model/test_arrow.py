@@ -1,13 +1,23 @@
 """Columns as Arrow tables."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as some_numpy
 
-from kinetoscope.model.arrow import Labels, compact, to_arrow
+import kinetoscope
+from kinetoscope._errors import ArgumentError
+from kinetoscope.model.arrow import Labels, compact, number_array, text_array, to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.strings import to_utf8
 from tests.support.hostile import hostile_text
+from tests.support.trace_builder import TraceBuilder
 
 TABLE = Table(
     "things",
@@ -57,3 +67,78 @@ def test_labels_keep_the_text_of_each_row_and_no_text_twice(texts, data):
     expected = [None if number < 0 else to_utf8(texts[number]) for number in ids.tolist()]
     assert [None if place < 0 else kept[place] for place in places.tolist()] == expected
     assert set(kept) == {text for text in expected if text is not None}
+
+
+NUMBERS = st.sampled_from(
+    ["int8", "uint8", "int32", "int64", "uint64", "float32", "float64", "bool"]
+).flatmap(lambda dtype: some_numpy.arrays(dtype, st.integers(0, 20)))
+
+
+@given(NUMBERS, st.data())
+def test_numbers_become_the_array_that_arrow_makes_of_them(values, data):
+    absent = np.array(
+        data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values))), dtype=bool
+    )
+    made = number_array(values, absent=absent)
+    made.validate(full=True)
+    assert made.type == pa.array(values).type
+    assert str(made) == str(pa.array(values, mask=absent))
+
+
+@given(
+    st.lists(NUMBERS.filter(lambda one: one.dtype == np.int64) | st.just(np.zeros(0, np.int64)), max_size=3),
+    st.data(),
+)
+def test_numbers_of_arrow_come_back_also_of_slices(parts, data):
+    whole = pa.chunked_array([pa.array(part) for part in parts], pa.int64())
+    offset = data.draw(st.integers(0, len(whole)))
+    assert to_numpy(whole.slice(offset)).tolist() == whole.slice(offset).to_pylist()
+
+
+@given(st.lists(st.booleans(), max_size=40), st.integers(0, 40))
+def test_truth_values_come_back_also_of_slices(values, offset):
+    found = to_numpy(pa.chunked_array([pa.array(values, pa.bool_()).slice(offset)]))
+    assert found.dtype == bool
+    assert found.tolist() == values[offset:]
+
+
+@given(st.lists(st.none() | hostile_text, max_size=8))
+def test_texts_become_the_array_that_arrow_makes_of_them(texts):
+    valid = [None if text is None else to_utf8(text) for text in texts]
+    made = text_array(valid)
+    made.validate(full=True)
+    assert made.equals(pa.array(valid, pa.string()))
+
+
+def test_a_number_that_its_column_cannot_hold_is_an_error():
+    table = Table("things", "A thing.", (Column("small", "int8", "", "Small."),))
+    with pytest.raises(ArgumentError, match="cannot hold 300"):
+        to_arrow(table, {"small": np.array([1, -1, 300])})
+
+
+def test_a_truth_value_is_null_where_it_is_unknown():
+    table = Table("things", "A thing.", (Column("yes", "bool", "", "A flag."),))
+    assert to_arrow(table, {"yes": np.array([1, -1, 0])}).column("yes").to_pylist() == [True, None, False]
+
+
+def test_findings_of_a_file_do_not_load_pandas(tmp_path):
+    builder = TraceBuilder()
+    for step in range(8):
+        builder.step(step, step * 10_000_000, 10_000_000)
+        builder.span("aten::mm", step * 10_000_000, 2_000_000, stack=builder.stack(("train.py", 3, "train")))
+    builder.build().save(tmp_path / "slow.ktrace")
+    program = (
+        "import sys, kinetoscope\n"
+        f"with kinetoscope.open({str(tmp_path / 'slow.ktrace')!r}) as trace:\n"
+        f"    assert trace.findings().num_rows == 1\n    trace.save({str(tmp_path / 'again.ktrace')!r})\n"
+        "print('pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    pytest.importorskip("pandas", reason="without pandas nothing can load it")
+
+
+def test_arrays_are_made_in_one_place():
+    rooms = Path(kinetoscope.__file__).parent
+    others = [path for path in rooms.rglob("*.py") if path != rooms / "model" / "arrow.py"]
+    assert [str(path) for path in others if "pa.array(" in path.read_text(encoding="utf-8")] == []

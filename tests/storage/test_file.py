@@ -228,7 +228,7 @@ def test_opening_reads_no_strings_and_loads_no_arrow(tmp_path):
 
 
 def test_texts_of_more_than_32_bits_are_counted_in_64(tmp_path, monkeypatch):
-    monkeypatch.setattr("kinetoscope.storage.ktrace._SMALL_TEXT", 3)
+    monkeypatch.setattr("kinetoscope.model.arrow._MOST_OFFSET", 3)
     rich_trace().save(tmp_path / "x.ktrace")
     with zipfile.ZipFile(tmp_path / "x.ktrace") as archive:
         assert pa.ipc.open_file(archive.read("strings.arrow")).schema.field("text").type == pa.large_string()

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model import units
+from kinetoscope.model.arrow import text_array
 
 # Rows of texts.
 
@@ -285,8 +286,8 @@ def _flat(column: pa.ChunkedArray) -> Any:
     if pa.types.is_dictionary(column.type):
         return column.cast(column.type.value_type)
     if pa.types.is_nested(column.type):
-        return pa.array(
-            [None if value is None else json.dumps(value, default=str) for value in column.to_pylist()]
+        return text_array(
+            None if value is None else json.dumps(value, default=str) for value in column.to_pylist()
         )
     return column
 

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._version import __version__
+from kinetoscope.model.arrow import number_array
 from kinetoscope.model.names import stack_frames
 from kinetoscope.model.nesting import Nesting, nest, sums_below
 from kinetoscope.model.rows import StackRow
@@ -248,8 +249,8 @@ def _events_text(opens: NDArray[np.bool_], frame: Rows, at_ns: Rows) -> memoryvi
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kinds = pc.if_else(pa.array(opens), ',{"type":"O","frame":', ',{"type":"C","frame":')
-    frames, times = (pc.cast(pa.array(values), pa.string()) for values in (frame, at_ns))
+    kinds = pc.if_else(number_array(opens), ',{"type":"O","frame":', ',{"type":"C","frame":')
+    frames, times = (pc.cast(number_array(values), pa.string()) for values in (frame, at_ns))
     lines: pyarrow.StringArray = pc.binary_join_element_wise(kinds, frames, ',"at":', times, "}", "")
     # Arrow stores the strings of a column contiguously, so its buffer is the text.
     _, offsets, content = lines.buffers()

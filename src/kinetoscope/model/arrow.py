@@ -1,4 +1,8 @@
-"""Columns as Arrow tables. Only this module, `storage` and the display rooms load pyarrow."""
+"""Columns as Arrow tables. Only this module, `storage` and the display rooms load pyarrow.
+
+`pyarrow.array` and `to_numpy` import pandas where it is installed, which takes longer than opening a trace. The functions here read and
+write the memory of arrays instead.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope._errors import ArgumentError
 from kinetoscope.model.strings import to_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow
     from numpy.typing import NDArray
@@ -32,7 +37,7 @@ def to_arrow(table: Table, columns: Mapping[str, Any]) -> pyarrow.Table:
     Args:
         table: The definition. A column type of `category` becomes a dictionary-encoded string.
         columns: For each column a numpy array, `Labels`, a list of strings (None: null), or None for all null.
-            In an integer column the value that the definition calls its default is shown as null when it is -1.
+            In a column of integers or truth values, -1 is shown as null where it is the default of the definition.
 
     Returns:
         The table, with the unit and meaning of each column in the metadata of its field.
@@ -72,29 +77,95 @@ def _values(values: Any) -> Any:
     return values.ids if isinstance(values, Labels) else values
 
 
+def number_array(values: NDArray[Any], *, absent: NDArray[np.bool_] | None = None) -> pyarrow.Array:
+    """Make an Arrow array of numbers or truth values; those of numbers share their memory.
+
+    Args:
+        values: The values.
+        absent: Which are null; None for none.
+
+    Returns:
+        An array of the type of `values`.
+    """
+    import pyarrow as pa
+
+    values = np.ascontiguousarray(values)
+    is_bool = values.dtype == np.bool_
+    content = np.packbits(values, bitorder="little") if is_bool else values
+    known = None
+    if absent is not None and absent.any():
+        known = pa.py_buffer(np.packbits(~absent, bitorder="little"))
+    type_ = pa.bool_() if is_bool else pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(type_, len(values), [known, pa.py_buffer(content)])
+
+
+_MOST_OFFSET = np.iinfo(np.int32).max
+
+
+def text_array(texts: Iterable[str | None]) -> pyarrow.Array:
+    """Make an Arrow array of strings, null for None. Lone surrogates must be escaped, as `to_utf8` does.
+
+    Returns:
+        An array of strings, with 64-bit offsets if 32 bits are too few.
+    """
+    import pyarrow as pa
+
+    encoded = [None if text is None else text.encode() for text in texts]
+    ends = np.cumsum([0, *(len(text or b"") for text in encoded)])
+    small = int(ends[-1]) <= _MOST_OFFSET
+    known = None
+    if None in encoded:
+        known = pa.py_buffer(np.packbits([text is not None for text in encoded], bitorder="little"))
+    offsets = pa.py_buffer(ends.astype(np.int32 if small else np.int64))
+    content = pa.py_buffer(b"".join(text for text in encoded if text is not None))
+    type_ = pa.string() if small else pa.large_string()
+    return pa.Array.from_buffers(type_, len(encoded), [known, offsets, content])
+
+
+def to_numpy(column: pyarrow.ChunkedArray) -> NDArray[Any]:
+    """Return a column of numbers or truth values without nulls; numbers of one chunk share its memory."""
+    dtype = np.dtype(column.type.to_pandas_dtype())
+    parts = [_part_to_numpy(chunk, dtype) for chunk in column.chunks if len(chunk)]
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype), *parts])
+
+
+def _part_to_numpy(part: pyarrow.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array of numbers or truth values that is not empty."""
+    content = part.buffers()[1]
+    if dtype == np.bool_:
+        bits = np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")
+        return bits[part.offset : part.offset + len(part)].astype(bool)
+    return np.frombuffer(content, dtype, len(part), part.offset * dtype.itemsize)
+
+
 def _array(column: Column, values: Any, length: int) -> pyarrow.Array:
     """Make one Arrow array of the column's type."""
     import pyarrow as pa
 
+    type_ = _arrow_type(column.type)
     if values is None:
-        return pa.nulls(length, _arrow_type(column.type))
+        return pa.nulls(length, type_)
     if isinstance(values, Labels):
         ids, texts = compact(values)
-        indices = pa.array(ids, mask=ids < 0)
-        encoded = pa.DictionaryArray.from_arrays(indices, pa.array(texts, pa.string()))
+        encoded = pa.DictionaryArray.from_arrays(number_array(ids, absent=ids < 0), text_array(texts))
         return encoded if column.type == "category" else encoded.dictionary_decode()
     if column.type in ("string", "text", "category"):
-        strings = pa.array([None if value is None else to_utf8(value) for value in values], pa.string())
+        strings = text_array(None if value is None else to_utf8(value) for value in values)
         return strings.dictionary_encode() if column.type == "category" else strings
     array = np.asarray(values)
-    mask = None
+    absent = None
     if array.dtype.kind == "i" and column.default == -1:
-        mask = array == -1
-        mask = mask if mask.any() else None
+        absent = array == -1
     elif array.dtype.kind == "f":
-        mask = np.isnan(array)
-        mask = mask if mask.any() else None
-    return pa.array(array, _arrow_type(column.type), mask=mask)
+        absent = np.isnan(array)
+    converted = array.astype(type_.to_pandas_dtype(), copy=False)
+    if converted is not array and converted.dtype.kind in "iu":
+        lost = converted != array if absent is None else (converted != array) & ~absent
+        if lost.any():
+            raise ArgumentError(
+                f"column {column.name} is of type {column.type}, which cannot hold {array[lost][0]}: give it a larger type"
+            )
+    return number_array(converted, absent=absent)
 
 
 def _arrow_type(name: str) -> pyarrow.DataType:

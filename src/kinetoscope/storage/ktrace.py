@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import FormatError, StateError
+from kinetoscope.model.arrow import number_array, text_array, to_numpy
 from kinetoscope.model.assemble import assemble
 from kinetoscope.model.schema import STORED, Column
 from kinetoscope.model.strings import from_utf8, to_utf8
@@ -324,7 +325,6 @@ class _Flat:
 FORMAT, VERSION = "ktrace", 2
 LARGE_ROWS = 65_536
 # Fewer characters than this cannot exceed 2 GiB of UTF-8, the limit of Arrow's 32-bit offsets.
-_SMALL_TEXT = 1 << 29
 
 
 def write_ktrace(trace: TraceData, path: Path) -> None:
@@ -351,7 +351,7 @@ def write_ktrace(trace: TraceData, path: Path) -> None:
             for member, table in _members(name, columns, entries):
                 archive.writestr(member, _ipc(table))
             manifest["tables"][name] = {"rows": len(columns), "columns": entries}
-        archive.writestr("strings.arrow", _ipc(_table({"text": _texts(trace.strings)})))
+        archive.writestr("strings.arrow", _ipc(_table({"text": text_array(map(to_utf8, trace.strings))})))
         archive.writestr("manifest.json", json.dumps(manifest, indent=1))
 
 
@@ -359,17 +359,15 @@ def _members(
     name: str, columns: Columns, entries: dict[str, dict[str, Any]]
 ) -> Iterator[tuple[str, pyarrow.Table]]:
     """Yield the archive members of a table; fill `entries` with the manifest's entry of each column."""
-    import pyarrow as pa
-
     together: dict[str, pyarrow.Array] = {}
     for column in columns.given:
         values = columns[column]
         if isinstance(values, list):
             entry: dict[str, Any] = {}
-            arrays = {column: _texts(values)}
+            arrays = {column: text_array(map(to_utf8, values))}
         else:
             entry, numbers = encoded(column, values)
-            arrays = {part: pa.array(stored) for part, stored in numbers.items()}
+            arrays = {part: number_array(stored) for part, stored in numbers.items()}
         entries[column] = entry
         if not arrays:
             continue
@@ -385,7 +383,7 @@ def _members(
         # A reader rejects a large number of rows that no member confirms.
         column = columns.given[0]
         entries[column] = {"member": f"{name}.{column}.arrow"}
-        yield entries[column]["member"], _table({column: pa.array(columns[column])})
+        yield entries[column]["member"], _table({column: number_array(columns[column])})
 
 
 def _table(arrays: dict[str, pyarrow.Array]) -> pyarrow.Table:
@@ -404,14 +402,6 @@ def _ipc(table: pyarrow.Table) -> memoryview:
     with pa.ipc.new_file(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     return memoryview(sink.getvalue())
-
-
-def _texts(texts: list[str]) -> pyarrow.Array:
-    """Return strings as an Arrow array, with 64-bit offsets if 32 bits may be too few."""
-    import pyarrow as pa
-
-    small = sum(map(len, texts)) < _SMALL_TEXT
-    return pa.array([to_utf8(text) for text in texts], pa.string() if small else pa.large_string())
 
 
 _REFERENCE = "row of "
@@ -643,7 +633,7 @@ class _Reader:
         parts = column_names(column.name, entry)
         arrays = self._arrow(entry["member"], parts)
         self._allow(len(arrays[0]) * np.dtype(column.type).itemsize, keep=True)
-        stored = {part: array.to_numpy() for part, array in zip(parts, arrays, strict=True)}
+        stored = {part: to_numpy(array) for part, array in zip(parts, arrays, strict=True)}
         return decoded(column.name, column.type, entry, stored)
 
     def _see_rows(self, table: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, FormatError
+from kinetoscope.model.arrow import number_array, text_array, to_numpy
 from kinetoscope.model.schema import STORED
 from kinetoscope.model.strings import from_utf8, to_utf8
 from kinetoscope.model.trace_data import TraceData
@@ -240,7 +241,7 @@ def _column(path: Path, table: str, column: str, kind: str) -> Any:
         raise FormatError(f"{source} is damaged ({error}); write the folder again from its source") from error
     if kind == "text":
         return [from_utf8(text) for text in values.to_pylist()]
-    return values.to_numpy().astype(np.dtype(kind), casting="safe", copy=False)
+    return to_numpy(values).astype(np.dtype(kind), casting="safe", copy=False)
 
 
 def _check(path: Path, checksum: object) -> None:
@@ -295,9 +296,7 @@ def _write(path: Path, columns: dict[str, Any]) -> None:
     import pyarrow.parquet as pq
 
     arrays = {
-        name: pa.array([to_utf8(text) for text in values], pa.string())
-        if isinstance(values, list)
-        else pa.array(values)
+        name: text_array(map(to_utf8, values)) if isinstance(values, list) else number_array(values)
         for name, values in columns.items()
     }
     pq.write_table(

@@ -21,6 +21,7 @@ from urllib.parse import quote
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope.model.arrow import number_array, text_array
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
@@ -277,7 +278,7 @@ def _stack_tables(trace: Trace) -> tuple[pyarrow.Table, pyarrow.Table]:
     above, rows = tree["parent"], np.arange(len(tree))
     # Anything else would be a circle; no honest file has one.
     far = np.where((above >= 0) & (above < rows), rows - above, 0)
-    frames = pa.array([to_utf8(text) for text in frame_texts(trace)], pa.string())
+    frames = text_array(map(to_utf8, frame_texts(trace)))
     return _table([*_planes("far", far), *_planes("frame", tree["frame"])]), pa.table({"text": frames})
 
 
@@ -291,8 +292,6 @@ def _planes(
 
     What is 0 there is null. Otherwise it is one more than twice the number, or than -1 minus twice a negative one.
     """
-    import pyarrow as pa
-
     numbers = values.astype(np.int64)
     folded = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64) + np.uint64(1)
     if known is not None:
@@ -302,7 +301,7 @@ def _planes(
     return [
         (
             name if byte == 0 else f"{name} {byte}",
-            pa.array(np.ascontiguousarray(planes[:, byte])),
+            number_array(planes[:, byte]),
             about or {},
         )
         for byte in range(size)
@@ -325,7 +324,7 @@ def _shared_texts(name: str, place: NDArray[Any], texts: Sequence[str]) -> Colum
     rows = codes[place] if len(codes) else np.zeros(0, np.int64)
     narrow = np.int8 if len(numbers) < 2**7 else np.int16 if len(numbers) < 2**15 else np.int32
     values = pa.DictionaryArray.from_arrays(
-        pa.array(rows.astype(narrow), mask=rows < 0), pa.array(list(numbers), pa.string())
+        number_array(rows.astype(narrow), absent=rows < 0), text_array(numbers)
     )
     return name, values, {}
 

@@ -598,7 +598,7 @@ def collectives(trace: TraceData) -> pyarrow.Table:
         "output_elements": _integers(fact.out_elements for fact in facts),
         "input_splits": [fact.in_splits or None for fact in facts],
         "output_splits": [fact.out_splits or None for fact in facts],
-        "is_async": None,
+        "is_async": _integers(fact.asynchronous for fact in facts),
         "start_ns": start,
         "call_ns": np.where(called, duration, -1),
         "transfers": _integers(len(found) for found in transfers),
@@ -616,8 +616,7 @@ def collectives(trace: TraceData) -> pyarrow.Table:
         "stack": Labels(spans["stack"][at], stack_texts(trace)),
         "process": processes(trace)[spans["thread"][at]],
     }
-    made = to_arrow(COLLECTIVES_SCHEMA, columns)
-    return _with_truth(made, "is_async", [fact.asynchronous for fact in facts])
+    return to_arrow(COLLECTIVES_SCHEMA, columns)
 
 
 def _on_device(trace: TraceData, rows: list[_Row]) -> dict[str, Any]:
@@ -821,12 +820,3 @@ def _message_bytes(facts: Facts) -> int:
 def _integers(values: Any) -> Any:
     """A column of numbers."""
     return np.array(list(values), dtype=np.int64)
-
-
-def _with_truth(table: pyarrow.Table, name: str, values: list[int]) -> pyarrow.Table:
-    """Put a column of truth values in, null where the value is -1."""
-    import pyarrow as pa
-
-    place = table.schema.get_field_index(name)
-    truth = pa.array([None if value < 0 else bool(value) for value in values], pa.bool_())
-    return table.set_column(place, table.schema.field(place), truth)

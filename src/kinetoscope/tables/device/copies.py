@@ -131,8 +131,6 @@ def copies(trace: TraceData) -> pyarrow.Table:
     Returns:
         The table; the meaning of its columns is in `COPIES_SCHEMA`.
     """
-    import pyarrow as pa
-
     spans, texts, streams = trace.columns("spans"), trace.strings, trace.columns("streams")
     rows = np.flatnonzero(is_copy(spans["kind"]))
     rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
@@ -158,20 +156,15 @@ def copies(trace: TraceData) -> pyarrow.Table:
         "stream": np.append(streams["number"], -1)[spans["stream"][rows]],
         "call": Labels(np.where(call >= 0, names, -1), texts),
         "call_ns": np.where(call >= 0, spans["duration_ns"][call], -1),
-        "is_async": pa.array(asynchronous, mask=call < 0),
-        "blocked": pa.array(_blocked(trace, rows, call), mask=call < 0),
+        "is_async": np.where(call >= 0, asynchronous, -1),
+        "blocked": np.where(call >= 0, _blocked(trace, rows, call), -1),
         "operator": Labels(np.where(operator >= 0, spans["name"][operator], -1), texts),
         "module": Labels(
             np.where(operator >= 0, spans["module"][operator], -1), trace.columns("modules")["path"]
         ),
         "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]],
     }
-    truths = {name: columns.pop(name) for name in ("is_async", "blocked")}
-    made = to_arrow(COPIES_SCHEMA, columns | dict.fromkeys(truths))
-    for name, values in truths.items():
-        at = made.schema.get_field_index(name)
-        made = made.set_column(at, made.schema.field(at), values)
-    return made
+    return to_arrow(COPIES_SCHEMA, columns)
 
 
 def copy_bytes(trace: TraceData) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.arrow import number_array, to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.device.copies import copies as copies_table
 from kinetoscope.tables.device.kernels import KERNELS_SCHEMA
@@ -69,7 +69,7 @@ def _kernels(trace: Trace, way: str) -> pyarrow.Table:
 
     table = kernels_table(trace, by=way)
     by_name = {name: uses_tensor_cores(name) for name in table["name"].unique().to_pylist()}
-    values = pa.array([by_name[name] for name in table["name"].to_pylist()], pa.bool_())
+    values = number_array(np.array([by_name[name] for name in table["name"].to_pylist()], dtype=bool))
     field = pa.field("tensor_cores", pa.bool_(), metadata={"meaning": TENSOR_CORES.meaning})
     return table.add_column(KERNELS_SCHEMA.column_names.index("operator"), field, values)
 
@@ -117,16 +117,16 @@ def _copies(trace: Trace, way: str) -> pyarrow.Table:
     names = (*_KEYS, "operator") if way == "operator" else _KEYS
     ids = []
     for name in names:
-        column = one[name].combine_chunks()
-        ids.append(column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32))
+        indices = one[name].combine_chunks().indices.fill_null(-1)
+        ids.append(to_numpy(pa.chunked_array([indices])).astype(np.int32))
     group, first = _core.group(ids)
     groups = len(first)
 
     def number(name: str, none: float) -> Any:
-        return one[name].fill_null(none).to_numpy()
+        return to_numpy(one[name].fill_null(none))
 
     duration, size, rate = number("duration_ns", 0), number("bytes", -1), number("gb_per_s", np.nan)
-    blocked = one["blocked"].fill_null(False).to_numpy(zero_copy_only=False)
+    blocked = to_numpy(one["blocked"].fill_null(False))
     known = (size >= 0) & (duration > 0)
     total, count = _core.group_sums(group, groups, duration), _core.group_counts(group, groups)
     sized = np.bincount(group[size >= 0], minlength=groups)
@@ -135,7 +135,7 @@ def _copies(trace: Trace, way: str) -> pyarrow.Table:
     np.minimum.at(slowest, group[known], rate[known])
     np.maximum.at(fastest, group[known], rate[known])
     moved = _core.group_sums(group, groups, np.where(known, size, 0))
-    keys = {name: one[name].take(pa.array(first)).to_pylist() for name in names}
+    keys = {name: one[name].take(number_array(first)).to_pylist() for name in names}
     table = to_arrow(COPIES_SCHEMA, {
         "operator": None,
         **keys,

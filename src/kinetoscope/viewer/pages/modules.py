@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 import kinetoscope._core as _core
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import Labels, number_array, to_arrow, to_numpy
 from kinetoscope.model.hierarchy import host_work, module_calls, operator_spans, recorded_calls
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.model.steps import MARK
@@ -59,7 +58,7 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("modules", {}), ("module_op
 def modules(trace: Trace, query: Query) -> Limited:
     """Respond to `modules`: the table of modules and, for each, its FLOPs and a span to show on the timeline."""
     found = trace.table("modules")
-    order = found.column("id").to_numpy()
+    order = to_numpy(found.column("id"))
     flops: NDArray[np.int64] = trace.column("spans", "flops")
     more: dict[str, Any] = {"self_flops": None, "flops": None, "span": _first_spans(trace)[order]}
     if (flops > 0).any():
@@ -108,7 +107,7 @@ def module_operators(trace: Trace, query: Query) -> Limited:
     }
     order = np.lexsort((kind[first], places, columns["module"], -self_ns))
     found = to_arrow(OPERATORS_SCHEMA, columns)
-    return Limited(found.take(pa.array(order[:_MOST_ROWS])), groups)
+    return Limited(found.take(number_array(order[:_MOST_ROWS])), groups)
 
 
 def _first_spans(trace: Trace) -> NDArray[np.int32]:

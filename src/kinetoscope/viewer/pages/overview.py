@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display.description import command_line, environment
 from kinetoscope.display.sentence import Sentence, sentence
-from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.arrow import number_array, text_array, to_arrow
 from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.schema import Column, SpanKind, Table
@@ -195,18 +195,18 @@ def _of_host(trace: Trace, name: str) -> Limited:
     time = {"modules": "total_ns", "lines": "time_ns"}.get(name, "self_ns")
     _, columns = _COLUMNS[name]
     made: dict[str, Any] = {
-        column: pa.array([to_utf8(row[columns[column]]) for row in rows], pa.string())
+        column: text_array(to_utf8(row[columns[column]]) for row in rows)
         if column in columns
         else pa.nulls(len(rows), pa.string())
         for column in _TEXTS
     }
     made |= {
-        column: pa.array([row[columns[column]] for row in rows], pa.int64())
+        column: number_array(np.array([row[columns[column]] for row in rows], dtype=np.int64))
         if column in columns
         else pa.nulls(len(rows), pa.int64())
         for column in _NUMBERS
     }
-    made["time_ns"] = pa.array([row[time] for row in rows], pa.int64())
+    made["time_ns"] = number_array(np.array([row[time] for row in rows], dtype=np.int64))
     return _largest(pa.table(made), name, shares.whole_ns, len(rows))
 
 
@@ -223,7 +223,7 @@ def _largest(table: pa.Table, name: str, whole: int, total: int) -> Limited:
 def _alike_together(table: pa.Table) -> pa.Table:
     """Add up the modules of one path and class, each in the place of the first."""
     keys = ["name", "detail", "depth"]
-    sums = table.append_column("place", pa.array(range(len(table)), pa.int64())).group_by(keys)
+    sums = table.append_column("place", number_array(np.arange(len(table)))).group_by(keys)
     added = sums.aggregate([("key", "min"), ("count", "sum"), ("time_ns", "sum"), ("place", "min")])
     added = added.sort_by("place_min")
     made = {name: added[name] for name in keys}

@@ -9,6 +9,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, Part, cut, pieces_of
 from kinetoscope.model import units
+from kinetoscope.model.arrow import number_array
 from kinetoscope.viewer.server.requests import Limited
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _of_whole(table: pyarrow.Table, rows: NDArray[np.int64], start_ns: int) -> p
 
     for place, field in enumerate(table.schema):
         if (field.metadata or {}).get(b"unit") == b"row of spans":
-            whole = pc.take(pa.array(rows), table[field.name].cast(pa.int64())).cast(field.type)
+            whole = pc.take(number_array(rows), table[field.name].cast(pa.int64())).cast(field.type)
             table = table.set_column(place, field, whole)
         elif field.name == "start_ns":
             table = table.set_column(place, field, pc.add(table["start_ns"], start_ns).cast(field.type))

@@ -84,8 +84,6 @@ class Viewer:
         )
         self.address: str = self._server.address
         self.browser_address: str = self._server.browser_address
-        self._ready = threading.Thread(target=_make_ready, name="kinetoscope viewer begins", daemon=True)
-        self._ready.start()
         try:
             self._given += open_traces.given(traces, open_trace)
         except BaseException:
@@ -115,7 +113,6 @@ class Viewer:
                 end_queries(one.offer.trace)
         self._server.stop()
         self._thread.join()
-        self._ready.join()
         for one in self._given:
             one.close()
         self._given = []
@@ -153,14 +150,6 @@ class Viewer:
             return "<p>Viewer (closed)</p>"
         names = html.escape(", ".join(one.offer.name for one in self._given))
         return f'<p>Kinetoscope: <a href="{self.address}" target="_blank">look at {names}</a></p>'
-
-
-def _make_ready() -> None:
-    """Load what the first response needs, while traces are read and the browser starts."""
-    import pyarrow as pa
-
-    # With the first array pyarrow loads pandas, where that is installed.
-    pa.array([0])
 
 
 def view(

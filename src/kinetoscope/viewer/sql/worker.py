@@ -1,7 +1,7 @@
 """The process that runs queries for a page: sets its own limits, then runs one query after the other.
 
 It is started by `_sql` and talks to it through its standard input and output: a line of JSON for each query, and a
-line of JSON with the result behind it. Of this package it imports only how numbers are written.
+line of JSON with the result behind it. Of this package it imports only how numbers and arrays are written.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from kinetoscope.model import units
+from kinetoscope.model.arrow import text_array
 
 if TYPE_CHECKING:
     import duckdb
@@ -225,9 +226,7 @@ def _plain(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
         return column
     if types.is_large_string(of) or types.is_string_view(of) or types.is_decimal(of):
         return column.cast(pa.string())
-    return pa.chunked_array(
-        [pa.array([None if v is None else str(v) for v in column.to_pylist()], pa.string())]
-    )
+    return pa.chunked_array([text_array(None if v is None else str(v) for v in column.to_pylist())])
 
 
 def as_csv(table: pyarrow.Table) -> bytes:

@@ -15,6 +15,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.formats.chrome.slices import described_arguments
+from kinetoscope.model.arrow import number_array, text_array
 from kinetoscope.model.hierarchy import recorded_calls
 from kinetoscope.model.names import device_name, frame_texts, module_classes, stack_frames
 from kinetoscope.model.rows import StackRow, rows_of_runs
@@ -563,6 +564,6 @@ def arrows(trace: Trace, query: Query) -> Limited:
     for name, spans in (("from", source), ("to", target)):
         columns[f"{name}_track"], columns[f"{name}_row"] = laid.places(spans)
         columns[f"{name}_time"] = begins[spans].astype(np.float64)
-    arrays = {name: pa.array(values) for name, values in columns.items()}
-    arrays["sort"] = pa.DictionaryArray.from_arrays(pa.array(found.sort[rows]), pa.array(SORTS))
+    arrays = {name: number_array(values) for name, values in columns.items()}
+    arrays["sort"] = pa.DictionaryArray.from_arrays(number_array(found.sort[rows]), text_array(SORTS))
     return Limited(pa.table(arrays), total)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.model.arrow import Labels, compact
+from kinetoscope.model.arrow import Labels, compact, number_array, text_array
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.viewer.server.requests import window_of
 from kinetoscope.viewer.timeline.rows import label_maker
@@ -82,10 +82,10 @@ def window(trace: Trace, query: Query) -> pyarrow.Table:
     }
     names, texts = compact(Labels(columns.pop("name"), texts))
     cut = [text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS] + "…" for text in texts]
-    arrays = {name: pa.array(values) for name, values in columns.items() if name != "kind"}
-    arrays["name"] = pa.DictionaryArray.from_arrays(pa.array(names), pa.array(cut, pa.string()))
-    kinds = pa.array(columns["kind"].astype(np.int32))
-    arrays["kind"] = pa.DictionaryArray.from_arrays(kinds, pa.array(KIND_NAMES))
+    arrays = {name: number_array(values) for name, values in columns.items() if name != "kind"}
+    arrays["name"] = pa.DictionaryArray.from_arrays(number_array(names), text_array(cut))
+    kinds = number_array(columns["kind"].astype(np.int32))
+    arrays["kind"] = pa.DictionaryArray.from_arrays(kinds, text_array(KIND_NAMES))
     return pa.table(arrays)
 
 
