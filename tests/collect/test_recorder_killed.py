@@ -44,7 +44,7 @@ def record_until_killed(path: Path, progress: mmap.mmap, step: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_killed_at_random_moments(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_killed_at_random_moments(tmp_path: Path) -> None:
     # Load, compile and test the recorder once, so that the children need not.
     step = make_program()
     with kinetoscope.profile(activities=[ProfilerActivity.CPU], engine="native"):
@@ -54,7 +54,6 @@ def test_killed_at_random_moments(tmp_path: Path, request: pytest.FixtureRequest
     progress = mmap.mmap(-1, 8)
     # A recording of memory looks at every object of Python's collector, which costs each child a copy of its page.
     gc.freeze()
-    request.addfinalizer(gc.unfreeze)
     for trial in range(TRIALS):
         path = tmp_path / f"{trial}.recording"
         progress[:8] = struct.pack("<Q", 0)

@@ -26,12 +26,10 @@ CONVNET = ["--steps", "3", "--batch", "16", "--pixels", "16", "--channels", "8",
 
 
 @pytest.fixture(autouse=True)
-def nothing_older():
-    """Hides what other tests left in this process from Python's collector, and so from the look at what was there before."""
+def nothing_of_other_tests():
+    """Hides what the tests before it left from Python's collector, and so from the look at what was there before."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def at_peak(trace):

@@ -30,8 +30,7 @@ def build(folder: Path) -> Path:
     """Compiles the recorder for this Python."""
     include = sysconfig.get_path("include")
     flags = [
-        "-O1",
-        "-g1",
+        "-O0",
         "-fPIC",
         "-pthread",
         "-Wall",
