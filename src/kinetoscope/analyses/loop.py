@@ -125,6 +125,7 @@ class Loop:
             first, last = recorded_extent(trace, ProcessRow(self.process))
             self.start_ns, self.end_ns = np.array([first], dtype=np.int64), np.array([last], dtype=np.int64)
         self.whole_ns = int((self.end_ns - self.start_ns).sum())
+        self._places = {-1: Place()}
 
     def share(self, time_ns: float) -> float:
         """A time as percent of step time, never above 100."""
@@ -285,7 +286,19 @@ class Loop:
 
     def place_of_stack(self, stack: int) -> Place:
         """The user's innermost line on a stack."""
-        return self._place(int(user_stacks(self.trace)[stack])) if stack >= 0 else Place()
+        frame = int(self._shown_frame[stack]) if stack >= 0 else -1
+        if frame not in self._places:
+            frames, strings = self.trace.columns("frames"), self.trace.strings
+            line = int(frames["line"][frame])
+            file, function = (strings[int(frames[name][frame])] for name in ("file", "function"))
+            self._places[frame] = Place(file, line, function, line)
+        return self._places[frame]
+
+    @cached_property
+    def _shown_frame(self) -> NDArray[np.int32]:
+        """For each stack its innermost frame of the user's code, by its row; -1 without, and at the end for no stack."""
+        frame = np.append(self.trace.column("stacks", "frame"), np.int32(-1))
+        return np.asarray(frame[np.append(user_stacks(self.trace), -1)], dtype=np.int32)
 
     def module_of(self, row: int) -> str:
         """The path of the module that a span ran in; empty outside all and for -1."""
@@ -304,14 +317,13 @@ class Loop:
         """
         spans = self.trace.columns("spans")
         values = spans["duration_ns"][rows] if values is None else values
-        stack = spans["stack"][rows]
-        frame = np.append(self.trace.column("stacks", "frame"), -1)[
-            np.append(user_stacks(self.trace), -1)[stack]
-        ].astype(np.int32)
+        frame = self._shown_frame[spans["stack"][rows]]
         group, first = _core.group([frame + np.int32(1)])
         sums = _core.group_sums(group, len(first), np.asarray(values, dtype=np.int64))
+        order = rows[np.argsort(group, kind="stable")]
+        of_group = np.split(order, np.cumsum(_core.group_counts(group, len(first)))[:-1])
         return [
-            (self.place_of(int(rows[first[one]])), int(sums[one]), rows[group == one])
+            (self.place_of(int(rows[first[one]])), int(sums[one]), of_group[one])
             for one in np.argsort(-sums, kind="stable").tolist()
         ]
 
@@ -390,22 +402,12 @@ class Loop:
 
     def _from_to(self, stack: int, other: int) -> Place:
         """The user's line that a stack was in, or from there to that of another stack of the same function."""
-        shown = user_stacks(self.trace)
-        here = self._place(int(shown[stack])) if stack >= 0 else Place()
-        there = self._place(int(shown[other])) if other >= 0 else here
+        here = self.place_of_stack(stack)
+        there = self.place_of_stack(other) if other >= 0 else here
         if (here.file, here.function) != (there.file, there.function):
             return here
         low, high = sorted((here.line, there.line))
         return Place(here.file, low, here.function, high)
-
-    def _place(self, stack: int) -> Place:
-        """The innermost frame of a stack."""
-        frame = int(self.trace.column("stacks", "frame")[stack]) if stack >= 0 else -1
-        if frame < 0:
-            return Place()
-        frames, strings = self.trace.columns("frames"), self.trace.strings
-        line = int(frames["line"][frame])
-        return Place(strings[int(frames["file"][frame])], line, strings[int(frames["function"][frame])], line)
 
 
 def medians(key: Rows, value: NDArray[Any], keys: int, count: int) -> NDArray[np.float64]:

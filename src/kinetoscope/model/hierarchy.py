@@ -279,10 +279,14 @@ def lies_in(trace: TraceData, ranges: NDArray[np.int64]) -> Mask:
         return marked
     start, thread = spans["start_ns"], spans["thread"]
     end = start + spans["duration_ns"]
-    edges = np.searchsorted(thread, np.arange(int(thread[-1]) + 2))
-    for row in np.unique(ranges).tolist():
-        # Spans are in order of thread and start.
-        last = row + int(np.searchsorted(start[row : edges[thread[row] + 1]], end[row], side="left"))
-        marked[row:last] |= end[row:last] <= end[row]
-        marked[row] = True
+    ranges = np.sort(ranges)
+    for one in np.unique(thread[ranges]).tolist():
+        # Spans are in order of thread and start: a span lies in one of the ranges before it if it ends before the last of them does.
+        mine = ranges[slice(*np.searchsorted(thread[ranges], (one, one + 1)))]
+        inside = slice(mine[0], np.searchsorted(thread, one, side="right"))
+        reach = np.full(inside.stop - inside.start, np.iinfo(np.int64).min)
+        reach[mine - inside.start] = end[mine]
+        np.maximum.accumulate(reach, out=reach)
+        marked[inside] = (start[inside] < reach) & (end[inside] <= reach)
+    marked[ranges] = True
     return marked

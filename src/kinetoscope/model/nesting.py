@@ -7,7 +7,6 @@ number derived from them is the same with and without calls. A call nests in wha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,10 +111,8 @@ def nest_beside_calls(
     for name, column in alone.items():
         made[name][work] = column
     calls = np.flatnonzero(is_call & ~beside)
-    calls = calls[np.argsort(levels[calls], kind="stable")]
-    edges = np.searchsorted(levels[calls], np.arange(int(levels.max(initial=0)) + 2))
-    for first, last in pairwise(edges.tolist()):
-        level = calls[first:last]
+    for places in by_level(levels[calls]):
+        level = calls[places]
         around = made["parent"][level]
         made["depth"][level] = np.where(around >= 0, made["depth"][around] + 1, 0)
     _take_lanes(*times, np.flatnonzero(beside), made["lane"])
@@ -129,10 +126,7 @@ def _innermost_calls(
     caller = parent.copy()
     is_work = np.zeros(len(parent), dtype=bool)
     is_work[work] = True
-    by_depth = np.argsort(depth, kind="stable")
-    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
-    for first, last in pairwise(edges[1:].tolist()):
-        rows = by_depth[first:last]
+    for rows in by_level(depth)[1:]:
         in_work = rows[(parent[rows] >= 0) & is_work[parent[rows]]]
         caller[in_work] = caller[parent[in_work]]
     return caller
@@ -223,15 +217,22 @@ def attribute_beside_calls(
     return made
 
 
+def by_level(depth: NDArray[np.int32]) -> list[NDArray[np.int64]]:
+    """The places of each depth in ascending order, from depth 0 to the largest."""
+    deepest = int(depth.max(initial=0))
+    # Numbers of 16 bits are sorted by radix, in a fraction of the time.
+    narrow = depth.astype(np.int16) if deepest <= np.iinfo(np.int16).max else depth
+    return np.split(
+        np.argsort(narrow, kind="stable"), np.cumsum(np.bincount(depth, minlength=deepest + 1))[:-1]
+    )
+
+
 def sums_below(
     parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Add to each row the values of all rows below it, level by level from the deepest."""
     total = own.astype(np.int64)
-    by_depth = np.argsort(depth, kind="stable")
-    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
-    for level in range(len(edges) - 2, 0, -1):
-        rows = by_depth[edges[level] : edges[level + 1]]
+    for rows in by_level(depth)[:0:-1]:
         held = rows[parent[rows] >= 0]
         np.add.at(total, parent[held], total[held])
     return total
@@ -242,10 +243,7 @@ def spread_down(
 ) -> NDArray[Any]:
     """Give each row that has the value `none` the value of its nearest ancestor that has another."""
     spread = own.copy()
-    by_depth = np.argsort(depth, kind="stable")
-    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
-    for level in range(1, len(edges) - 1):
-        rows = by_depth[edges[level] : edges[level + 1]]
+    for rows in by_level(depth)[1:]:
         bare = rows[(spread[rows] == none) & (parent[rows] >= 0)]
         spread[bare] = spread[parent[bare]]
     return spread

@@ -102,10 +102,10 @@ def _by_hand(
         return None
     spans = loop.trace.columns("spans")
     outer = np.flatnonzero(loop.outermost & (spans["thread"] == loop.thread))
-    parts = [
-        outer[np.searchsorted(outer, first) : np.searchsorted(outer, last) + 1] for first, _, last in found
-    ]
-    forward = np.unique(np.concatenate(parts))
+    within = np.zeros(len(outer) + 1, dtype=np.int64)
+    np.add.at(within, np.searchsorted(outer, [first for first, _, _ in found]), 1)
+    np.add.at(within, np.searchsorted(outer, [last for _, _, last in found]) + 1, -1)
+    forward = outer[np.cumsum(within)[:-1] > 0]
     # Backward computes each of these operators again, at least.
     of_forward = np.append(lies_in(loop.trace, forward), False)
     back = np.flatnonzero(of_forward[spans["forward"]] & loop.inside)

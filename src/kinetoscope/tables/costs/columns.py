@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.hierarchy import operator_spans
+from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.tables.costs import registry
 from kinetoscope.tables.costs.evaluate import (
@@ -82,9 +82,7 @@ def count_once(spans: Spans) -> Counted:
     )
     counts = firm.copy()
     counts[parent[again & ~spans.by_user[parent]]] = False
-    by_depth = np.argsort(depth, kind="stable")
-    edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
-    levels = [by_depth[start:end] for start, end in pairwise(edges)]
+    levels = by_level(depth)
     _settle_by_inside(levels, spans, counts)
     inside = np.zeros(len(parent), dtype=bool)
     for rows in levels[1:]:
