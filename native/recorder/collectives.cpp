@@ -138,22 +138,22 @@ void add_object(const c10::IValue& value, Facts& facts) {
 }
 
 void add_description(Facts& facts) {
-  const auto* told = dynamic_cast<const torch::ParamCommsDebugInfo*>(
+  const auto* info = dynamic_cast<const torch::ParamCommsDebugInfo*>(
       c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PARAM_COMMS_INFO));
-  if (told == nullptr) return;
-  facts.add("call", told->getCollectiveName());
-  facts.add("group", told->getProcessGroupName());
-  facts.add("description", told->getProcessGroupDesc());
-  facts.add("rank", told->getRank());
-  facts.add("size", told->getWorldSize());
-  facts.add("first_rank", told->getGlobalRankStart());
-  facts.add("rank_stride", told->getGlobalRankStride());
-  facts.add("in_elements", told->getInMessageNelems());
-  facts.add("out_elements", told->getOutMessageNelems());
-  facts.add("type", c10::toString(told->getDType()));
-  facts.add("item_bytes", static_cast<int64_t>(c10::elementSize(told->getDType())));
-  facts.add_list("in_splits", told->getInputSplitSizes());
-  facts.add_list("out_splits", told->getOutputSplitSizes());
+  if (info == nullptr) return;
+  facts.add("call", info->getCollectiveName());
+  facts.add("group", info->getProcessGroupName());
+  facts.add("description", info->getProcessGroupDesc());
+  facts.add("rank", info->getRank());
+  facts.add("size", info->getWorldSize());
+  facts.add("first_rank", info->getGlobalRankStart());
+  facts.add("rank_stride", info->getGlobalRankStride());
+  facts.add("in_elements", info->getInMessageNelems());
+  facts.add("out_elements", info->getOutMessageNelems());
+  facts.add("type", c10::toString(info->getDType()));
+  facts.add("item_bytes", static_cast<int64_t>(c10::elementSize(info->getDType())));
+  facts.add_list("in_splits", info->getInputSplitSizes());
+  facts.add_list("out_splits", info->getOutputSplitSizes());
 }
 
 #else

@@ -103,8 +103,8 @@ def _cycles(
     known = trace.info.get("cycles")
     earlier = known if isinstance(known, list) and len(known) == len(windows) else [{}] * len(windows)
     return [
-        {**own, **told, "number": number, "start_ns": offset_ns + start_ns, "duration_ns": duration_ns}
-        for told, number, (start_ns, duration_ns) in zip(earlier, numbers, windows, strict=True)
+        {**own, **entry, "number": number, "start_ns": offset_ns + start_ns, "duration_ns": duration_ns}
+        for entry, number, (start_ns, duration_ns) in zip(earlier, numbers, windows, strict=True)
     ]
 
 

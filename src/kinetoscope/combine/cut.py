@@ -539,12 +539,12 @@ class _Cutting:
             ]
         earlier = known.get("selections")
         cut_spans = int((pieces.begun_before | pieces.unfinished).sum())
-        told = {
+        selection = {
             **self._part.said,
             "cut_spans": cut_spans,
             "spans_left_out": int((self._place[:-1] < 0).sum()),
         }
-        info["selections"] = [*(earlier if isinstance(earlier, list) else []), told]
+        info["selections"] = [*(earlier if isinstance(earlier, list) else []), selection]
         return info
 
     # Tables

@@ -445,7 +445,7 @@ class _Join:
             "duration_ns": cycles["duration_ns"],
         }
 
-    # -------------------------------------------------------------------------------------------- what is known of it
+    # ----------------------------------------------------------------------------------------------- losses and facts
 
     def _losses(self, fit: Fit) -> dict[str, list[Any]]:
         """What both lost, and whether their clocks disagree."""

@@ -338,11 +338,10 @@ def _collectives(traces: Sequence[TraceData]) -> list[dict[Hashable, Visit]]:
 
     Traces without steps must have the same calls from beginning to end.
     """
-    told = [_calls(trace) for trace in traces]
     kept: list[dict[Hashable, Visit]] = [{} for _ in traces]
     series: defaultdict[tuple[Hashable, ...], list[tuple[int, list[dict[str, Any]]]]] = defaultdict(list)
-    for place, by_series in enumerate(told):
-        for key, calls in by_series.items():
+    for place, trace in enumerate(traces):
+        for key, calls in _calls(trace).items():
             series[key[:-1]].append((place, calls))
     for key, of_ranks in series.items():
         likenesses = {tuple(call["like"] for call in calls) for _, calls in of_ranks}

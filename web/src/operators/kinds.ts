@@ -6,7 +6,7 @@ import { kernelName, plain, pythonName } from "../timeline/names";
 export interface Category {
   key: string;
   title: string;
-  /** The kinds of spans in it; all of what is asked for, where there are none. */
+  /** The kinds of spans in it; all that match, where there are none. */
   kinds: readonly string[];
 }
 

@@ -29,7 +29,7 @@ export function Panel(props: {
   const whole: Query = { name, kind };
   // Options that are left out say that there is no place, which is what the server takes it for.
   const asked: Query = place ? { ...whole, by: place.by, place: place.value ?? undefined } : whole;
-  // An address has an end: what is named by a whole page of text cannot be asked for.
+  // An address has an end: a name as long as a page does not fit in it.
   const askable = name.length + (place?.value?.length ?? 0) <= MOST_ASKED;
   const code = place?.by === "line" || place?.by === "stack" ? frameText(place.value ?? "") : "";
   const has = (path: string) => askable && source.has(path, asked);

@@ -1,8 +1,8 @@
-/** A part of a trace as a source: what pages that can be filtered ask is asked about a step or a range of time. */
+/** A part of a trace as a source: pages that can be filtered show a step or a range of time. */
 
 import type { Columns, Query, Source, SpanFacts, WindowQuery } from "./source";
 
-/** What can be asked about a part: `PARTIAL` in `viewer/server/part.py`. */
+/** What a source has of a part: `PARTIAL` in `viewer/server/part.py`. */
 const PARTIAL =
   /^(?:operators|chosen|instances|histogram|modules|module_operators|kernels|copies|flame\w*|memory(?:\/\w+)?)$/;
 

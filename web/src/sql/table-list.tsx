@@ -1,10 +1,10 @@
-/** The tables that can be asked, with their columns and what these mean. */
+/** The tables that a query can use, with their columns and what these mean. */
 
 import { useState } from "preact/hooks";
 import { Button } from "../parts/button";
 
 export interface About {
-  /** Why nothing can be asked, or null. */
+  /** Why no query can run, or null. */
   problem: string | null;
   tables: readonly TableFacts[];
   examples: readonly { title: string; query: string }[];

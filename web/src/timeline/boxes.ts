@@ -8,7 +8,7 @@ type Numbers = Float64Array;
 
 /** The boxes of one track in one stretch of time, as a source answered. */
 export interface Boxes {
-  /** The stretch of time that was asked for. */
+  /** The stretch of time that was requested. */
   readonly view: View;
   /** Nanoseconds of one pixel of the answer; what is thinner was put together. */
   readonly pixel: number;

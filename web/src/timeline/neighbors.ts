@@ -16,7 +16,7 @@ export interface Known {
 
 const PIXELS = 2000;
 
-/** The span beside another one, or null where there is none. It is asked for in ever wider stretches. */
+/** The span beside another one, or null where there is none. Ever wider stretches are searched. */
 export async function neighbor(source: Source, of: Known, side: Side, whole: View): Promise<number | null> {
   const { start } = of;
   const end = start + of.duration;

@@ -25,7 +25,7 @@ import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
 import { Whole } from "./whole";
 
-/** Tracks this far out of sight are asked for too, so that scrolling finds them. */
+/** Tracks this far out of sight are loaded, too, so that scrolling finds them. */
 const NEAR_PX = 120;
 
 export type Canvases = Record<"lanes" | "over" | "axis" | "whole", HTMLCanvasElement>;

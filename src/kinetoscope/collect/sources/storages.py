@@ -70,7 +70,7 @@ class _Seen:
         try:
             for part in (tensor,) if _is_simple(tensor) else _parts(tensor):
                 storage = part.untyped_storage()
-                # That it is a tensor is no news of what is known as more.
+                # A storage with a role is more than a tensor's.
                 if role is StorageRole.TENSOR and storage._cdata in self.storages:
                     continue
                 if (
@@ -209,7 +209,7 @@ class StorageWatch:
             return list(living.modules)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Learn of an optimizer, so that it is known also if its first step fails for want of memory."""
+        """Note an optimizer before its first step, which may fail when memory runs out."""
         # What torch.compile traces must not depend on us; it is enough to have met the optimizer at the start.
         if torch.compiler.is_compiling():
             return

@@ -344,8 +344,8 @@ def _compute(trace: TraceData) -> Costs:
         spans["parent"], spans["depth"], spans["name"], standing, flops, calls.by_user[calls.of_span]
     )
     counted = _once_on_device(trace, count_once(parts))
-    asked = operator_spans(trace).mask | calls.by_user[calls.of_span]
-    unknown = np.isin(standing, UNKNOWN_STANDINGS) & ~counted.inside & asked
+    expected = operator_spans(trace).mask | calls.by_user[calls.of_span]
+    unknown = np.isin(standing, UNKNOWN_STANDINGS) & ~counted.inside & expected
     flops, size = np.where(counted.counts, flops, 0), np.where(counted.counts, size, 0)
     flops[unknown] = size[unknown] = -1
     if len(trace.columns("shapes")) == 0 and not (flops > 0).any():

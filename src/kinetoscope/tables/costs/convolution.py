@@ -23,7 +23,7 @@ class Layout(NamedTuple):
         stride: The stride.
         padding: The padding.
         dilation: The dilation.
-        transposed: Where it is told whether it is transposed, or True or False where that is fixed.
+        transposed: Whether it is transposed; True or False where that is fixed.
         output_padding: The padding of a transposed one's output.
         groups: The number of groups.
         bias: The bias.

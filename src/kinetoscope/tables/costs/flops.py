@@ -84,7 +84,7 @@ def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     """
     costs, spans = costs_of(trace), trace.columns("spans")
     calls, counts = costs.calls, costs.counted.counts
-    asked = operator_spans(trace).mask | calls.by_user[calls.of_span]
+    expected = operator_spans(trace).mask | calls.by_user[calls.of_span]
     groups = len(calls.first)
     time_ns = np.where(counts, working_ns(trace), 0)
     ideal = at_peak(trace, costs, peak_flops)
@@ -99,7 +99,7 @@ def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     time = _core.group_sums(calls.of_span, groups, time_ns)
     unknown = add(costs.unknown).astype(np.int64)
     bytes_unknown = add(costs.bytes_moved < 0) > 0
-    rows = np.flatnonzero(asked[calls.first])
+    rows = np.flatnonzero(expected[calls.first])
     shapes, texts = spans["shapes"][calls.first], trace.columns("shapes")
     overload = spans["overload"][calls.first][rows]
     families = sorted({family for family in calls.family if family})

@@ -37,13 +37,13 @@ def _result(call: OperatorCall, kind: str) -> str | None:
     if kind:
         return kind
     dtype = call.dtypes[0]
-    asked = call.value(len(call.values) - 1)
+    requested = call.value(len(call.values) - 1)
     if (
         call.name in ("aten::sum", "aten::prod", "aten::nansum", "aten::mean")
-        and type(asked) is int
+        and type(requested) is int
         and len(call.values) > 1
     ):
-        return SCALAR_TYPES.get(asked)
+        return SCALAR_TYPES.get(requested)
     return "int64" if dtype in _INTEGERS and call.name in ("aten::sum", "aten::prod") else dtype
 
 

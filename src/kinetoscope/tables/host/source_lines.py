@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 SOURCE_LINES = "source_lines"
-"""The key of the metadata: for each file its lines by their numbers. Empty if the session was told not to store any."""
+"""The key of the metadata: for each file its lines by their numbers. Empty if the session stores none."""
 
 CONTEXT = 2
 # More lines than these are not hot, and longer ones are not read.
