@@ -47,7 +47,7 @@ def test_a_device_without_shapes_or_memory_is_said_to_lack_them():
             gpu.launch("gemm_tf32", 500 * US, "aten::mm")
         gpu.step()
     report = examine(gpu.build())
-    lacking = {one.code: one.record for one in report.cannot_tell}
+    lacking = {one.code: one.signal.how for one in report.cannot_tell}
     assert set(lacking) == {
         "below-roofline", "fragmentation", "matmul-alignment", "memory-growth", "memory-near-limit",
     }  # fmt: skip

@@ -1,3 +1,4 @@
+import inspect
 import json
 import re
 from pathlib import Path
@@ -7,6 +8,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 
 import kinetoscope
+from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, lines
 from kinetoscope.analyses.loop import Loop, Place
 from kinetoscope.analyses.rules import CAUSES
@@ -112,9 +114,36 @@ def test_what_autograd_does_between_its_functions_is_not_python():
 
 def test_a_missing_signal_is_said_and_not_guessed():
     report = examine(slow_python().build())
-    lacking = {one.code: one.record for one in report.cannot_tell}
-    assert set(lacking) == {"gc-pause", "memory-growth"}
-    assert "--memory" in lacking["memory-growth"]
+    lacking = {one.code: one.signal for one in report.cannot_tell}
+    assert lacking == {"gc-pause": Signal.GARBAGE_COLLECTION, "memory-growth": Signal.MEMORY}
+    text = " ".join(text for text, _ in lines(report))
+    assert (
+        "Cannot tell about memory-growth: record with profile_memory=True, or kinetoscope run --memory."
+        in text
+    )
+
+
+@pytest.mark.parametrize("signal", [one for one in Signal if one is not Signal.ALL_RANKS])
+def test_what_a_rule_asks_to_record_is_an_option_of_sessions_and_of_the_command(signal):
+    option, flag = signal.value
+    name, _, value = option.partition("=")
+    assert name in inspect.signature(kinetoscope.profile).parameters
+    assert name in inspect.signature(kinetoscope.launch).parameters
+    assert value == "True"
+    flags = {one for parameter in main.get_command(None, "run").params for one in parameter.opts}
+    assert flag in flags
+    assert option in signal.how
+    assert flag in signal.how
+
+
+def test_each_signal_is_one_that_a_rule_asks_for():
+    rules = Path(kinetoscope.__file__).parent / "analyses" / "rules"
+    asked = {
+        name
+        for path in rules.glob("*.py")
+        for name in re.findall(r"CannotTell\([^)]*Signal\.([A-Z_]+)", path.read_text(encoding="utf-8"))
+    }
+    assert asked == {one.name for one in Signal}
 
 
 def test_losses_make_every_number_a_lower_bound():
@@ -255,8 +284,8 @@ def test_threads_of_all_processes_of_a_machine_are_counted(threads, ranks, found
 
 
 def test_garbage_that_may_have_been_collected_is_said_to_be_unknown():
-    lacking = {one.code: one.record for one in examine(slow_python().build()).cannot_tell}
-    assert "record_python_gc_info=True" in lacking["gc-pause"]
+    lacking = {one.code: one.signal for one in examine(slow_python().build()).cannot_tell}
+    assert lacking["gc-pause"] is Signal.GARBAGE_COLLECTION
     recorded = slow_python().know("record_python_gc_info", True).build()
     assert "gc-pause" not in [one.code for one in examine(recorded).cannot_tell]
 

@@ -135,6 +135,19 @@ def test_collections_of_garbage_are_spans(engine, options, tmp_path):  # noqa: F
     }
 
 
+@pytest.mark.parametrize("options", [{}, {"with_stack": True}])
+def test_an_option_records_collections_of_garbage_too(engine, options, tmp_path):  # noqa: F811
+    gc.collect()
+    gc.disable()
+    try:
+        ours = recorded(kinetoscope, collecting, engine=engine, garbage_collection=True, **options)
+    finally:
+        gc.enable()
+    found = [one for one in slices(ours, tmp_path / "ours.json") if one[1] == "Python GC"]
+    assert found == [("python_function", "Python GC")] * 2
+    assert ours.trace.run_info.record_python_gc_info
+
+
 def test_collections_are_left_alone_afterwards(native):  # noqa: F811
     before = list(gc.callbacks)
     recorded(kinetoscope, collecting, engine=native, experimental_config=config(record_python_gc_info=True))

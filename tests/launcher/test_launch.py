@@ -29,10 +29,23 @@ sys.exit(int(sys.argv[2]))
 """
 
 
+COLLECTING = """
+import gc, torch
+
+def work():
+    return torch.ones(4).sum()
+
+work()
+gc.collect()
+work()
+"""
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with programs, which is not the working directory."""
     (tmp_path / "train.py").write_text(TRAINING)
+    (tmp_path / "collect.py").write_text(COLLECTING)
     (tmp_path / "short.py").write_text("print('no torch')\n")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -42,6 +55,20 @@ def folder(tmp_path, monkeypatch):
 def marked(folder: Path) -> dict:
     """Where and with what a program runs."""
     return {"cwd": folder, "env": {**os.environ, "MARK": "here"}}
+
+
+def test_python_calls_and_collections_of_garbage_are_recorded_when_asked_for(folder):
+    result = kinetoscope.launch(
+        folder / "collect.py", output="calls", python_calls=True, garbage_collection=True
+    )
+    with kinetoscope.open(result.path) as trace:
+        names = trace.table("spans").column("name").to_pylist()
+        assert names.count("work") == 2
+        assert "Python GC" in names
+    result = kinetoscope.launch(folder / "collect.py", output="plain")
+    with kinetoscope.open(result.path) as trace:
+        names = trace.table("spans").column("name").to_pylist()
+    assert not {"work", "Python GC"} & set(names)
 
 
 def test_a_program_runs_as_it_is_and_its_trace_is_where_the_result_says(folder, capfd):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from kinetoscope.analyses.loop import Place
@@ -36,14 +37,35 @@ class Finding:
     spans: tuple[int, ...] = ()
 
 
+class Signal(Enum):
+    """What a rule may need that is not always recorded: the option of `kinetoscope.profile` and of `kinetoscope run` that records it."""
+
+    GARBAGE_COLLECTION = ("garbage_collection=True", "--gc")
+    MEMORY = ("profile_memory=True", "--memory")
+    SHAPES = ("record_shapes=True", "--shapes")
+    STACKS = ("with_stack=True", "--stack")
+    ALL_RANKS = ("", "")
+    """The traces of all ranks of a job, merged: no option records them."""
+
+    @property
+    def how(self) -> str:
+        """How to record it, in words."""
+        option, flag = self.value
+        return (
+            f"{option}, or kinetoscope run {flag}"
+            if option
+            else "all ranks, put together by kinetoscope merge"
+        )
+
+
 @dataclass(frozen=True)
 class CannotTell:
     """A rule that needs what was not recorded.
 
     Attributes:
         code: The finding that it looks for.
-        record: How to record what it needs.
+        signal: What it needs.
     """
 
     code: str
-    record: str
+    signal: Signal

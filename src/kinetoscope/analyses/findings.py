@@ -182,7 +182,7 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
             for one in shown
         ],
         "more": len(report.findings) - len(shown),
-        "cannot_tell": [{"code": one.code, "record": one.record} for one in report.cannot_tell],
+        "cannot_tell": [{"code": one.code, "record": one.signal.how} for one in report.cannot_tell],
     }
 
 
@@ -224,7 +224,7 @@ def unknown_lines(report: Report) -> list[str]:
     """The rules that could not decide, in a sentence for each way to record what they need."""
     lacking: dict[str, list[str]] = {}
     for one in report.cannot_tell:
-        lacking.setdefault(one.record, []).append(one.code)
+        lacking.setdefault(one.signal.how, []).append(one.code)
     return [
         f"Cannot tell about {', '.join(codes)}: record with {record}." for record, codes in lacking.items()
     ]

@@ -49,6 +49,8 @@ _UP_AND_CLEAR = "\x1b[1A\r\x1b[2K"
     default=True,
     help="Record the nn.Module of each operator (on by default).",
 )
+@click.option("--python-calls", is_flag=True, help="Record every call of a Python function.")
+@click.option("--gc", "garbage_collection", is_flag=True, help="Record collections of Python's garbage.")
 @click.option(
     "--source/--no-source",
     default=True,
@@ -96,6 +98,8 @@ def command(
     memory: bool,
     stack: bool,
     modules: bool,
+    python_calls: bool,
+    garbage_collection: bool,
     source: bool,
     samples: bool,
     engine: EngineName,
@@ -122,6 +126,8 @@ def command(
             profile_memory=memory,
             with_stack=stack,
             with_modules=modules,
+            python_calls=python_calls,
+            garbage_collection=garbage_collection,
             source=source,
             samples=samples,
             engine=engine,

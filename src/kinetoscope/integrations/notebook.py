@@ -43,6 +43,7 @@ _SWITCHES = {
     "flops": ("with_flops", True),
     "module-spans": ("module_spans", True),
     "python-calls": ("python_calls", True),
+    "gc": ("garbage_collection", True),
     "no-stacks": ("with_stack", False),
     "no-modules": ("with_modules", False),
     "no-samples": ("samples", False),
@@ -111,6 +112,7 @@ class KinetoscopeMagics(Magics):
             --flops                  count floating-point operations (records shapes)
             --module-spans           record every call of a module as a span
             --python-calls           record every call of a Python function as a span
+            --gc                     record collections of Python's garbage
             --no-stacks, --no-modules    do not record source lines, or modules
             --no-samples                 do not sample Python stacks
 

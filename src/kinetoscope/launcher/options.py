@@ -24,6 +24,8 @@ _RECORDING = (
     "profile_memory",
     "with_stack",
     "with_modules",
+    "python_calls",
+    "garbage_collection",
     "source",
     "samples",
     "engine",
@@ -73,6 +75,8 @@ class LaunchOptions:
         chosen = {
             "record_shapes (--shapes)": self.recording.record_shapes,
             "profile_memory (--memory)": self.recording.profile_memory,
+            "python_calls (--python-calls)": self.recording.python_calls,
+            "garbage_collection (--gc)": self.recording.garbage_collection,
             "steps (--steps)": self.steps is not None,
             "ring_bytes (--ring)": self.recording.ring_bytes is not None,
         }

@@ -58,6 +58,8 @@ def launch(
     profile_memory: bool = False,
     with_stack: bool = True,
     with_modules: bool = True,
+    python_calls: bool = False,
+    garbage_collection: bool = False,
     source: bool = True,
     samples: bool = True,
     engine: EngineName = "auto",
@@ -83,6 +85,8 @@ def launch(
         profile_memory: Record every allocation and free.
         with_stack: Record the Python stack of each operator.
         with_modules: Record the `nn.Module` path of each operator.
+        python_calls: Record every call of a Python function.
+        garbage_collection: Record collections of Python's garbage.
         source: Store the text of hot source lines in the trace.
         samples: Read the Python stack of every thread 100 times a second.
         engine: `native` is Kinetoscope's own recorder, `kineto` torch's collector; `auto` chooses.
@@ -111,6 +115,8 @@ def launch(
             profile_memory=profile_memory,
             with_stack=with_stack,
             with_modules=with_modules,
+            python_calls=python_calls,
+            garbage_collection=garbage_collection,
             source=source,
             samples=samples,
             engine=engine,

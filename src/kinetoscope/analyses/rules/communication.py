@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.finding import CannotTell, Finding, Signal
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.schema import SpanKind
@@ -45,11 +45,7 @@ def small_collectives(loop: Loop) -> Finding | CannotTell | None:
         return None
     called = calls_of_loop(loop)
     if all(one["bytes"] is None for one in called):
-        return (
-            CannotTell("small-collectives", "record_shapes=True, or kinetoscope run --shapes")
-            if called
-            else None
-        )
+        return CannotTell("small-collectives", Signal.SHAPES) if called else None
     small = [one for one in called if one["bytes"] is not None and 0 < one["bytes"] < SMALL_BYTES]
     rows = np.array([one["span"] for one in small], dtype=np.int64)
     time_ns = loop.typical_sum(rows, np.array([one["exposed_ns"] or 0 for one in small], dtype=np.int64))

@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.finding import CannotTell, Finding, Signal
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
@@ -68,7 +68,7 @@ def graph_breaks(loop: Loop) -> Finding | CannotTell | None:
             for one in np.unique(trace.column("spans", "name")[regions]).tolist()
             if (found := _REGION.match(strings[one]))
         }
-        return CannotTell("graph-breaks", "stacks (with_stack=True)") if len(pieces) > 1 else None
+        return CannotTell("graph-breaks", Signal.STACKS) if len(pieces) > 1 else None
     if not breaks:
         return None
     lookups = loop.ranges_and_operators_named(*_LOOKUPS)

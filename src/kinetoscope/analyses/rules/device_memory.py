@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.finding import CannotTell, Finding, Signal
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.kinds import is_runtime_call
@@ -27,7 +27,6 @@ FRAGMENTED = 2.0
 LEAST_FRAGMENTED = 0.1
 """Unused reserved memory counts from this part of the device's memory on."""
 NEAR_LIMIT_PERCENT = 90.0
-RECORD_MEMORY = "profile_memory=True, or kinetoscope run --memory"
 _CALLS = frozenset(
     {
         "cudaMalloc",
@@ -79,7 +78,7 @@ def fragmentation(loop: Loop) -> Finding | CannotTell | None:
     if loop.device is None:
         return None
     if (peak := _peak(loop)) is None:
-        return CannotTell("fragmentation", RECORD_MEMORY)
+        return CannotTell("fragmentation", Signal.MEMORY)
     size = _device_bytes(loop)
     unused = peak.reserved_bytes - peak.allocated_bytes
     if (
@@ -106,7 +105,7 @@ def memory_near_limit(loop: Loop) -> Finding | CannotTell | None:
     if loop.device is None:
         return None
     if (peak := _peak(loop)) is None:
-        return CannotTell("memory-near-limit", RECORD_MEMORY)
+        return CannotTell("memory-near-limit", Signal.MEMORY)
     size = _device_bytes(loop)
     if size <= 0 or 100.0 * peak.allocated_bytes < NEAR_LIMIT_PERCENT * size:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.finding import CannotTell, Finding, Signal
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
@@ -31,7 +31,7 @@ def gc_pause(loop: Loop) -> Finding | CannotTell | None:
         length = loop.python.end_ns - loop.python.start_ns
         if records or loop.share(int(length[length >= LEAST_STRETCH_NS].sum())) < LEAST_PYTHON_PERCENT:
             return None
-        return CannotTell("gc-pause", "experimental_config=_ExperimentalConfig(record_python_gc_info=True)")
+        return CannotTell("gc-pause", Signal.GARBAGE_COLLECTION)
     time_ns = loop.total_ns(rows)
     share = loop.share(time_ns)
     if share < LEAST_PERCENT:

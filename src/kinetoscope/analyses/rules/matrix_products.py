@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.finding import CannotTell, Finding, Signal
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.rows import ShapesRow
@@ -34,7 +34,6 @@ SMALLEST = 16
 """Smaller sizes are not what tensor cores are for."""
 TENSOR_CORE_SPEED = 8
 """Tensor cores of these generations compute so many times what the other units compute, by NVIDIA's data sheets."""
-RECORD_SHAPES = "record_shapes=True, or kinetoscope run --shapes"
 # How cuBLAS, cuDNN and CUTLASS name kernels that use tensor cores, and those that multiply numbers of 32 bits without them.
 _ON_TENSOR_CORES = re.compile(
     r"tensorop|[his](?:884|1688|16816|16832|8816)|[hi]mma|gmma|xmma(?!.*(?:ffma|simt))|tf32|flash|fmha|nvjet",
@@ -61,7 +60,7 @@ def matmul_alignment(loop: Loop) -> Finding | CannotTell | None:
     if loop.device is None or loop.share(loop.typical_ns(loop.device.products)) < LEAST_PRODUCTS_PERCENT:
         return None
     if len(loop.trace.columns("shapes")) == 0:
-        return CannotTell("matmul-alignment", RECORD_SHAPES)
+        return CannotTell("matmul-alignment", Signal.SHAPES)
     calls, spans = costs_of(loop.trace).calls, loop.trace.columns("spans")
     odd: dict[int, tuple[int, ...]] = {}
     for one in np.unique(calls.of_span[np.flatnonzero(spans["device_ns"] > 0)]).tolist():
@@ -104,7 +103,7 @@ def below_roofline(loop: Loop) -> Finding | CannotTell | None:
     if loop.device is None or loop.share(loop.typical_ns(loop.device.products)) < LEAST_PRODUCTS_PERCENT:
         return None
     if len(trace.columns("shapes")) == 0:
-        return CannotTell("below-roofline", RECORD_SHAPES)
+        return CannotTell("below-roofline", Signal.SHAPES)
     costs, peaks = costs_of(trace), trace_peaks(trace)
     ideal_s = at_peak(trace, costs)
     if ideal_s is None or peaks is None:

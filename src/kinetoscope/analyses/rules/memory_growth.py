@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.finding import CannotTell, Finding, Signal
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
-from kinetoscope.analyses.rules.device_memory import RECORD_MEMORY
 from kinetoscope.display.sentence import sentence
 
 LEAST_STEPS = 6
@@ -24,7 +23,7 @@ def memory_growth(loop: Loop) -> Finding | CannotTell | None:
     if len(loop.steps) < LEAST_STEPS:
         return None
     if len(blocks) == 0:
-        return CannotTell("memory-growth", RECORD_MEMORY)
+        return CannotTell("memory-growth", Signal.MEMORY)
     kept = np.flatnonzero(
         (blocks["bytes"] > 0) & (blocks["match"] < 0) & (blocks["time_ns"] < loop.end_ns[-1])
     )

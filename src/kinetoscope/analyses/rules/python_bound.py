@@ -34,8 +34,8 @@ def python_bound(loop: Loop) -> Finding | None:
             (share, "%"),
             (loop.per_step(gap.time_ns), "ns"),
         ),
-        "Move this code out of the step, do it less often, or express it as tensor operators. python_calls=True records which "
-        "functions it runs.",
+        "Move this code out of the step, do it less often, or express it as tensor operators. python_calls=True (kinetoscope run --python-calls) "
+        "records which functions it runs.",
         share,
         gap.time_ns,
         gap.place,

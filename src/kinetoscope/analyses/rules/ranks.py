@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.finding import CannotTell, Finding, Signal
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.analyses.rules.communication import exposed_ns
 from kinetoscope.display.sentence import sentence
@@ -33,11 +33,7 @@ def straggler_rank(loop: Loop) -> Finding | CannotTell | None:
     if len(places) < LEAST_RANKS:
         several = (loop.trace.run_info.world_size or 1) > 1
         waits = loop.share(exposed_ns(loop)) >= LEAST_PERCENT
-        return (
-            CannotTell("straggler-rank", "all ranks, put together by kinetoscope merge")
-            if several and waits
-            else None
-        )
+        return CannotTell("straggler-rank", Signal.ALL_RANKS) if several and waits else None
     meetings = _meetings(loop)
     waited: dict[int, int] = defaultdict(int)
     calls: dict[int, list[int]] = defaultdict(list)

@@ -33,7 +33,13 @@ from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, RecorderError, StateError
 from kinetoscope.collect.engines.pauses import Pauses
-from kinetoscope.collect.session.activities import extensions, for_torchs_collector, has_setting, name_of
+from kinetoscope.collect.session.activities import (
+    GARBAGE_COLLECTION_SETTING,
+    extensions,
+    for_torchs_collector,
+    has_setting,
+    name_of,
+)
 from kinetoscope.collect.session.metadata import boot, monotonic_of_realtime_ns
 from kinetoscope.collect.session.options import RecordingRequest, StillRecordingError
 from kinetoscope.collect.session.user_warnings import warn_user
@@ -950,6 +956,9 @@ def _make_collector(request: RecordingRequest) -> Any:
         "_profiler_extensions": extensions(options.extension_configs),
     }
     known = inspect.signature(collector.profile).parameters
+    settings: dict[str, bool] = _objects(request)
+    if options.garbage_collection:
+        settings[GARBAGE_COLLECTION_SETTING] = True
     if filters and "activity_filters" not in known:
         raise ArgumentError(
             f"activities: torch {torch.__version__} cannot choose among the kinds of an activity; pass the activities "
@@ -965,7 +974,7 @@ def _make_collector(request: RecordingRequest) -> Any:
         with_stack=options.needs_python_stacks,
         use_kineto=True,
         experimental_config=for_torchs_collector(
-            options.experimental_config, profile_all_threads=not options.profile_memory, **_objects(request)
+            options.experimental_config, profile_all_threads=not options.profile_memory, **settings
         ),
         **{name: value for name, value in newer.items() if name in known},
     )

@@ -27,6 +27,7 @@ from kinetoscope._errors import ArgumentError, ArgumentTypeError, KinetoscopeErr
 from kinetoscope.collect.engines.choose import choose_engine, warn_of_ignored_settings
 from kinetoscope.collect.session import metadata
 from kinetoscope.collect.session.activities import (
+    GARBAGE_COLLECTION_SETTING,
     check_that_something_is_recorded,
     noted_settings,
     recordable,
@@ -482,6 +483,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
     with_modules = _Option[bool]()
     python_calls = _Option[bool]()
     module_spans = _Option[bool]()
+    garbage_collection = _Option[bool]()
     source = _Option[bool]()
     samples = _Option[bool]()
     acc_events = _Option[bool]()
@@ -749,6 +751,8 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         info = metadata.flags(options.recorded) | metadata.rank_info() | metadata.described_devices()
         info |= metadata.execution_trace(self._observer.observer)
         info |= noted_settings(options.experimental_config)
+        if options.garbage_collection:
+            info |= {GARBAGE_COLLECTION_SETTING: "1"}
         if not options.source:
             info |= {SOURCE_LINES: "{}"}
         info |= {"trace_id": json.dumps(trace_id), "cycle": json.dumps({"number": self._cycles.finished})}

@@ -36,7 +36,7 @@ RECORDED = (
     "python_calls",
     "module_spans",
 )
-SWITCHES = (*RECORDED, "samples", "acc_events", "align_ranks", "source")
+SWITCHES = (*RECORDED, "garbage_collection", "samples", "acc_events", "align_ranks", "source")
 
 _REPORT = "need the name of a file, None for a name of ours, or False"
 _SOURCE_CALLS = ("open", "start", "stop", "close")
@@ -170,6 +170,7 @@ class RecordingOptions:
         with_modules: Record the `nn.Module` path of each operator.
         python_calls: Record every call of a Python function.
         module_spans: Record every call of an `nn.Module` with its exact start and end.
+        garbage_collection: Record collections of Python's garbage.
         samples: Sample the Python stack of every thread.
         experimental_config: torch's `_ExperimentalConfig`, or None.
         execution_trace_observer: The observer that runs with each recording, or None.
@@ -197,6 +198,7 @@ class RecordingOptions:
     with_modules: bool = False
     python_calls: bool = False
     module_spans: bool = False
+    garbage_collection: bool = False
     samples: bool = True
     experimental_config: Any = None
     execution_trace_observer: TraceObserver | None = None
@@ -269,8 +271,8 @@ class RecordingOptions:
 
     @property
     def needs_python_stacks(self) -> bool:
-        """Whether torch's collector has to record stacks: it has Python calls and module calls only with them."""
-        return self.with_stack or self.python_calls or self.module_spans
+        """Whether torch's collector has to record stacks: it has calls and collections of garbage only with them."""
+        return self.with_stack or self.python_calls or self.module_spans or self.garbage_collection
 
 
 OPTION_NAMES = frozenset(one.name for one in dataclasses.fields(RecordingOptions))
