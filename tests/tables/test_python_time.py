@@ -6,7 +6,7 @@ from hypothesis import given
 
 import kinetoscope
 from kinetoscope.model.schema import SampleState, SpanKind
-from kinetoscope.tables.host.python_time import charged, gaps
+from kinetoscope.tables.host.python_time import charged, gaps, program_calls
 from tests.support.any_trace import any_traces
 from tests.support.trace_builder import TraceBuilder
 
@@ -146,6 +146,52 @@ def test_a_wait_for_workers_is_nobodys_python():
     assert len(gaps(builder.build())) == 0
 
 
+def called():
+    """The same program with the calls of two functions recorded between its first two operators, one called from torch's code."""
+    builder = program()
+    builder.span("train", 50, 900, kind=SpanKind.PYTHON, stack=builder.stack(("train.py", 1, "train")))
+    builder.span(
+        "accuracy", 220, 200, kind=SpanKind.PYTHON, stack=builder.stack(("metric.py", 7, "accuracy"))
+    )
+    builder.span("_call_impl", 250, 100, kind=SpanKind.PYTHON, stack=builder.stack((TORCH, 8, "_call_impl")))
+    builder.span("hook", 260, 50, kind=SpanKind.PYTHON, stack=builder.stack(("metric.py", 20, "hook")))
+    builder.span("builtins.len", 400, 10, kind=SpanKind.PYTHON)
+    return builder
+
+
+def test_recorded_calls_divide_the_time_exactly():
+    # What torch's code and built-in functions ran counts for their caller; the function at both ends keeps its line.
+    assert lines(called().build()) == {
+        (7, "accuracy"): (150, 0),
+        (20, "hook"): (50, 0),
+        (5, "train"): (100, 0),
+        (6, "train"): (100, 0),
+        # Before the first operator and behind the last one only the call is known.
+        (1, "train"): (200, 0),
+    }
+
+
+def test_samples_say_which_line_of_a_recorded_call_ran():
+    builder = called()
+    inside = builder.stack(("train.py", 4, "train"), ("metric.py", 9, "accuracy"))
+    for time in (230, 300, 380):
+        # The one at 300 was taken while `hook` ran: a torn or late sample says nothing of another function.
+        builder.sample(time, inside, period_ns=100)
+    assert lines(builder.build())[9, "accuracy"] == (150, 0)
+    assert lines(builder.build())[20, "hook"] == (50, 0)
+
+
+def test_a_function_around_all_of_backward_has_nothing_of_what_autograd_does():
+    builder = TraceBuilder().step(0, 0, 1000)
+    stack = builder.stack(("train.py", 3, "train"))
+    builder.span("train", 0, 1000, kind=SpanKind.PYTHON, stack=builder.stack(("train.py", 1, "train")))
+    builder.span("aten::mm", 0, 100, stack=stack, sequence=1)
+    builder.backward("MmBackward0", 200, 100, sequence=1, stack=stack)
+    builder.backward("MmBackward0", 600, 100, sequence=1, stack=stack)
+    builder.span("backward", 400, 150, kind=SpanKind.PYTHON, stack=builder.stack(("ops.py", 4, "backward")))
+    assert lines(builder.build()) == {(4, "backward"): (150, 0), (1, "train"): (398, 0)}
+
+
 @given(any_traces())
 def test_charges_add_up_to_the_gaps_and_the_parts_to_the_steps(trace):
     found = gaps(trace)
@@ -189,3 +235,34 @@ def test_a_slow_function_of_a_recorded_program_has_its_time():
         )
     slow = sum(time for name, time in times.items() if "slow_metric" in name)
     assert slow == pytest.approx(sum(times.values()), rel=0.3)
+
+
+def first():
+    return sum(number * number for number in range(20_000))
+
+
+def second():
+    return sorted(range(30_000), key=lambda number: -number)
+
+
+def test_recorded_calls_of_a_program_have_their_own_durations():
+    import torch
+
+    weight = torch.randn(16, 16)
+    with kinetoscope.profile(python_calls=True, samples=False) as prof:
+        for _ in range(4):
+            weight @ weight
+            first()
+            second()
+            weight @ weight
+            prof.step()
+    spans = prof.trace.columns("spans")
+    own_ns = {}
+    calls = program_calls(prof.trace)
+    for row in calls.rows.tolist():
+        name = prof.trace.strings[spans["name"][row]]
+        own_ns[name] = own_ns.get(name, 0) + int(calls.self_ns[row])
+    found = {function: python for (_, function), (python, _) in lines(prof.trace).items()}
+    # No operator runs in these.
+    names = ("first", "second", "first.<locals>.<genexpr>", "second.<locals>.<lambda>")
+    assert {name: found.get(name) for name in names} == {name: own_ns.get(name) for name in names}

@@ -397,7 +397,7 @@ class Loop:
         """The gaps in the steps of this loop, of at least a length."""
         found = gaps(self.trace)
         mine = np.isin(found.step, self.steps if len(self.steps) else np.array([-1]))
-        mine &= (found.thread == self.thread) & ~found.in_loading & (found.duration_ns >= least_ns)
+        mine &= (found.thread == self.thread) & ~found.in_loading & (found.stretch_ns >= least_ns)
         return np.flatnonzero(mine)
 
     def _from_to(self, stack: int, other: int) -> Place:

@@ -38,8 +38,8 @@ STACKS_SCHEMA = Table(
                                          "between operators is not measured; in backward the stack is that of the "
                                          "forward operator."),
         Column("total_ns", "int64", "ns", "The same, including stacks that begin with this one."),
-        Column("python_self_ns", "int64", "ns", "Python between operators at exactly this stack: as samples say or, without "
-                                                "any, between the operators that were called from there."),
+        Column("python_self_ns", "int64", "ns", "Python between operators at exactly this stack: as recorded calls and samples "
+                                                "say or, without any, between the operators that were called from there."),
         Column("python_ns", "int64", "ns", "The same, including stacks that begin with this one."),
         Column("blocked_self_ns", "int64", "ns", "Time at exactly this stack in which samples say that the thread did not run."),
         Column("blocked_ns", "int64", "ns", "The same, including stacks that begin with this one."),
@@ -170,7 +170,7 @@ LINES_SCHEMA = Table(
             "int64",
             "ns",
             "Python between operators that this line ran itself, code in torch "
-            "included: as samples say or, without any, between the operators that "
+            "included: as recorded calls and samples say or, without any, between the operators that "
             "were called from there.",
         ),
         Column("python_ns", "int64", "ns", "The same, including user code called from this line."),

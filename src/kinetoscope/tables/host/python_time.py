@@ -1,8 +1,10 @@
 """The time between operators, charged to the lines of Python that ran in it.
 
-Which lines those are is known from samples of the thread. Stretches between the same two places of the program belong together, and
-the samples in any of them say how the time of all is divided. Where there are none, the two places themselves say it: the time belongs
-to the innermost function that both were called from, at the line from which the later one was called.
+Where calls of Python functions were recorded, the time belongs exactly to the innermost call of the program's own code. Which of its
+lines ran is known from samples of the thread. Stretches between the same two places of the program belong together, and the samples in
+any of them say how the time of all is divided. Where there are none, the two places themselves say it: the time belongs to the innermost
+function that both were called from, at the line from which the later one was called. If that is not the function whose call was recorded,
+it belongs to the first line of the latter.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.hierarchy import host_work, is_outermost, module_calls
+from kinetoscope.model.hierarchy import Enclosing, host_work, is_outermost, module_calls
 from kinetoscope.model.rows import ProcessRow, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, Phase, SampleState, SpanKind
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
-from kinetoscope.tables.host.stacks import span_stacks
+from kinetoscope.tables.host.stacks import span_stacks, user_frames, user_stacks
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.windows import host_activity, host_owners, owned, recorded_extent
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.model.columns import Columns
+    from kinetoscope.model.hierarchy import Hierarchy
     from kinetoscope.model.trace_data import TraceData
     from kinetoscope.tables.device.work import Owner
 
@@ -61,6 +64,21 @@ class Gaps:
     in_backward: Mask
     kind: Rows
     shares: Shares
+
+    @cached_property
+    def stretch_ns(self) -> Rows:
+        """How long each is with those that it touches: gaps are cut where ranges and calls begin and end."""
+        order = np.lexsort((self.start_ns, self.in_loading, self.thread))
+        start, end = self.start_ns[order], self.end_ns[order]
+        touches = (
+            (start[1:] == end[:-1]) & (np.diff(self.step[order]) == 0) & (np.diff(self.thread[order]) == 0)
+        )
+        stretch = np.cumsum(np.append(np.ones(min(1, len(order)), dtype=bool), ~touches)) - 1
+        whole = np.zeros(len(order), dtype=np.int64)
+        np.add.at(whole, stretch, end - start)
+        found = np.empty_like(whole)
+        found[order] = whole[stretch]
+        return found
 
     @property
     def duration_ns(self) -> Rows:
@@ -185,7 +203,7 @@ def covered_ranges(trace: TraceData) -> Mask:
 # A gap with that many samples says itself what ran in it.
 _OWN_SAMPLES = 3
 _NEVER = np.iinfo(np.int64).max
-_NOTHING = [np.zeros(0, dtype=np.int64)] * 11
+_NOTHING = [np.zeros(0, dtype=np.int64)] * 12
 
 
 def _samples_of(trace: TraceData, start: Rows, end: Rows, thread: Rows) -> Rows:
@@ -206,7 +224,10 @@ def _samples_of(trace: TraceData, start: Rows, end: Rows, thread: Rows) -> Rows:
 def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shares:
     """What ran in gaps of each kind: by the samples in them, and where there are none by the places at their ends."""
     samples = trace.columns("samples")
-    inside = np.flatnonzero(of_sample >= 0)
+    function = _functions(trace)
+    call = kinds[of_sample, 6]
+    # A recorded call is exact: a sample only says which of its lines ran.
+    inside = np.flatnonzero((of_sample >= 0) & ((call < 0) | (function[samples["stack"]] == function[call])))
     keys = np.stack(
         (
             of_sample[inside],
@@ -220,7 +241,11 @@ def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shar
     weight = np.bincount(which.ravel(), weights=samples["period_ns"][inside], minlength=len(ran))
     by_ends = np.setdiff1d(np.arange(len(kinds)), ran[:, 0])
     common = _Common(trace)
-    ends = [common.of(*places) for places in kinds[by_ends, 2:5].tolist()]
+    ends = [
+        found if call < 0 or function[found[0]] == function[call] else (call, -1)
+        for *places, _, call in kinds[by_ends, 2:7].tolist()
+        for found in (common.of(*places),)
+    ]
     kind = np.concatenate((ran[:, 0], by_ends))
     order = np.argsort(kind, kind="stable")
     weight = np.concatenate((np.maximum(weight, 1.0), np.ones(len(by_ends))))
@@ -252,7 +277,10 @@ def _of_process(trace: TraceData, owner: Owner) -> tuple[NDArray[Any], ...] | No
     free = extent - host.calls - host.waiting - host.communication
     located, marks = _marks(trace, own[spans["thread"][own] == thread])
     called = own[(spans["thread"][own] == thread) & (spans["kind"][own] == SpanKind.MODULE)]
-    cuts = np.sort(np.concatenate((marks, spans["start_ns"][called], _ends(spans, called))))
+    of_program = program_calls(trace)
+    entered = own[(spans["thread"][own] == thread) & of_program.mask[own]]
+    cutting = np.concatenate((called, entered))
+    cuts = np.sort(np.concatenate((marks, spans["start_ns"][cutting], _ends(spans, cutting))))
     by_loop = _cut(free - host.loading, steps, marked, cuts)
     by_loader = _cut(free & host.loading & making, steps, marked, cuts)
     start, end, step = (np.concatenate(both) for both in zip(by_loop, by_loader, strict=True))
@@ -270,11 +298,19 @@ def _of_process(trace: TraceData, owner: Owner) -> tuple[NDArray[Any], ...] | No
     following = np.minimum(np.searchsorted(begin, end, side="left"), len(calls))
     module = np.append(spans["module"][calls], -1)
     if len(called):
-        around = _innermost_modules(trace, called, start)
+        around = np.append(spans["module"], -1)[_innermost(spans, called, module_calls(trace), start)].astype(
+            np.int64
+        )
     else:
         around = _common_modules(trace, np.where(previous >= 0, module[previous], -1), module[following])
     edges = np.append(backward, False)
     in_backward = edges[previous] & edges[following]
+    within = _innermost(spans, entered, of_program, start)
+    # What the program's own code runs in backward is Python; a call around all of it is not.
+    hooked = np.append(spans["start_ns"], -1)[within] >= np.append(finish, _NEVER)[previous]
+    in_backward &= ~hooked
+    within[in_backward] = -1
+    function = np.append(spans["own_stack"], -1)[within]
     around[in_backward] = -1
     earlier = _last(np.concatenate((finish, marks)), np.concatenate((stack, located)), start)
     later = _last(-np.concatenate((begin, marks)), np.concatenate((stack, located)), -end)
@@ -284,7 +320,8 @@ def _of_process(trace: TraceData, owner: Owner) -> tuple[NDArray[Any], ...] | No
     marked_first = np.append(marks, _NEVER)[at_mark] <= np.append(begin, _NEVER - 1)[following]
     toward_later = (marked_first | ~np.append(backward, True)[following]).astype(np.int64)
     whose = np.full(len(start), thread, dtype=np.int64)
-    return start, end, whose, step, before, in_loading, in_backward, earlier, later, toward_later, around
+    places = (earlier, later, toward_later, around, function)
+    return start, end, whose, step, before, in_loading, in_backward, *places
 
 
 def _place(trace: TraceData, process: ProcessRow, own: Rows, marked: Rows) -> tuple[int, Intervals]:
@@ -365,16 +402,49 @@ def _pieces(moments: Intervals, start_ns: Rows, end_ns: Rows) -> tuple[Rows, Row
     return start[real], end[real], window[real]
 
 
-def _innermost_modules(trace: TraceData, called: Rows, time_ns: Rows) -> Rows:
-    """The module whose recorded call is the innermost at some moments; -1 outside all calls."""
-    spans, parent = trace.columns("spans"), np.append(module_calls(trace).parent, np.int32(-1))
-    end = np.append(_ends(spans, np.arange(len(spans))), np.iinfo(np.int64).max)
-    at = np.searchsorted(spans["start_ns"][called], time_ns, side="right") - 1
-    row = np.where(at >= 0, called[at], -1)
+def _innermost(spans: Columns, calls: Rows, population: Hierarchy, time_ns: Rows) -> Rows:
+    """The innermost of some calls of a population at some moments; -1 outside all of them."""
+    if len(calls) == 0:
+        return np.full(len(time_ns), -1, dtype=np.int64)
+    parent = population.parent
+    at = np.searchsorted(spans["start_ns"][calls], time_ns, side="right") - 1
+    row = np.where(at >= 0, calls[at], -1)
     # The last call that began may have ended: then one of those around it is the innermost.
-    while (over := (row >= 0) & (end[row] <= time_ns)).any():
+    open_ = np.flatnonzero(row >= 0)
+    while len(over := open_[_ends(spans, row[open_]) <= time_ns[open_]]):
         row[over] = parent[row[over]]
-    return np.asarray(np.append(spans["module"], -1)[row], dtype=np.int64)
+        open_ = over[row[over] >= 0]
+    return row
+
+
+def program_calls(trace: TraceData) -> Hierarchy:
+    """The recorded calls of Python functions of the program's own code; a parent is the innermost one around."""
+
+    def find() -> Hierarchy:
+        spans = trace.columns("spans")
+        frame = np.append(trace.column("stacks", "frame"), np.int32(-1))[spans["own_stack"]]
+        mask = (spans["kind"] == SpanKind.PYTHON) & np.append(user_frames(trace), False)[frame]
+
+        def parent() -> NDArray[np.int32]:
+            caller = np.append(spans["caller"], np.int32(-1))
+            found, is_one = caller[:-1].copy(), np.append(mask, True)
+            while (other := np.flatnonzero(~is_one[found])).size:
+                found[other] = caller[found[other]]
+            return found
+
+        return Enclosing(spans, mask, parent)
+
+    return trace.cached("program_calls", find)
+
+
+def _functions(trace: TraceData) -> NDArray[np.int32]:
+    """For each stack a number of its innermost function of the program's own code; -1 without, and at the end for no stack."""
+    frames, stacks = trace.columns("frames"), trace.columns("stacks")
+    if len(frames) == 0:
+        return np.full(len(stacks) + 1, -1, dtype=np.int32)
+    function, _ = _core.group([frames["file"], frames["function"]])
+    frame = np.append(stacks["frame"], np.int32(-1))[np.append(user_stacks(trace), -1)]
+    return np.asarray(np.append(function, np.int32(-1))[frame])
 
 
 def _ends(spans: Columns, rows: Rows) -> Rows:
