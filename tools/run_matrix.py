@@ -32,6 +32,7 @@ PAIRS = (
     "2.15.0-3.14",
 )
 TESTS = (
+    "tests/analyses/test_findings.py",
     "tests/collect/test_kineto.py",
     "tests/collect/test_python_calls.py",
     "tests/collect/test_recompute.py",
@@ -39,10 +40,13 @@ TESTS = (
     "tests/collect/test_recorder_build.py",
     "tests/collect/test_recorder_collectives.py",
     "tests/collect/test_recorder_differential.py",
+    "tests/collect/test_samples.py",
+    "tests/collect/test_samples_soak.py",
     "tests/collect/test_session_arguments.py",
     "tests/collect/test_session_interrupts.py",
     "tests/collect/test_session_keywords.py",
     "tests/e2e/test_torch_profiler_programs.py",
+    "tests/tables/test_python_time.py",
 )
 PACKAGES = (
     "click", "duckdb", "fsspec", "hypothesis", "numpy", "nvidia-ml-py", "pandas", "polars", "psutil", "pyarrow", "pytest",

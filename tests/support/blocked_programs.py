@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,11 +28,15 @@ class Blocked:
     """A program that waits in the midst of something until it is let go."""
 
     def __init__(self) -> None:
-        self.waits, self.may_go = threading.Event(), threading.Event()
+        self.waits, self.may_go = threading.Event(), threading.Lock()
+        self.may_go.acquire()
 
     def wait(self) -> None:
         self.waits.set()
-        self.may_go.wait(PATIENCE_S)
+        self.may_go.acquire(timeout=PATIENCE_S)
+
+
+WAITING_LINE = max(line for *_, line in Blocked.wait.__code__.co_lines() if line is not None)
 
 
 @contextmanager
@@ -41,10 +46,14 @@ def blocked(program: Callable[[Blocked], object]) -> Iterator[threading.Thread]:
     thread = threading.Thread(target=program, args=(here,), name="blocked")
     thread.start()
     assert here.waits.wait(PATIENCE_S)
+    until = time.monotonic() + PATIENCE_S
+    # On a busy machine, it may not have left the call yet by which it said that it waits.
+    while stack_in_python(thread)[-1] != ("Blocked.wait", __file__, WAITING_LINE):
+        assert time.monotonic() < until, "the program did not begin to wait"
     try:
         yield thread
     finally:
-        here.may_go.set()
+        here.may_go.release()
         thread.join()
 
 
