@@ -50,10 +50,21 @@ def version_of(python: str) -> tuple[int, int]:
     return major, minor
 
 
-def environment(folder: Path, python: str, *packages: str) -> Path:
-    """Create a virtual environment and return its interpreter."""
-    subprocess.run([python, "-m", "venv", folder], check=True)
+def environment(folder: Path, python: str, *packages: str, fast: bool = False) -> Path:
+    """Create a virtual environment and return its interpreter.
+
+    Args:
+        folder: Where to create it.
+        python: The interpreter to create it with.
+        packages: The packages to install.
+        fast: Install with uv if there is one: it takes seconds for a CUDA build of torch, pip takes minutes.
+    """
     made = folder / "bin" / "python"
+    if fast and shutil.which("uv"):
+        subprocess.run(["uv", "venv", "-q", "--python", python, folder], check=True)
+        subprocess.run(["uv", "pip", "install", "-q", "--python", made, *packages], check=True)
+        return made
+    subprocess.run([python, "-m", "venv", folder], check=True)
     if packages:
         subprocess.run([made, "-m", "pip", "install", "-q", *packages], check=True)
     return made
@@ -102,7 +113,9 @@ def try_wheel(wheel: Path, python: str, torch: str) -> str:
     """
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        interpreter = environment(scratch / "venv", python, str(wheel), f"torch=={torch}.*", "numpy")
+        interpreter = environment(
+            scratch / "venv", python, str(wheel), f"torch=={torch}.*", "numpy", fast=True
+        )
         bare = {"PATH": str(interpreter.parent), "HOME": name, "KINETOSCOPE_CACHE": str(scratch / "cache")}
         done = subprocess.run(
             [interpreter, "-c", TRY], check=False, capture_output=True, text=True, env=bare, cwd=scratch

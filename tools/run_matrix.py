@@ -154,8 +154,15 @@ def tested(interpreter: Path, folder: Path, log: Path, only: list[str] | None) -
     say(f"{time.monotonic() - begin:.0f} s")
     if done.returncode not in (0, 1):
         return 0, 1, 0, f"pytest ended with {done.returncode}: {lines[-1][:160].replace('|', '/')}"
+    # Libraries may print more at exit.
+    summary = [
+        line for line in lines if re.search(r"\d+ (passed|failed|skipped|errors?)\b.* in [\d.]+s", line)
+    ]
+    if not summary:
+        return 0, 1, 0, "pytest printed no summary"
     counts = {
-        word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|errors?)", lines[-1])
+        word: int(number)
+        for number, word in re.findall(r"(\d+) (passed|failed|skipped|errors?)", summary[-1])
     }
     failed = counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0)
     remarks = [f"only {', '.join(Path(name).name for name in only)}"] if only else []

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C._profiler import _ExperimentalConfig
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
@@ -506,7 +505,7 @@ def tables_are_made_at_first_use(fault: bool) -> tuple[Step, int]:
     return training(model, sgd(model), fixed(64), more), 12
 
 
-@planted("gc-pause", experimental_config=_ExperimentalConfig(record_python_gc_info=True))
+@planted("gc-pause", garbage_collection=True)
 def garbage_is_collected_in_each_step(fault: bool) -> tuple[Step, int]:
     model = Net()
     cache = [[number] for number in range(100_000)]

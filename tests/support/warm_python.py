@@ -204,6 +204,9 @@ if __name__ == "__main__":
     # Pages of objects that no fork's collector looks at stay shared.
     gc.collect()
     gc.freeze()
+    # The Triton that comes with torch 2.15 lists on standard error what is alive when Python has ended.
+    if "triton" in sys.modules:
+        atexit.register(gc.unfreeze)
     try:
         exec(*_become(_next_program()))
     except (Exception, KeyboardInterrupt) as error:

@@ -212,6 +212,23 @@ def test_the_way_to_key_averages_loads_no_arrow_and_no_torch(tmp_path):
     assert out.splitlines()[-1] == "[]"
 
 
+def test_opening_loads_nothing_of_merging_and_of_devices(tmp_path):
+    path = tmp_path / "small.json"
+    path.write_text(
+        '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]}'
+    )
+    program = (
+        f"import sys, kinetoscope; print(len(kinetoscope.open({str(path)!r}).columns('spans')), *sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    spans, *loaded = out.split()
+    assert spans == "1"
+    # Each takes milliseconds, several times as long as reading this file.
+    assert not {"kinetoscope.combine.ranks", "kinetoscope.tables.device", "fractions", "tempfile"} & set(
+        loaded
+    )
+
+
 def test_every_table_exists_and_is_documented():
     trace = small()
     for name in TABLES:

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
-from fractions import Fraction
 
 from kinetoscope._errors import ArgumentError
 
@@ -99,6 +98,8 @@ def parse_duration(text: str) -> int:
         raise ArgumentError(
             f"{text!r} is not a time: write a number with a unit, such as 1.5s, 100ms, 250us, 80ns or 2min."
         )
+    from fractions import Fraction
+
     # Exact, because a float cannot represent each nanosecond of a long run.
     return round(Fraction(found[1].rstrip(".")) * _NANOSECONDS.get(found[2] or "ns", 1000))
 

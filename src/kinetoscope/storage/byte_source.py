@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import shutil
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -126,6 +125,8 @@ class ByteSource:
 
     def copy_to(self, path: Path) -> None:
         """Write the remaining bytes to a new file."""
+        import shutil
+
         with path.open("wb") as copy:
             copy.write(self.read(len(self._ahead)))
             shutil.copyfileobj(self._file, copy, 1 << 20)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from kinetoscope._errors import ArgumentError, FormatError
-from kinetoscope.combine.ranks import merge_named
 from kinetoscope.model.schema import STORED
 from kinetoscope.storage.byte_source import ByteSource
 from kinetoscope.storage.unpacking import GZIP_MAGIC, UnpackedText
@@ -120,6 +118,8 @@ def _open_own(
     """Open a file of this profiler: by its path, or else by that of a copy."""
     if source.path is not None:
         return _open_path(source.path, head, max_memory_bytes, max_uncompressed_bytes)
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
         local = Path(folder) / "trace"
         source.copy_to(local)
@@ -211,6 +211,8 @@ def merge(traces: Sequence[Trace | str | os.PathLike[str]]) -> Trace:
         FormatError: A file is not a trace.
         OSError: A file cannot be read.
     """
+    from kinetoscope.combine.ranks import merge_named
+
     if isinstance(traces, (str, os.PathLike, Trace)):
         raise ArgumentError("pass a list of traces, one for each rank.")
     given = list(traces)

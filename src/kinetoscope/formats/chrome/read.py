@@ -69,7 +69,6 @@ from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.byte_source import ByteSource
 from kinetoscope.storage.unpacking import LIMIT_IN_WORDS, UnpackedText, default_memory_bytes
-from kinetoscope.tables.device.collectives import type_named
 
 if TYPE_CHECKING:
     import os
@@ -645,6 +644,8 @@ def _facts(text: str) -> dict[str, Any]:
         return {}
     if not isinstance(arguments, dict) or not isinstance(arguments.get("Collective name"), str):
         return {}
+    from kinetoscope.tables.device.collectives import type_named
+
     facts: dict[str, Any] = {
         name: arguments[key] for name, key in _TEXTS.items() if isinstance(arguments.get(key), str)
     }
