@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kinetoscope._errors import KinetoscopeError
-from kinetoscope.compare.limits import Limits
+from kinetoscope.comparison.limits import Limits
 from kinetoscope.integrations.pytest.marker import MARKER, limits_of
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _refused(said: str, items: list[pytest.Item]) -> str:
 
 def _judged(item: pytest.Item, recording: Recording, limits: Limits) -> str:
     """Return what exceeded which limit and where, or an empty text; what was measured goes into the test's report."""
-    from kinetoscope.compare.verdict import judge
+    from kinetoscope.comparison.verdict import judge
 
     try:
         recording.end()

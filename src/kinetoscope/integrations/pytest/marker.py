@@ -6,7 +6,7 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.compare.limits import LIMITS, WARMUP, Limits
+from kinetoscope.comparison.limits import LIMITS, WARMUP, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

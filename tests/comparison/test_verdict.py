@@ -3,7 +3,7 @@
 import pytest
 
 from kinetoscope import ArgumentError, StateError
-from kinetoscope.compare.verdict import MOST_PLACES, judge
+from kinetoscope.comparison.verdict import MOST_PLACES, judge
 from kinetoscope.integrations.pytest.marker import limits_of
 from tests.support.hostile import HOSTILE_NAMES
 from tests.support.trace_builder import TraceBuilder

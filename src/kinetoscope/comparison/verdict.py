@@ -10,7 +10,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import StateError
-from kinetoscope.compare.limits import WARMUP
+from kinetoscope.comparison.limits import WARMUP
 from kinetoscope.display.text_table import text_table
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import host_work
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kinetoscope.compare.limits import Limits
+    from kinetoscope.comparison.limits import Limits
     from kinetoscope.model.trace_data import TraceData
 
     Rows = NDArray[np.intp]

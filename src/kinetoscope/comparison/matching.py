@@ -1,0 +1,127 @@
+"""Which row of one run is which row of another: equal ones first, then those that a change of the program has renamed or moved."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.model.names import short_kernel_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    Key = tuple[Any, ...]
+    # What two rows must have in common, None for rows that are not looked at.
+    Level = Callable[[Key], Hashable | None]
+
+_NUMBER = re.compile(r"\d+")
+_TEMPLATE = re.compile(r"<.*>", re.DOTALL)
+_LINE_NUMBER = re.compile(r"\(\d+\)")
+
+
+def matched(
+    base: Sequence[Key], new: Sequence[Key], levels: Iterable[Level]
+) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+    """Match rows, level by level: what has the same in common is matched in order.
+
+    Args:
+        base: The keys of one side.
+        new: The keys of the other.
+        levels: For each round what rows must have in common.
+
+    Returns:
+        The pairs of places, and the places of the base and of the other side that have no partner.
+    """
+    pairs: list[tuple[int, int]] = []
+    left = [*range(len(base))], [*range(len(new))]
+    for level in levels:
+        waiting: dict[Hashable, list[int]] = {}
+        for place in left[1]:
+            if (common := level(new[place])) is not None:
+                waiting.setdefault(common, []).append(place)
+        taken: set[int] = set()
+        alone: list[int] = []
+        for place in left[0]:
+            partners = waiting.get(level(base[place]))
+            if partners:
+                partner = partners.pop(0)
+                pairs.append((place, partner))
+                taken.add(partner)
+            else:
+                alone.append(place)
+        left = alone, [place for place in left[1] if place not in taken]
+    return sorted(pairs), left[0], left[1]
+
+
+# For each kind of row what two rows must have in common, the strictest first. Lines of a file that are in order stay in order.
+LEVELS: dict[str, tuple[Level, ...]] = {
+    "part": (lambda key: key,),
+    # path, class
+    "module": (lambda key: key, lambda key: key[0]),
+    # name, sizes, module
+    "operator": (lambda key: key, lambda key: (key[0], key[2]), lambda key: (key[0], key[1])),
+    # file, function, line, text
+    "line": (
+        lambda key: key,
+        lambda key: (key[0], key[1], key[3]) if key[3] else None,
+        lambda key: (key[0], key[3]) if key[3] else None,
+        lambda key: (key[0], key[1], key[2]),
+        lambda key: (key[0], key[1]),
+    ),
+    "kernel": (lambda key: key, lambda key: short_kernel_name(key[0]), lambda key: skeleton(key[0])),
+    # name, size of the group, bytes
+    "collective": (lambda key: key, lambda key: key[:2], lambda key: key[0]),
+    # device, category, module, operator, line
+    "memory": (
+        lambda key: key,
+        lambda key: (*key[:4], _LINE_NUMBER.sub("", key[4])),
+        lambda key: key[:4],
+    ),
+}
+
+
+def skeleton(name: str) -> str:
+    """The name of a kernel without the arguments of its templates and without numbers such as those of tiles."""
+    return _NUMBER.sub("#", _TEMPLATE.sub("", name))
+
+
+def same_files(base: Iterable[str], new: Iterable[str]) -> dict[str, str]:
+    """For files of one run the names that another run has for them: the same program may lie in another folder.
+
+    Args:
+        base: The files of the base.
+        new: The files of the other side.
+
+    Returns:
+        For each file of the other side the one of the base that is called alike, else itself. No two have the same.
+    """
+    ours = set(base)
+    theirs = dict.fromkeys(new)
+    free = [file for file in ours if file not in theirs]
+    found = {file: file for file in theirs}
+    lengths = sorted(
+        (
+            (-_common(one, other), other, one)
+            for other in theirs
+            if other not in ours
+            for one in free
+            if PurePath(one).name == PurePath(other).name
+        ),
+    )
+    used: set[str] = set()
+    for _, other, one in lengths:
+        if found[other] == other and one not in used:
+            found[other] = one
+            used.add(one)
+    return found
+
+
+def _common(one: str, other: str) -> int:
+    """How many of the last parts of two paths are the same."""
+    count = 0
+    for first, second in zip(reversed(PurePath(one).parts), reversed(PurePath(other).parts), strict=False):
+        if first != second:
+            break
+        count += 1
+    return count

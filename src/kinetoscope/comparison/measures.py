@@ -1,0 +1,499 @@
+"""What one recording did in each of its steps: time by part, module, operator, line, kernel and collective, and counts."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.step_difference import PART_NAMES
+from kinetoscope.model.device_time import counted_launches
+from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.kinds import is_copy, is_device_work, is_operator
+from kinetoscope.model.names import module_classes
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.device.collectives import collectives
+from kinetoscope.tables.device.copies import copy_directions
+from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.host.data_loading import in_waits
+from kinetoscope.tables.host.lines import line_groups
+from kinetoscope.tables.host.python_time import gaps
+from kinetoscope.tables.host.source_lines import source_lines
+from kinetoscope.tables.host.stacks import user_stacks
+from kinetoscope.tables.host.steps import step_parts
+from kinetoscope.tables.memory.peak import device_peaks, memory_peak
+from kinetoscope.tables.stored import memory_recorded
+from kinetoscope.tables.windows import waiting_calls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+    Numbers = NDArray[np.float64]
+    Key = tuple[Any, ...]
+
+TIMED = ("part", "module", "operator", "line", "kernel", "collective")
+"""The kinds of rows with times, in the order in which they are shown."""
+
+# Count -> what it counts, as a noun in the plural. Those of a step first, then those of a run.
+STEP_COUNTS = {
+    "operators": "operators",
+    "kernels": "kernels",
+    "launches": "launches on devices",
+    "synchronizing_calls": "calls that wait for a device",
+    "values_read": "values of tensors read into Python",
+    "copies_to_device": "copies from host to device",
+    "copies_to_host": "copies from device to host",
+    "tensor_copies": "copies of tensors",
+    "allocations": "allocations",
+    "allocated_bytes": "bytes allocated",
+    "flops": "floating-point operations",
+    "collectives": "collectives",
+    "collective_bytes": "bytes in collectives",
+    "python_calls": "calls of Python functions",
+}
+RUN_COUNTS = {
+    "peak_bytes": "bytes of memory at the peak",
+    "recompiles": "compilations after the first step",
+    "graph_breaks": "graph breaks",
+}
+COUNTS = STEP_COUNTS | RUN_COUNTS
+BYTE_COUNTS = frozenset({"allocated_bytes", "collective_bytes", "peak_bytes"})
+
+# Leading steps that take this many times the median of the later ones warm up.
+_WARM = 1.5
+_VALUE_READ = "aten::_local_scalar_dense"
+_TENSOR_COPY = "aten::copy_"
+_COMPILES = "_compile.compile_inner"
+_RESUMED = re.compile(r"torch_dynamo_resume_in_.+_at_\d+$")
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """What ran in the steps, of one kind of rows.
+
+    Attributes:
+        keys: What tells each row from the others, in words that are the same in every trace.
+        row: For each cell the row, a place in `keys`; a cell is a row in a step.
+        step: Its step.
+        time_ns: How long the row took in the step.
+        count: How many spans of the row the step has.
+    """
+
+    keys: list[Key]
+    row: Rows
+    step: Rows
+    time_ns: Numbers
+    count: Numbers
+
+    def table(self, rows: Rows, steps: Rows, *, counts: bool = False) -> Numbers:
+        """The times, or counts, of some rows in some steps: a column for each row."""
+        values = self.count if counts else self.time_ns
+        place = np.full(len(self.keys) + 1, -1, dtype=np.int64)
+        place[rows] = np.arange(len(rows))
+        at = np.full(int(self.step.max(initial=-1)) + 2, -1, dtype=np.int64)
+        known = steps < len(at)
+        at[steps[known]] = np.flatnonzero(known)
+        row, step = place[self.row], at[self.step]
+        chosen = (row >= 0) & (step >= 0)
+        found = np.zeros((len(steps), len(rows)))
+        found[step[chosen], row[chosen]] = values[chosen]
+        return found
+
+    def means(self, weights: Numbers, *, counts: bool = False) -> Numbers:
+        """The mean time, or count, of each row, each step with its weight; together the weights are 1."""
+        values = self.count if counts else self.time_ns
+        return np.bincount(self.row, values * weights[self.step], minlength=len(self.keys))
+
+
+@dataclass(eq=False)
+class Run:
+    """What one recording did, by step.
+
+    Of a trace of several processes, the one whose steps took longest is looked at. Without steps, all that was recorded is one.
+
+    Attributes:
+        name: The file, or what the caller calls it.
+        numbers: The numbers of the steps.
+        step_ns: How long each step took.
+        warm_up: How many of the first steps are left out of times and counts.
+        has_steps: Whether the trace has steps.
+        start_ns: When the recording started, by the clock of the machine.
+        populations: For each of `TIMED` what ran.
+        step_counts: For each of `STEP_COUNTS` the number in each step; without those that were not recorded.
+        run_counts: The same of `RUN_COUNTS`, for the run.
+        memory: The bytes of each holder at the peak.
+        texts: The text of the lines that the trace has.
+        losses: What is missing from the trace.
+    """
+
+    name: str
+    numbers: Rows
+    step_ns: Numbers
+    warm_up: int
+    has_steps: bool
+    start_ns: int
+    populations: dict[str, Population]
+    step_counts: dict[str, Numbers]
+    run_counts: dict[str, int]
+    memory: dict[Key, int]
+    texts: dict[str, dict[int, str]]
+    losses: str
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def counted(self) -> Rows:
+        """The steps that count."""
+        return np.arange(self.warm_up, len(self.step_ns))
+
+
+def run_of(trace: TraceData, name: str = "", warm_up: int | None = None) -> Run:
+    """Look at one recording.
+
+    Args:
+        trace: The trace.
+        name: What to call it.
+        warm_up: How many of the first steps to leave out; None: those that compile or are slow, and at least one of three or more.
+
+    Returns:
+        What it did in each step; it does not refer to the trace, which may be closed.
+    """
+    loop = Loop(trace)
+    steps = max(1, len(loop.steps))
+    step_ns = (loop.end_ns - loop.start_ns).astype(np.float64)
+    recording = _Recording(trace, loop)
+    compiled = loop.ranges_and_operators_named(_COMPILES)
+    compiling = loop.step_of(compiled[loop.is_outermost(compiled)])
+    left_out = _warm_up(step_ns, compiling) if warm_up is None else min(warm_up, steps)
+    numbers = trace.column("steps", "number")[loop.steps] if len(loop.steps) else np.zeros(1, np.int64)
+    run = Run(
+        name or (str(trace.path) if trace.path is not None else "a trace"),
+        np.asarray(numbers, dtype=np.int64),
+        step_ns,
+        left_out,
+        len(loop.steps) > 0,
+        trace.run_info.start_realtime_ns or 0,
+        {"part": recording.parts()} | {kind: make() for kind, make in recording.kinds().items()},
+        recording.step_counts(),
+        recording.run_counts(int((compiling > 0).sum())),
+        _memory_by_holder(trace),
+        source_lines(trace),
+        "; ".join(f"{loss['count']:,} x {loss['what']}" for loss in trace.losses),
+    )
+    for count in ("allocations", "allocated_bytes", "peak_bytes"):
+        if not memory_recorded(trace):
+            run.reasons[count] = "profile_memory=True"
+    if "flops" not in run.step_counts:
+        run.reasons["flops"] = "record_shapes=True"
+    if "python_calls" not in run.step_counts:
+        run.reasons["python_calls"] = "python_calls=True"
+    return run
+
+
+def _warm_up(step_ns: Numbers, compiling: Rows) -> int:
+    """How many of the first steps are not like the later ones."""
+    count = len(step_ns)
+    if count < 3:
+        return 0
+    usual = float(np.median(step_ns[count // 2 :]))
+    slow = step_ns[: count // 2] > _WARM * usual
+    leading = int(np.argmin(slow)) if not slow.all() else len(slow)
+    early = compiling[(compiling >= 0) & (compiling < count // 2)]
+    return max(1, leading, int(early.max(initial=-1)) + 1)
+
+
+class _Recording:
+    """One look at a trace: which spans count, and in which step."""
+
+    def __init__(self, trace: TraceData, loop: Loop) -> None:
+        self.trace, self.loop = trace, loop
+        self.steps = max(1, len(loop.steps))
+        spans = trace.columns("spans")
+        # Without steps, everything is in the only one.
+        whole = 0 if len(loop.steps) == 0 else -1
+        self.of_step = np.full(len(trace.columns("steps")) + 1, whole, dtype=np.int64)
+        self.of_step[loop.steps] = np.arange(len(loop.steps))
+        self.step = self.of_step[spans["step"]]
+        process = np.append(trace.column("threads", "process_row"), -1)[spans["thread"]]
+        self.ours = (process == loop.process) & (self.step >= 0)
+
+    def parts(self) -> Population:
+        """The step itself, and what the process did at each moment of it."""
+        loop, count = self.loop, self.steps
+        step_ns = (loop.end_ns - loop.start_ns).astype(np.float64)
+        if len(loop.steps) == 0:
+            return Population([], *_nothing())
+        parts = step_parts(self.trace)
+        values = [parts[name][loop.steps].astype(np.float64) for name in PART_NAMES]
+        used = [place for place, each in enumerate(values) if each.any()]
+        keys: list[Key] = [(list(PART_NAMES.values())[place],) for place in used]
+        time_ns = np.concatenate([values[place] for place in used]) if used else np.zeros(0)
+        row, step = np.repeat(np.arange(len(used)), count), np.tile(np.arange(count), len(used))
+        return Population(keys, row, step, time_ns[: len(row)], np.zeros(len(row)))
+
+    def kinds(self) -> dict[str, Callable[[], Population]]:
+        """What makes the rows of each kind."""
+        return {
+            "module": self._modules,
+            "operator": self._operators,
+            "line": self._lines,
+            "kernel": self._kernels,
+            "collective": self._collectives,
+        }
+
+    @property
+    def _work(self) -> Rows:
+        """The rows of the host's operators and calls of runtimes."""
+        spans = self.trace.columns("spans")
+        work = host_work(self.trace, with_steps=False).mask & self.ours & ~in_waits(self.trace)
+        return np.flatnonzero(work & (spans["kind"] != SpanKind.USER_ANNOTATION))
+
+    def _operators(self) -> Population:
+        trace, spans, rows = self.trace, self.trace.columns("spans"), self._work
+        dims, texts = _distinct(trace.column("shapes", "dims"))
+        paths = trace.column("modules", "path")
+        shape = np.append(dims, -1)[spans["shapes"][rows]]
+        group, first = _grouped(spans["name"][rows], shape, spans["module"][rows])
+        keys: list[Key] = [
+            (trace.strings[name], texts[shape] if shape >= 0 else "", paths[module] if module >= 0 else "")
+            for name, shape, module in zip(
+                spans["name"][rows][first].tolist(),
+                shape[first].tolist(),
+                spans["module"][rows][first].tolist(),
+                strict=True,
+            )
+        ]
+        return _population(keys, group, self.step[rows], spans["self_ns"][rows], self.steps)
+
+    def _modules(self) -> Population:
+        trace, spans, rows = self.trace, self.trace.columns("spans"), self._work
+        paths, classes = trace.column("modules", "path"), module_classes(trace)
+        share, step, time_ns = self._gaps
+        module = np.concatenate((spans["module"][rows], gaps(trace).shares.module[share])).astype(np.int64)
+        keys: list[Key] = [*zip(paths, classes, strict=True)]
+        return _population(
+            keys,
+            module,
+            np.concatenate((self.step[rows], step)),
+            np.concatenate((spans["self_ns"][rows], time_ns)),
+            self.steps,
+            spans=len(rows),
+        )
+
+    def _lines(self) -> Population:
+        trace, spans, rows = self.trace, self.trace.columns("spans"), self._work
+        frames, strings, texts = trace.columns("frames"), trace.strings, source_lines(trace)
+        share, step, time_ns = self._gaps
+        stack = np.concatenate((spans["stack"][rows], gaps(trace).shares.stack[share]))
+        frame = np.append(trace.column("stacks", "frame"), -1)[np.append(user_stacks(trace), -1)[stack]]
+        line, first = line_groups(trace)
+        keys: list[Key] = []
+        for file, number, function in zip(
+            *(frames[name][first].tolist() for name in ("file", "line", "function")), strict=True
+        ):
+            name = strings[file]
+            keys.append((name, strings[function], number, texts.get(name, {}).get(number, "").strip()))
+        return _population(
+            keys,
+            np.append(line, -1)[frame],
+            np.concatenate((self.step[rows], step)),
+            np.concatenate((spans["self_ns"][rows], time_ns)),
+            self.steps,
+            spans=len(rows),
+        )
+
+    @property
+    def _gaps(self) -> tuple[Rows, Rows, Numbers]:
+        """The Python between operators: which of the shares of gaps, in which step, and how long."""
+        found = gaps(self.trace)
+        if len(found) == 0:
+            nothing = np.zeros(0, dtype=np.int64)
+            return nothing, nothing, np.zeros(0)
+        process = np.append(self.trace.column("threads", "process_row"), -1)[found.thread]
+        rows = np.flatnonzero(
+            (self.of_step[found.step] >= 0) & ~found.in_loading & (process == self.loop.process)
+        )
+        share, at = found.shares.of_kinds(found.kind[rows])
+        row = rows[at]
+        return share, self.of_step[found.step[row]], found.duration_ns[row] * found.shares.part[share]
+
+    def _kernels(self) -> Population:
+        trace, spans, rows = self.trace, self.trace.columns("spans"), self._device_work
+        group, first = _grouped(spans["name"][rows])
+        keys: list[Key] = [(trace.strings[name],) for name in spans["name"][rows][first].tolist()]
+        return _population(keys, group, self._launched_in(rows), spans["duration_ns"][rows], self.steps)
+
+    @property
+    def _device_work(self) -> Rows:
+        """The rows of kernels, copies and fills that the steps launched."""
+        spans = self.trace.columns("spans")
+        if len(self.trace.columns("streams")) == 0:
+            return np.zeros(0, dtype=np.int64)
+        rows = np.flatnonzero(is_device_work(spans["kind"]) & (spans["stream"] >= 0))
+        owner = self.trace.column("streams", "process_row")[spans["stream"][rows]]
+        return rows[(self._launched_in(rows) >= 0) & (owner == self.loop.process)]
+
+    def _launched_in(self, rows: Rows) -> Rows:
+        """The step that launched some work of devices or, where no launch is known, in which it ran."""
+        launched = starters(self.trace).call[rows]
+        return np.where(launched >= 0, np.append(self.step, -1)[launched], self.step[rows])
+
+    def _collectives(self) -> Population:
+        calls = self._collective_calls
+        keys = [(one["name"], one["group_size"] or 0, one["bytes"] or 0) for one in calls]
+        known = list(dict.fromkeys(keys))
+        place = {key: row for row, key in enumerate(known)}
+        time_ns = [one["transfer_ns"] or one["call_ns"] or 0 for one in calls]
+        return _population(
+            list(known),
+            np.array([place[key] for key in keys], dtype=np.int64),
+            np.array([one["at"] for one in calls], dtype=np.int64),
+            np.array(time_ns, dtype=np.float64),
+            self.steps,
+        )
+
+    @property
+    def _collective_calls(self) -> list[dict[str, Any]]:
+        """The rows of `collectives` in the steps, each with its step as `at`."""
+        columns = ["span", "name", "group_size", "bytes", "transfer_ns", "call_ns"]
+        calls: list[dict[str, Any]] = collectives(self.trace).select(columns).to_pylist()
+        return [one | {"at": int(self.step[one["span"]])} for one in calls if self.ours[one["span"]]]
+
+    # Counts.
+
+    def step_counts(self) -> dict[str, Numbers]:
+        """The counts of each step, of what was recorded."""
+        trace, spans = self.trace, self.trace.columns("spans")
+        kind, name = spans["kind"], spans["name"]
+        device = self._device_work
+        operators = np.flatnonzero(is_operator(kind) & self.ours)
+        made: dict[str, Numbers] = {"operators": self._per_step(self.step[operators])}
+        for count, text in (("values_read", _VALUE_READ), ("tensor_copies", _TENSOR_COPY)):
+            number = _place(trace.strings, text)
+            made[count] = self._per_step(self.step[operators[name[operators] == number]])
+        if len(trace.columns("streams")):
+            launched = self._launched_in(device)
+            made["kernels"] = self._per_step(launched[kind[device] == SpanKind.KERNEL])
+            starts = trace.column("launches", "host")[counted_launches(spans, trace.columns("launches"))]
+            made["launches"] = self._per_step(self.step[starts[self.ours[starts]]])
+            copied = is_copy(kind[device])
+            directions = np.array([one.name for one in copy_directions(trace, device[copied])], dtype=object)
+            for count, direction in (("copies_to_device", "HtoD"), ("copies_to_host", "DtoH")):
+                made[count] = self._per_step(launched[copied][directions == direction])
+            waits = waiting_calls(trace)
+            made["synchronizing_calls"] = self._per_step(self.step[waits[self.ours[waits]]])
+        if memory_recorded(trace):
+            made |= self._allocations()
+        if len(trace.columns("shapes")):
+            counts = costs_of(trace).flops[self.ours]
+            made["flops"] = self._per_step(self.step[self.ours], np.maximum(counts, 0))
+        calls = self._collective_calls
+        if calls:
+            at = np.array([one["at"] for one in calls])
+            made["collectives"] = self._per_step(at)
+            made["collective_bytes"] = self._per_step(at, np.array([one["bytes"] or 0 for one in calls]))
+        python = np.flatnonzero((kind == SpanKind.PYTHON) & self.ours)
+        if len(python):
+            made["python_calls"] = self._per_step(self.step[python])
+        return made
+
+    def _allocations(self) -> dict[str, Numbers]:
+        """How often memory was allocated in each step, and how much."""
+        blocks, loop = self.trace.columns("allocations"), self.loop
+        thread = np.append(self.trace.column("threads", "process_row"), -1)[blocks["thread"]]
+        rows = np.flatnonzero((blocks["bytes"] > 0) & (thread == loop.process))
+        step = np.searchsorted(loop.start_ns, blocks["time_ns"][rows], side="right") - 1
+        inside = (step >= 0) & (blocks["time_ns"][rows] < loop.end_ns[step])
+        step, size = step[inside], blocks["bytes"][rows][inside]
+        return {"allocations": self._per_step(step), "allocated_bytes": self._per_step(step, size)}
+
+    def _per_step(self, step: Rows, values: NDArray[Any] | None = None) -> Numbers:
+        """Count, or add up, by step."""
+        return np.bincount(step, values, minlength=self.steps).astype(np.float64)
+
+    def run_counts(self, recompiles: int) -> dict[str, int]:
+        """The counts of the run, of what was recorded."""
+        trace = self.trace
+        made = {"recompiles": recompiles}
+        functions = np.unique(trace.column("frames", "function")).tolist()
+        if functions:
+            resumed = [one for one in functions if _RESUMED.match(trace.strings[one].rpartition(".")[2])]
+            made["graph_breaks"] = len(resumed)
+        if memory_recorded(trace):
+            made["peak_bytes"] = max((one.bytes for one in device_peaks(trace)), default=0)
+        return made
+
+
+def _memory_by_holder(trace: TraceData) -> dict[Key, int]:
+    """The bytes of each holder at the memory peak of each device."""
+    found: dict[Key, int] = {}
+    for peak in device_peaks(trace) if memory_recorded(trace) else ():
+        columns = ["device", "category", "module", "operator", "line", "bytes"]
+        for row in memory_peak(trace, device=peak.device).select(columns).to_pylist():
+            key = tuple(row[name] or "" for name in columns[:-1])
+            found[key] = found.get(key, 0) + row["bytes"]
+    return found
+
+
+def _population(
+    keys: Sequence[Key], row: Rows, step: Rows, time_ns: NDArray[Any], steps: int, spans: int | None = None
+) -> Population:
+    """Add up by row and step; rows with the same key are one, and -1 is none. The first `spans` values are counted, or all."""
+    places: dict[Key, int] = {}
+    same = np.array([places.setdefault(key, len(places)) for key in keys] + [-1], dtype=np.int64)
+    row = same[row]
+    known = (row >= 0) & (step >= 0)
+    counted = np.zeros(len(row))
+    counted[:spans] = 1
+    cell, first = _grouped((row * steps + step)[known])
+    sums = (np.bincount(cell, values[known], minlength=len(first)) for values in (time_ns, counted))
+    chosen = np.flatnonzero(known)[first]
+    return Population(list(places), row[chosen], step[chosen], *sums)
+
+
+def _grouped(*keys: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Group rows with the same keys: the group of each row, and the first row of each group."""
+    if len(keys[0]) == 0:
+        nothing = np.zeros(0, dtype=np.int32)
+        return nothing, nothing
+    return _core.group([np.ascontiguousarray(key) for key in keys])
+
+
+def _distinct(texts: Sequence[str]) -> tuple[Rows, list[str]]:
+    """Number equal texts alike: the number of each, and the texts by number, sizes written as `[64, 192], [10]`."""
+    places: dict[str, int] = {}
+    numbers = np.array([places.setdefault(text, len(places)) for text in texts], dtype=np.int32)
+    return numbers.astype(np.int32), [_sizes(text) for text in places]
+
+
+def _sizes(dims: str) -> str:
+    """The sizes of the inputs that are tensors, as a person writes them."""
+    try:
+        found = json.loads(dims)
+    except ValueError:
+        return dims
+    return ", ".join(str(one) for one in found if one) if isinstance(found, list) else dims
+
+
+def _place(strings: Sequence[str], text: str) -> int:
+    """The place of a text among others, -1 without."""
+    try:
+        return strings.index(text)
+    except ValueError:
+        return -1
+
+
+def _nothing() -> tuple[Rows, Rows, Numbers, Numbers]:
+    """The cells of a population that has none."""
+    nothing = np.zeros(0, dtype=np.int64)
+    return nothing, nothing, np.zeros(0), np.zeros(0)

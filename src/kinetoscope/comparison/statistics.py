@@ -1,0 +1,305 @@
+"""How sure a difference between two series of steps is.
+
+The steps of a run are correlated, drift, and some of them are slowed down by whatever else the machine does. So:
+
+- A side is described by the mean of its fastest steps. Which fraction of them is decided by the data: the largest one that is nearly
+  as precise as the best one. C. Léger and J. P. Romano, "Bootstrap adaptive estimation: the trimmed-mean example", Canadian Journal
+  of Statistics 18 (1990). The fraction is taken of each class of steps (those with equal numbers of operators), so that a program
+  whose steps differ by design keeps all its kinds of steps.
+- Steps are resampled in blocks of random length: D. N. Politis and J. P. Romano, "The stationary bootstrap", Journal of the American
+  Statistical Association 89 (1994). Of several recordings a side, recordings are resampled: C. A. Field and A. H. Welsh,
+  "Bootstrapping clustered data", Journal of the Royal Statistical Society B 69 (2007); of only a few, the blocks of steps in them, too.
+- Recordings that took turns are resampled in pairs, which share the state of the machine.
+- The bootstrap gives a standard error. Intervals and p-values come from Student's t with as many degrees of freedom as there are
+  recordings (B. L. Welch, Biometrika 34, 1947), because few repetitions know their own spread badly.
+- One recording a side does not show how much recordings of one program differ. It is treated as if it could be off by as much as one of
+  its own steps usually is.
+- Of many rows, false alarms are limited as Y. Benjamini and Y. Hochberg do, Journal of the Royal Statistical Society B 57 (1995).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Rows = NDArray[np.int64]
+    Numbers = NDArray[np.float64]
+
+FRACTIONS = (1.0, 0.75, 0.5, 0.25, 0.1, 0.05)
+"""Of each class of steps, this part of them may be used, the fastest."""
+LEAST_STEPS = 10
+"""A fraction has at least as many steps, unless there are fewer."""
+FEW_RECORDINGS = 8
+"""Of fewer recordings, blocks of steps are resampled, too: recordings alone would show too little of the spread."""
+REPLICATES = 400
+_NEARLY = 1.25
+_MOST_CLASSES = 8
+_MOST_FREEDOM = 200.0
+# A recording of a quiet machine still differs from the next one by this: memory lies elsewhere, the clock of the processor changes.
+_LEAST_SPREAD = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """The steps of one side that count, one recording after the other.
+
+    Attributes:
+        step_ns: How long each took.
+        recording: Which recording it is of, from 0.
+        kind: Its class: steps that are alike by design have the same number.
+    """
+
+    step_ns: Numbers
+    recording: Rows
+    kind: Rows
+
+    @property
+    def recordings(self) -> int:
+        """How many recordings there are."""
+        return int(self.recording.max(initial=-1)) + 1
+
+    @cached_property
+    def classes(self) -> list[Rows]:
+        """The steps of each class, the fastest first; all are one class where hardly two are alike."""
+        kinds = np.unique(self.kind)
+        if len(kinds) > _MOST_CLASSES:
+            return [np.argsort(self.step_ns, kind="stable")]
+        members = [np.flatnonzero(self.kind == one) for one in kinds]
+        return [rows[np.argsort(self.step_ns[rows], kind="stable")] for rows in members]
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether steps are alike, so that those that took longer were slowed down by something else."""
+        return len(np.unique(self.kind)) <= _MOST_CLASSES
+
+    def weights(self, copies: Numbers, fraction: float) -> Numbers:
+        """The weight of each step in the mean of the fastest ones, in each replicate; the weights of a replicate add up to 1.
+
+        Args:
+            copies: How often each replicate (row) has each step (column).
+            fraction: Which part of each class of steps to use.
+        """
+        found = np.zeros(copies.shape)
+        whole = copies.sum(axis=1, keepdims=True)
+        for rows in self.classes:
+            mine = copies[:, rows]
+            reached = np.cumsum(mine, axis=1)
+            total = reached[:, -1:]
+            used = np.clip(fraction * total - (reached - mine), 0.0, mine)
+            found[:, rows] = used * (total / whole / np.maximum(used.sum(axis=1, keepdims=True), 1e-300))
+        return found
+
+    def spread(self, values: Numbers) -> Numbers:
+        """How much a value (column) of single steps (rows) usually is off, by its quartiles: a standard deviation if it were normal."""
+        apart = np.zeros(values.shape[1])
+        for rows in self.classes:
+            low, high = np.quantile(values[rows], (0.25, 0.75), axis=0)
+            apart += (high - low) * (len(rows) / len(values))
+        usual = np.abs(np.median(values, axis=0))
+        return np.asarray(np.maximum(apart / 1.349, _LEAST_SPREAD * usual))
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """How much some rows differ between two sides.
+
+    Attributes:
+        base: The value of each row in the base.
+        new: The value in the other side.
+        error: The standard error of the difference.
+        freedom: Its degrees of freedom.
+    """
+
+    base: Numbers
+    new: Numbers
+    error: Numbers
+    freedom: Numbers
+
+    @property
+    def change(self) -> Numbers:
+        """The difference: above 0 where the new side takes longer."""
+        return self.new - self.base
+
+    @cached_property
+    def p(self) -> Numbers:
+        """How probable so large a difference is where there is none."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            t = np.where(self.error > 0, np.abs(self.change) / self.error, 0.0)
+        return two_sided_p(t, self.freedom)
+
+    def half_width(self, confidence: float) -> Numbers:
+        """Half the width of the confidence interval of the difference."""
+        return self.error * quantile(1.0 - confidence, self.freedom)
+
+
+class Bootstrap:
+    """Two sides, resampled the same way for every row."""
+
+    def __init__(
+        self,
+        base: Series,
+        new: Series,
+        *,
+        in_turn: bool = False,
+        seed: int = 0,
+        replicates: int = REPLICATES,
+    ) -> None:
+        """Resample.
+
+        Args:
+            base: The steps of one side.
+            new: The steps of the other.
+            in_turn: Whether recording i of one side was made next to recording i of the other.
+            seed: Of the random numbers: the same input has the same result.
+            replicates: How often to resample.
+        """
+        self.base, self.new = base, new
+        self.in_turn = in_turn and base.recordings == new.recordings > 1
+        random = np.random.default_rng(seed)
+        drawn = _drawn(random, base.recordings, replicates)
+        of_new = drawn if self.in_turn else _drawn(random, new.recordings, replicates)
+        self._copies = [_copies(random, base, drawn), _copies(random, new, of_new)]
+        self.fraction = self._best_fraction()
+        self._weights = [
+            side.weights(copies, self.fraction) for side, copies in zip(self._sides, self._copies, strict=True)
+        ]
+        self._own = [side.weights(np.ones((1, len(side.step_ns))), self.fraction) for side in self._sides]
+
+    @property
+    def _sides(self) -> tuple[Series, Series]:
+        """Both sides."""
+        return self.base, self.new
+
+    @property
+    def own_weights(self) -> tuple[Numbers, Numbers]:
+        """The weight of each step of each side, as recorded."""
+        return self._own[0][0], self._own[1][0]
+
+    def _best_fraction(self) -> float:
+        """The largest fraction of steps with which the difference is nearly as precise as it can be."""
+        if not (self.base.alike and self.new.alike):
+            return 1.0
+        fewest = min(len(side.step_ns) for side in self._sides)
+        errors: dict[float, float] = {}
+        for fraction in FRACTIONS:
+            if fraction < 1.0 and fraction * fewest < LEAST_STEPS:
+                continue
+            means = [
+                side.weights(copies, fraction) @ side.step_ns
+                for side, copies in zip(self._sides, self._copies, strict=True)
+            ]
+            errors[fraction] = float(np.std(np.log(np.maximum(means[1], 1.0) / np.maximum(means[0], 1.0))))
+        best = min(errors.values())
+        return max(fraction for fraction, error in errors.items() if error <= _NEARLY * best)
+
+    def estimate(self, base: Numbers, new: Numbers) -> Estimate:
+        """Compare rows: a row for each step of a side, a column for each row of the comparison."""
+        values = (base, new)
+        usual = [own[0] @ each for own, each in zip(self._own, values, strict=True)]
+        means = [weights @ each for weights, each in zip(self._weights, values, strict=True)]
+        if self.in_turn:
+            freedom = np.full(base.shape[1], self.base.recordings - 1.0)
+            # A sample of n has a standard deviation that is too small by this.
+            error = np.std(means[1] - means[0], axis=0) * np.sqrt(self.base.recordings / freedom)
+            return Estimate(usual[0], usual[1], np.asarray(error), freedom)
+        variances, degrees = [], []
+        for side, each, mean in zip(self._sides, values, means, strict=True):
+            count = side.recordings
+            variance = np.var(mean, axis=0)
+            if count > 1:
+                variance, degree = variance * count / (count - 1), count - 1.0
+            else:
+                variance = variance + side.spread(each) ** 2 if len(each) > 1 else np.full(each.shape[1], np.inf)
+                degree = max(1.0, min(len(each) / _block_length(len(each)) - 1.0, _MOST_FREEDOM))
+            variances.append(variance)
+            degrees.append(degree)
+        total = variances[0] + variances[1]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            parts = sum(variance**2 / degree for variance, degree in zip(variances, degrees, strict=True))
+            freedom = np.where((parts > 0) & np.isfinite(total), total**2 / parts, 1.0)
+        return Estimate(usual[0], usual[1], np.sqrt(total), np.clip(freedom, 1.0, _MOST_FREEDOM))
+
+
+def _drawn(random: np.random.Generator, recordings: int, replicates: int) -> Numbers:
+    """How often each replicate has each recording."""
+    if recordings <= 1:
+        return np.ones((replicates, max(recordings, 1)))
+    return np.asarray(random.multinomial(recordings, np.full(recordings, 1 / recordings), size=replicates), float)
+
+
+def _copies(random: np.random.Generator, side: Series, drawn: Numbers) -> Numbers:
+    """How often each replicate has each step."""
+    copies = drawn[:, side.recording]
+    if side.recordings >= FEW_RECORDINGS:
+        return copies
+    for recording in range(side.recordings):
+        rows = np.flatnonzero(side.recording == recording)
+        copies[:, rows] *= stationary_counts(random, len(rows), _block_length(len(rows)), len(drawn))
+    # A replicate without any step says nothing; it counts as what was recorded.
+    copies[copies.sum(axis=1) == 0] = 1.0
+    return copies
+
+
+def _block_length(steps: int) -> float:
+    """The mean length of a block: it grows with the cube root of the number of steps, as the error of the variance wants."""
+    return max(1.0, round(1.5 * steps ** (1 / 3)))
+
+
+def stationary_counts(random: np.random.Generator, steps: int, length: float, replicates: int) -> Numbers:
+    """How often each replicate of the stationary bootstrap has each step: blocks of random length, from one end on at the other."""
+    if steps == 0:
+        return np.ones((replicates, 0))
+    begins = random.random((replicates, steps)) < 1.0 / length
+    begins[:, 0] = True
+    start = random.integers(0, steps, (replicates, steps))
+    at = np.arange(steps)
+    since = np.maximum.accumulate(np.where(begins, at, 0), axis=1)
+    chosen = (np.take_along_axis(start, since, axis=1) + at - since) % steps
+    cells = chosen + steps * np.arange(replicates)[:, None]
+    return np.bincount(cells.ravel(), minlength=replicates * steps).reshape(replicates, steps).astype(float)
+
+
+def two_sided_p(t: Numbers, freedom: Numbers) -> Numbers:
+    """The probability that the absolute value of Student's t is at least `t`."""
+    # With t = sqrt(freedom) * tan(angle), the density is a power of the cosine.
+    angle = np.arctan(np.asarray(t, float) / np.sqrt(freedom))
+    points, weights = np.polynomial.legendre.leggauss(96)
+
+    def area(begin: Numbers) -> Numbers:
+        half = (np.pi / 2 - begin) / 2
+        places = begin[..., None] + half[..., None] * (points + 1)
+        powers = np.cos(places) ** (np.asarray(freedom)[..., None] - 1)
+        return np.asarray((powers * weights).sum(axis=-1) * half)
+
+    found: Numbers = area(angle) / area(np.zeros_like(angle))
+    return found
+
+
+def quantile(p: float, freedom: Numbers) -> Numbers:
+    """The t that is exceeded in absolute value with probability `p`."""
+    low, high = np.zeros_like(freedom), np.full_like(freedom, 1.0)
+    while (beyond := two_sided_p(high, freedom) > p).any():
+        high = np.where(beyond, 2 * high, high)
+    for _ in range(50):
+        middle = (low + high) / 2
+        above = two_sided_p(middle, freedom) > p
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.asarray((low + high) / 2)
+
+
+def discoveries(p: Sequence[float] | Numbers, rate: float) -> NDArray[np.bool_]:
+    """Which of many differences are real, such that of those at most a share of `rate` is expected to be false."""
+    values = np.asarray(p, dtype=np.float64)
+    order = np.argsort(values, kind="stable")
+    passing = np.flatnonzero(values[order] <= rate * np.arange(1, len(values) + 1) / max(1, len(values)))
+    found = np.zeros(len(values), dtype=bool)
+    found[order[: passing[-1] + 1 if len(passing) else 0]] = True
+    return found
