@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
     from kinetoscope.trace import Trace
     from kinetoscope.trace import open as open  # noqa: A004  (the verb is `kinetoscope.open`)
-    from kinetoscope.trace.opening import merge
+    from kinetoscope.trace.opening import compare, merge
     from kinetoscope.viewer.report import report
     from kinetoscope.viewer.server.serve import view
 
@@ -69,6 +69,7 @@ __all__ = [
     "_KinetoProfile",
     "__version__",
     "align_clocks",
+    "compare",
     "install",
     "kineto_available",
     "launch",
@@ -99,6 +100,7 @@ _HOMES = {
     "Trace": "kinetoscope.trace",
     "_KinetoProfile": "kinetoscope.collect",
     "align_clocks": "kinetoscope.collect",
+    "compare": "kinetoscope.trace.opening",
     "install": "kinetoscope.collect",
     "kineto_available": "kinetoscope.collect",
     "launch": "kinetoscope.launcher.run",

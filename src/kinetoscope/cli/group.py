@@ -22,6 +22,7 @@ COMMANDS = {
     "demo": "Profile two small training runs.",
     "info": "Show what a trace contains and whether it is complete.",
     "findings": "Show what makes a run slow, and what to change.",
+    "compare": "Compare two runs: what got slower, and how sure that is.",
     "table": "Print a table of a trace.",
     "view": "Show traces in the browser.",
     "report": "Write a trace as an HTML file, or print its summary.",

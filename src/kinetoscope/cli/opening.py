@@ -1,7 +1,9 @@
-"""Opening a trace with a progress bar on terminals."""
+"""Opening a trace with a progress bar on terminals, and finding the recordings of a run."""
 
 from __future__ import annotations
 
+import glob
+import os
 import sys
 import time
 from typing import IO, TYPE_CHECKING
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 # Files that are read faster than this need no bar.
 QUIET_S = 0.4
+# Files of a folder that are recordings of a run.
+_TRACES = (".ktrace", ".recording", ".json", ".json.gz", ".json.zst", ".tables")
 
 
 def open_trace(path: str) -> Trace:
@@ -39,6 +43,28 @@ def open_trace(path: str) -> Trace:
         return open_any(source, progress=bar)
     finally:
         bar.end()
+
+
+def recordings(text: str) -> list[str]:
+    """The recordings of one run: a trace, those in a folder, or those whose names have a pattern such as `base-*.ktrace`.
+
+    Raises:
+        ArgumentError: The folder has no trace, or no file has the pattern.
+    """
+    from kinetoscope._errors import ArgumentError
+
+    if os.path.isdir(text) and not text.rstrip("/").endswith(".tables"):
+        names = sorted(os.listdir(text))
+        found = [os.path.join(text, name) for name in names if name.endswith(_TRACES)]
+        if not found:
+            raise ArgumentError(f"{text}: the folder has no trace ({', '.join(_TRACES)})")
+        return found
+    if not os.path.exists(text) and glob.has_magic(text) and "://" not in text:
+        found = sorted(glob.glob(text))
+        if not found:
+            raise ArgumentError(f"{text}: no file has a name of this pattern")
+        return found
+    return [text]
 
 
 class ReadingBar:

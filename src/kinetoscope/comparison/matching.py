@@ -82,8 +82,9 @@ LEVELS: dict[str, tuple[Level, ...]] = {
 
 
 def skeleton(name: str) -> str:
-    """The name of a kernel without the arguments of its templates and without numbers such as those of tiles."""
-    return _NUMBER.sub("#", _TEMPLATE.sub("", name))
+    """The name of a kernel without its arguments, those of its templates, and numbers such as those of tiles."""
+    text = name.replace("(anonymous namespace)", "anonymous").removeprefix("void ")
+    return _NUMBER.sub("#", _TEMPLATE.sub("", text).partition("(")[0])
 
 
 def same_files(base: Iterable[str], new: Iterable[str]) -> dict[str, str]:

@@ -113,7 +113,7 @@ class Population:
     def means(self, weights: Numbers, *, counts: bool = False) -> Numbers:
         """The mean time, or count, of each row, each step with its weight; together the weights are 1."""
         values = self.count if counts else self.time_ns
-        return np.bincount(self.row, values * weights[self.step], minlength=len(self.keys))
+        return np.bincount(self.row, values * weights[self.step], minlength=len(self.keys)).astype(np.float64)
 
 
 @dataclass(eq=False)
@@ -230,7 +230,6 @@ class _Recording:
     def parts(self) -> Population:
         """The step itself, and what the process did at each moment of it."""
         loop, count = self.loop, self.steps
-        step_ns = (loop.end_ns - loop.start_ns).astype(np.float64)
         if len(loop.steps) == 0:
             return Population([], *_nothing())
         parts = step_parts(self.trace)
@@ -260,7 +259,7 @@ class _Recording:
 
     def _operators(self) -> Population:
         trace, spans, rows = self.trace, self.trace.columns("spans"), self._work
-        dims, texts = _distinct(trace.column("shapes", "dims"))
+        dims, texts = _distinct(list(trace.column("shapes", "dims")))
         paths = trace.column("modules", "path")
         shape = np.append(dims, -1)[spans["shapes"][rows]]
         group, first = _grouped(spans["name"][rows], shape, spans["module"][rows])
@@ -341,12 +340,13 @@ class _Recording:
             return np.zeros(0, dtype=np.int64)
         rows = np.flatnonzero(is_device_work(spans["kind"]) & (spans["stream"] >= 0))
         owner = self.trace.column("streams", "process_row")[spans["stream"][rows]]
-        return rows[(self._launched_in(rows) >= 0) & (owner == self.loop.process)]
+        ours = (self._launched_in(rows) >= 0) & (owner == self.loop.process)
+        return np.asarray(rows[ours], dtype=np.int64)
 
     def _launched_in(self, rows: Rows) -> Rows:
         """The step that launched some work of devices or, where no launch is known, in which it ran."""
         launched = starters(self.trace).call[rows]
-        return np.where(launched >= 0, np.append(self.step, -1)[launched], self.step[rows])
+        return np.asarray(np.where(launched >= 0, np.append(self.step, -1)[launched], self.step[rows]))
 
     def _collectives(self) -> Population:
         calls = self._collective_calls
@@ -446,7 +446,12 @@ def _memory_by_holder(trace: TraceData) -> dict[Key, int]:
 
 
 def _population(
-    keys: Sequence[Key], row: Rows, step: Rows, time_ns: NDArray[Any], steps: int, spans: int | None = None
+    keys: Sequence[Key],
+    row: NDArray[Any],
+    step: Rows,
+    time_ns: NDArray[Any],
+    steps: int,
+    spans: int | None = None,
 ) -> Population:
     """Add up by row and step; rows with the same key are one, and -1 is none. The first `spans` values are counted, or all."""
     places: dict[Key, int] = {}
@@ -456,9 +461,12 @@ def _population(
     counted = np.zeros(len(row))
     counted[:spans] = 1
     cell, first = _grouped((row * steps + step)[known])
-    sums = (np.bincount(cell, values[known], minlength=len(first)) for values in (time_ns, counted))
     chosen = np.flatnonzero(known)[first]
-    return Population(list(places), row[chosen], step[chosen], *sums)
+    took, often = (
+        np.bincount(cell, values[known], minlength=len(first)).astype(np.float64)
+        for values in (time_ns, counted)
+    )
+    return Population(list(places), row[chosen], step[chosen], took, often)
 
 
 def _grouped(*keys: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -20,7 +20,7 @@ The steps of a run are correlated, drift, and some of them are slowed down by wh
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -169,7 +169,8 @@ class Bootstrap:
         self._copies = [_copies(random, base, drawn), _copies(random, new, of_new)]
         self.fraction = self._best_fraction()
         self._weights = [
-            side.weights(copies, self.fraction) for side, copies in zip(self._sides, self._copies, strict=True)
+            side.weights(copies, self.fraction)
+            for side, copies in zip(self._sides, self._copies, strict=True)
         ]
         self._own = [side.weights(np.ones((1, len(side.step_ns))), self.fraction) for side in self._sides]
 
@@ -217,7 +218,9 @@ class Bootstrap:
             if count > 1:
                 variance, degree = variance * count / (count - 1), count - 1.0
             else:
-                variance = variance + side.spread(each) ** 2 if len(each) > 1 else np.full(each.shape[1], np.inf)
+                variance = (
+                    variance + side.spread(each) ** 2 if len(each) > 1 else np.full(each.shape[1], np.inf)
+                )
                 degree = max(1.0, min(len(each) / _block_length(len(each)) - 1.0, _MOST_FREEDOM))
             variances.append(variance)
             degrees.append(degree)
@@ -232,7 +235,9 @@ def _drawn(random: np.random.Generator, recordings: int, replicates: int) -> Num
     """How often each replicate has each recording."""
     if recordings <= 1:
         return np.ones((replicates, max(recordings, 1)))
-    return np.asarray(random.multinomial(recordings, np.full(recordings, 1 / recordings), size=replicates), float)
+    return np.asarray(
+        random.multinomial(recordings, np.full(recordings, 1 / recordings), size=replicates), float
+    )
 
 
 def _copies(random: np.random.Generator, side: Series, drawn: Numbers) -> Numbers:
@@ -250,7 +255,7 @@ def _copies(random: np.random.Generator, side: Series, drawn: Numbers) -> Number
 
 def _block_length(steps: int) -> float:
     """The mean length of a block: it grows with the cube root of the number of steps, as the error of the variance wants."""
-    return max(1.0, round(1.5 * steps ** (1 / 3)))
+    return max(1.0, 1.5 * float(np.cbrt(steps)))
 
 
 def stationary_counts(random: np.random.Generator, steps: int, length: float, replicates: int) -> Numbers:
@@ -271,7 +276,7 @@ def two_sided_p(t: Numbers, freedom: Numbers) -> Numbers:
     """The probability that the absolute value of Student's t is at least `t`."""
     # With t = sqrt(freedom) * tan(angle), the density is a power of the cosine.
     angle = np.arctan(np.asarray(t, float) / np.sqrt(freedom))
-    points, weights = np.polynomial.legendre.leggauss(96)
+    points, weights = _gauss()
 
     def area(begin: Numbers) -> Numbers:
         half = (np.pi / 2 - begin) / 2
@@ -281,6 +286,13 @@ def two_sided_p(t: Numbers, freedom: Numbers) -> Numbers:
 
     found: Numbers = area(angle) / area(np.zeros_like(angle))
     return found
+
+
+@cache
+def _gauss() -> tuple[Numbers, Numbers]:
+    """The points and weights of an integral that is exact for polynomials up to degree 191."""
+    points, weights = np.polynomial.legendre.leggauss(96)
+    return points, weights
 
 
 def quantile(p: float, freedom: Numbers) -> Numbers:

@@ -1,4 +1,4 @@
-"""Opening and merging traces: the first bytes of a file, not its name, decide how it is read."""
+"""Opening, merging and comparing traces: the first bytes of a file, not its name, decide how it is read."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from kinetoscope.trace.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from kinetoscope.comparison.measures import Run
+    from kinetoscope.comparison.result import Comparison
+
+    AnyTrace = Trace | str | os.PathLike[str]
     Progress = Callable[[int, int | None, int], object]
 
 
@@ -222,3 +226,65 @@ def merge(traces: Sequence[Trace | str | os.PathLike[str]]) -> Trace:
         for place, one in enumerate(given, start=1)
     ]
     return merge_named(opened, names)
+
+
+# Comparing two runs, with any number of recordings each.
+
+
+def compare(
+    base: AnyTrace | Sequence[AnyTrace],
+    new: AnyTrace | Sequence[AnyTrace],
+    *,
+    percent: float = 1.0,
+    least_ns: float = 10_000.0,
+    confidence: float = 0.99,
+    warm_up: int | None = None,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two runs: what takes longer or less, how sure that is, and which counts changed.
+
+    Each side is one recording or several of the same program. Record the sides in turn (A, B, A, B ...): recordings next to each
+    other share the state of the machine, and are then compared in pairs. Modules are matched by path and class, operators by
+    name, sizes and module, lines by their text or number in a function, kernels by name or, where a template was renamed, its structure.
+
+    Args:
+        base: A trace, its path or URL, or a list of these.
+        new: The same of the other run.
+        percent: A difference of times counts from this part of a step on, in percent...
+        least_ns: ...if it is at least this long, in nanoseconds a step...
+        confidence: ...and this sure, between 0 and 1.
+        warm_up: How many of the first steps of each recording to leave out. None: those that compile or take longer than 1.5 times the
+            usual, and at least one of three or more.
+        seed: Of the random numbers with which steps are resampled; the same recordings have the same result.
+
+    Returns:
+        The comparison: `verdict`, `table()`, `to_text()`, `to_html()` and `to_json()`.
+
+    Raises:
+        ArgumentError: A side has no recording or no step that counts, or a number cannot be used.
+        FormatError: A file is not a trace.
+        OSError: A file cannot be read.
+    """
+    from kinetoscope.comparison.result import Margins
+    from kinetoscope.comparison.runs import compare_runs
+
+    if warm_up is not None and (type(warm_up) is not int or warm_up < 0):
+        raise ArgumentError(f"warm_up={warm_up!r} is not valid: pass a number of steps, 0 or more, or None")
+    margins = Margins(percent, least_ns, confidence)
+    return compare_runs(_runs(base, "base", warm_up), _runs(new, "new", warm_up), margins, seed=seed)
+
+
+def _runs(side: AnyTrace | Sequence[AnyTrace], name: str, warm_up: int | None) -> list[Run]:
+    """What the recordings of a side did; files are closed again."""
+    from kinetoscope.comparison.measures import run_of
+
+    given = [side] if isinstance(side, (str, os.PathLike, Trace)) else list(side)
+    found = []
+    for place, one in enumerate(given, start=1):
+        if isinstance(one, Trace):
+            label = str(one.path) if one.path is not None else name if len(given) == 1 else f"{name} {place}"
+            found.append(run_of(one, label, warm_up))
+        else:
+            with open(one) as trace:
+                found.append(run_of(trace, os.fspath(one), warm_up))
+    return found

@@ -1,0 +1,591 @@
+"""What differs between two runs: rows of times and counts with their verdicts, as tables, text, HTML and JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIMED, Run
+from kinetoscope.comparison.statistics import Series
+from kinetoscope.display.html import note, page, table
+from kinetoscope.display.text_table import cut, text_table
+from kinetoscope.model import units
+from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.strings import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pyarrow
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+    Key = tuple[Any, ...]
+
+FASTER, SLOWER, SAME, CANNOT_TELL = "faster", "slower", "same", "cannot tell"
+MORE, FEWER = "more", "fewer"
+
+
+@dataclass(frozen=True)
+class Margins:
+    """When a difference of times counts: it has to meet all three conditions.
+
+    Attributes:
+        percent: It is at least this part of a step, in percent.
+        least_ns: It is at least this long, in nanoseconds a step.
+        confidence: How sure it is, between 0 and 1.
+    """
+
+    percent: float = 1.0
+    least_ns: float = 10_000.0
+    confidence: float = 0.99
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ArgumentError: One cannot be used.
+        """
+        if not 0 <= self.percent < float("inf"):
+            raise ArgumentError(f"percent={self.percent!r} is not valid: use a number of percent, 0 or more")
+        if not 0 <= self.least_ns < float("inf"):
+            raise ArgumentError(
+                f"least_ns={self.least_ns!r} is not valid: use a number of nanoseconds, 0 or more"
+            )
+        if not 0.5 <= self.confidence < 1:
+            raise ArgumentError(
+                f"confidence={self.confidence!r} is not valid: use a number from 0.5 to below 1, such as 0.99"
+            )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One row of a comparison of times.
+
+    Attributes:
+        kind: `step`, or one of `part`, `module`, `operator`, `line`, `kernel`, `collective`.
+        name: The part, the path of the module, the operator, the function of the line, the kernel, or the collective.
+        base_ns: How long it takes in a step of the base.
+        new_ns: The same in the other run.
+        low_ns: The difference is at least this, as sure as the margins ask.
+        high_ns: It is at most this.
+        p: How probable so large a difference is where there is none.
+        verdict: `faster`, `slower`, `same` or `cannot tell`.
+        share: How much of the change of the step it explains: 1 for all; None where that is not known to have changed.
+        base_count: How many times it runs in a step of the base; None for parts and steps.
+        new_count: The same in the other run.
+        detail: The class of a module, the sizes of an operator's inputs, the text of a line.
+        module: The module of an operator.
+        file: The file of a line, as the base names it.
+        line: The line in the other run; in the base where it is there only.
+        base_line: The line in the base.
+        only: `base` or `new` where the other side does not have it; else empty.
+    """
+
+    kind: str
+    name: str
+    base_ns: float
+    new_ns: float
+    low_ns: float
+    high_ns: float
+    p: float
+    verdict: str
+    share: float | None = None
+    base_count: float | None = None
+    new_count: float | None = None
+    detail: str = ""
+    module: str = ""
+    file: str = ""
+    line: int = -1
+    base_line: int = -1
+    only: str = ""
+
+    @property
+    def change_ns(self) -> float:
+        """How much longer it takes in a step."""
+        return self.new_ns - self.base_ns
+
+
+@dataclass(frozen=True)
+class CountDifference:
+    """One count of both runs.
+
+    Attributes:
+        name: The count, one of `COUNTS`, or for bytes at the memory peak `memory`.
+        base: What a step of the base has, or the base: the median; None where it was not recorded.
+        new: The same of the other run.
+        base_range: The smallest and the largest.
+        new_range: The same of the other run.
+        verdict: `more`, `fewer`, `same`, or `cannot tell` where steps differ so that they overlap, or it was not recorded.
+        holder: For `memory`, who holds it: device, category, module, operator and line.
+    """
+
+    name: str
+    base: float | None
+    new: float | None
+    base_range: tuple[float, float]
+    new_range: tuple[float, float]
+    verdict: str
+    holder: str = ""
+
+
+COMPARISON_SCHEMA = Table(
+    "comparison",
+    "Something that takes time in the steps of both runs, or of one. Of each kind, what changed most comes first.",
+    (
+        Column("kind", "category", "", "What the row is about: step, part, module, operator, line, kernel or collective."),
+        Column("name", "string", "", "The part, path of the module, operator, function of the line, kernel or collective."),
+        Column("detail", "string", "", "The class of a module, the sizes of an operator's inputs, the text of a line."),
+        Column("module", "string", "", "The module of an operator."),
+        Column("file", "string", "", "The file of a line."),
+        Column("line", "int64", "", "The line in the new run."),
+        Column("base_line", "int64", "", "The line in the base."),
+        Column("verdict", "category", "", "faster, slower, same or cannot tell."),
+        Column("base_ns", "float64", "ns", "Its time in a step of the base."),
+        Column("new_ns", "float64", "ns", "Its time in a step of the new run."),
+        Column("change_ns", "float64", "ns", "The difference; below 0 where the new run is faster."),
+        Column("low_ns", "float64", "ns", "The lower end of the confidence interval of the difference."),
+        Column("high_ns", "float64", "ns", "The upper end."),
+        Column("p", "float64", "", "How probable so large a difference is where there is none."),
+        Column("share_percent", "float64", "%", "Its part of the change of the step; null where the step is not known to have changed."),
+        Column("base_count", "float64", "", "How many times it runs in a step of the base."),
+        Column("new_count", "float64", "", "The same in the new run."),
+        Column("only", "category", "", "base or new where only that run has it."),
+    ),
+)  # fmt: skip
+
+COUNTS_SCHEMA = Table(
+    "comparison_counts",
+    "A count of both runs, or the memory of one holder at the peak.",
+    (
+        Column("name", "category", "", "What is counted; memory for the bytes of a holder."),
+        Column("holder", "string", "", "For memory: device, category, module, operator and line."),
+        Column("verdict", "category", "", "more, fewer, same, or cannot tell."),
+        Column("base", "float64", "", "The median of the steps of the base, or of its recordings."),
+        Column("new", "float64", "", "The same of the new run."),
+        Column("change", "float64", "", "The difference."),
+    ),
+)
+
+
+@dataclass(eq=False)
+class Side:
+    """The recordings of one run.
+
+    Attributes:
+        runs: What each did.
+    """
+
+    runs: Sequence[Run]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the recordings."""
+        return [run.name for run in self.runs]
+
+    @cached_property
+    def steps(self) -> int:
+        """How many steps count."""
+        return sum(len(run.counted) for run in self.runs)
+
+    @property
+    def left_out(self) -> int:
+        """How many steps were left out as warm-up."""
+        return sum(run.warm_up for run in self.runs)
+
+    @cached_property
+    def series(self) -> Series:
+        """Its steps."""
+        return Series(
+            np.concatenate([run.step_ns[run.counted] for run in self.runs]),
+            np.repeat(np.arange(len(self.runs)), [len(run.counted) for run in self.runs]),
+            np.concatenate([run.step_counts["operators"][run.counted] for run in self.runs]).astype(np.int64),
+        )
+
+    def keys(self, kind: str) -> list[Key]:
+        """The rows of a kind that any recording has."""
+        return list(dict.fromkeys(key for run in self.runs for key in run.populations[kind].keys))
+
+    def means(self, kind: str, keys: Sequence[Key], weights: Numbers, *, counts: bool = False) -> Numbers:
+        """The mean time, or count, of each row, each step with its weight."""
+        place = {key: row for row, key in enumerate(keys)}
+        found, begin = np.zeros(len(keys)), 0
+        for run in self.runs:
+            population, counted = run.populations[kind], run.counted
+            all_weights = np.zeros(len(run.step_ns))
+            all_weights[counted] = weights[begin : begin + len(counted)]
+            begin += len(counted)
+            rows = np.array([place[key] for key in population.keys], dtype=np.int64)
+            np.add.at(found, rows, population.means(all_weights, counts=counts))
+        return found
+
+    def table(self, kind: str, keys: Sequence[Key | None], *, counts: bool = False) -> Numbers:
+        """The times, or counts, of some rows in all steps that count; 0 for None."""
+        parts = []
+        for run in self.runs:
+            population = run.populations[kind]
+            place = {key: row for row, key in enumerate(population.keys)}
+            found = [
+                (column, place[key]) for column, key in enumerate(keys) if key is not None and key in place
+            ]
+            part = np.zeros((len(run.counted), len(keys)))
+            if found:
+                columns, rows = (np.array(one, dtype=np.int64) for one in zip(*found, strict=True))
+                part[:, columns] = population.table(rows, run.counted, counts=counts)
+            parts.append(part)
+        return np.concatenate(parts)
+
+    def counts(self, name: str) -> Numbers | None:
+        """A count in each step, or of a run in each recording; None where a recording does not have it."""
+        if name in RUN_COUNTS:
+            values = [run.run_counts.get(name) for run in self.runs]
+            return None if None in values else np.array(values, dtype=np.float64)
+        found = [run.step_counts[name][run.counted] if name in run.step_counts else None for run in self.runs]
+        known = [each for each in found if each is not None]
+        return np.concatenate(known) if len(known) == len(found) else None
+
+
+@dataclass(eq=False)
+class Comparison:
+    """What differs between two runs.
+
+    Attributes:
+        base: The recordings of the base.
+        new: The recordings of the other run.
+        margins: When a difference of times counts.
+        whole: The time of a step.
+        differences: The times of everything else, of each kind what changed most first.
+        counts: The counts of both runs.
+        memory: The memory of each holder at the peak, what changed most first.
+        fraction: Which part of the steps the times are means of, the fastest.
+        in_turn: Whether the recordings of both sides took turns, and are compared in pairs.
+        reason: Why there is no better verdict; empty where there is one.
+        net_of_rows_ns: Where the step itself is too noisy, and its verdict is that of its rows: what these come to; else None.
+    """
+
+    base: Side
+    new: Side
+    margins: Margins
+    whole: Difference
+    differences: list[Difference]
+    counts: list[CountDifference]
+    memory: list[CountDifference]
+    fraction: float
+    in_turn: bool
+    reason: str = ""
+    net_of_rows_ns: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Whether a step of the other run is `faster`, `slower`, the `same`, or one `cannot tell`."""
+        return self.whole.verdict
+
+    @property
+    def changed(self) -> list[Difference]:
+        """The rows that take longer or less."""
+        return [row for row in self.differences if row.verdict in (FASTER, SLOWER)]
+
+    @property
+    def changed_counts(self) -> list[CountDifference]:
+        """The counts that are not the same."""
+        return [row for row in self.counts if row.verdict in (MORE, FEWER)]
+
+    def table(self, name: str = "times") -> pyarrow.Table:
+        """Return a table: `times`, `counts` or `memory`.
+
+        Raises:
+            ArgumentError: No such table.
+        """
+        makers: dict[str, Callable[[], pyarrow.Table]] = {
+            "times": self._times,
+            "counts": lambda: _counts(self.counts),
+            "memory": lambda: _counts(self.memory),
+        }
+        if name not in makers:
+            raise ArgumentError(f"a comparison has no table {name!r}; choose one of: {', '.join(makers)}")
+        return makers[name]()
+
+    def _times(self) -> pyarrow.Table:
+        """The table `times`."""
+        rows = [self.whole, *self.differences]
+        shares = [np.nan if row.share is None else 100 * row.share for row in rows]
+        columns: dict[str, Any] = {
+            name: [getattr(row, name) or None for row in rows]
+            for name in ("kind", "name", "detail", "module", "file", "verdict", "only")
+        }
+        columns |= {
+            name: np.array([getattr(row, name) for row in rows], dtype=np.int64)
+            for name in ("line", "base_line")
+        }
+        columns |= {
+            name: np.array([_number(getattr(row, name)) for row in rows])
+            for name in (
+                "base_ns",
+                "new_ns",
+                "change_ns",
+                "low_ns",
+                "high_ns",
+                "p",
+                "base_count",
+                "new_count",
+            )
+        }
+        return to_arrow(COMPARISON_SCHEMA, columns | {"share_percent": np.array(shares)})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as values that JSON has, with stable keys."""
+        return {
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "confidence": self.margins.confidence,
+            "least_percent": self.margins.percent,
+            "least_ns": self.margins.least_ns,
+            "fastest_steps": self.fraction,
+            "in_turn": self.in_turn,
+            "net_of_rows_ns": self.net_of_rows_ns,
+            "base": {"recordings": self.base.names, "steps": self.base.steps, "left_out": self.base.left_out},
+            "new": {"recordings": self.new.names, "steps": self.new.steps, "left_out": self.new.left_out},
+            "step": _as_dict(self.whole),
+            "times": [_as_dict(row) for row in self.differences],
+            "counts": [_as_dict(row) for row in self.counts],
+            "memory": [_as_dict(row) for row in self.memory],
+        }
+
+    def to_json(self) -> str:
+        """`to_dict` as a JSON text; a number that is not finite is null."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    def to_text(self, rows: int = 10) -> str:
+        """The comparison as plain text, with at most so many rows of each kind; 0 for all that changed."""
+        return as_text(self, rows)
+
+    def to_html(self, rows: int = 10) -> str:
+        """The comparison as HTML, for notebooks and pages."""
+        return as_html(self, rows)
+
+    def _repr_html_(self) -> str:
+        """The HTML that a notebook shows."""
+        return self.to_html()
+
+    def __repr__(self) -> str:
+        """The verdict in one line."""
+        return f"<Comparison: {headline(self)}>"
+
+
+def _number(value: float | None) -> float:
+    """A number, not a number for None."""
+    return np.nan if value is None else float(value)
+
+
+def _as_dict(row: Difference | CountDifference) -> dict[str, Any]:
+    """The fields of a row; infinite numbers are null."""
+    found = asdict(row)
+    if isinstance(row, Difference):
+        found["change_ns"] = row.change_ns
+    return {
+        name: None if isinstance(value, float) and not np.isfinite(value) else value
+        for name, value in found.items()
+    }
+
+
+def _counts(rows: Sequence[CountDifference]) -> pyarrow.Table:
+    """The table of some counts."""
+    base, new = (np.array([_number(getattr(row, name)) for row in rows]) for name in ("base", "new"))
+    columns = {
+        "name": [row.name for row in rows],
+        "holder": [row.holder or None for row in rows],
+        "verdict": [row.verdict for row in rows],
+        "base": base,
+        "new": new,
+        "change": new - base,
+    }
+    return to_arrow(COUNTS_SCHEMA, columns)
+
+
+# As a person reads it: one headline, the counts that changed, and of each kind the rows that did.
+
+TITLES = {
+    "part": "Parts of the step",
+    "module": "Modules",
+    "operator": "Operators",
+    "line": "Source lines",
+    "kernel": "Kernels",
+    "collective": "Collectives",
+}
+HEADINGS = ("base", "new", "change", "of step", "share", "count", "")
+_WIDEST = 60
+
+
+def headline(comparison: Comparison) -> str:
+    """The verdict on a step in one sentence."""
+    whole = comparison.whole
+    times = f"{units.duration(whole.base_ns)} -> {units.duration(whole.new_ns)} a step"
+    low, high = (100 * value / max(whole.base_ns, 1) for value in (whole.low_ns, whole.high_ns))
+    sure = f"{100 * comparison.margins.confidence:g} % confidence"
+    # An interval without an end, as of a single step, is not worth a number.
+    between = f"{low:+.2g} % to {high:+.2g} %, {sure}" if high - low < 1000 else "one step a side"
+    if whole.verdict == CANNOT_TELL:
+        return f"cannot tell: {times} ({between})"
+    if comparison.net_of_rows_ns is not None:
+        net = 100 * comparison.net_of_rows_ns / max(whole.base_ns, 1)
+        return f"{whole.verdict}: what changed comes to {net:+.2g} % of a step; {times} ({between})"
+    return f"{whole.verdict}: {times} ({between})"
+
+
+def basis(comparison: Comparison) -> str:
+    """What the times are means of."""
+    fraction = comparison.fraction
+    used = "all steps" if fraction == 1 else f"the fastest {100 * fraction:g} % of steps"
+    turns = ", recorded in turn and compared in pairs" if comparison.in_turn else ""
+    return f"Times are means of {used}{turns}."
+
+
+def _side(name: str, side: Side) -> str:
+    """One side in words."""
+    names = side.names[0] if len(side.names) == 1 else units.count(len(side.names), "recording")
+    return (
+        f"{name:4}  {printable(names)}: {units.count(side.steps, 'step')}, "
+        f"{side.left_out:,} left out as warm-up"
+    )
+
+
+def as_text(comparison: Comparison, rows: int) -> str:
+    """The comparison as plain text."""
+    lines = [
+        _side("base", comparison.base),
+        _side("new", comparison.new),
+        "",
+        headline(comparison),
+        *([comparison.reason] if comparison.reason else []),
+        basis(comparison),
+    ]
+    for title, header, body, rest in _sections(comparison, rows):
+        lines += ["", title, *text_table([header, *body], "<" + ">" * (len(header) - 2) + "<")]
+        lines += [f"  {rest}"] if rest else []
+    lost = [
+        f"{run.name}: {run.losses}"
+        for side in (comparison.base, comparison.new)
+        for run in side.runs
+        if run.losses
+    ]
+    lines += ["", *(f"incomplete: {printable(one)}" for one in lost)] if lost else []
+    return "\n".join(lines)
+
+
+def as_html(comparison: Comparison, rows: int) -> str:
+    """The comparison as HTML."""
+    parts = [
+        note(headline(comparison), warns=comparison.verdict == SLOWER),
+        *([note(comparison.reason)] if comparison.reason else []),
+        note(f"{_side('base', comparison.base)}; {_side('new', comparison.new)}. {basis(comparison)}"),
+    ]
+    for title, header, body, rest in _sections(comparison, rows):
+        last = len(header) - 1
+        parts.append(table(header, body, left=(0, last), caption=title) + (note(rest) if rest else ""))
+    return page(*parts)
+
+
+def _sections(comparison: Comparison, rows: int) -> list[tuple[str, list[str], list[list[str]], str]]:
+    """The tables to show: of each its title, headings, rows and a remark on what is not shown."""
+    found = []
+    for title, per_run in (("Counts a step", False), ("Counts of the run", True)):
+        counts = [one for one in comparison.counts if (one.name in RUN_COUNTS) == per_run]
+        changed = [one for one in counts if one.verdict != SAME]
+        body = [_count_row(one, COUNTS[one.name]) for one in changed]
+        same = [COUNTS[one.name] for one in counts if one.verdict == SAME and one.base]
+        rest = f"the same: {', '.join(same)}" if same else ""
+        if body or same:
+            found.append((title, [title.split()[0].lower(), "base", "new", "change", ""], body, rest))
+    memory = [one for one in comparison.memory if one.base != one.new]
+    if memory:
+        body = [_count_row(one, one.holder, size=True) for one in memory[: rows or None]]
+        rest = (
+            f"{units.count(len(memory) - len(body), 'more holder')} changed"
+            if len(memory) > len(body)
+            else ""
+        )
+        found.append(("Memory at the peak", ["holder", "base", "new", "change", ""], body, rest))
+    for kind in TIMED:
+        of_kind = [one for one in comparison.differences if one.kind == kind]
+        shown = [
+            one
+            for one in of_kind
+            if kind == "part" or one.verdict in (FASTER, SLOWER) or one.base_count != one.new_count
+        ]
+        shown = shown[: rows or None]
+        if not of_kind:
+            continue
+        others = [one for one in of_kind if one not in shown]
+        calm = sum(one.verdict == SAME for one in others)
+        noisy = sum(one.verdict == CANNOT_TELL for one in others)
+        said = [
+            text
+            for number, text in (
+                (len(others) - calm - noisy, f"{len(others) - calm - noisy:,} more changed"),
+                (calm, f"{calm:,} the same"),
+                (noisy, f"{noisy:,} too noisy to tell"),
+            )
+            if number
+        ]
+        header = [TITLES[kind].lower(), *HEADINGS]
+        found.append((TITLES[kind], header, [_row(one, comparison) for one in shown], ", ".join(said)))
+    return found
+
+
+def _count_row(one: CountDifference, what: str, *, size: bool = False) -> list[str]:
+    """A count as a row."""
+    in_bytes = size or one.name in BYTE_COUNTS
+
+    def text(value: float | None) -> str:
+        if value is None:
+            return "not recorded"
+        return units.size(value) if in_bytes else f"{value:,.10g}"
+
+    change = "" if one.base is None or one.new is None else _signed(one.new - one.base, in_bytes=in_bytes)
+    verdict = "steps differ" if one.verdict == CANNOT_TELL and change else one.verdict
+    return [cut(what, _WIDEST), text(one.base), text(one.new), change, verdict]
+
+
+def _signed(value: float, *, in_bytes: bool) -> str:
+    """A difference with its sign."""
+    sign = "+" if value > 0 else "-" if value < 0 else ""
+    return sign + (units.size(abs(value)) if in_bytes else f"{abs(value):,.10g}")
+
+
+def _row(one: Difference, comparison: Comparison) -> list[str]:
+    """A difference of times as a row."""
+    change = one.change_ns
+    counts = ""
+    if one.base_count is not None and one.new_count is not None:
+        counts = (
+            f"{one.new_count:,.10g}"
+            if one.base_count == one.new_count
+            else f"{one.base_count:,.10g} -> {one.new_count:,.10g}"
+        )
+    return [
+        cut(label(one), _WIDEST),
+        units.duration(one.base_ns) if one.only != "new" else "-",
+        units.duration(one.new_ns) if one.only != "base" else "-",
+        ("+" if change > 0 else "") + units.duration(change),
+        f"{100 * change / max(comparison.whole.base_ns, 1):+.2f} %",
+        "" if one.share is None else f"{100 * one.share:.0f} %",
+        counts,
+        one.verdict if not one.only else f"{one.verdict}, only in {one.only}",
+    ]
+
+
+def label(one: Difference) -> str:
+    """What a row is about, in one line."""
+    if one.kind == "line":
+        base = f"{one.base_line} -> " if one.base_line not in (-1, one.line) and one.only == "" else ""
+        return f"{os.path.basename(one.file)}:{base}{one.line} {one.detail or one.name}"
+    inside = f" in {one.module}" if one.module else ""
+    detail = f" ({one.detail})" if one.detail else ""
+    return f"{one.name}{inside}{detail}"

@@ -1,0 +1,164 @@
+"""How sure a difference is: against values that are known, and on series of which the truth is known."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kinetoscope.comparison.statistics import (
+    Bootstrap,
+    Series,
+    discoveries,
+    quantile,
+    stationary_counts,
+    two_sided_p,
+)
+from tests.support.effort import examples, times
+
+
+def series(*recordings, kinds=None):
+    """The steps of some recordings, all of one class unless said otherwise."""
+    step_ns = np.concatenate(recordings).astype(float)
+    number = np.repeat(np.arange(len(recordings)), [len(one) for one in recordings])
+    return Series(step_ns, number, np.zeros(len(step_ns), np.int64) if kinds is None else np.asarray(kinds))
+
+
+def compared(base, new, **options):
+    """The difference of the steps themselves."""
+    return Bootstrap(base, new, **options).estimate(base.step_ns[:, None], new.step_ns[:, None])
+
+
+def drifting(random, count, *, mean=1e6, noise=2e4, memory=0.8):
+    """Steps of which each is like the one before it: an autoregressive series of the first order."""
+    shocks = random.normal(0, noise * np.sqrt(1 - memory**2), count)
+    found = np.empty(count)
+    value = random.normal(0, noise)
+    for place, shock in enumerate(shocks):
+        value = memory * value + shock
+        found[place] = value
+    return mean + found
+
+
+# The table of Student's t in any book.
+@pytest.mark.parametrize(
+    ("freedom", "t"), [(1, 63.657), (2, 9.925), (4, 4.604), (10, 3.169), (30, 2.750), (120, 2.617)]
+)
+def test_intervals_of_99_percent_are_those_of_students_t(freedom, t):
+    assert quantile(0.01, np.array([float(freedom)]))[0] == pytest.approx(t, abs=6e-4)
+    assert two_sided_p(np.array([t]), np.array([float(freedom)]))[0] == pytest.approx(0.01, rel=2e-3)
+
+
+def test_of_one_degree_of_freedom_the_probability_is_that_of_cauchy():
+    t = np.array([0.0, 0.5, 1.0, 20.0])
+    assert two_sided_p(t, np.ones(4)) == pytest.approx(1 - 2 * np.arctan(t) / np.pi, abs=1e-9)
+
+
+def test_discoveries_are_those_below_their_share_of_the_rate():
+    # 0.01, 0.013 and 0.014 against 0.0125, 0.025 and 0.0375: each rank has its own bound.
+    assert discoveries([0.014, 0.9, 0.01, 0.013], 0.05).tolist() == [True, False, True, True]
+    # One that misses its own bound counts where a later one keeps to it.
+    assert discoveries([0.02, 0.024], 0.025).tolist() == [True, True]
+    assert discoveries([0.3, 0.4], 0.05).tolist() == [False, False]
+    assert discoveries([], 0.05).tolist() == []
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(steps=st.integers(1, 60), length=st.floats(1, 20), seed=st.integers(0, 1000))
+def test_a_replicate_has_as_many_steps_as_the_series(steps, length, seed):
+    counts = stationary_counts(np.random.default_rng(seed), steps, length, 7)
+    assert counts.shape == (7, steps)
+    assert (counts.sum(axis=1) == steps).all()
+
+
+def test_the_bootstrap_sees_that_steps_are_correlated():
+    """The mean of an autoregressive series has a larger error than that of independent steps, by a known factor."""
+    random = np.random.default_rng(3)
+    steps = drifting(random, 4000, memory=0.7)
+    counts = stationary_counts(np.random.default_rng(1), len(steps), 40.0, 400)
+    error = np.std(counts @ steps / len(steps))
+    independent = np.std(steps) / np.sqrt(len(steps))
+    assert error / independent == pytest.approx(np.sqrt((1 + 0.7) / (1 - 0.7)), rel=0.2)
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    kinds=st.lists(st.integers(0, 3), min_size=4, max_size=40),
+    fraction=st.sampled_from((1.0, 0.5, 0.25)),
+    seed=st.integers(0, 1000),
+)
+def test_each_class_of_steps_keeps_its_weight(kinds, fraction, seed):
+    random = np.random.default_rng(seed)
+    side = series(random.uniform(1, 2, len(kinds)), kinds=kinds)
+    copies = random.integers(0, 3, (5, len(kinds))).astype(float)
+    copies[:, 0] += 1
+    weights = side.weights(copies, fraction)
+    assert weights.sum(axis=1) == pytest.approx(1.0)
+    for kind in set(kinds):
+        mine = np.array(kinds) == kind
+        assert weights[:, mine].sum(axis=1) == pytest.approx(copies[:, mine].sum(axis=1) / copies.sum(axis=1))
+    if fraction < 1:
+        slow = np.argmax(side.step_ns)
+        alike = copies[:, np.array(kinds) == kinds[slow]].sum(axis=1)
+        used_up = (weights[:, slow] > 0) & (copies[:, slow] <= (1 - fraction) * alike)
+        assert not used_up.any()
+
+
+def test_steps_that_something_else_slowed_down_are_left_out():
+    random = np.random.default_rng(0)
+    clean = random.normal(1e6, 5e3, (2, 10, 60))
+    burdened = clean + np.where(random.random((2, 10, 60)) < 0.5, random.exponential(2e6, (2, 10, 60)), 0)
+    found = Bootstrap(series(*burdened[0]), series(*burdened[1]), in_turn=True)
+    assert found.fraction <= 0.25
+    assert Bootstrap(series(*clean[0]), series(*clean[1]), in_turn=True).fraction >= 0.5
+
+
+def test_a_program_whose_steps_differ_by_design_keeps_all_of_them():
+    """Every fourth step also updates weights; that the update takes longer must show, however rare it is."""
+    random = np.random.default_rng(1)
+    kinds = np.tile([0, 0, 0, 1], 60)
+    base = np.where(kinds == 1, 3e6, 1e6) * random.normal(1, 0.003, 240)
+    new = np.where(kinds == 1, 3.6e6, 1e6) * random.normal(1, 0.003, 240)
+    found = compared(series(base, kinds=kinds), series(new, kinds=kinds))
+    assert found.change[0] == pytest.approx(150_000, rel=0.1)
+
+
+def test_one_recording_a_side_is_only_as_good_as_its_steps_are_alike():
+    random = np.random.default_rng(5)
+    calm, wild = random.normal(1e6, 2e3, (2, 400)), random.normal(1e6, 2e5, (2, 400))
+    sure = [float(compared(series(a * 1.1), series(b)).p[0]) for a, b in (calm, wild)]
+    assert sure[0] < 1e-3
+    assert sure[1] > 0.5
+
+
+def test_recordings_in_turn_share_the_state_of_the_machine():
+    random = np.random.default_rng(7)
+    machine = random.normal(1, 0.2, (12, 1))
+    base, new = (1e6 * machine * random.normal(scale, 0.01, (12, 40)) for scale in (1.0, 1.05))
+    paired = compared(series(*base), series(*new), in_turn=True)
+    apart = compared(series(*base), series(*new))
+    assert paired.error[0] < apart.error[0]
+    assert paired.freedom[0] == 11
+
+
+def test_the_same_input_has_the_same_result():
+    random = np.random.default_rng(2)
+    base, new = (series(*random.normal(1e6, 1e4, (3, 50))) for _ in range(2))
+    once, again = (compared(base, new, seed=4) for _ in range(2))
+    assert once.error.tolist() == again.error.tolist()
+    assert once.p.tolist() == again.p.tolist()
+
+
+@pytest.mark.parametrize(("recordings", "in_turn"), [(1, False), (4, False), (10, False), (10, True)])
+def test_intervals_hold_the_truth_as_often_as_they_say(recordings, in_turn):
+    """Correlated steps, and recordings of which each has a speed of its own: 95 % intervals of a difference of 3 %."""
+    random = np.random.default_rng(11)
+    tries, held = times(60, 2000), 0
+    for number in range(tries):
+        sides = []
+        for scale in (1.0, 1.03):
+            speeds = random.normal(1, 0.01, recordings)
+            sides.append(series(*(scale * speed * drifting(random, 80) for speed in speeds)))
+        found = compared(*sides, in_turn=in_turn, seed=number)
+        held += abs(found.change[0] - 0.03e6) <= found.half_width(0.95)[0]
+    # 95 % less three standard deviations of so many tries; intervals may be wider than need be.
+    assert held / tries >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / tries)
