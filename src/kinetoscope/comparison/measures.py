@@ -13,7 +13,7 @@ import kinetoscope._core as _core
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.step_difference import PART_NAMES
 from kinetoscope.model.device_time import counted_launches
-from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.hierarchy import host_work, is_outermost
 from kinetoscope.model.kinds import is_copy, is_device_work, is_operator
 from kinetoscope.model.names import module_classes
 from kinetoscope.model.schema import SpanKind
@@ -173,7 +173,7 @@ def run_of(trace: TraceData, name: str = "", warm_up: int | None = None) -> Run:
     step_ns = (loop.end_ns - loop.start_ns).astype(np.float64)
     recording = _Recording(trace, loop)
     compiled = loop.ranges_and_operators_named(_COMPILES)
-    compiling = loop.step_of(compiled[loop.is_outermost(compiled)])
+    compiling = loop.step_of(compiled[is_outermost(trace, compiled)])
     left_out = _warm_up(step_ns, compiling) if warm_up is None else min(warm_up, steps)
     numbers = trace.column("steps", "number")[loop.steps] if len(loop.steps) else np.zeros(1, np.int64)
     run = Run(
