@@ -94,12 +94,14 @@ def test_the_whole_trace_is_taken_to_run_within_its_steps():
     assert len(trace.table("breakdown")) == 2
 
 
-def test_on_a_cpu_operators_compute_and_gloo_communicates():
+@pytest.mark.parametrize("is_async", [False, True])
+def test_on_a_cpu_operators_compute_and_gloo_communicates(is_async):
     builder = TraceBuilder()
     worker = builder.thread(), builder.thread("gloo")
     builder.step(0, 0, 100).annotation(LOADER, 0, 20).span("aten::stack", 5, 10)
     builder.span("aten::mm", 30, 20).span("c10d::allreduce_", 50, 5)
-    builder.annotation("gloo:all_reduce", 40, 30, thread=worker[1])
+    # The native engine records that gloo begins it on the thread of the call and ends it on its own.
+    builder.annotation("gloo:all_reduce", 40, 30, thread=worker[1], is_async=is_async)
     trace = builder.build()
     assert trace.table("breakdown")["device"].to_pylist() == ["cpu"]
     assert parts(trace) == {

@@ -143,7 +143,8 @@ def _host_activity(trace: TraceData, owner: Owner) -> HostActivity:
     spans = trace.columns("spans")
     kind, thread, name = spans["kind"], spans["thread"], spans["name"]
     start = spans["start_ns"]
-    own = (spans["stream"] < 0) & owned(trace, owner)[thread] & ((spans["flags"] & FLAG_ASYNC) == 0)
+    on_host = (spans["stream"] < 0) & owned(trace, owner)[thread]
+    own = on_host & ((spans["flags"] & FLAG_ASYNC) == 0)
 
     def rows(marked: NDArray[np.bool_]) -> NDArray[np.int64]:
         return np.flatnonzero(own & marked)
@@ -163,7 +164,8 @@ def _host_activity(trace: TraceData, owner: Owner) -> HostActivity:
     active = np.concatenate((operators, busy_calls))
     return HostActivity(
         compute=_without_own(when, thread, working, loading),
-        communication=when(rows((kind == SpanKind.COLLECTIVE) & carries[name])),
+        # A backend may begin them on the thread that called it, and end them on its own.
+        communication=when(np.flatnonzero(on_host & (kind == SpanKind.COLLECTIVE) & carries[name])),
         loading=when(loading),
         waiting=when(waiting) - _without_own(when, thread, active, waiting)
         if len(waiting)
