@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         uninstall,
     )
     from kinetoscope.launcher.run import LaunchResult, launch
+    from kinetoscope.summaries.job import Job, summarize
     from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
     from kinetoscope.trace import Trace
     from kinetoscope.trace import open as open  # noqa: A004  (the verb is `kinetoscope.open`)
@@ -56,6 +57,7 @@ __all__ = [
     "ExecutionTraceObserver",
     "FolderNotEmptyError",
     "FormatError",
+    "Job",
     "KinetoscopeError",
     "LaunchResult",
     "MissingDependencyError",
@@ -81,6 +83,7 @@ __all__ = [
     "report",
     "schedule",
     "steps",
+    "summarize",
     "supported_activities",
     "tensorboard_trace_handler",
     "uninstall",
@@ -92,6 +95,7 @@ _HOMES = {
     "DataLoading": "kinetoscope.collect",
     "DeviceType": "kinetoscope.collect",
     "ExecutionTraceObserver": "kinetoscope.collect",
+    "Job": "kinetoscope.summaries.job",
     "LaunchResult": "kinetoscope.launcher.run",
     "OperatorCall": "kinetoscope.tables.costs",
     "ProfilerAction": "kinetoscope.collect",
@@ -113,6 +117,7 @@ _HOMES = {
     "report": "kinetoscope.viewer.report",
     "schedule": "kinetoscope.collect",
     "steps": "kinetoscope.collect",
+    "summarize": "kinetoscope.summaries.job",
     "supported_activities": "kinetoscope.collect",
     "tensorboard_trace_handler": "kinetoscope.collect",
     "uninstall": "kinetoscope.collect",

@@ -28,6 +28,8 @@ COMMANDS = {
     "report": "Write a trace as an HTML file, or print its summary.",
     "convert": "Convert a trace, or a part of it, to other formats.",
     "merge": "Merge the traces of the ranks of a job.",
+    "summarize": "Reduce the traces of many ranks to a small file each.",
+    "ranks": "Compare the ranks of a job by their summaries.",
     "sql": "Query a trace with SQL.",
     "doctor": "Check which engine can record on this machine.",
 }

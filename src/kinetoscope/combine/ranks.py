@@ -255,7 +255,7 @@ def _edge(concave: Callable[[float], float], inside: float, outside: float) -> f
 BARRIERS, COLLECTIVES = "barriers", "collectives"
 # No rank can have the result of these before all have contributed. Of others, such as a broadcast or a call that may
 # send nothing to some, that is not so.
-_MEET = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
+MEETING_COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
 # Sources that write whole microseconds leave out what comes behind them, of the begin and of the duration.
 _MICROSECOND, _CUT_OFF_NS = 1_000, 2_000
 _COLUMNS = (
@@ -365,7 +365,11 @@ def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]
     for row in carried:
         # Two groups may be of the same ranks; calls to one of them are in order.
         group = (row["group_ranks"] or "", row["group"] or "")
-        if row["name"] not in _MEET or (has_steps and row["step"] is None) or not (any(group) or one_group):
+        if (
+            row["name"] not in MEETING_COLLECTIVES
+            or (has_steps and row["step"] is None)
+            or not (any(group) or one_group)
+        ):
             continue
         entered_ns = row["transfer_start_ns"]
         left_ns = entered_ns + row["transfer_ns"] + (_CUT_OFF_NS if whole else 0)

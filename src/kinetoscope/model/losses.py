@@ -45,6 +45,11 @@ CODES: dict[str, Words] = {
         "allocations",
         "The file could not grow; most likely the disk is full.",
     ),
+    "summary_limit": Words(
+        "rows not in the summary",
+        "summary",
+        "A summary has a fixed size: of steps and collectives it has the last ones, of names those with most time.",
+    ),
     "recycled_spans": Words(
         "oldest spans overwritten",
         "spans",

@@ -1,0 +1,1 @@
+"""The trace of a rank reduced to a fixed size, and the job that the summaries of all ranks describe."""

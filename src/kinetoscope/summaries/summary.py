@@ -1,0 +1,357 @@
+"""The summary of one rank: its steps, its collectives, what ran and how long, its memory, its findings, its losses.
+
+A summary is one row of a Parquet file. Each section is a column with a list of records, so the summaries of a thousand ranks are a
+thousand rows, and any reader of Parquet can unnest them. Its size does not depend on the length of the recording: what is left out is
+counted in the section `losses`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope._errors import FormatError
+from kinetoscope.analyses.findings import as_dict, examine
+from kinetoscope.combine.ranks import MEETING_COLLECTIVES
+from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.hierarchy import device_work_spans, operator_spans
+from kinetoscope.model.losses import Loss, losses_of
+from kinetoscope.model.schema import Column, Table
+from kinetoscope.storage.atomic_write import file_path, open_atomically
+from kinetoscope.summaries.sketch import Sketches
+from kinetoscope.tables.breakdown import PARTS, breakdown, busiest_places
+from kinetoscope.tables.device.collectives import collectives
+from kinetoscope.tables.memory.peak import device_peaks
+from kinetoscope.tables.stored import memory_recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace import Trace
+
+    Rows = NDArray[np.int64]
+
+MOST_STEPS = 4_096
+"""A summary holds at most this many steps, the last ones."""
+MOST_COLLECTIVES = 16_384
+"""A summary holds at most this many collectives, the last ones."""
+MOST_NAMES = 400
+"""A summary has at most this many operators, kernels and modules each, those with most time."""
+MOST_FINDINGS = 20
+
+FORMAT = 1
+_FORMAT_KEY = b"kinetoscope.summary"
+
+STEPS = Table(
+    "steps",
+    "A step, and what the busiest device of the rank did in it: `breakdown`.",
+    (
+        Column("step", "int64", "", "The number of the step; null for the whole recording."),
+        Column("start_ns", "int64", "ns", "When it began.", 0),
+        Column("duration_ns", "int64", "ns", "How long it took: the sum of the parts.", 0),
+        *(Column(name, "int64", "ns", "See `breakdown`.", 0) for name in PARTS),
+    ),
+)
+COLLECTIVES = Table(
+    "collectives",
+    "A collective, in order of the calls of its name in its group and step.",
+    (
+        Column("step", "int64", "", "The number of the step it began in."),
+        Column("group", "category", "", "The name of the process group, or its ranks."),
+        Column("name", "category", "", "The collective, such as all_reduce."),
+        Column("number", "int32", "", "Its place among those of this step, group and name."),
+        Column(
+            "leaves_together", "bool", "", "Whether no rank can have the result before all have contributed."
+        ),
+        Column("bytes", "int64", "bytes", "The size of the message."),
+        Column("start_ns", "int64", "ns", "When its transfer began: the rank arrived."),
+        Column("duration_ns", "int64", "ns", "How long the transfer took, waiting for other ranks included."),
+        Column("exposed_ns", "int64", "ns", "Exposed communication."),
+    ),
+)
+SKETCHES = Table(
+    "sketches",
+    "How long operators, kernels and modules ran: one record for each bucket of durations.",
+    (
+        Column("kind", "category", "", "`operator`, `kernel` or `module`."),
+        Column("name", "category", "", "The name, or the path of the module."),
+        Column("bucket", "int16", "", "The bucket, as `kinetoscope.summaries.sketch` defines it."),
+        Column("count", "int64", "", "How many calls; of a module, steps."),
+        Column("total_ns", "int64", "ns", "Their time: self time of operators and modules."),
+    ),
+)
+MEMORY = Table(
+    "memory",
+    "The memory peak of a device.",
+    (
+        Column("device", "category", "", "The device, such as `cuda:0`."),
+        Column(
+            "bytes",
+            "int64",
+            "bytes",
+            "The peak that the allocator counted or, if it did not, the attributed one.",
+        ),
+        Column("attributed_bytes", "int64", "bytes", "The attributed peak."),
+        Column("reserved_bytes", "int64", "bytes", "The peak of what the allocator had reserved.", -1),
+    ),
+)
+FINDINGS = Table(
+    "findings",
+    "A finding.",
+    (
+        Column("code", "category", "", "The code."),
+        Column("severity", "category", "", "The severity."),
+        Column("finding", "category", "", "The sentence."),
+        Column("share_percent", "float64", "%", "The share of step time."),
+        Column("gain_ns", "int64", "ns", "The ceiling of the gain."),
+        Column("file", "category", "", "The file."),
+        Column("line", "int64", "", "The line."),
+        Column("module", "category", "", "The module."),
+    ),
+)
+LOSSES = Table(
+    "losses",
+    "What the trace or the summary lacks.",
+    (
+        Column("code", "category", "", "The code."),
+        Column("count", "int64", "", "How many."),
+        Column("what", "category", "", "What is missing."),
+        Column("where", "category", "", "Where."),
+        Column("why", "category", "", "Why."),
+    ),
+)
+SECTIONS = {one.name: one for one in (STEPS, COLLECTIVES, SKETCHES, MEMORY, FINDINGS, LOSSES)}
+
+
+def summary_of(trace: Trace) -> pyarrow.Table:
+    """Reduce a trace to the summary of each of its ranks.
+
+    Args:
+        trace: The trace of one rank, or of several.
+
+    Returns:
+        A table with one row for each rank: `rank` (null outside of a job), `world_size`, `host`, `process`, `device`, where the clock is
+        (`boot_id`, `start_monotonic_ns`, `start_realtime_ns`), `duration_ns`, `source`, and the sections of `SECTIONS` as lists.
+    """
+    import pyarrow as pa
+
+    own = trace.column("processes", "rank").tolist()
+    if len(own) < 2:
+        return _of_rank(trace)
+    ranks = sorted({rank for rank in own if rank >= 0})
+    return pa.concat_tables([_of_rank(trace.select_ranks([rank])) for rank in ranks])
+
+
+def write(summary: pyarrow.Table, path: str | os.PathLike[str]) -> None:
+    """Write summaries as a Parquet file.
+
+    Raises:
+        OSError: The folder cannot be written to.
+    """
+    import pyarrow.parquet as pq
+
+    marked = summary.replace_schema_metadata({_FORMAT_KEY: str(FORMAT)})
+    with open_atomically(file_path(path)) as file:
+        pq.write_table(marked, file, compression="zstd")
+
+
+def read(path: str | os.PathLike[str]) -> pyarrow.Table:
+    """Read summaries from a Parquet file.
+
+    Raises:
+        FormatError: It is no such file, or of a later version.
+        OSError: It cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise FormatError(f"{os.fspath(path)} is no Parquet file: {error}") from None
+    version = (table.schema.metadata or {}).get(_FORMAT_KEY, b"")
+    if not version.isdigit():
+        raise FormatError(f"{os.fspath(path)} is no summary: `kinetoscope summarize` makes one from a trace.")
+    if int(version) > FORMAT:
+        raise FormatError(
+            f"{os.fspath(path)} is a summary of version {int(version)}: this release reads up to {FORMAT}."
+        )
+    return table
+
+
+def _of_rank(trace: Trace) -> pyarrow.Table:
+    """The summary of a trace of one rank."""
+    import pyarrow as pa
+
+    lost = losses_of(trace.columns("losses"))
+    info = trace.run_info.processes[0] if len(trace.run_info.processes) == 1 else trace.run_info
+    places = busiest_places(trace).values()
+    device = max(places, key=lambda one: one.working_ns).device if places else ""
+    sections = {
+        "steps": _steps(trace, device, lost),
+        "collectives": _collectives(trace, lost),
+        "sketches": _sketches(trace, lost),
+        "memory": _memory(trace),
+        "findings": _findings(trace),
+    }
+    texts: dict[str, Any] = {name: [getattr(one, name) for one in lost] for name in LOSSES.column_names}
+    counts = np.array([one.count for one in lost], dtype=np.int64)
+    sections["losses"] = to_arrow(LOSSES, texts | {"count": counts})
+    identity: dict[str, tuple[Any, pa.DataType]] = {
+        "rank": (info.rank, pa.int32()),
+        "world_size": (info.world_size, pa.int32()),
+        "host": (info.host, pa.string()),
+        "process": (info.process, pa.int64()),
+        "device": (device, pa.string()),
+        "boot_id": (info.boot_id, pa.string()),
+        "start_monotonic_ns": (trace.run_info.start_monotonic_ns, pa.int64()),
+        "start_realtime_ns": (trace.run_info.start_realtime_ns, pa.int64()),
+        "duration_ns": (trace.duration_ns, pa.int64()),
+        "source": (str(trace.path or trace.run_info.source), pa.string()),
+    }
+    columns = {name: pa.array([value], kind) for name, (value, kind) in identity.items()}
+    return pa.table(columns | {name: _as_list(table) for name, table in sections.items()})
+
+
+def _as_list(table: pyarrow.Table) -> pyarrow.Array:
+    """All rows of a table as one list of records."""
+    import pyarrow as pa
+
+    fields, arrays = [], []
+    for field, column in zip(table.schema, table.combine_chunks().columns, strict=True):
+        plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        fields.append(pa.field(field.name, plain))
+        whole = column.cast(plain)
+        arrays.append(pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], plain))
+    records = pa.StructArray.from_arrays(arrays, fields=fields)
+    return pa.ListArray.from_arrays(pa.array([0, table.num_rows], pa.int32()), records)
+
+
+def _last(table: pyarrow.Table, most: int, what: str, lost: list[Loss]) -> pyarrow.Table:
+    """The last rows of a table; what is left out is a loss."""
+    over = table.num_rows - most
+    if over <= 0:
+        return table
+    lost.append(Loss.of("summary_limit", over, what=what))
+    return table.slice(over)
+
+
+def _steps(trace: Trace, device: str, lost: list[Loss]) -> pyarrow.Table:
+    """The steps, start-up left out."""
+    import pyarrow.compute as pc
+
+    rows = breakdown(trace)
+    rows = rows.filter(pc.and_(pc.equal(rows["device"].cast("string"), device), pc.invert(rows["start_up"])))
+    return _last(rows.select(list(STEPS.column_names)), MOST_STEPS, "steps", lost)
+
+
+def _collectives(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
+    """The collectives whose transfers were recorded."""
+    import pyarrow.compute as pc
+
+    rows = collectives(trace)
+    rows = rows.filter(pc.and_(pc.is_valid(rows["transfer_start_ns"]), pc.is_valid(rows["transfer_ns"])))
+    rows = _last(rows.sort_by("transfer_start_ns"), MOST_COLLECTIVES, "collectives", lost)
+    groups = [
+        group or ranks or ""
+        for group, ranks in zip(rows["group"].to_pylist(), rows["group_ranks"].to_pylist(), strict=True)
+    ]
+    names = rows["name"].to_pylist()
+    seen: dict[tuple[Any, ...], int] = {}
+    number = []
+    for key in zip(rows["step"].to_pylist(), groups, names, strict=True):
+        number.append(seen.get(key, 0))
+        seen[key] = number[-1] + 1
+    count = len(names)
+    columns: dict[str, Any] = {
+        "step": _numbers(rows["step"]),
+        "group": groups,
+        "name": names,
+        "number": np.array(number, dtype=np.int32),
+        "leaves_together": np.fromiter((name in MEETING_COLLECTIVES for name in names), bool, count),
+        "bytes": _numbers(rows["bytes"]),
+        "start_ns": _numbers(rows["transfer_start_ns"]),
+        "duration_ns": _numbers(rows["transfer_ns"]),
+        "exposed_ns": _numbers(rows["exposed_ns"]),
+    }
+    return to_arrow(COLLECTIVES, columns)
+
+
+def _numbers(column: pyarrow.ChunkedArray) -> Rows:
+    """A column of numbers; -1 for null."""
+    return np.array([-1 if value is None else value for value in column.to_pylist()], dtype=np.int64)
+
+
+def _sketches(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
+    """How long what ran."""
+    spans, strings = trace.columns("spans"), trace.strings
+    paths = trace.column("modules", "path")
+    work = device_work_spans(trace)
+    host = operator_spans(trace).mask
+    rows = np.flatnonzero(host)
+    step = np.append(trace.column("steps", "number"), -1)[spans["step"][rows]]
+    module = spans["module"][rows]
+    cell, first = _core.group([module.astype(np.int32), step.astype(np.int32)])
+    per_step = _core.group_sums(cell, len(first), spans["self_ns"][rows].astype(np.int64))
+    kinds: dict[str, tuple[Rows, Rows, Sequence[str]]] = {
+        "operator": (spans["name"][rows].astype(np.int64), spans["self_ns"][rows].astype(np.int64), strings),
+        "kernel": (
+            spans["name"][work.rows].astype(np.int64),
+            spans["duration_ns"][work.rows].astype(np.int64),
+            strings,
+        ),
+        "module": (module[first].astype(np.int64), per_step, list(paths)),
+    }
+    parts: dict[str, list[Any]] = {name: [] for name in SKETCHES.column_names}
+    for kind, (key, values, texts) in kinds.items():
+        group, bucket, count, total, left_out = _sketched(key, values)
+        if left_out:
+            lost.append(Loss.of("summary_limit", left_out, what=f"{kind}s"))
+        parts["kind"] += [kind] * len(group)
+        parts["name"] += [str(texts[one]) for one in group.tolist()]
+        parts["bucket"].append(bucket)
+        parts["count"].append(count)
+        parts["total_ns"].append(total)
+    columns = {name: np.concatenate(parts[name]) for name in ("bucket", "count", "total_ns")}
+    return to_arrow(SKETCHES, {**parts, **columns})
+
+
+def _sketched(key: Rows, values: Rows) -> tuple[Rows, NDArray[np.int16], Rows, Rows, int]:
+    """The keys with most time: for each bucket the key, the bucket, the count and the sum; and how many keys are left out."""
+    length = int(key.max(initial=-1)) + 1
+    sums = np.bincount(key[key >= 0], weights=values[key >= 0], minlength=length)
+    present = np.unique(key[key >= 0])
+    kept = present[np.argsort(-sums[present], kind="stable")[:MOST_NAMES]]
+    chosen = np.zeros(length + 1, dtype=bool)
+    chosen[kept] = True
+    key = np.where(chosen[key], key, -1)
+    sketches = Sketches.of(key, values)
+    return sketches.group, sketches.bucket, sketches.count, sketches.total, len(present) - len(kept)
+
+
+def _memory(trace: Trace) -> pyarrow.Table:
+    """The peaks of devices."""
+    peaks = device_peaks(trace) if memory_recorded(trace) else []
+    columns = {
+        "device": [one.device for one in peaks],
+        "bytes": np.array([one.bytes for one in peaks], dtype=np.int64),
+        "attributed_bytes": np.array([one.attributed_bytes for one in peaks], dtype=np.int64),
+        "reserved_bytes": np.array([one.reserved_bytes or -1 for one in peaks], dtype=np.int64),
+    }
+    return to_arrow(MEMORY, columns)
+
+
+def _findings(trace: Trace) -> pyarrow.Table:
+    """The findings with the largest gains."""
+    found = as_dict(examine(trace), MOST_FINDINGS)["findings"]
+    columns: dict[str, Any] = {name: [one[name] for one in found] for name in FINDINGS.column_names}
+    for name in ("gain_ns", "line"):
+        columns[name] = np.array([-1 if value is None else value for value in columns[name]], dtype=np.int64)
+    columns["share_percent"] = np.array(columns["share_percent"], dtype=np.float64)
+    return to_arrow(FINDINGS, columns)

@@ -1,0 +1,204 @@
+"""Jobs of many ranks by their summaries: who is late and why, on built ranks, a real job, and a real trace of eight GPUs."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kinetoscope
+from kinetoscope.cli import main
+from kinetoscope.summaries.job import Job
+from kinetoscope.summaries.summary import summary_of
+from tests.support.shared_traces import FOLDER, needs_shared_traces
+from tests.support.trace_builder import TraceBuilder
+
+STEP_NS, COMPUTE_NS, TRANSFER_NS = 10_000_000, 4_000_000, 500_000
+
+
+def rank_trace(rank, arrivals, last):
+    """A rank that computes until it arrives at the all_reduce of each step, which ends half a millisecond after the last arrival."""
+    builder = TraceBuilder()
+    builder.thread("main")
+    worker = builder.thread("gloo")
+    builder.know("rank", rank)
+    sizes = builder.shapes([[4]], ["float"])
+    for step, (own, latest) in enumerate(zip(arrivals, last, strict=True)):
+        start = step * STEP_NS
+        builder.step(step, start, STEP_NS)
+        builder.span("aten::mm", start, own)
+        builder.span("c10d::allreduce_", start + own, 10, shapes=sizes)
+        builder.annotation(
+            "gloo:all_reduce", start + own + 10, latest + TRANSFER_NS - own - 10, thread=worker, shapes=sizes
+        )
+    return builder.build()
+
+
+def job_of(arrivals):
+    """The job whose ranks arrive at the collective of each step at given times."""
+    last = [max(step) for step in zip(*arrivals, strict=True)]
+    return Job(
+        pa.concat_tables([summary_of(rank_trace(rank, own, last)) for rank, own in enumerate(arrivals)])
+    )
+
+
+def test_the_late_rank_is_named_with_what_takes_it_longer():
+    arrivals = [[COMPUTE_NS + 1_000 * ((rank + step) % 3) for step in range(12)] for rank in range(5)]
+    arrivals[3] = [one + 2_000_000 for one in arrivals[3]]
+    job = job_of(arrivals)
+    (row,) = job.stragglers().to_pylist()
+    assert (row["rank"], row["phase"], row["steps_percent"]) == (3, "compute", 100.0)
+    assert row["late_ns"] == pytest.approx(2_000_000, abs=3_000)
+    assert row["extra_ns"] == pytest.approx(2_000_000, abs=3_000)
+    assert row["late_percent"] == pytest.approx(20.0, abs=0.1)
+    rows = job.collective_arrivals().to_pylist()
+    assert [one["last_rank"] for one in rows] == [3] * 12
+    assert [one["step"] for one in rows] == [*range(12)]
+    assert {(one["ranks"], one["transfer_ns"], one["name"]) for one in rows} == {
+        (5, TRANSFER_NS - 10, "all_reduce")
+    }
+    assert [one["rank"] for one in job.ranks().to_pylist()] == [*range(5)]
+
+
+def test_ranks_that_take_turns_in_being_late_are_no_stragglers():
+    arrivals = [[COMPUTE_NS + 1_000_000 * ((rank + step) % 4) for step in range(16)] for rank in range(4)]
+    assert job_of(arrivals).stragglers().num_rows == 0
+
+
+def test_of_two_ranks_one_can_be_late():
+    arrivals = [[COMPUTE_NS + 1_000 * (step % 2) for step in range(8)], [COMPUTE_NS + 3_000_000] * 8]
+    assert job_of(arrivals).stragglers()["rank"].to_pylist() == [1]
+
+
+@given(st.lists(st.lists(st.integers(1, 9_000_000), min_size=3, max_size=3), min_size=1, max_size=4))
+def test_lateness_is_what_a_look_at_each_collective_finds(arrivals):
+    job = job_of(arrivals)
+    rows = job.collective_arrivals().to_pylist()
+    if len(arrivals) == 1:
+        assert rows == []
+        return
+    for row, step in zip(rows, zip(*arrivals, strict=True), strict=True):
+        assert row["late_ns"] == max(step) - min(step)
+        assert row["waited_ns"] == sum(max(step) - one for one in step)
+        assert step[row["last_rank"]] == max(step)
+    late = job.ranks()["late_ns"].to_pylist()
+    for rank, own in enumerate(arrivals):
+        each = [one - min(step) for one, step in zip(own, zip(*arrivals, strict=True), strict=True)]
+        assert late[rank] == int(np.median(each))
+
+
+DELAYED = """
+import time
+from torch import nn
+model = nn.Linear(64, 64)
+x = torch.randn(16, 64)
+large = torch.randn(600, 600)
+
+def late_in_python():
+    end = time.perf_counter() + 0.03
+    while time.perf_counter() < end:
+        pass
+
+def late_in_an_operator():
+    end = time.perf_counter() + 0.03
+    while time.perf_counter() < end:
+        large @ large
+
+for name, late in {"host": late_in_python, "compute": late_in_an_operator}.items():
+    dist.barrier()
+    with kinetoscope.profile(activities=CPU, engine="native", schedule=kinetoscope.schedule(wait=0, warmup=0, active=10, repeat=1)) as session:
+        for step in range(10):
+            loss = model(x).sum()
+            if rank == 1:
+                late()
+            dist.all_reduce(loss.detach())
+            session.step()
+    session.trace.save(f"{name}.{rank}.ktrace")
+"""
+
+
+@pytest.mark.slow
+def test_a_planted_delay_of_a_real_rank_is_found(tmp_path):
+    pytest.importorskip("torch", reason="the job is one of torch")
+    from tests.support.ranks import run_ranks
+
+    found = {}
+    # On a busy machine other ranks are late, too, and truly so.
+    for attempt in map(str, range(6)):
+        (tmp_path / attempt).mkdir()
+        run_ranks(DELAYED, tmp_path / attempt, 3)
+        for phase in {"host", "compute"} - found.keys():
+            paths = sorted((tmp_path / attempt).glob(f"{phase}.*.ktrace"))
+            job = kinetoscope.summarize(*paths, output=tmp_path / attempt / phase)
+            rows = job.stragglers().to_pylist()
+            if [(row["rank"], row["phase"]) for row in rows] == [(1, phase)]:
+                found[phase] = rows[0]["late_ns"]
+        if len(found) == 2:
+            break
+    assert found.keys() == {"host", "compute"}
+    assert min(found.values()) > 20_000_000
+
+
+@needs_shared_traces
+def test_eight_real_ranks(tmp_path):
+    paths = sorted((FOLDER / "dlrm_8rank").glob("rank-*.json.gz"))
+    job = kinetoscope.summarize(*paths, output=tmp_path)
+    merged = [kinetoscope.open(path).table("collectives").to_pylist() for path in paths]
+    own = [[row["transfer_ns"] for row in rows if row["name"] == "all_reduce"] for rows in merged]
+    arrivals = job.collective_arrivals().to_pylist()
+    assert [row["ranks"] for row in arrivals] == [8] * 3
+    for place, row in enumerate(arrivals):
+        each = [durations[place] for durations in own]
+        assert row["late_ns"] == max(each) - min(each)
+        assert each[row["last_rank"]] == min(each)
+        assert row["waited_ns"] == sum(each) - 8 * min(each)
+    durations = job.durations().to_pylist()
+    kernels = [
+        row
+        for path in paths
+        for row in kinetoscope.open(path).table("spans").to_pylist()
+        if row["kind"] in ("kernel", "memcpy", "memset")
+    ]
+    assert sum(row["count"] for row in durations if row["kind"] == "kernel") == len(kernels)
+    assert sum(row["total_ns"] for row in durations if row["kind"] == "kernel") == sum(
+        row["duration_ns"] for row in kernels
+    )
+
+
+def test_what_is_no_summary_is_said(tmp_path):
+    plain, other = tmp_path / "plain.parquet", tmp_path / "text.parquet"
+    pq.write_table(pa.table({"a": [1]}), plain)
+    other.write_text("no Parquet")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(kinetoscope.FormatError, match="is no summary: `kinetoscope summarize` makes one"):
+        Job.open(plain)
+    with pytest.raises(kinetoscope.FormatError, match="is no Parquet file"):
+        Job.open(other)
+    with pytest.raises(kinetoscope.ArgumentError, match="there are no summaries"):
+        Job.open(empty)
+    with pytest.raises(kinetoscope.ArgumentError, match="several summaries are of rank 0"):
+        Job(pa.concat_tables([summary_of(rank_trace(0, [1], [1]))] * 2))
+
+
+def test_the_commands(tmp_path):
+    arrivals = [[COMPUTE_NS] * 6, [COMPUTE_NS + 2_000_000] * 6, [COMPUTE_NS] * 6]
+    last = [max(step) for step in zip(*arrivals, strict=True)]
+    paths = [str(tmp_path / f"{rank}.ktrace") for rank in range(3)]
+    for rank, path in enumerate(paths):
+        rank_trace(rank, arrivals[rank], last).save(path)
+    made = CliRunner().invoke(main, ["summarize", *paths, "-o", str(tmp_path / "out")])
+    assert (made.exit_code, made.stdout) == (0, f"{tmp_path / 'out'}: 3 summaries\n")
+    shown = CliRunner().invoke(main, ["ranks", str(tmp_path / "out")])
+    assert "Rank 1 is 2 ms late in a step (20.0% of it): compute takes 2 ms more." in shown.stdout
+    table = CliRunner().invoke(
+        main, ["ranks", str(tmp_path / "out"), "--table", "collective_arrivals", "--csv"]
+    )
+    assert len(table.stdout.splitlines()) == 7
+    wrong = CliRunner().invoke(main, ["ranks", str(tmp_path / "out"), "--csv"])
+    assert wrong.exit_code == 2
+    twice = CliRunner().invoke(main, ["summarize", paths[0], paths[0], "-o", str(tmp_path / "twice")])
+    assert twice.exit_code == 1
+    assert "are both of rank 0" in twice.stderr

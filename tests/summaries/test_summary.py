@@ -1,0 +1,70 @@
+"""The summary of a rank: what it holds, that its size has a bound, and that it says what it leaves out."""
+
+import os
+
+from hypothesis import given
+
+import kinetoscope
+from kinetoscope.summaries import summary as summaries
+from kinetoscope.summaries.summary import read, summary_of, write
+from tests.support.any_trace import any_traces
+from tests.support.trace_builder import TraceBuilder
+
+
+def long_run(steps, names):
+    builder = TraceBuilder()
+    builder.know("rank", 4)
+    for step in range(steps):
+        builder.step(step, step * 1_000, 1_000)
+        for number in range(3):
+            builder.span(
+                f"aten::op_{(3 * step + number) % names}", step * 1_000 + 300 * number, 100 + step % 97
+            )
+    return builder.build()
+
+
+def test_a_long_run_is_no_larger_than_a_bound_and_what_is_left_out_is_a_loss(tmp_path, monkeypatch):
+    monkeypatch.setattr(summaries, "MOST_STEPS", 50)
+    monkeypatch.setattr(summaries, "MOST_NAMES", 10)
+    (row,) = summary_of(long_run(300, 30)).to_pylist()
+    assert (row["rank"], len(row["steps"])) == (4, 50)
+    assert [step["step"] for step in row["steps"]] == [*range(250, 300)]
+    assert {(one["code"], one["what"], one["count"]) for one in row["losses"]} == {
+        ("summary_limit", "steps", 250), ("summary_limit", "operators", 20),
+    }  # fmt: skip
+
+
+def test_the_largest_summary_is_smaller_than_a_megabyte(tmp_path):
+    # Every limit is reached: names have many different durations.
+    path = tmp_path / "s.parquet"
+    write(summary_of(long_run(6_000, 900)), path)
+    assert os.path.getsize(path) < 1 << 20
+
+
+@given(any_traces())
+def test_any_trace_has_a_summary_that_survives_a_file(tmp_path_factory, trace):
+    made = summary_of(trace)
+    path = tmp_path_factory.getbasetemp() / "any.parquet"
+    write(made, path)
+    again = read(path)
+    assert again.to_pylist() == made.to_pylist()
+    for row in made.to_pylist():
+        for step in row["steps"]:
+            assert (
+                sum(step[name] for name in step if name not in ("step", "start_ns", "duration_ns"))
+                == step["duration_ns"]
+            )
+
+
+def test_a_trace_of_several_ranks_has_a_summary_of_each(tmp_path):
+    paths = []
+    for rank in range(2):
+        builder = TraceBuilder()
+        builder.know("rank", rank)
+        builder.know("process", 10 + rank)
+        builder.span("aten::mm", 0, 100 + rank)
+        paths.append(tmp_path / f"{rank}.ktrace")
+        builder.build().save(paths[-1])
+    found = summary_of(kinetoscope.merge(paths)).to_pylist()
+    assert [row["rank"] for row in found] == [0, 1]
+    assert [row["sketches"][0]["total_ns"] for row in found] == [100, 101]
