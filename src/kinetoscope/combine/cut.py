@@ -295,6 +295,7 @@ class _Cutting:
         )
         self._moved("counters", "time_ns")
         self._samples()
+        self._compiles()
         self._cycles()
         for name in (*_DICTIONARIES, "losses"):
             self._take(name, np.arange(len(self._trace.columns(name))))
@@ -428,6 +429,23 @@ class _Cutting:
         self._moved("samples", "time_ns")
         if "step" in self._tables["samples"]:
             self._tables["samples"]["step"] = self._place_of("steps")[self._tables["samples"]["step"]]
+
+    def _compiles(self) -> None:
+        """The compilations up to the end of the part; those that ended before it, or ran on other threads, no longer count as recorded."""
+        part, compiles = self._part, self._trace.columns("compiles")
+        self._take("graph_breaks", np.flatnonzero(self._wanted_of("graph_breaks")))
+        start = compiles["start_ns"]
+        end = ends_ns(start, np.maximum(compiles["duration_ns"], 0))
+        first = np.searchsorted(part.end_ns, start, side="right")
+        last = np.searchsorted(part.start_ns, np.maximum(end, start + 1), side="left") - 1
+        recorded = (compiles["recorded"] > 0) & (first <= last)
+        if part.threads is not None:
+            recorded &= np.append(part.threads, True)[compiles["thread"]]
+        rows = np.flatnonzero(self._wanted_of("compiles") & (recorded | (start < part.end_ns[-1])))
+        self._take("compiles", rows)
+        if len(compiles):
+            self._tables["compiles"]["recorded"] = recorded[rows].astype(np.uint8)
+            self._moved("compiles", "start_ns")
 
     def _live_at(self, begin: int) -> Mask:
         """Which allocations before the row `begin` hold a block then."""

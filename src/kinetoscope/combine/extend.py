@@ -1,4 +1,4 @@
-"""Extending a trace with counters, metadata and losses that its recording does not have."""
+"""Extending a trace with counters, metadata, losses and tables that its recording does not have."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def extend(
     info: Mapping[str, Any] | None = None,
     losses: Sequence[Loss] = (),
     without_losses: Sequence[str] = (),
+    tables: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> AnyTrace:
-    """Return a copy of a trace with more counters, metadata or losses.
+    """Return a copy of a trace with more counters, metadata, losses or tables.
 
     Args:
         trace: The trace; it is unchanged and shares its columns with the copy.
@@ -35,6 +36,7 @@ def extend(
         info: Metadata to add; replaces that of the same name.
         losses: Losses to add.
         without_losses: Codes of the losses to remove.
+        tables: Stored tables by name, as columns, which replace those of the trace.
 
     Returns:
         The copy. Closing it closes the given trace.
@@ -43,18 +45,19 @@ def extend(
         ArgumentError: A counter has a different number of times and values.
         StateError: The trace was closed.
     """
-    tables: dict[str, dict[str, Any]] = {
+    kept: dict[str, dict[str, Any]] = {
         name: {column: trace.column(name, column) for column in given}
         for name in STORED
         if (given := trace.columns(name).given)
     }
+    kept |= {name: dict(columns) for name, columns in (tables or {}).items()}
     strings = list(trace.strings)
     if counters:
-        _add_counters(trace, tables, strings, counters)
+        _add_counters(trace, kept, strings, counters)
     if losses or without_losses:
         own = losses_of(trace.columns("losses"))
-        tables["losses"] = loss_columns([*(loss for loss in own if loss.code not in without_losses), *losses])
-    made = trace.from_columns(tables, strings=strings, info={**trace.info, **(info or {})}, path=trace.path)
+        kept["losses"] = loss_columns([*(loss for loss in own if loss.code not in without_losses), *losses])
+    made = trace.from_columns(kept, strings=strings, info={**trace.info, **(info or {})}, path=trace.path)
     made.on_close(trace.close)
     return made
 

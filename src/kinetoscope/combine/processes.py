@@ -31,7 +31,17 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import AnyTrace, TraceData
 
 # What belongs to a process and has columns that say so.
-_OWNED = ("threads", "streams", "modules", "storages", "counters", "cycles", "steps")
+_OWNED = (
+    "threads",
+    "streams",
+    "modules",
+    "storages",
+    "counters",
+    "cycles",
+    "steps",
+    "compiles",
+    "graph_breaks",
+)
 # Shared by all processes that have it.
 _SHARED = ("frames", "stacks", "shapes", "arguments")
 # Metadata of one process that would be wrong for the whole trace.

@@ -337,6 +337,11 @@ CODES: dict[str, Words] = {
         "devices",
         "Traces of torch_npu do not mark device work as Kineto does: the tables of kernels, streams and idle time are empty.",
     ),
+    "compiling_unreadable": Words(
+        "some of what torch.compile compiled",
+        "compiles",
+        "This version of torch keeps its metrics of compilations in another way.",
+    ),
     "text_after_end": Words("text after the end of the trace", "file", "The text was ignored."),
     "packed_cut": Words(
         "truncated compressed file",

@@ -46,7 +46,7 @@ def _load(group: Callable[[], tuple[tuple[Make, Table], ...]]) -> dict[str, Tabl
 
 def _host() -> tuple[tuple[Make, Table], ...]:
     from kinetoscope.tables import breakdown
-    from kinetoscope.tables.host import data_loading, lines, modules, ops, samples, steps
+    from kinetoscope.tables.host import compiling, data_loading, lines, modules, ops, samples, steps
 
     return (
         (ops.ops, ops.OPS_SCHEMA),
@@ -55,6 +55,8 @@ def _host() -> tuple[tuple[Make, Table], ...]:
         (lines.lines, lines.LINES_SCHEMA),
         (lines.stacks, lines.STACKS_SCHEMA),
         (samples.samples, samples.SAMPLES_SCHEMA),
+        (compiling.compiles, compiling.COMPILES_SCHEMA),
+        (compiling.graph_breaks, compiling.GRAPH_BREAKS_SCHEMA),
         (data_loading.data_loading, data_loading.DATA_LOADING_SCHEMA),
         (breakdown.breakdown, breakdown.BREAKDOWN_SCHEMA),
         (breakdown.overlap, breakdown.OVERLAP_SCHEMA),
@@ -154,6 +156,8 @@ TABLES: dict[str, Callable[[], tuple[tuple[Make, Table], ...]]] = {
     "counters": _stored,
     "collectives": _device,
     "data_loading": _host,
+    "compiles": _host,
+    "graph_breaks": _host,
     "breakdown": _host,
     "overlap": _host,
     "execution": _execution,

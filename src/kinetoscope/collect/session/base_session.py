@@ -38,10 +38,12 @@ from kinetoscope.collect.session.options import (
     EngineName,
     RecordingOptions,
     RecordingRequest,
+    Source,
     StillRecordingError,
 )
 from kinetoscope.collect.session.reading import ReadsCycles
 from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.sources.compiling import Compiling
 from kinetoscope.collect.sources.ranges import ROUTES, TORCH_RANGES
 from kinetoscope.collect.sources.source import ObserverWindow, SourceWindow
 from kinetoscope.collect.torch_compat.session import TorchSessionApi
@@ -508,7 +510,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         self._recordable = recordable(self.activities)
         self._metadata = metadata.Metadata()
         self._observer = ObserverWindow(options.execution_trace_observer)
-        self._sources = SourceWindow(options.sources)
+        self._sources = SourceWindow(self._own_sources(options))
         # Guards the fields below. Never held while a user's code runs.
         self._lock = threading.RLock()
         self._engine: Engine | None = None
@@ -520,6 +522,10 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         self._stopwatch = Stopwatch()
         self._owner = Owner()
         self._warned_of: set[str] = set()
+
+    def _own_sources(self, options: RecordingOptions) -> tuple[Source, ...]:
+        """The sources of these options, and those that every session has."""
+        return Compiling(), *options.sources
 
     # ------------------------------------------------------------------------------------------------- metadata
 

@@ -53,7 +53,6 @@ from kinetoscope.collect.session.schedule import Do, Schedule, record_always, sc
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect.sources.rank_clock import RankClocks
-from kinetoscope.collect.sources.source import SourceWindow
 from kinetoscope.collect.torch_compat.execution_trace import ExecutionTraceObserver
 
 # A handler for `on_trace_ready`.
@@ -303,8 +302,6 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         self.record_steps = schedule is not None
         if self.profile_memory and self.record_steps:
             OPTIMIZER_STEPS.listen()  # `step` may be called in a hook at an optimizer's step: too late for it
-        if options.align_ranks:
-            self._sources = SourceWindow((RankClocks(), *options.sources))
         self.step_num = 0
         self.current_action = self._action(0)
         torch.autograd.profiler.KinetoStepTracker.init_step_count(_STEP_NAME)
@@ -314,6 +311,11 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         self._step_range: Any = None
         # Held for a whole step: several threads of a program may call `step`.
         self._stepping = threading.RLock()
+
+    def _own_sources(self, options: RecordingOptions) -> tuple[Source, ...]:
+        """The sources of these options, and those that every session has."""
+        own = super()._own_sources(options)
+        return (RankClocks(), *own) if options.align_ranks else own
 
     # ------------------------------------------------------------------------------------------------ life cycle
 

@@ -13,6 +13,7 @@ from kinetoscope.model.schema import STEP_SOURCES, Column, Phase, Table
 from kinetoscope.model.steps import step_at
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import at_peak, per_second, share_of_peak
+from kinetoscope.tables.host.compiling import compile_time
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.stacks import user_stacks
@@ -50,6 +51,8 @@ STEPS_SCHEMA = Table(
                                            "backward functions."),
         Column("blocked_ns", "int64", "ns", "The part of the rest in which samples say that the loop's thread did not run, "
                                             "such as while it read a file; 0 if samples were not recorded."),
+        Column("compile_ns", "int64", "ns", "Time in which torch.compile compiled or autotuned, on any thread of the process; the "
+                                            "columns above count it as what it runs.", 0),
         Column("largest_gap_ns", "int64", "ns", "The longest time in which nothing but Python ran, without what "
                                                 "autograd's engine does between backward functions."),
         Column("largest_gap_file", "category", "", "The file of the line that took the most of it; null where it is unknown."),
@@ -103,6 +106,7 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
         np.add.at(sums, step[rows], self_ns[rows])
         columns[f"{part.name.lower()}_ns"] = sums
     columns |= step_parts(trace)
+    columns["compile_ns"] = compile_ns(trace)
     columns |= _largest_gaps(trace)
     columns |= _work(trace, peak_flops)
     columns |= of_processes(trace, own["process_row"])
@@ -133,6 +137,18 @@ def step_parts(trace: TraceData) -> dict[str, NDArray[np.int64]]:
     parts["blocked_ns"] = np.minimum(rest, blocked)
     parts["python_ns"] = rest - parts["blocked_ns"]
     return parts
+
+
+def compile_ns(trace: TraceData) -> NDArray[np.int64]:
+    """How long torch.compile worked in each step, on any thread of the process of the step."""
+    own = trace.columns("steps")
+    start, found = own["start_ns"].astype(np.int64), np.zeros(len(own), dtype=np.int64)
+    thread = np.append(trace.column("spans", "thread"), -1)[own["span"]]
+    for owner in host_owners(trace):
+        mine = owned(trace, owner)
+        rows = np.flatnonzero(mine[thread])
+        found[rows] = compile_time(trace, mine).within(start[rows], start[rows] + own["duration_ns"][rows])
+    return found
 
 
 def _largest_gaps(trace: TraceData) -> dict[str, Any]:

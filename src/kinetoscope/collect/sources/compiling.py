@@ -1,0 +1,404 @@
+"""What torch.compile compiles while a session records: how long each phase took, which guard failed, where graphs break.
+
+torch keeps metrics of every compilation whether or not it logs them, and hands them to one of its own functions at the end of each.
+While a session is open, a wrapper around that function copies them. A process that never imports torch.compile's machinery never
+does so on our account: until then only a module finder waits for its import.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.collect.sources.source import ClockReading
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    from kinetoscope.trace import Trace
+
+_MODULE = "torch._dynamo.utils"
+_FRAMES = "torch._dynamo.convert_frame"
+_CACHE = "torch._C._dynamo.eval_frame"
+# torch calls it with the metrics of each compilation, at its end and on its thread.
+_REPORT = "add_compilation_metrics_to_chromium"
+_RESUME_PREFIX = "torch_dynamo_resume_in_"
+# What torch gives as the reason where a branch depends on the value of a tensor.
+_JUMP = "generic_jump"
+_JUMP_REASON = "Data-dependent branching: a condition needs the value of a tensor"
+# The session's own frames say nothing about the program's.
+_LONGEST_TEXT = 4_000
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One compilation that ran while a session was open; times in nanoseconds, -1 where unknown.
+
+    Attributes:
+        columns: Its values for the columns of the stored table `compiles` that need no trace.
+        begin_ns: When it began, by the monotonic clock.
+        thread: The operating system's id of its thread.
+        broke: Where its frame could not be compiled at all, if so: the reason, file and line.
+    """
+
+    columns: dict[str, Any]
+    begin_ns: int
+    thread: int
+    broke: tuple[str, str, int] | None = None
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """One time that a compilation was cut; the frames are (function, file, line), outermost first."""
+
+    reason: str
+    frames: tuple[tuple[str, str, int], ...]
+    skipped: bool = False
+
+
+class CompileHooks:
+    """Collects the metrics of compilations while sessions are open; torch is as before afterwards."""
+
+    def __init__(self) -> None:
+        """Begin with torch as it is."""
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._lock = threading.RLock()
+        self._sources: set[int] = set()
+        self._theirs: Callable[..., Any] | None = None
+        self._compilations: list[Compilation] = []
+        # By identity: torch forgets its reasons when the program resets the compiler.
+        self._breaks: dict[int, Any] = {}
+        self._failure = ""
+
+    def open(self, source: object) -> None:
+        """Collect for a source from now on."""
+        with self._lock:
+            if not self._sources:
+                self._compilations, self._breaks, self._failure = [], {}, ""
+                module = sys.modules.get(_MODULE)
+                if module is None or not hasattr(module, _REPORT):
+                    sys.meta_path.insert(0, self)
+                else:
+                    self._wrap(module)
+            self._sources.add(id(source))
+
+    def close(self, source: object) -> None:
+        """Stop collecting for a source."""
+        with self._lock:
+            self._sources.discard(id(source))
+            if not self._sources:
+                self._put_back()
+
+    def after_fork(self) -> None:
+        """The parent's sessions do not record this process."""
+        theirs = self._theirs
+        self._begin_anew()
+        self._theirs = theirs
+        self._put_back()
+
+    @property
+    def count(self) -> int:
+        """How many compilations were collected so far."""
+        return len(self._compilations)
+
+    def since(self, count: int) -> list[Compilation]:
+        """The compilations after the first `count`."""
+        return self._compilations[count:]
+
+    def breaks(self) -> list[GraphBreak]:
+        """All graph breaks that torch knows of or that were seen, those from before the session too."""
+        self._see_breaks()
+        return [found for one in list(self._breaks.values()) if (found := _graph_break(one)) is not None]
+
+    @property
+    def failure(self) -> str:
+        """Why metrics could not be read, if so."""
+        return self._failure
+
+    # Waiting for the import
+
+    def find_spec(self, name: str, path: Any = None, _target: object = None) -> ModuleSpec | None:
+        """Load torch's module as usual, and wrap its function afterwards."""
+        if name != _MODULE:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        loader: Any = None if spec is None else spec.loader
+        if loader is None:
+            return None
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            with self._lock:
+                self._stop_waiting()
+                if self._sources:
+                    self._wrap(module)
+
+        loader.exec_module = exec_module
+        return spec
+
+    def _stop_waiting(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    # What is replaced
+
+    def _wrap(self, module: ModuleType) -> None:
+        theirs = getattr(module, _REPORT, None)
+        if theirs is None or self._theirs is not None:
+            return
+
+        def report(metrics: Any, *rest: Any, **keywords: Any) -> Any:
+            answer = theirs(metrics, *rest, **keywords)
+            self._note(metrics)
+            return answer
+
+        self._theirs = theirs
+        report.__wrapped__ = theirs  # type: ignore[attr-defined]
+        vars(module)[_REPORT] = report
+
+    def _put_back(self) -> None:
+        self._stop_waiting()
+        theirs, module = self._theirs, sys.modules.get(_MODULE)
+        if theirs is not None and module is not None:
+            ours = vars(module).get(_REPORT)
+            if getattr(ours, "__wrapped__", None) is theirs:
+                vars(module)[_REPORT] = theirs
+        self._theirs = None
+
+    def _note(self, metrics: Any) -> None:
+        """Copy the metrics of a compilation that has just ended; a failure is kept as a loss, the program goes on."""
+        try:
+            self._compilations.append(_compilation(metrics))
+            self._see_breaks()
+        except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
+            self._failure = f"{type(error).__name__}: {error}"
+
+    def _see_breaks(self) -> None:
+        for one in list(getattr(sys.modules.get(_MODULE), "graph_break_reasons", ())):
+            self._breaks.setdefault(id(one), one)
+
+
+COMPILE_HOOKS = CompileHooks()
+os.register_at_fork(after_in_child=COMPILE_HOOKS.after_fork)
+
+
+def _compilation(metrics: Any) -> Compilation:
+    """What is kept of torch's metrics of a compilation."""
+
+    def number(name: str) -> int | None:
+        value = getattr(metrics, name, None)
+        return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def text(name: str) -> str:
+        return str(getattr(metrics, name, None) or "")[:_LONGEST_TEXT]
+
+    to_monotonic_ns = time.monotonic_ns() - time.time_ns()
+    begin_us, end_us = number("start_time_us") or 0, number("end_time_us") or 0
+    # torch adds up each phase with the phases inside it.
+    backward = number("backward_cumulative_compile_time_us")
+    whole = number("dynamo_cumulative_compile_time_us")
+    aot = number("aot_autograd_cumulative_compile_time_us") if backward is None else backward
+    nested = [
+        whole,
+        aot,
+        number("inductor_cumulative_compile_time_us"),
+        number("inductor_code_gen_cumulative_compile_time_us"),
+        number("triton_compile_time_us"),
+    ]
+    tuned = [number("compile_time_autotune_time_us"), number("runtime_triton_autotune_time_us")]
+    autotune = None if tuned == [None, None] else sum(one or 0 for one in tuned)
+    runtime = bool(getattr(metrics, "is_runtime", False))
+    phases = ("dynamo_ns", "aot_ns", "inductor_ns", "codegen_ns", "kernel_compile_ns")
+    columns: dict[str, Any] = {
+        "compile_id": text("compile_id"),
+        "stage": "runtime" if runtime else "frame" if backward is None else "backward",
+        "function": text("co_name"),
+        "file": text("co_filename"),
+        "line": number("co_firstlineno") or -1,
+        "duration_ns": max(end_us - begin_us, 0) * 1000,
+        "autotune_ns": -1 if autotune is None else autotune * 1000,
+        "guards": -1 if (guards := number("guard_count")) is None else guards,
+        "operators": -1 if (operators := number("graph_op_count")) is None else operators,
+        "reason": text("recompile_reason"),
+        "failure": text("fail_reason"),
+        **dict(zip(phases, _exclusive_ns(nested, autotune or 0), strict=True)),
+    }
+    for outcome, column in (("hit", "cache_hits"), ("miss", "cache_misses")):
+        counts = [
+            number(f"{cache}_cache_{outcome}_count")
+            for cache in ("inductor_fx_local", "inductor_fx_remote", "aotautograd_local", "aotautograd_remote")
+        ]
+        columns[column] = sum(one or 0 for one in counts)
+    broke = None
+    if getattr(metrics, "fail_type", None):
+        broke = (text("fail_reason"), text("fail_user_frame_filename"), number("fail_user_frame_lineno") or -1)
+    return Compilation(columns, begin_us * 1000 + to_monotonic_ns, threading.get_native_id(), broke)
+
+
+def _exclusive_ns(inclusive_us: list[int | None], autotune_us: int) -> list[int]:
+    """The time of each phase without the one inside it; autotuning is inside the writing of code."""
+    made = []
+    for at, own in enumerate(inclusive_us):
+        inner = next((one for one in inclusive_us[at + 1 :] if one is not None), 0)
+        # Index 3 is code generation.
+        inner += autotune_us if at == 3 else 0
+        made.append(-1 if own is None else max(own - inner, 0) * 1000)
+    return made
+
+
+def _graph_break(reason: Any) -> GraphBreak | None:
+    """What is kept of torch's record of a graph break."""
+    frames = tuple(
+        (str(frame.name), str(frame.filename), int(frame.lineno or -1)) for frame in reason.user_stack
+    )
+    why = str(reason.reason)
+    if not frames:
+        return None
+    return GraphBreak(_JUMP_REASON if why.startswith(_JUMP) else why[:_LONGEST_TEXT], frames)
+
+
+def _compiled_functions() -> dict[str, tuple[str, str, int]]:
+    """Function, file and line of all compiled code that is alive, by the id of its compilation."""
+    frames, cache = sys.modules.get(_FRAMES), sys.modules.get(_CACHE)
+    entries_of = getattr(cache, "_debug_get_cache_entry_list", None)
+    found = {}
+    if frames is not None and entries_of is not None:
+        for reference in list(frames.input_codes.seen):
+            code = reference()
+            for entry in () if code is None else entries_of(code):
+                found[str(entry.compile_id)] = (code.co_name, code.co_filename, code.co_firstlineno)
+    return found
+
+
+class Compiling:
+    """Records what torch.compile compiled; every session has it."""
+
+    def __init__(self) -> None:
+        """Nothing happens before a session begins."""
+        self._begun: ClockReading | None = None
+        self._first = 0
+
+    def open(self) -> None:
+        """Collect the metrics of compilations."""
+        COMPILE_HOOKS.open(self)
+
+    def start(self) -> None:
+        """A recording begins: what is compiled from now on belongs to it."""
+        self._begun, self._first = ClockReading.now(), COMPILE_HOOKS.count
+
+    def stop(self) -> GatheredCompiling:
+        """Take what was compiled."""
+        begun, self._begun = self._begun or ClockReading.now(), None
+        compilations = COMPILE_HOOKS.since(self._first)
+        failure, functions = COMPILE_HOOKS.failure, {}
+        try:
+            functions = _compiled_functions()
+        except Exception as error:  # noqa: BLE001  (private parts of torch; without them only functions are unknown)
+            failure = failure or f"{type(error).__name__}: {error}"
+        return GatheredCompiling(begun, compilations, COMPILE_HOOKS.breaks(), functions, failure)
+
+    def close(self) -> None:
+        """Leave torch as it was."""
+        COMPILE_HOOKS.close(self)
+
+
+@dataclass(frozen=True)
+class GatheredCompiling:
+    """What was compiled during one recording.
+
+    Attributes:
+        begun: The clocks when it began.
+        compilations: What was compiled.
+        breaks: All graph breaks, those of earlier compilations too.
+        functions: Function, file and line of all compiled code, by the id of its compilation.
+        failure: Why something of this is missing, if so.
+    """
+
+    begun: ClockReading
+    compilations: list[Compilation]
+    breaks: list[GraphBreak]
+    functions: dict[str, tuple[str, str, int]]
+    failure: str
+
+    def add_to(self, trace: Trace) -> Trace:
+        """Return the trace with the tables `compiles` and `graph_breaks`."""
+        from kinetoscope.combine.extend import extend
+        from kinetoscope.model.losses import Loss
+
+        losses = [Loss.of("compiling_unreadable", why=self.failure)] if self.failure else []
+        tables = {"compiles": self._compiles(trace), "graph_breaks": self._graph_breaks()}
+        tables = {name: columns for name, columns in tables.items() if any(map(len, columns.values()))}
+        return extend(trace, losses=losses, tables=tables) if tables or losses else trace
+
+    def discard(self) -> None:
+        """Nothing is held outside of this."""
+
+    def _compiles(self, trace: Trace) -> dict[str, list[Any]]:
+        """The columns of `compiles`: what ran, then the functions of what was compiled before."""
+        begin_ns = self.begun.begin_of(trace)
+        thread_of = {tid: row for row, tid in enumerate(trace.column("threads", "os_tid").tolist())}
+        functions = dict(self.functions)
+        for one in self.compilations:
+            if one.columns["function"]:
+                place = (one.columns["function"], one.columns["file"], one.columns["line"])
+                functions.setdefault(one.columns["compile_id"], place)
+        rows = []
+        for one in self.compilations:
+            row = {**one.columns, "recorded": 1, "start_ns": one.begin_ns - begin_ns}
+            row["thread"] = thread_of.get(one.thread, -1)
+            if not row["function"] and row["compile_id"] in functions:
+                row |= dict(zip(("function", "file", "line"), functions[row["compile_id"]], strict=True))
+            rows.append(row)
+        known = {row["compile_id"] for row in rows if row["stage"] == "frame"}
+        for compile_id, (function, file, line) in self.functions.items():
+            if compile_id not in known:
+                place = {"function": function, "file": file, "line": line}
+                rows.append({"compile_id": compile_id, "stage": "frame", "start_ns": -1, **place})
+        return _columns("compiles", rows)
+
+    def _graph_breaks(self) -> dict[str, list[Any]]:
+        """The columns of `graph_breaks`, equal ones once."""
+        skipped = [
+            GraphBreak(
+                reason or "torch.compile failed",
+                ((one.columns["function"], file or one.columns["file"], line if file else one.columns["line"]),),
+                skipped=True,
+            )
+            for one in self.compilations
+            if one.broke is not None
+            for reason, file, line in (one.broke,)
+        ]
+        counts: dict[GraphBreak, int] = {}
+        for found in (*self.breaks, *skipped):
+            counts[found] = counts.get(found, 0) + 1
+        rows = []
+        for found, count in counts.items():
+            (root, root_file, root_line), (function, file, line) = found.frames[0], found.frames[-1]
+            stack = ";".join(f"{file}({line}): {name}" for name, file, line in found.frames)
+            row = {"function": function, "file": file, "line": line, "reason": found.reason, "stack": stack}
+            row |= {"root_function": root, "root_file": root_file, "root_line": root_line}
+            rows.append({**row, "skipped": int(found.skipped), "compiles": count})
+        return _columns("graph_breaks", rows)
+
+
+def _columns(table: str, rows: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Rows of a stored table as its columns, but for those that no row has."""
+    from kinetoscope.model.schema import STORED
+
+    rows = list(rows)
+    return {
+        column.name: [row.get(column.name, "" if column.type == "text" else column.default) for row in rows]
+        for column in STORED[table].columns
+        if column.name != "process_row"
+    }

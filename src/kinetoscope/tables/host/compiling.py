@@ -1,0 +1,364 @@
+"""What torch.compile cost: its compilations with their phases and reasons, and the places where it breaks graphs.
+
+Times on the timeline come from the ranges that torch opens while it compiles, in every trace. Functions, phases, guards and reasons
+come from what the session read of torch's metrics; a trace of torch.profiler does not have them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.kinds import is_call
+from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
+from kinetoscope.model.schema import STORED, Column, Table
+from kinetoscope.model.steps import step_at
+from kinetoscope.tables.intervals import Intervals
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+
+STAGES = ("frame", "backward", "runtime")
+_PHASES = ("dynamo_ns", "aot_ns", "inductor_ns", "codegen_ns", "kernel_compile_ns", "autotune_ns")
+# The ranges around each stage of compiling.
+_STAGE_OF_RANGE = {
+    "_compile.compile_inner (dynamo_timed)": 0,
+    "backward._backward_impl (dynamo_timed)": 1,
+    "CachingAutotuner.benchmark_all_configs (dynamo_timed)": 2,
+    "CachingAutotuner.coordinate_descent_tuning (dynamo_timed)": 2,
+    "CachingAutotuner.combo_sequential_autotune (dynamo_timed)": 2,
+}
+_ID_IN_RANGE = re.compile(r"entire_(?:frame|backward)_compile_data: .*compile_id=([^,]+)")
+_REGION = re.compile(r"Torch-Compiled Region: (\S+)")
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
+# Calls of compiled graphs: the one around is that of autograd.
+_GRAPH_CALLS = ("## Call CompiledFxGraph ", "CompiledFunction")
+# How far torch's clock reading for its metrics can be from that for the range.
+_APART_NS = 5_000_000
+
+_STORED, _STORED_BREAKS = STORED["compiles"], STORED["graph_breaks"]
+COMPILES_SCHEMA = Table(
+    "compiles",
+    "A compilation by torch.compile while the trace was recorded. The six phases exclude each other.",
+    (
+        *(_STORED.column(name) for name in ("compile_id", "stage", "function", "file", "line")),
+        Column("start_ns", "int64", "ns", "When it began; negative for before the start of the trace.", 0),
+        *(_STORED.column(name) for name in ("duration_ns", *_PHASES, "cache_hits", "cache_misses")),
+        Column("recompile", "bool", "", "Whether the function had been compiled before, and its guards failed."),
+        *(_STORED.column(name) for name in ("reason", "failure", "guards", "operators")),
+        Column("step", "int64", "", "The number of the step it began in."),
+        Column("span", "int32", "row of spans", "The range of it on the timeline."),
+        _STORED.column("thread"),
+        *PROCESS_COLUMNS,
+    ),
+)  # fmt: skip
+GRAPH_BREAKS_SCHEMA = Table(
+    "graph_breaks",
+    "A place where torch.compile could not continue a graph, also if it was compiled before the recording.",
+    (
+        *(_STORED_BREAKS.column(name) for name in ("file", "line", "function", "reason", "stack")),
+        Column("skipped", "bool", "", "Whether the whole function runs uncompiled instead of in two parts."),
+        Column("compiles", "int64", "", "How many compilations were cut there, also before the recording.", 0),
+        Column("count", "int64", "", "How often the program went from one compiled part to the next there, in the "
+                                     "recording; null for skipped functions."),
+        Column("time_ns", "int64", "ns", "The time between the compiled graphs before and after it: the Python and "
+                                         "operators of the line, guards, and the call of the next part; compiling is "
+                                         "left out. Null where it is unknown."),
+        Column("time_per_step_ns", "int64", "ns", "The part of that in steps, divided by the number of steps."),
+        *PROCESS_COLUMNS,
+    ),
+)  # fmt: skip
+
+
+def compiles(trace: TraceData) -> pyarrow.Table:
+    """Return the `compiles` table, in order of time.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `COMPILES_SCHEMA`.
+    """
+    own, spans, ranges = trace.columns("compiles"), trace.columns("spans"), compile_ranges(trace)
+    rows = np.flatnonzero((own["recorded"] > 0) & (own["start_ns"] + own["duration_ns"] >= 0))
+    span = _spans_of(trace, rows, ranges)
+    alone = ranges.rows[~np.isin(ranges.rows, span) & (ranges.stage < 2)]
+    ids = _ids_of(trace, alone)
+    of_thread = np.append(trace.column("threads", "process_row"), -1)
+    texts = {name: [own[name][row] for row in rows.tolist()] for name in ("compile_id", "stage", "function", "file", "reason", "failure")}
+    texts = {name: [*values, *[""] * len(alone)] for name, values in texts.items()}
+    texts["compile_id"][len(rows) :] = ids
+    texts["stage"][len(rows) :] = [STAGES[one] for one in ranges.stage[np.isin(ranges.rows, alone)].tolist()]
+    columns: dict[str, Any] = {
+        name: np.concatenate((own[name][rows], np.full(len(alone), -1, own[name].dtype)))
+        for name in ("line", *_PHASES, "cache_hits", "cache_misses", "guards", "operators")
+    }
+    thread = np.where(own["thread"][rows] >= 0, own["thread"][rows], np.append(spans["thread"], -1)[span])
+    columns["start_ns"] = np.concatenate((own["start_ns"][rows], spans["start_ns"][alone]))
+    columns["duration_ns"] = np.concatenate((own["duration_ns"][rows], spans["duration_ns"][alone]))
+    columns["thread"] = np.concatenate((thread, spans["thread"][alone])).astype(np.int32)
+    columns["span"] = np.concatenate((span, alone)).astype(np.int32)
+    process = np.concatenate((own["process_row"][rows], of_thread[spans["thread"][alone]]))
+    columns["recompile"] = [
+        bool(reason) or (stage == "frame" and not compile_id.endswith("/0") and "/" in compile_id)
+        for reason, stage, compile_id in zip(texts["reason"], texts["stage"], texts["compile_id"], strict=True)
+    ]
+    columns["step"] = _steps_at(trace, columns["start_ns"], process)
+    order = np.argsort(columns["start_ns"], kind="stable")
+    made: dict[str, Any] = {name: np.asarray(values)[order] for name, values in columns.items()}
+    made |= {name: _labels([values[row] for row in order.tolist()]) for name, values in texts.items()}
+    made |= of_processes(trace, process[order])
+    return to_arrow(COMPILES_SCHEMA, made)
+
+
+def graph_breaks(trace: TraceData) -> pyarrow.Table:
+    """Return the `graph_breaks` table, the one that took longest first.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `GRAPH_BREAKS_SCHEMA`.
+    """
+    own, passed = trace.columns("graph_breaks"), break_passages(trace)
+    count = np.bincount(passed.row, minlength=len(own)).astype(np.int64)
+    total, in_steps = np.zeros((2, len(own)), dtype=np.int64)
+    np.add.at(total, passed.row, np.maximum(passed.time_ns, 0))
+    stepped = trace.column("spans", "step")[passed.span] >= 0
+    np.add.at(in_steps, passed.row[stepped], np.maximum(passed.time_ns[stepped], 0))
+    steps = len(trace.columns("steps"))
+    skipped = own["skipped"] > 0
+    unknown = (count == 0) | (not passed.timed)
+    order = np.lexsort((own["line"], -count, -total))
+    columns: dict[str, Any] = {
+        "line": own["line"],
+        "skipped": skipped,
+        "compiles": own["compiles"],
+        "count": np.where(skipped, -1, count),
+        "time_ns": np.where(unknown, -1, total),
+        "time_per_step_ns": np.where(unknown | (steps == 0), -1, in_steps // max(steps, 1)),
+    }
+    made: dict[str, Any] = {name: values[order] for name, values in columns.items()}
+    for name in ("file", "function", "reason", "stack"):
+        made[name] = _labels([own[name][row] for row in order.tolist()])
+    return to_arrow(GRAPH_BREAKS_SCHEMA, made | of_processes(trace, own["process_row"][order]))
+
+
+@dataclass(frozen=True)
+class CompileRanges:
+    """The ranges of compilations, those inside another one left out.
+
+    Attributes:
+        rows: Their rows in `spans`, ascending.
+        stage: The place of each one's stage in `STAGES`.
+    """
+
+    rows: Rows
+    stage: Rows
+
+
+def compile_ranges(trace: TraceData) -> CompileRanges:
+    """Find the ranges of compilations, once for a trace."""
+
+    def make() -> CompileRanges:
+        spans, names = trace.columns("spans"), trace.column("spans", "name")
+        stage_of = {
+            row: _STAGE_OF_RANGE[text] for row, text in enumerate(trace.strings) if text in _STAGE_OF_RANGE
+        }
+        rows = np.flatnonzero(np.isin(names, list(stage_of)) & ~is_call(spans["kind"]))
+        kept, reach, thread = [], 0, -1
+        for row in rows.tolist():
+            begin, on = int(spans["start_ns"][row]), int(spans["thread"][row])
+            if on != thread or begin >= reach:
+                kept.append(row)
+                thread, reach = on, begin + int(spans["duration_ns"][row])
+        found = np.array(kept, dtype=np.int64)
+        return CompileRanges(found, np.array([stage_of[one] for one in names[found].tolist()], dtype=np.int64))
+
+    return trace.cached("compile_ranges", make)
+
+
+def compile_time(trace: TraceData, threads: NDArray[np.bool_]) -> Intervals:
+    """When something was compiled or autotuned on any of some threads; the entry -1 of `threads` is not looked at."""
+    spans, rows = trace.columns("spans"), compile_ranges(trace).rows
+    rows = rows[threads[spans["thread"][rows]]]
+    return Intervals.of(spans["start_ns"][rows], spans["start_ns"][rows] + spans["duration_ns"][rows])
+
+
+@dataclass(frozen=True)
+class Passages:
+    """Where the program went from one compiled part of a function to the next.
+
+    Attributes:
+        row: The row of `graph_breaks`.
+        span: The region of the next part.
+        time_ns: The time between the graphs of both parts, -1 where there is none of the first.
+        timed: Whether calls of graphs are in the trace.
+    """
+
+    row: Rows
+    span: Rows
+    time_ns: Rows
+    timed: bool
+
+
+def break_passages(trace: TraceData) -> Passages:
+    """Find the passages of graph breaks, once for a trace."""
+    return trace.cached("break_passages", lambda: _passages(trace))
+
+
+def _passages(trace: TraceData) -> Passages:
+    spans, strings = trace.columns("spans"), trace.strings
+    breaks = _Breaks(trace)
+    names, work = spans["name"], ~is_call(spans["kind"]) & (spans["stream"] < 0)
+    region_of = {row: found[1] for row, text in enumerate(strings) if (found := _REGION.match(text))}
+    calls = [row for row, text in enumerate(strings) if text.startswith(_GRAPH_CALLS)]
+    regions = np.flatnonzero(np.isin(names, list(region_of)) & work)
+    graphs = np.flatnonzero(np.isin(names, calls) & work)
+    row, span, time_ns = [], [], []
+    if len(breaks) and len(regions):
+        process_of = np.append(trace.column("threads", "process_row"), -1)
+        for thread in np.unique(spans["thread"][regions]).tolist():
+            process = int(process_of[thread])
+            mine = _ThreadRegions(
+                trace, regions[spans["thread"][regions] == thread], graphs[spans["thread"][graphs] == thread]
+            )
+            of_region = [region_of[name] for name in names[mine.rows].tolist()]
+            for place, outer in enumerate(mine.parent):
+                found = breaks.between(process, of_region[outer], of_region[place]) if outer >= 0 else -1
+                if found >= 0:
+                    row.append(found)
+                    span.append(int(mine.rows[place]))
+                    time_ns.append(mine.time_to(place))
+    return Passages(*(np.array(one, dtype=np.int64) for one in (row, span, time_ns)), timed=len(graphs) > 0)
+
+
+class _ThreadRegions:
+    """The compiled regions of one thread, and the graphs that ran in them."""
+
+    def __init__(self, trace: TraceData, rows: Rows, graphs: Rows) -> None:
+        spans = trace.columns("spans")
+        self.rows = rows
+        self._start = spans["start_ns"][rows]
+        self._end = self._start + spans["duration_ns"][rows]
+        self._graph_start = spans["start_ns"][graphs]
+        # What ended before a region: a graph, or a region of a function that was called in between.
+        self._ends = np.sort(np.concatenate((self._graph_start + spans["duration_ns"][graphs], self._end)))
+        thread = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
+        thread[spans["thread"][rows]] = True
+        self._compiling = compile_time(trace, thread)
+        self.parent: list[int] = []
+        inside: list[int] = []
+        for place, begin in enumerate(self._start.tolist()):
+            while inside and self._end[inside[-1]] <= begin:
+                inside.pop()
+            self.parent.append(inside[-1] if inside else -1)
+            inside.append(place)
+
+    def time_to(self, place: int) -> int:
+        """The time from the graph or region before a region to the first graph in it, without compiling."""
+        begin, outer = int(self._start[place]), self.parent[place]
+        before = np.searchsorted(self._ends, begin, side="right") - 1
+        left = max(int(self._ends[before]) if before >= 0 else 0, int(self._start[outer]))
+        after = np.searchsorted(self._graph_start, begin)
+        right = int(self._end[place])
+        if after < len(self._graph_start):
+            right = min(right, int(self._graph_start[after]))
+        window = np.array([left], dtype=np.int64), np.array([right], dtype=np.int64)
+        return right - left - int(self._compiling.within(*window)[0])
+
+
+class _Breaks:
+    """The stored graph breaks, looked up by the two compiled parts around them."""
+
+    def __init__(self, trace: TraceData) -> None:
+        own, compiled = trace.columns("graph_breaks"), trace.columns("compiles")
+        self._functions = {
+            (process, compile_id): (function, file)
+            for process, compile_id, function, file in zip(
+                compiled["process_row"].tolist(), compiled["compile_id"], compiled["function"], compiled["file"], strict=True
+            )
+            if function
+        }
+        self._rows: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
+        keys = zip(own["process_row"].tolist(), own["root_function"], own["root_file"], strict=True)
+        for row, (key, line, skipped) in enumerate(
+            zip(keys, own["root_line"].tolist(), own["skipped"].tolist(), strict=True)
+        ):
+            if not skipped:
+                self._rows.setdefault(key, []).append((line, row))
+        self._length = len(own)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def between(self, process: int, before: str, after: str) -> int:
+        """The row of the break between two regions, by the ids of their compilations; -1 if the second continues no function."""
+        outer, inner = self._functions.get((process, before)), self._functions.get((process, after))
+        if outer is None or inner is None or (resumed := _RESUMED.match(inner[0])) is None:
+            return -1
+        candidates = self._rows.get((process, *outer), [])
+        line = int(resumed[2])
+        # A part after a branch may begin on a later line than that of the condition.
+        earlier = [one for one in candidates if one[0] <= line]
+        return max(earlier)[1] if earlier else candidates[0][1] if candidates else -1
+
+
+def _spans_of(trace: TraceData, rows: Rows, ranges: CompileRanges) -> Rows:
+    """The range of each of some stored compilations, -1 for none: of its stage and thread, and nearest to its time."""
+    own, spans = trace.columns("compiles"), trace.columns("spans")
+    start = spans["start_ns"][ranges.rows]
+    end, thread = start + spans["duration_ns"][ranges.rows], spans["thread"][ranges.rows]
+    found = np.full(len(rows), -1, dtype=np.int64)
+    free = np.ones(len(ranges.rows), dtype=bool)
+    for place, row in enumerate(rows.tolist()):
+        begin, last = int(own["start_ns"][row]), int(own["start_ns"][row] + own["duration_ns"][row])
+        fits = free & (start >= begin - _APART_NS) & (end <= last + _APART_NS)
+        fits &= ranges.stage == STAGES.index(own["stage"][row])
+        if (on := int(own["thread"][row])) >= 0:
+            fits &= thread == on
+        nearest = np.flatnonzero(fits)
+        if len(nearest):
+            best = nearest[np.argmin(np.abs(start[nearest] - begin))]
+            found[place], free[best] = ranges.rows[best], False
+    return found
+
+
+def _ids_of(trace: TraceData, rows: Rows) -> list[str]:
+    """The ids of the compilations of some ranges, which newer releases of torch write in the name of another range beside it."""
+    spans = trace.columns("spans")
+    ids = {row: found[1] for row, text in enumerate(trace.strings) if (found := _ID_IN_RANGE.match(text))}
+    marks = np.flatnonzero(np.isin(spans["name"], list(ids)))
+    by_parent = dict(zip(spans["parent"][marks].tolist(), spans["name"][marks].tolist(), strict=True))
+    return [
+        ids[by_parent[parent]] if parent >= 0 and parent in by_parent else ""
+        for parent in spans["parent"][rows].tolist()
+    ]
+
+
+def _steps_at(trace: TraceData, time_ns: Rows, process: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The number of the step of its process that each moment lies in, -1 for none."""
+    steps = trace.columns("steps")
+    found = np.full(len(time_ns), -1, dtype=np.int64)
+    for one in np.unique(process).tolist():
+        own = np.flatnonzero(steps["process_row"] == one)
+        mine = np.flatnonzero(process == one)
+        at = step_at(time_ns[mine], steps["start_ns"][own], steps["duration_ns"][own])
+        found[mine] = np.append(steps["number"][own], -1)[at]
+    return found
+
+
+def _labels(texts: list[str]) -> Labels:
+    """Texts as a column of categories, null for the empty one."""
+    known: dict[str, int] = {}
+    ids = [known.setdefault(text, len(known)) if text else -1 for text in texts]
+    return Labels(np.array(ids, dtype=np.int32), list(known))
