@@ -146,4 +146,19 @@ KNOWN = (
         lambda program, thing: thing[0].startswith(OPTIMIZER_OPERATORS),
         ways=frozenset({ONE_AFTER_THE_OTHER}),
     ),
+    Difference(
+        "Operators that the compiler traces",
+        frozenset({"types", "scalars"}),
+        "compiled_while_recorded",
+        _in_program("compiled_while_recorded"),
+    ),
+    Difference(
+        "Sizes that the compiler makes dynamic",
+        frozenset(
+            {"nesting", "overloads", "shapes", "types", "scalars", "sequence", "links", "blocks", "flops"}
+        ),
+        "compiled_while_recorded",
+        _in_program("compiled_while_recorded"),
+        ways=frozenset({ONE_AFTER_THE_OTHER}),
+    ),
 )

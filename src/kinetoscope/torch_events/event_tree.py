@@ -137,10 +137,14 @@ def call_numbers(trace: TraceData, parent: NDArray[np.int32]) -> CallNumbers | N
     return trace.cached("event_call_numbers", make)
 
 
+# Each of them is looked at by itself.
+_MOST_CROSSING = 10_000
+
+
 def nest_as_torch(
     thread: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
 ) -> Nesting:
-    """Nest spans among which calls partly overlap others: from where one outlasts a span, nothing more is in that span."""
+    """Nest spans of which some partly overlap others: from where one outlasts a span, nothing more is in that span."""
     shortened_ns = duration_ns.copy()
     while True:
         nesting = nest(thread, start_ns, shortened_ns)
@@ -317,11 +321,24 @@ def _find_tree(trace: TraceData) -> Hierarchy:
         [] if with_calls else [recorded_calls(trace)]
     )
     outside = [population.mask for population in populations if len(population)]
-    if not outside and not with_calls:
-        return Hierarchy(spans, None)
+    plain = Hierarchy(spans, None)
+    if not outside and not with_calls and not _crosses(plain):
+        return plain
     rows = np.flatnonzero(~np.logical_or.reduce(outside)) if outside else np.arange(len(spans))
     times = (spans["thread"][rows], spans["start_ns"][rows], spans["duration_ns"][rows])
-    return NestedAgain(spans, rows, nest_as_torch(*times) if with_calls else nest(*times))
+    if not with_calls:
+        nested = NestedAgain(spans, rows, nest(*times)) if outside else plain
+        if not _crosses(nested):
+            return nested
+    return NestedAgain(spans, rows, nest_as_torch(*times))
+
+
+def _crosses(tree: Hierarchy) -> bool:
+    """Whether a few spans begin inside another one and end after it, as ranges do that the compiler opens in a dispatch mode.
+
+    Of many, as in files of other tools, each stays without a parent.
+    """
+    return 0 < int(np.count_nonzero(tree.lane[tree.rows])) <= _MOST_CROSSING
 
 
 def _find(trace: TraceData) -> VisibleSpans:

@@ -7,6 +7,8 @@ threshold: any break, and compiling in any step but the first for 1 % of step ti
 from __future__ import annotations
 
 import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,36 +16,57 @@ from kinetoscope.analyses.finding import CannotTell, Finding, Signal
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
-from kinetoscope.model.hierarchy import is_outermost
+from kinetoscope.tables.host import compiling
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LEAST_PERCENT = 1.0
-_COMPILES = "_compile.compile_inner"
 _COMPILER = "torch/_dynamo/"
 _LOOKUPS = ("TorchDynamo Cache Lookup", "Pregraph bytecode")
 _REGION = re.compile(r"Torch-Compiled Region: (\d+)/\d+")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
+# How torch says which guard failed: the id of the earlier compilation, the guard, and the lines of the program that need it.
+_EARLIER = re.compile(r"^\[?!?\d*/?\d*\]?\d+/\d+: ")
+_SIZE = re.compile(r"tensor '(?P<tensor>[^']+)' (?:size|stride) mismatch at index (?P<dim>\d+)")
+_GUARDED_LINE = re.compile(r"\s+# .*# (?P<file>\S+):(?P<line>\d+) in (?P<function>\S+)")
+# Newer releases add the user's stack, with whole paths.
+_STACK_LINE = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in ', re.MULTILINE)
+_NUMBERS = re.compile(r"\d[\d.]*")
+_LONGEST_REASON = 160
 
 
 def recompiles(loop: Loop) -> Finding | None:
     """Find steps after the first in which something is compiled."""
-    rows = loop.ranges_and_operators_named(_COMPILES)
-    step = loop.step_of(rows)
-    late = rows[step > 0]
-    late = late[is_outermost(loop.trace, late)]
+    rows = _compilations(loop)
+    late = rows[loop.step_of(rows) > 0]
     time_ns = loop.total_ns(late)
     share = loop.share(time_ns)
     if len(late) == 0 or share < LEAST_PERCENT:
         return None
-    place = _caller(loop, int(late[0]))
+    again = [
+        one
+        for one in compiling.compiles(loop.trace).to_pylist()
+        if one["reason"] and one["span"] is not None and one["span"] in set(late.tolist())
+    ]
+    count = units.count(len(late), "time")
+    if not again:
+        place = _caller(loop, int(late[0]))
+        text = f"torch.compile compiles {count} after the first step{f', first at {place}' if place else ''}"
+        advice = _SAME
+    else:
+        guards = [_Guard(one) for one in again]
+        spent: Counter[str] = Counter()
+        for guard in guards:
+            spent[guard.key] += guard.duration_ns
+        worst = spent.most_common(1)[0][0]
+        guard = next(one for one in guards if one.key == worst)
+        place, advice = guard.place, guard.advice
+        text = f"torch.compile compiles {count} after the first step, mostly {guard.function} ({place}), whose guard fails: {guard.text}"
     return Finding(
         "recompiles",
-        sentence(
-            f"torch.compile compiles {units.count(len(late), 'time')} after the first step{f', first at {place}' if place else ''}: "
-            "{} of step time",
-            (share, "%"),
-        ),
-        "Keep shapes and Python values equal, mark sizes that change with torch._dynamo.mark_dynamic, and see TORCH_LOGS=recompiles for the "
-        "reasons.",
+        sentence(_braceless(text) + "; {} of step time", (share, "%")),
+        advice,
         share,
         time_ns,
         place,
@@ -51,12 +74,91 @@ def recompiles(loop: Loop) -> Finding | None:
     )
 
 
+_SAME = (
+    "Keep shapes and Python values equal, mark sizes that change with torch._dynamo.mark_dynamic, and see TORCH_LOGS=recompiles for the "
+    "reasons."
+)
+
+
+class _Guard:
+    """The guard that failed before a compilation: a row of `compiles` with a reason."""
+
+    def __init__(self, row: dict[str, Any]) -> None:
+        lines = _EARLIER.sub("", row["reason"]).splitlines()
+        said = lines[0] if lines else ""
+        short = _GUARDED_LINE.search(said)
+        where = [*_STACK_LINE.finditer(row["reason"]), None][-2:][0] or short
+        self.text = (said[: short.start()] if short else said).strip()[:_LONGEST_REASON]
+        # Guards on the same thing are one, whatever its values.
+        self.key = _NUMBERS.sub("#", self.text) + str(row["file"])
+        self.duration_ns = int(row["duration_ns"] or 0)
+        resumed = _RESUMED.match(row["function"] or "")
+        self.function = resumed[1] if resumed else row["function"] or "a function"
+        line = int(where["line"]) if where else row["line"] or 0
+        self.place = Place(where["file"] if where else row["file"] or "", line, self.function, line)
+        self.advice = self._advice()
+
+    def _advice(self) -> str:
+        """What keeps this guard from failing."""
+        if size := _SIZE.search(self.text):
+            return (
+                f"Compile once for all sizes: torch._dynamo.mark_dynamic({size['tensor']}, {size['dim']}) before the call, or "
+                "torch.compile(dynamic=True). Or pad to a few sizes."
+            )
+        if "grad_mode" in self.text or "GLOBAL_STATE" in self.text:
+            return "Call the function with the same global state: gradient mode, autocast, number of threads, default dtype."
+        if "type mismatch" in self.text or "dtype" in self.text:
+            return "Call the function with inputs of the same types."
+        if "==" in self.text or " is " in self.text:
+            return (
+                "This Python value is a constant of the compiled code. Keep it equal, pass it as a tensor, or, for attributes of modules "
+                "that are integers, set torch._dynamo.config.allow_unspec_int_on_nn_module."
+            )
+        return _SAME
+
+
 def graph_breaks(loop: Loop) -> Finding | CannotTell | None:
     """Find functions that torch.compile compiles in pieces."""
-    trace, strings = loop.trace, loop.trace.strings
     regions = loop.ranges_and_operators_named("Torch-Compiled Region: ")
-    if len(regions) == 0:
-        return None
+    passed = compiling.break_passages(loop.trace)
+    rows = np.flatnonzero(np.isin(passed.span, regions))
+    if len(rows):
+        return _known_breaks(loop, regions, passed.row[rows], passed.span[rows], passed.time_ns[rows])
+    return _breaks_by_names(loop, regions) if len(regions) else None
+
+
+def _known_breaks(
+    loop: Loop,
+    regions: NDArray[np.int64],
+    row: NDArray[np.int64],
+    span: NDArray[np.int64],
+    time_ns: NDArray[np.int64],
+) -> Finding:
+    """The finding where torch said why it broke graphs; that of the break that takes longest."""
+    own = loop.trace.columns("graph_breaks")
+    time_of = np.bincount(row, weights=time_ns, minlength=len(own))
+    worst = int(np.argmax(time_of))
+    lines = {(own["file"][one], int(own["line"][one])) for one in np.unique(row).tolist()}
+    line = int(own["line"][worst])
+    place = Place(own["file"][worst], line, own["function"][worst], line)
+    reason = (own["reason"][worst].splitlines() or [""])[0][:_LONGEST_REASON]
+    usual_ns = loop.typical_sum(span, time_ns)
+    text = f"torch.compile breaks its graphs in {units.count(len(lines), 'place')}, such as {place.function} ({place}): {reason}"
+    return Finding(
+        "graph-breaks",
+        sentence(_braceless(text) + "; {} a step pass between the parts", (loop.per_step(usual_ns), "ns")),
+        "Move what cannot be compiled (print, .item(), branches on values of tensors, unsupported calls) out of the function, and compile "
+        "with fullgraph=True, so that a break is an error.",
+        loop.share(usual_ns),
+        usual_ns,
+        place,
+        spans=tuple(span[row == worst][:MOST_ROWS].tolist()),
+    )
+
+
+def _breaks_by_names(loop: Loop, regions: NDArray[np.int64]) -> Finding | CannotTell | None:
+    """The finding by the names of functions on stacks, in a trace without torch's reasons."""
+    trace, strings = loop.trace, loop.trace.strings
     frames = trace.columns("frames")
     breaks: dict[tuple[str, int], str] = {}
     for function, file in zip(frames["function"].tolist(), frames["file"].tolist(), strict=True):
@@ -86,6 +188,20 @@ def graph_breaks(loop: Loop) -> Finding | CannotTell | None:
         place,
         spans=tuple(regions[:MOST_ROWS].tolist()),
     )
+
+
+def _compilations(loop: Loop) -> NDArray[np.int64]:
+    """Rows of the ranges of compilations in the steps of the loop's process, those of backward too."""
+    found = compiling.compile_ranges(loop.trace)
+    rows = found.rows[found.stage < compiling.STAGES.index("runtime")]
+    thread = loop.trace.column("spans", "thread")[rows]
+    mine = loop.trace.column("threads", "process_row")[thread] == loop.process
+    return np.asarray(rows[mine & loop.in_steps(rows)])
+
+
+def _braceless(text: str) -> str:
+    """A text in which no braces can be taken for the place of a number."""
+    return text.replace("{}", "{ }")
 
 
 def _caller(loop: Loop, row: int) -> Place:

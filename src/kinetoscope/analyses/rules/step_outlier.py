@@ -14,6 +14,7 @@ from kinetoscope.analyses.loop import Loop, Place
 from kinetoscope.analyses.step_difference import PART_NAMES, step_difference
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
+from kinetoscope.tables.host.steps import compile_ns
 
 LEAST_STEPS = 6
 TIMES_MEDIAN = 2.0
@@ -96,6 +97,16 @@ def _cause(loop: Loop, number: int, excess_ns: float) -> tuple[str, Place, tuple
     An operator that ran as often as always and only took longer is no cause: the machine was busy, mostly.
     """
     best: tuple[float, str, Place, tuple[int, ...]] = (EXPLAINS * excess_ns, "", Place(), ())
+    compiling_ns = compile_ns(loop.trace)
+    at = int(np.flatnonzero(loop.trace.column("steps", "number")[loop.steps] == number)[0])
+    more_ns = float(compiling_ns[loop.steps[at]] - np.median(compiling_ns[loop.steps]))
+    if more_ns > best[0]:
+        # Before the operators: those that it runs to trace a program are its own.
+        return (
+            f"torch.compile compiles for {units.duration(more_ns)} more (see the table compiles)",
+            Place(),
+            (),
+        )
     for row in step_difference(loop.trace, number).to_pylist():
         more_ns, kind, span = row["more_ns"], row["kind"], row["span"]
         if more_ns <= best[0]:

@@ -29,11 +29,9 @@ _FRAMES = "torch._dynamo.convert_frame"
 _CACHE = "torch._C._dynamo.eval_frame"
 # torch calls it with the metrics of each compilation, at its end and on its thread.
 _REPORT = "add_compilation_metrics_to_chromium"
-_RESUME_PREFIX = "torch_dynamo_resume_in_"
 # What torch gives as the reason where a branch depends on the value of a tensor.
 _JUMP = "generic_jump"
 _JUMP_REASON = "Data-dependent branching: a condition needs the value of a tensor"
-# The session's own frames say nothing about the program's.
 _LONGEST_TEXT = 4_000
 
 
@@ -203,7 +201,6 @@ def _compilation(metrics: Any) -> Compilation:
     def text(name: str) -> str:
         return str(getattr(metrics, name, None) or "")[:_LONGEST_TEXT]
 
-    to_monotonic_ns = time.monotonic_ns() - time.time_ns()
     begin_us, end_us = number("start_time_us") or 0, number("end_time_us") or 0
     # torch adds up each phase with the phases inside it.
     backward = number("backward_cumulative_compile_time_us")
@@ -237,13 +234,31 @@ def _compilation(metrics: Any) -> Compilation:
     for outcome, column in (("hit", "cache_hits"), ("miss", "cache_misses")):
         counts = [
             number(f"{cache}_cache_{outcome}_count")
-            for cache in ("inductor_fx_local", "inductor_fx_remote", "aotautograd_local", "aotautograd_remote")
+            for cache in (
+                "inductor_fx_local",
+                "inductor_fx_remote",
+                "aotautograd_local",
+                "aotautograd_remote",
+            )
         ]
         columns[column] = sum(one or 0 for one in counts)
     broke = None
     if getattr(metrics, "fail_type", None):
-        broke = (text("fail_reason"), text("fail_user_frame_filename"), number("fail_user_frame_lineno") or -1)
-    return Compilation(columns, begin_us * 1000 + to_monotonic_ns, threading.get_native_id(), broke)
+        broke = (
+            text("fail_reason"),
+            text("fail_user_frame_filename"),
+            number("fail_user_frame_lineno") or -1,
+        )
+    return Compilation(columns, begin_us * 1000 + _to_monotonic_ns(), threading.get_native_id(), broke)
+
+
+def _to_monotonic_ns() -> int:
+    """What to add to a time of the wall clock for that of the monotonic one, from readings that no other thread came between."""
+    best = (1 << 62, 0)
+    for _ in range(3):
+        before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        best = min(best, (after - before, before - wall))
+    return best[1]
 
 
 def _exclusive_ns(inclusive_us: list[int | None], autotune_us: int) -> list[int]:
@@ -363,8 +378,8 @@ class GatheredCompiling:
         known = {row["compile_id"] for row in rows if row["stage"] == "frame"}
         for compile_id, (function, file, line) in self.functions.items():
             if compile_id not in known:
-                place = {"function": function, "file": file, "line": line}
-                rows.append({"compile_id": compile_id, "stage": "frame", "start_ns": -1, **place})
+                older = {"compile_id": compile_id, "stage": "frame", "start_ns": -1}
+                rows.append({**older, "function": function, "file": file, "line": line})
         return _columns("compiles", rows)
 
     def _graph_breaks(self) -> dict[str, list[Any]]:
@@ -372,7 +387,13 @@ class GatheredCompiling:
         skipped = [
             GraphBreak(
                 reason or "torch.compile failed",
-                ((one.columns["function"], file or one.columns["file"], line if file else one.columns["line"]),),
+                (
+                    (
+                        one.columns["function"],
+                        file or one.columns["file"],
+                        line if file else one.columns["line"],
+                    ),
+                ),
                 skipped=True,
             )
             for one in self.compilations
@@ -393,7 +414,7 @@ class GatheredCompiling:
 
 
 def _columns(table: str, rows: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Rows of a stored table as its columns, but for those that no row has."""
+    """Rows of a stored table as its columns."""
     from kinetoscope.model.schema import STORED
 
     rows = list(rows)

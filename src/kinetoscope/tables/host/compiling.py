@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.hierarchy import is_outermost
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.model.schema import STORED, Column, Table
@@ -40,10 +41,11 @@ _STAGE_OF_RANGE = {
 _ID_IN_RANGE = re.compile(r"entire_(?:frame|backward)_compile_data: .*compile_id=([^,]+)")
 _REGION = re.compile(r"Torch-Compiled Region: (\S+)")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
-# Calls of compiled graphs: the one around is that of autograd.
+# Calls of compiled graphs, by Inductor and by autograd; backends without either run the operators of a graph one by one.
 _GRAPH_CALLS = ("## Call CompiledFxGraph ", "CompiledFunction")
-# How far torch's clock reading for its metrics can be from that for the range.
-_APART_NS = 5_000_000
+_OPERATOR = "::"
+# How far torch's clock reading for its metrics can be from that for the range, which is inside.
+_APART_NS = 1_000_000
 
 _STORED, _STORED_BREAKS = STORED["compiles"], STORED["graph_breaks"]
 COMPILES_SCHEMA = Table(
@@ -72,7 +74,7 @@ GRAPH_BREAKS_SCHEMA = Table(
                                      "recording; null for skipped functions."),
         Column("time_ns", "int64", "ns", "The time between the compiled graphs before and after it: the Python and "
                                          "operators of the line, guards, and the call of the next part; compiling is "
-                                         "left out. Null where it is unknown."),
+                                         "left out. Null where it was never passed."),
         Column("time_per_step_ns", "int64", "ns", "The part of that in steps, divided by the number of steps."),
         *PROCESS_COLUMNS,
     ),
@@ -94,7 +96,10 @@ def compiles(trace: TraceData) -> pyarrow.Table:
     alone = ranges.rows[~np.isin(ranges.rows, span) & (ranges.stage < 2)]
     ids = _ids_of(trace, alone)
     of_thread = np.append(trace.column("threads", "process_row"), -1)
-    texts = {name: [own[name][row] for row in rows.tolist()] for name in ("compile_id", "stage", "function", "file", "reason", "failure")}
+    texts = {
+        name: [own[name][row] for row in rows.tolist()]
+        for name in ("compile_id", "stage", "function", "file", "reason", "failure")
+    }
     texts = {name: [*values, *[""] * len(alone)] for name, values in texts.items()}
     texts["compile_id"][len(rows) :] = ids
     texts["stage"][len(rows) :] = [STAGES[one] for one in ranges.stage[np.isin(ranges.rows, alone)].tolist()]
@@ -110,7 +115,9 @@ def compiles(trace: TraceData) -> pyarrow.Table:
     process = np.concatenate((own["process_row"][rows], of_thread[spans["thread"][alone]]))
     columns["recompile"] = [
         bool(reason) or (stage == "frame" and not compile_id.endswith("/0") and "/" in compile_id)
-        for reason, stage, compile_id in zip(texts["reason"], texts["stage"], texts["compile_id"], strict=True)
+        for reason, stage, compile_id in zip(
+            texts["reason"], texts["stage"], texts["compile_id"], strict=True
+        )
     ]
     columns["step"] = _steps_at(trace, columns["start_ns"], process)
     order = np.argsort(columns["start_ns"], kind="stable")
@@ -132,20 +139,19 @@ def graph_breaks(trace: TraceData) -> pyarrow.Table:
     own, passed = trace.columns("graph_breaks"), break_passages(trace)
     count = np.bincount(passed.row, minlength=len(own)).astype(np.int64)
     total, in_steps = np.zeros((2, len(own)), dtype=np.int64)
-    np.add.at(total, passed.row, np.maximum(passed.time_ns, 0))
+    np.add.at(total, passed.row, passed.time_ns)
     stepped = trace.column("spans", "step")[passed.span] >= 0
-    np.add.at(in_steps, passed.row[stepped], np.maximum(passed.time_ns[stepped], 0))
+    np.add.at(in_steps, passed.row[stepped], passed.time_ns[stepped])
     steps = len(trace.columns("steps"))
     skipped = own["skipped"] > 0
-    unknown = (count == 0) | (not passed.timed)
     order = np.lexsort((own["line"], -count, -total))
     columns: dict[str, Any] = {
         "line": own["line"],
         "skipped": skipped,
         "compiles": own["compiles"],
         "count": np.where(skipped, -1, count),
-        "time_ns": np.where(unknown, -1, total),
-        "time_per_step_ns": np.where(unknown | (steps == 0), -1, in_steps // max(steps, 1)),
+        "time_ns": np.where(count == 0, -1, total),
+        "time_per_step_ns": np.where((count == 0) | (steps == 0), -1, in_steps // max(steps, 1)),
     }
     made: dict[str, Any] = {name: values[order] for name, values in columns.items()}
     for name in ("file", "function", "reason", "stack"):
@@ -175,14 +181,8 @@ def compile_ranges(trace: TraceData) -> CompileRanges:
             row: _STAGE_OF_RANGE[text] for row, text in enumerate(trace.strings) if text in _STAGE_OF_RANGE
         }
         rows = np.flatnonzero(np.isin(names, list(stage_of)) & ~is_call(spans["kind"]))
-        kept, reach, thread = [], 0, -1
-        for row in rows.tolist():
-            begin, on = int(spans["start_ns"][row]), int(spans["thread"][row])
-            if on != thread or begin >= reach:
-                kept.append(row)
-                thread, reach = on, begin + int(spans["duration_ns"][row])
-        found = np.array(kept, dtype=np.int64)
-        return CompileRanges(found, np.array([stage_of[one] for one in names[found].tolist()], dtype=np.int64))
+        rows = rows[is_outermost(trace, rows)]
+        return CompileRanges(rows, np.array([stage_of[one] for one in names[rows].tolist()], dtype=np.int64))
 
     return trace.cached("compile_ranges", make)
 
@@ -201,14 +201,12 @@ class Passages:
     Attributes:
         row: The row of `graph_breaks`.
         span: The region of the next part.
-        time_ns: The time between the graphs of both parts, -1 where there is none of the first.
-        timed: Whether calls of graphs are in the trace.
+        time_ns: The time between the graphs of both parts.
     """
 
     row: Rows
     span: Rows
     time_ns: Rows
-    timed: bool
 
 
 def break_passages(trace: TraceData) -> Passages:
@@ -222,9 +220,12 @@ def _passages(trace: TraceData) -> Passages:
     names, work = spans["name"], ~is_call(spans["kind"]) & (spans["stream"] < 0)
     region_of = {row: found[1] for row, text in enumerate(strings) if (found := _REGION.match(text))}
     calls = [row for row, text in enumerate(strings) if text.startswith(_GRAPH_CALLS)]
+    calls = calls or [row for row, text in enumerate(strings) if _OPERATOR in text]
     regions = np.flatnonzero(np.isin(names, list(region_of)) & work)
     graphs = np.flatnonzero(np.isin(names, calls) & work)
-    row, span, time_ns = [], [], []
+    row: list[int] = []
+    span: list[int] = []
+    time_ns: list[int] = []
     if len(breaks) and len(regions):
         process_of = np.append(trace.column("threads", "process_row"), -1)
         for thread in np.unique(spans["thread"][regions]).tolist():
@@ -234,12 +235,12 @@ def _passages(trace: TraceData) -> Passages:
             )
             of_region = [region_of[name] for name in names[mine.rows].tolist()]
             for place, outer in enumerate(mine.parent):
-                found = breaks.between(process, of_region[outer], of_region[place]) if outer >= 0 else -1
-                if found >= 0:
-                    row.append(found)
+                cut = breaks.between(process, of_region[outer], of_region[place]) if outer >= 0 else -1
+                if cut >= 0:
+                    row.append(cut)
                     span.append(int(mine.rows[place]))
                     time_ns.append(mine.time_to(place))
-    return Passages(*(np.array(one, dtype=np.int64) for one in (row, span, time_ns)), timed=len(graphs) > 0)
+    return Passages(*(np.array(one, dtype=np.int64) for one in (row, span, time_ns)))
 
 
 class _ThreadRegions:
@@ -285,7 +286,11 @@ class _Breaks:
         self._functions = {
             (process, compile_id): (function, file)
             for process, compile_id, function, file in zip(
-                compiled["process_row"].tolist(), compiled["compile_id"], compiled["function"], compiled["file"], strict=True
+                compiled["process_row"].tolist(),
+                compiled["compile_id"],
+                compiled["function"],
+                compiled["file"],
+                strict=True,
             )
             if function
         }
