@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import io
 from collections.abc import Callable, Iterable, Iterator
@@ -534,6 +535,40 @@ def a_checkpoint_is_saved_in_each_step(fault: bool) -> tuple[Step, int]:
         fixed(),
         (lambda number, loss: torch.save(model.state_dict(), io.BytesIO())) if fault else None,
     ), 10
+
+
+@planted("output-in-step")
+def the_model_is_copied_in_each_step(fault: bool) -> tuple[Step, int]:
+    model = nn.ModuleList(nn.Linear(64, 64) for _ in range(80))
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), model[0])
+    return training(
+        net, sgd(net), fixed(64), (lambda number, loss: copy.deepcopy(model)) if fault else None
+    ), 10
+
+
+class Letters(nn.Module):
+    """Goes through a sequence with a cell for each step of it, or with a layer."""
+
+    def __init__(self, step_by_step: bool) -> None:
+        super().__init__()
+        self.step_by_step = step_by_step
+        self.cell = nn.GRUCell(64, 64) if step_by_step else nn.GRU(64, 64, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.step_by_step:
+            return self.cell(x)[0]
+        state, states = torch.zeros(len(x), 64), []
+        for at in range(x.shape[1]):
+            state = self.cell(x[:, at], state)
+            states.append(state)
+        return torch.stack(states, 1)
+
+
+@planted("tiny-operators")
+def a_cell_for_each_step_of_a_sequence(fault: bool) -> tuple[Step, int]:
+    model = Letters(fault)
+    x = torch.randn(64, 40, 64)
+    return training(model, sgd(model), lambda number: x), 8
 
 
 @planted("memory-peak")

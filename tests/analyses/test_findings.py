@@ -112,6 +112,23 @@ def test_what_autograd_does_between_its_functions_is_not_python():
     assert sum(gap.time_ns for gap in loop.gaps) == 0
 
 
+def test_the_line_to_change_is_the_programs_and_not_that_of_a_library_that_computes():
+    library = "/venv/lib/python3.11/site-packages/numpy/lib/_function_base_impl.py"
+    standard = "/usr/lib/python3.11/copy.py"
+    for file in (library, standard, "numpy/lib/_function_base_impl.py"):
+        builder = TraceBuilder()
+        main = builder.thread()
+        inside = builder.stack(("train.py", 3, "train"), (file, 99, "compute"))
+        for step in range(8):
+            builder.step(step, step * 10_000_000, 10_000_000)
+            builder.span(
+                "aten::mm", step * 10_000_000, 2_000_000, stack=builder.stack(("train.py", 2, "train"))
+            )
+            builder.sample(step * 10_000_000 + 5_000_000, inside, thread=main)
+        (finding,) = examine(builder.build()).findings
+        assert str(finding.place) == "train.py:3"
+
+
 def test_a_missing_signal_is_said_and_not_guessed():
     report = examine(slow_python().build())
     lacking = {one.code: one.signal for one in report.cannot_tell}

@@ -1,6 +1,7 @@
 """Steps: marked, or found from the optimizer."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,29 @@ def test_without_marks_the_optimizer_ends_a_step():
     assert of["aten::linear"] == 0
     assert of["Optimizer.step#SGD.step"] == 1
     assert of["aten::late"] == -1
+
+
+def taking_turns(lines):
+    """A range of an optimizer, entered from each of some lines after the other."""
+    builder = TraceBuilder()
+    for number, line in enumerate(lines):
+        builder.annotation(
+            "Optimizer.step#Adam.step", 100 * number, 20, stack=builder.stack(("gan.py", line, "train"))
+        )
+    return builder.build()
+
+
+def test_optimizers_that_take_turns_end_one_step_together():
+    assert steps(taking_turns([7, 9] * 3)) == [(0, 0, 120), (1, 120, 200), (2, 320, 200)]
+    # The last turn is not over.
+    assert [number for number, _, _ in steps(taking_turns([7, 9, 12] * 3 + [7]))] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "lines", [[7] * 3 + [9] * 3, [7, 9, 9, 9, 9, 9], [7, 9, 7, 9], [7, 9, 7, 9, 7, 9, 9]]
+)
+def test_other_optimizer_steps_are_steps_of_their_own(lines):
+    assert len(steps(taking_turns(lines))) == len(lines)
 
 
 def test_a_mark_without_a_number_is_numbered_by_its_place():

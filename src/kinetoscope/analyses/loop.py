@@ -21,7 +21,7 @@ from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.stacks import user_stacks
+from kinetoscope.tables.host.stacks import program_stacks
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.windows import recorded_extent, start_up_steps
 
@@ -225,6 +225,12 @@ class Loop:
         cost = self.device.idle.within(start, start + spans["duration_ns"][rows])
         return self.typical_sum(rows, cost + spans["device_ns"][rows] if with_device else cost)
 
+    def backward_of(self, rows: Rows) -> Rows:
+        """What backward runs in the steps for some operators of forward, inner ones left out."""
+        of_forward = np.append(lies_in(self.trace, rows), False)
+        back = np.flatnonzero(of_forward[self.trace.column("spans", "forward")] & self.inside)
+        return back[is_outermost(self.trace, back)]
+
     @cached_property
     def outermost(self) -> NDArray[np.bool_]:
         """Which spans are operators of the steps that no other operator called."""
@@ -296,9 +302,9 @@ class Loop:
 
     @cached_property
     def _shown_frame(self) -> NDArray[np.int32]:
-        """For each stack its innermost frame of the user's code, by its row; -1 without, and at the end for no stack."""
+        """For each stack its innermost frame of the program's own code, by its row; -1 without, and at the end for no stack."""
         frame = np.append(self.trace.column("stacks", "frame"), np.int32(-1))
-        return np.asarray(frame[np.append(user_stacks(self.trace), -1)], dtype=np.int32)
+        return np.asarray(frame[np.append(program_stacks(self.trace), -1)], dtype=np.int32)
 
     def module_of(self, row: int) -> str:
         """The path of the module that a span ran in; empty outside all and for -1."""

@@ -27,7 +27,8 @@ def find_steps(
     """Return the columns of the `steps` table in order of time.
 
     Spans of the host of kind `step` are the steps; devices only show these again. Without any, a step runs from the end of the most frequent optimizer range to
-    the next one's end, the first from the start of the trace, and the first of a further cycle from the start of that.
+    the next one's end, the first from the start of the trace, and the first of a further cycle from the start of that. Where optimizers
+    take turns, as in adversarial training, one turn of all is a step.
 
     Args:
         spans: The spans.
@@ -52,6 +53,7 @@ def find_steps(
     rows = rows[spans["name"][rows] == names[most]]
     ends = spans["start_ns"][rows] + spans["duration_ns"][rows]
     order = np.argsort(ends, kind="stable")
+    order = order[_ends_of_turns(spans["own_stack"][rows[order]])]
     rows, ends = rows[order], ends[order]
     starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
     starts[0] = min(0, int(spans["start_ns"].min()))
@@ -59,6 +61,17 @@ def find_steps(
         # Between two cycles nothing was recorded, and that time belongs to no step.
         starts[1:] = np.maximum(starts[1:], cycle_start_ns[rows][1:])
     return _columns(list(range(len(rows))), starts, ends - starts, rows, OPTIMIZER)
+
+
+_LEAST_TURNS = 3
+
+
+def _ends_of_turns(stack: NDArray[np.int32]) -> slice:
+    """Which of some optimizer ranges end a step: each or, where they are entered from several lines in turn, the last of each turn."""
+    sites = len(np.unique(stack))
+    if sites < 2 or len(stack) < _LEAST_TURNS * sites or (stack[sites:] != stack[:-sites]).any():
+        return slice(None)
+    return slice(sites - 1, None, sites)
 
 
 def step_at(

@@ -69,7 +69,7 @@ def _outermost(loop: Loop, *names: str) -> NDArray[np.int64]:
 def _worst(loop: Loop, code: str, rows: NDArray[np.int64], what: str, advice: str) -> Finding | None:
     """The line at which some operators take most."""
     for place, _, mine in loop.by_place(rows)[:1]:
-        time_ns = loop.cost_ns(mine)
+        time_ns = loop.cost_ns(mine) + loop.cost_ns(loop.backward_of(mine))
         share = loop.share(time_ns)
         if share >= LEAST_PERCENT:
             return Finding(

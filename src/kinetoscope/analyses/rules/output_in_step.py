@@ -1,4 +1,4 @@
-"""Saving, printing and logging take a noticeable part of the steps.
+"""Saving, printing, logging and copying take a noticeable part of the steps.
 
 What belongs to it is found by the files on the Python stack: of operators, of recorded Python calls, and of samples. Threshold: 5 %
 of step time (XProf, for checkpoints and summaries), of all steps together, since most programs do it every N steps.
@@ -6,6 +6,7 @@ of step time (XProf, for checkpoints and summaries), of all steps together, sinc
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,11 +36,14 @@ FILES: dict[str, str] = {
     "tqdm/": "The progress bar",
 }
 """Parts of the names of files, and what their code does."""
+STANDARD_LIBRARY = {"copy.py": "Copying objects"}
+"""The same for files of Python's standard library with a common name."""
 CALLS = {"builtins.print": "Printing"}
 """The same for functions that have no file."""
 
 
-_KINDS = sorted({*FILES.values(), *CALLS.values()})
+_KINDS = sorted({*FILES.values(), *STANDARD_LIBRARY.values(), *CALLS.values()})
+_IN_STANDARD_LIBRARY = re.compile(r"/python3(?:\.\d+)?t?/([\w/]+\.py)$")
 
 
 def output_in_step(loop: Loop) -> Finding | None:
@@ -63,7 +67,8 @@ def output_in_step(loop: Loop) -> Finding | None:
     return Finding(
         "output-in-step",
         sentence(f"{_KINDS[most]}{f' at {place}' if place else ''} takes {{}} of step time", (share, "%")),
-        "Do it less often, or on another thread: save copies asynchronously, print every N steps, collect values and log them together.",
+        "Do it less often, or on another thread: save asynchronously, print every N steps, collect values and log them together, copy into "
+        "tensors that are there.",
         share,
         time_ns,
         place,
@@ -119,8 +124,11 @@ def _kinds_of_stacks(loop: Loop) -> NDArray[np.int64]:
     frames, stacks, strings = loop.trace.columns("frames"), loop.trace.columns("stacks"), loop.trace.strings
     of_file = {}
     for file in np.unique(frames["file"]).tolist():
-        path = strings[file].replace("\\\\", "/")
-        of_file[file] = next((_KINDS.index(kind) for part, kind in FILES.items() if part in path), -1)
+        path = strings[file].replace("\\", "/")
+        standard = _IN_STANDARD_LIBRARY.search(path)
+        kinds = [kind for part, kind in FILES.items() if part in path]
+        kinds += [STANDARD_LIBRARY[standard[1]]] if standard and standard[1] in STANDARD_LIBRARY else []
+        of_file[file] = _KINDS.index(kinds[0]) if kinds else -1
     of_frame = np.array([*(of_file[file] for file in frames["file"].tolist()), -1], dtype=np.int64)
     found, parent = of_frame[stacks["frame"]], np.append(stacks["parent"], -1)
     above = parent[:-1].astype(np.int64)

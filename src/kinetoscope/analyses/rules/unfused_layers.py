@@ -13,7 +13,6 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
-from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.schema import Phase
 
 LEAST_PERCENT = 2.0
@@ -106,10 +105,7 @@ def _by_hand(
     np.add.at(within, np.searchsorted(outer, [first for first, _, _ in found]), 1)
     np.add.at(within, np.searchsorted(outer, [last for _, _, last in found]) + 1, -1)
     forward = outer[np.cumsum(within)[:-1] > 0]
-    # Backward computes each of these operators again, at least.
-    of_forward = np.append(lies_in(loop.trace, forward), False)
-    back = np.flatnonzero(of_forward[spans["forward"]] & loop.inside)
-    time_ns = loop.cost_ns(forward) + loop.cost_ns(back[is_outermost(loop.trace, back)])
+    time_ns = loop.cost_ns(forward) + loop.cost_ns(loop.backward_of(forward))
     share = loop.share(time_ns)
     if share < LEAST_PERCENT:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,19 +52,48 @@ def user_stacks(trace: TraceData) -> NDArray[np.int32]:
     """Return for each stack the stack whose last frame is the innermost user frame; itself where no frame is one."""
 
     def make() -> NDArray[np.int32]:
-        is_user = user_frames(trace)
-        stacks = trace.columns("stacks")
-        parents, frames = stacks["parent"].tolist(), stacks["frame"].tolist()
-        found: list[int] = []
-        for row, (parent, frame) in enumerate(zip(parents, frames, strict=True)):
-            if frame >= 0 and is_user[frame]:
-                found.append(row)
-            else:
-                found.append(found[parent] if 0 <= parent < row else -1)
-        chosen = np.array(found, dtype=np.int32)
-        return np.where(chosen >= 0, chosen, np.arange(len(chosen), dtype=np.int32))
+        themselves = np.arange(len(trace.columns("stacks")), dtype=np.int32)
+        return _innermost(trace, user_frames(trace), themselves)
 
     return trace.cached("user_stacks", make)
+
+
+# Libraries that only compute what the program asks for: to a person who looks for a cause, their lines say nothing.
+_COMPUTING_PACKAGES = ("PIL", "cv2", "numpy", "pandas", "scipy", "skimage", "sklearn")
+_STANDARD_LIBRARY = re.compile(r"/python3(?:\.\d+)?t?/(?!(?:site|dist)-packages/)")
+
+
+def program_stacks(trace: TraceData) -> NDArray[np.int32]:
+    """The same as `user_stacks` without frames of Python's standard library and of libraries that compute, where others are left."""
+
+    def make() -> NDArray[np.int32]:
+        files = trace.column("frames", "file")
+        texts = {number: trace.strings[number].replace("\\", "/") for number in np.unique(files).tolist()}
+        computes = {
+            number: _STANDARD_LIBRARY.search(text) is not None or _in_packages(text, _COMPUTING_PACKAGES)
+            for number, text in texts.items()
+        }
+        others = np.array([not computes[number] for number in files.tolist()], dtype=bool)
+        return _innermost(trace, user_frames(trace) & others, user_stacks(trace))
+
+    return trace.cached("program_stacks", make)
+
+
+def _innermost(
+    trace: TraceData, chosen: NDArray[np.bool_], otherwise: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """For each stack the stack whose last frame is the innermost of the chosen frames; the other one where there is none."""
+    stacks = trace.columns("stacks")
+    found: list[int] = []
+    for row, (parent, frame) in enumerate(
+        zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+    ):
+        if frame >= 0 and chosen[frame]:
+            found.append(row)
+        else:
+            found.append(found[parent] if 0 <= parent < row else -1)
+    rows = np.array(found, dtype=np.int32)
+    return np.where(rows >= 0, rows, otherwise)
 
 
 def working_stacks(trace: TraceData) -> NDArray[np.int32]:
@@ -110,14 +140,17 @@ def _is_library(file: str, roots: tuple[str, ...]) -> bool:
         return True
     if any(place in f"/{file}" for place in _OWN_PROGRAMS):
         return False
+    return any(place in file for place in _OWN_ROOMS) or _in_packages(file, _PACKAGES)
+
+
+def _in_packages(file: str, packages: tuple[str, ...]) -> bool:
+    """Whether a file belongs to one of some installed packages."""
     # torch's own collector cuts the folder off in which a package is installed.
-    if file.split("/", 1)[0] in _PACKAGES:
-        return True
-    if any(place in file for place in _OWN_ROOMS):
+    if file.split("/", 1)[0] in packages:
         return True
     for place in _INSTALLED:
         _, found, inside = file.rpartition(place)
-        if found and inside.split("/", 1)[0] in _PACKAGES:
+        if found and inside.split("/", 1)[0] in packages:
             return True
     return False
 
