@@ -18,6 +18,7 @@
 #include "clock.h"
 #include "cpu_allocator.h"
 #include "fast_ranges.h"
+#include "kernel_calls.h"
 #include "operators.h"
 #include "parameters.h"
 #include "python_calls.h"
@@ -292,6 +293,10 @@ PyObject* kinetoscope_recorder_prepare_calls(const char* own_folder) {
 void kinetoscope_recorder_forget_calls() {
   std::lock_guard<std::recursive_mutex> lock(control);
   if (recording == nullptr) forget_calls();
+}
+
+PyObject* kinetoscope_recorder_observed_kernel(PyObject* kernel, PyObject* name) {
+  return observed_kernel(kernel, name);
 }
 
 PyObject* kinetoscope_recorder_fast_range_class(PyObject* theirs) {

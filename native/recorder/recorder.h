@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KINETOSCOPE_RECORDER_VERSION 5u
+#define KINETOSCOPE_RECORDER_VERSION 6u
 
 struct _object;
 
@@ -80,6 +80,11 @@ KINETOSCOPE_EXPORT int kinetoscope_recorder_is_recording();
 // A new reference to the class for quick ranges that can stand in the place of `theirs`, torch's own; nullptr
 // with an exception set.
 KINETOSCOPE_EXPORT struct _object* kinetoscope_recorder_fast_range_class(struct _object* theirs);
+
+// A new reference to a callable that calls `kernel` inside a range called `name`; nullptr with an exception
+// set.
+KINETOSCOPE_EXPORT struct _object* kinetoscope_recorder_observed_kernel(struct _object* kernel,
+                                                                        struct _object* name);
 
 #ifdef __cplusplus
 }

@@ -235,7 +235,7 @@ class Joining:
         for name in IDENTITY:
             self._join_dictionary(name)
         self._number_cycles()
-        for name in ("cycles", "spans", *STORED):
+        for name in ("cycles", "origins", "spans", *STORED):
             if name not in self._tables and name not in ("losses", "steps"):
                 self._join_rows(name)
         self._tables["losses"] = joined_losses(

@@ -38,7 +38,18 @@ if TYPE_CHECKING:
 
 _REFERENCE = "row of "
 # In this order, so that each comes after all that refer to it.
-_ORDER = ("arguments", "shapes", "parameters", "stacks", "frames", "modules", "streams", "threads", "strings")
+_ORDER = (
+    "origins",
+    "arguments",
+    "shapes",
+    "parameters",
+    "stacks",
+    "frames",
+    "modules",
+    "streams",
+    "threads",
+    "strings",
+)
 
 
 def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: NDArray[np.bool_]) -> list[str]:
@@ -61,6 +72,9 @@ def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: ND
             used[: 1 if name == "strings" or not used.any() else 0] = True
         elif name == "threads":
             used |= threads
+        elif name == "origins" and length:
+            # The nodes of a kernel stay together.
+            used |= used[tables[name]["first"]]
         elif name == "streams":
             # Only streams of threads that are gone go with them; an idle stream says something too.
             used |= bool(threads.all())
@@ -247,7 +261,17 @@ def _sorted_pieces(pieces: Pieces, threads: NDArray[np.int32]) -> Pieces:
 
 
 BEFORE_NS = -1
-_DICTIONARIES = ("threads", "streams", "stacks", "frames", "modules", "parameters", "shapes", "arguments")
+_DICTIONARIES = (
+    "threads",
+    "streams",
+    "origins",
+    "stacks",
+    "frames",
+    "modules",
+    "parameters",
+    "shapes",
+    "arguments",
+)
 _BYTES = ("bytes", "self_bytes", "device_bytes", "device_self_bytes")
 _OF_SPANS = ("launches", "kernels", "copies", "operands", "collectives")
 

@@ -119,6 +119,7 @@ class _MergedProcesses(Joining):
             elif name not in self._tables:
                 self._join_rows(name)
         self._join_rows("cycles")
+        self._join_rows("origins")
         # Spans and steps refer to each other, so both need their rows before either is moved.
         self._number_rows("spans", "steps")
         for name in ("spans", "steps", *STORED):

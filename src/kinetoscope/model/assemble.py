@@ -27,6 +27,7 @@ from kinetoscope.model.nesting import (
 )
 from kinetoscope.model.schema import (
     SCOPE_BACKWARD,
+    SCOPE_FUSED,
     SCOPE_MODULE,
     SCOPE_PYTHON,
     SCOPE_USER,
@@ -286,6 +287,7 @@ class _Derivation:
         kind = (scope == SCOPE_BACKWARD).view(np.uint8) * np.uint8(SpanKind.BACKWARD)
         kind[scope == SCOPE_PYTHON] = SpanKind.PYTHON
         kind[scope == SCOPE_MODULE] = SpanKind.MODULE
+        kind[scope == SCOPE_FUSED] = SpanKind.FUSED_KERNEL
         users = np.flatnonzero(scope == SCOPE_USER)
         if len(users):
             kind[users] = SpanKind.USER_ANNOTATION
@@ -345,15 +347,24 @@ class _Derivation:
             parent, module, stack, forward, parameter, self._tables["parameters"]["module"], scope
         )
         if work is None:
-            return {"module": made["module"], "forward_stack": made["forward_stack"]}
+            return self._of_graphs(made["module"], made["forward_stack"])
         forward_stack = np.full(len(spans), -1, dtype=np.int32)
         forward_stack[work] = made["forward_stack"]
         own = spans["own_module"].copy()
         own[work] = made["module"]
-        return {
-            "module": spread_down(spans["parent"], spans["depth"], own, -1),
-            "forward_stack": forward_stack,
-        }
+        return self._of_graphs(spread_down(spans["parent"], spans["depth"], own, -1), forward_stack)
+
+    def _of_graphs(self, module: NDArray[np.int32], forward_stack: NDArray[np.int32]) -> Arrays:
+        """The same, with those of the graph's nodes for the kernels of compiled graphs."""
+        spans, origins = self._spans, self._tables["origins"]
+        if len(origins):
+            rows = np.flatnonzero(spans["origin"] >= 0)
+            origin = spans["origin"][rows]
+            module, forward_stack = module.copy(), forward_stack.copy()
+            module[rows] = np.where(origins["module"][origin] >= 0, origins["module"][origin], module[rows])
+            behind = rows[forward_stack[rows] >= 0]
+            forward_stack[behind] = origins["stack"][spans["origin"][behind]]
+        return {"module": module, "forward_stack": forward_stack}
 
     def stack(self) -> Arrays:
         """The stack a person wants to see: in backward the line of the forward pass that caused the work."""
@@ -363,7 +374,11 @@ class _Derivation:
         bare = is_runtime_call(spans["kind"]) & (own < 0) & (spans["parent"] >= 0)
         if bare.any():
             own = np.where(bare, spread_down(spans["parent"], spans["depth"], own, -1), own)
-        return {"stack": np.where(forward >= 0, forward, own)}
+        stack = np.where(forward >= 0, forward, own)
+        if len(origins := self._tables["origins"]):
+            rows = np.flatnonzero(spans["origin"] >= 0)
+            stack[rows] = origins["stack"][spans["origin"][rows]]
+        return {"stack": stack}
 
     def phase(self) -> Arrays:
         """Backward is what runs in or below a backward function; optimizer what runs inside an optimizer's step."""

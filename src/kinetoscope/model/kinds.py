@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def is_operator(kind: Kinds) -> Mask:
-    """Mark operators and backward functions among kinds."""
-    # One comparison for both: they have the two lowest numbers.
-    marked: Mask = kind <= SpanKind.BACKWARD
+    """Mark operators, backward functions and fused kernels among kinds."""
+    # One comparison for the first two: they have the two lowest numbers.
+    marked: Mask = (kind <= SpanKind.BACKWARD) | (kind == SpanKind.FUSED_KERNEL)
     return marked
 
 

@@ -18,6 +18,7 @@ TOLD_AT_STOP = ("recorder_faults", "call_threads_lost")
 NOT_STOPPED = "recording_not_stopped"
 UNFINISHED_SPANS = "unfinished_spans"
 TORN_SAMPLES = "torn_samples"
+UNKNOWN_KERNELS = "unknown_kernels"
 # Fewer torn samples, or a smaller share of all, change no number that a person sees.
 _LEAST_TORN, _LEAST_TORN_SHARE = 10, 0.02
 
@@ -134,6 +135,12 @@ CODES: dict[str, Words] = {
         "names, stacks or modules not written",
         "dictionary",
         "The file could not grow, so some spans have no name, stack or module.",
+    ),
+    UNKNOWN_KERNELS: Words(
+        "kernels of compiled graphs without their modules",
+        "origins",
+        "They were compiled before the first session of the process, or cached by a run without one. Make the session before "
+        "the first call of the compiled program, or use `kinetoscope run`.",
     ),
     "damaged_chunks": Words(
         "damaged parts of the file skipped",

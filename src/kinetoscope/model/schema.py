@@ -32,6 +32,7 @@ class SpanKind(IntEnum):
     SYNC = 11
     OVERHEAD = 12
     COLLECTIVE = 13
+    FUSED_KERNEL = 14
 
 
 class Phase(IntEnum):
@@ -96,6 +97,8 @@ SCOPE_USER = 7
 # And of calls, which have no scope of torch.
 SCOPE_PYTHON = 100
 SCOPE_MODULE = 101
+# And of kernels that a compiler generated, as far as their graph is known.
+SCOPE_FUSED = 102
 
 # What the ranges begin with in which a backend carries out calls between ranks.
 TRANSFER_MARKS = ("gloo:", "nccl:", "xccl:", "hccl:", "ucc:", "mpi:")
@@ -171,7 +174,7 @@ _SPANS = (
     _c("duration_ns", "int64", "ns", "How long it ran; an unfinished span is clipped at the end.", 0),
     _c("name", "int32", "row of strings", "Its name.", 0),
     _c("overload", "int32", "row of strings", "The overload of the operator's schema, empty without.", 0),
-    _c("scope", "uint8", "", "torch's: 0 function, 1 backward, 7 range; 100 Python call, 101 module's.", 0),
+    _c("scope", "uint8", "", "torch's: 0 function, 1 backward, 7 range; 100 Python call, 101 module's, 102 fused kernel.", 0),
     _c("sequence", "int64", "", "Autograd's sequence number, -1 without."),
     _c("forward_thread", "int32", "row of threads", "For a backward function, the thread its forward ran on."),
     _c("kept", "uint16", "", "How many calls on its stack, from the outermost, it shares with its thread's previous "
@@ -190,6 +193,8 @@ _SPANS = (
     _c("external_id", "int64", "", "Kineto's external id of the operator, also on what the operator launched; -1 without."),
     _c("arguments", "int32", "row of arguments", "Further metadata from its source."),
     _c("category", "int32", "row of strings", "The category that a file of Kineto or another tool gives it; empty without.", 0),
+    _c("origin", "int32", "row of origins", "For a kernel of a compiled graph, the node that takes most of its time; the "
+                                             "others have the same `first`."),
     _d("kind", "uint8", "", "Its kind: a `SpanKind`.", 0),
     _d("parent", "int32", "row of spans", "The innermost enclosing span on its thread; a Python or module call is the "
                                           "parent of calls only."),
@@ -343,6 +348,32 @@ STORED: dict[str, Table] = {
             "arguments",
             "Metadata of spans that has no column of its own, each distinct text once.",
             (_c("json", "text", "", "One JSON object."),),
+        ),
+        Table(
+            "origins",
+            "A node of a compiled graph that a kernel computes, at one place of the program. The nodes of a kernel follow each "
+            "other, the one with the most weight first.",
+            (
+                _c("first", "int32", "row of origins", "The first node of the same kernel.", 0),
+                _c("kernel", "int32", "row of strings", "The name of the kernel in the generated code.", 0),
+                _c("node", "int32", "row of strings", "The name of the node.", 0),
+                _c("operator", "int32", "row of strings", "The operator that it calls.", 0),
+                _c("module", "int32", "row of modules", "The module that the node belongs to."),
+                _c(
+                    "stack",
+                    "int32",
+                    "row of stacks",
+                    "The Python stack of the program's line that made the node.",
+                ),
+                _c(
+                    "weight",
+                    "float64",
+                    "",
+                    "Its estimated share of the kernel's time; the shares of a kernel add up to 1.",
+                    0,
+                ),
+                _c("bytes", "int64", "bytes", "What the whole kernel reads and writes; -1 where unknown."),
+            ),
         ),
         Table("allocations", "A block of memory allocated or freed.", _ALLOCATIONS),
         Table(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_FACE_VERSION = 5
+_FACE_VERSION = 6
 # With a separator at its end: another package's name may start with ours.
 _OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
 
@@ -135,6 +135,8 @@ class Recorder:
         library.kinetoscope_recorder_prepare_calls.argtypes = (ctypes.c_char_p,)
         library.kinetoscope_recorder_prepare_calls.restype = ctypes.py_object
         library.kinetoscope_recorder_forget_calls.restype = None
+        library.kinetoscope_recorder_observed_kernel.argtypes = (ctypes.py_object, ctypes.py_object)
+        library.kinetoscope_recorder_observed_kernel.restype = ctypes.py_object
         library.kinetoscope_recorder_fast_range_class.argtypes = (ctypes.py_object,)
         library.kinetoscope_recorder_fast_range_class.restype = ctypes.py_object
 
@@ -273,6 +275,11 @@ class Recorder:
     def fast_range_class(self, theirs: type) -> type:
         """The class that opens ranges quickly while recording, instead of torch's own class `theirs`."""
         made: type = self._library.kinetoscope_recorder_fast_range_class(theirs)
+        return made
+
+    def observed_kernel(self, kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """A callable that calls `kernel` inside a range called `name`."""
+        made: Callable[..., Any] = self._library.kinetoscope_recorder_observed_kernel(kernel, name)
         return made
 
     def resolve(self, modules: Sequence[Any]) -> int:

@@ -43,6 +43,7 @@ from kinetoscope.collect.session.options import (
 )
 from kinetoscope.collect.session.reading import ReadsCycles
 from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.sources.compiled_kernels import COMPILED_MODULES, CompiledKernels
 from kinetoscope.collect.sources.compiling import Compiling
 from kinetoscope.collect.sources.ranges import ROUTES, TORCH_RANGES
 from kinetoscope.collect.sources.source import ObserverWindow, SourceWindow
@@ -511,6 +512,8 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         self._metadata = metadata.Metadata()
         self._observer = ObserverWindow(options.execution_trace_observer)
         self._sources = SourceWindow(self._own_sources(options))
+        # What is compiled before the session records is in its recording, too.
+        COMPILED_MODULES.watch()
         # Guards the fields below. Never held while a user's code runs.
         self._lock = threading.RLock()
         self._engine: Engine | None = None
@@ -525,7 +528,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
 
     def _own_sources(self, options: RecordingOptions) -> tuple[Source, ...]:
         """The sources of these options, and those that every session has."""
-        return Compiling(), *options.sources
+        return Compiling(), CompiledKernels(), *options.sources
 
     # ------------------------------------------------------------------------------------------------- metadata
 

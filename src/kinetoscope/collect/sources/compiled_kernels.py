@@ -1,0 +1,521 @@
+"""Kernels that torch.compile generated, as spans that know which lines and modules of the program they compute.
+
+Inductor calls its C++ kernels from a Python module that it generated, and each is a global of that module. While a session records,
+a callable of ours that opens a range is in its place: nothing is compiled for it, so that kernels from a cache and kernels that were
+compiled long before are recorded, too.
+
+What a kernel computes is known while it is generated only. From the first session of the process on, each call that is generated is
+noted with the nodes of its graph, and stored beside the generated module, where later processes that take the module from the cache
+find it. A module that was compiled and cached without us has no such notes; so that it is not taken, the compiler's own setting
+for provenance, which is a part of its cache's key, is turned on.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+import os
+import re
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import RecorderError
+from kinetoscope.collect.engines.recorder import ready_recorder
+from kinetoscope.collect.sources.ranges import begin_range, end_range
+from kinetoscope.combine.compiled import KernelCall, ModuleFrame, Node, SourceFrame, attribute_kernels
+from kinetoscope.storage.atomic_write import open_atomically
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+    from kinetoscope.trace import Trace
+
+_COMPILER = "torch._inductor.graph"
+_NOTES_KERNELS = "set_kernel_post_grad_provenance_tracing"
+_SUFFIX = ".kinetoscope.json"
+_VERSION = 1
+# The compiler collects what it needs for this level only, and nothing that takes time: any other than 0 and 1 is "basic".
+_BASIC_PROVENANCE = 2
+
+
+class ImportHook:
+    """A module finder that calls a function once, right after the first import of a module."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        """Call `then` after the module `name` was imported; at once if it already was."""
+        self._name, self._then = name, then
+        self._looking = False
+        if name in sys.modules:
+            then()
+        else:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Let the other finders find the module, and announce the end of its import."""
+        if fullname != self._name or self._looking:
+            return None
+        import importlib.util
+
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._looking = False
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            execute = loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                del loader.exec_module
+                execute(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                self._then()
+
+            loader.exec_module = exec_module
+        return spec
+
+
+class CompiledModules:
+    """What this process knows of the modules that the compiler generated."""
+
+    def __init__(self) -> None:
+        """Begin without any; nothing of torch is touched."""
+        self._lock = threading.Lock()
+        self._calls: dict[str, tuple[KernelCall, ...]] = {}
+        self._noting = threading.local()
+        self._hook: ImportHook | None = None
+        self.failures: dict[str, int] = {}
+
+    def watch(self) -> None:
+        """Note what is compiled from now on; a second call does nothing."""
+        with self._lock:
+            if self._hook is None:
+                self._hook = ImportHook(_COMPILER, self._compiler_is_imported)
+
+    def calls_of(self, file: str) -> Sequence[KernelCall] | None:
+        """What is known of the kernels that a file calls: as noted in this process or stored by another, else by the compiler's own lines.
+
+        Returns:
+            The calls; None if the file is not one that the compiler generated.
+        """
+        known = self._calls.get(file)
+        if known is None and file.endswith(".py") and os.path.isfile(stored := _beside(file)):
+            known = self._calls[file] = _read(stored)
+        if known is None and _COMPILER in sys.modules:
+            from torch._inductor.codecache import PyCodeCache
+
+            if file in PyCodeCache.linemaps:
+                known = _by_lines(Path(file).read_text(encoding="utf-8"), *PyCodeCache.linemaps[file])
+        return known
+
+    def _compiler_is_imported(self) -> None:
+        """Have the compiler tell what it generates."""
+        from torch._inductor import config, debug
+        from torch._inductor.graph import GraphLowering
+
+        if config.trace.provenance_tracking_level == 0:
+            config.trace.provenance_tracking_level = _BASIC_PROVENANCE
+        notes, compiles = (
+            getattr(debug, _NOTES_KERNELS, None),
+            getattr(GraphLowering, "compile_to_module", None),
+        )
+        if notes is None or compiles is None:
+            return
+        noting = self._noting
+
+        def note(schedule: Any, kernel_name: str, *arguments: Any, **keywords: Any) -> Any:
+            begun = getattr(noting, "begun", None)
+            if begun is not None:
+                self._safely(lambda: begun.append((kernel_name, *_described(schedule))))
+            return notes(schedule, kernel_name, *arguments, **keywords)
+
+        def compile_to_module(lowering: Any, *arguments: Any, **keywords: Any) -> Any:
+            around, noting.begun = getattr(noting, "begun", None), []
+            try:
+                module = compiles(lowering, *arguments, **keywords)
+                begun = noting.begun
+            finally:
+                noting.begun = around
+            self._safely(lambda: self._store(module.__file__, begun))
+            return module
+
+        for module in [*sys.modules.values()]:
+            # Modules of the compiler that are loaded already have a name of their own for it.
+            if (
+                getattr(module, "__name__", "").startswith("torch._inductor")
+                and vars(module).get(_NOTES_KERNELS) is notes
+            ):
+                setattr(module, _NOTES_KERNELS, note)
+        GraphLowering.compile_to_module = compile_to_module
+
+    def _store(self, file: str, begun: list[tuple[str, tuple[Node, ...], int]]) -> None:
+        """Find the lines of the noted calls in a generated file, and store them beside it."""
+        text = Path(file).read_text(encoding="utf-8")
+        calls = _placed(text, begun)
+        self._calls[file] = calls
+        stored = {"version": _VERSION, "calls": [asdict(call) for call in calls]}
+        with open_atomically(Path(_beside(file))) as out:
+            out.write(json.dumps(stored).encode())
+
+    def _safely(self, do: Callable[[], object]) -> None:
+        """Do something of ours within the compiler; a failure is counted, and the job goes on."""
+        try:
+            do()
+        except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
+            why = f"{type(error).__name__}: {error}"
+            self.failures[why] = self.failures.get(why, 0) + 1
+
+
+def _beside(file: str) -> str:
+    """The file with our notes on a generated file."""
+    return f"{file.removesuffix('.py')}{_SUFFIX}"
+
+
+def _read(file: str) -> tuple[KernelCall, ...]:
+    """Read what `CompiledModules` stored; the addresses of modules are those of another process, and left out."""
+    with open(file, encoding="utf-8") as opened:
+        stored = json.load(opened)
+    if stored["version"] != _VERSION:
+        return ()
+    return tuple(
+        KernelCall(
+            call["line"],
+            call["kernel"],
+            call["fused"],
+            tuple(
+                Node(
+                    node["name"],
+                    node["operator"],
+                    tuple(SourceFrame(**frame) for frame in node["frames"]),
+                    tuple(ModuleFrame(module["path"], module["class_name"]) for module in node["modules"]),
+                    node["elements"],
+                )
+                for node in call["nodes"]
+            ),
+            call["bytes"],
+        )
+        for call in stored["calls"]
+    )
+
+
+def _placed(text: str, begun: list[tuple[str, tuple[Node, ...], int]]) -> tuple[KernelCall, ...]:
+    """Find the line of each noted call: the calls of a kernel are written in the order in which they were noted."""
+    noted: dict[str, list[tuple[tuple[Node, ...], int]]] = {}
+    for kernel, nodes, size in begun:
+        noted.setdefault(kernel, []).append((nodes, size))
+    if not noted:
+        return ()
+    lines: dict[str, list[int]] = {}
+    for line, kernel in _calls_in(text, "|".join(sorted(map(re.escape, noted), key=len, reverse=True))):
+        lines.setdefault(kernel, []).append(line)
+    generated = _generated_kernels(text)
+    return tuple(
+        KernelCall(line, kernel, kernel in generated, nodes, size)
+        for kernel, places in lines.items()
+        if len(places) == len(noted[kernel])
+        for line, (nodes, size) in zip(places, noted[kernel], strict=True)
+    )
+
+
+_EXTERN = r"extern_kernels\.\w+|torch\.ops\.[\w.]+|aten\.[\w.]+"
+
+
+def _by_lines(text: str, lines: Sequence[int], traces: Sequence[str | None]) -> tuple[KernelCall, ...]:
+    """The calls of a generated file by the compiler's own list of the program's lines, which has no modules.
+
+    The list says from which line of the file on a node's code was written. A fused kernel's call is written when the next kernel
+    of another kind begins, so the last node before it may belong to that one.
+    """
+    generated = _generated_kernels(text)
+    calls = _calls_in(text, "|".join([*map(re.escape, sorted(generated, key=len, reverse=True)), _EXTERN]))
+    marks = sorted((line, trace) for line, trace in zip(lines, traces, strict=True) if trace)
+    made: list[KernelCall] = []
+    begun: list[str] = []
+    at = 0
+    for place, (line, kernel) in enumerate(calls):
+        while at < len(marks) and marks[at][0] <= line:
+            begun.append(marks[at][1])
+            at += 1
+        after = calls[place + 1] if place + 1 < len(calls) else None
+        next_begun = at < len(marks) and after is not None and marks[at][0] <= after[0]
+        later = (
+            begun[-1:]
+            if after is not None and after[1] not in generated and not next_begun and len(begun) > 1
+            else []
+        )
+        own = begun[: len(begun) - len(later)]
+        nodes = tuple(Node("", "", _frames(trace), ()) for trace in dict.fromkeys(own))
+        made.append(KernelCall(line, kernel, kernel in generated, nodes, exact=False))
+        begun = later
+    return tuple(made)
+
+
+def _calls_in(text: str, names: str) -> list[tuple[int, str]]:
+    """The lines of a generated file that call a kernel, with its name; `names` is a pattern of them."""
+    call = re.compile(rf"(?<![\w.])({names})(?:\.run)?\(")
+    found: list[tuple[int, str]] = []
+    inside = False
+    for number, line in enumerate(text.splitlines(), 1):
+        # Before, kernels are defined.
+        inside = inside or line.startswith("async_compile.wait(")
+        if inside and not line.lstrip().startswith(("#", "def ")):
+            found.extend((number, one[1]) for one in call.finditer(line))
+    return found
+
+
+def _generated_kernels(text: str) -> set[str]:
+    """The names of the kernels that a generated file defines."""
+    return set(re.findall(r"^(\w+) = async_compile\.", text, re.MULTILINE))
+
+
+def _described(schedule: Any) -> tuple[tuple[Node, ...], int]:
+    """The nodes that a kernel computes, and how many bytes it reads and writes."""
+    if not isinstance(schedule, (list, tuple)):
+        origin = getattr(schedule, "origin_node", None)
+        origins, size = [origin] if origin is not None else list(schedule.origins), -1
+    else:
+        parts = [part for part in schedule if getattr(part, "node", None) is not None]
+        origins, size = [origin for part in parts for origin in part.node.origins], _bytes(parts)
+    distinct = {origin.name: origin for origin in origins if origin.op == "call_function"}
+    return tuple(_node(origin) for origin in distinct.values()), size
+
+
+def _bytes(parts: Sequence[Any]) -> int:
+    """What a kernel reads and writes: each buffer once, those that never leave the kernel not at all."""
+    from torch._inductor.virtualized import V
+
+    written = {one.name: one for part in parts for one in part.read_writes.writes}
+    read = {one.name: one for part in parts for one in part.read_writes.reads if one.name not in written}
+    left_out = V.graph.removed_buffers
+    return sum(
+        int(one.numbytes_hint()) for one in (*written.values(), *read.values()) if one.name not in left_out
+    )
+
+
+def _node(origin: Any) -> Node:
+    """What is known of a node of the compiler's graph."""
+    meta = origin.meta
+    modules = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
+    return Node(
+        origin.name,
+        str(origin.target),
+        _frames(meta.get("stack_trace") or ""),
+        tuple(
+            ModuleFrame(
+                str(path),
+                getattr(kind, "__name__", str(kind).rpartition(".")[2]),
+                int(key) if str(key).isdecimal() else 0,
+            )
+            for key, (path, kind) in modules.items()
+        ),
+        _elements(origin),
+    )
+
+
+_FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
+
+
+def _frames(stack_trace: str) -> tuple[SourceFrame, ...]:
+    """The frames of a node's stack trace, outermost first."""
+    return tuple(
+        SourceFrame(file, int(line), _qualified(file, int(line), function))
+        for file, line, function in _FRAME.findall(stack_trace)
+    )
+
+
+def _elements(origin: Any) -> int:
+    """How many elements a node computes, or reads if these are more; 0 for a view."""
+    if getattr(origin.target, "is_view", False) or origin.target is operator.getitem:
+        return 0
+    values = [origin.meta.get("val"), *(one.meta.get("val") for one in origin.all_input_nodes)]
+    return max((_count(value) for value in values), default=0)
+
+
+def _count(value: Any) -> int:
+    """The elements of a tensor, or of some; sizes that change count as they were when it was compiled."""
+    if isinstance(value, (list, tuple)):
+        return sum(_count(one) for one in value)
+    count = 1
+    for size in getattr(value, "shape", (0,)):
+        count *= size if isinstance(size, int) else int(size.node.hint or 1)
+    return count
+
+
+_functions: dict[str, list[tuple[int, int, str]]] = {}
+
+
+def _qualified(file: str, line: int, function: str) -> str:
+    """The qualified name of the function around a line, as Python calls it; the given name if the file does not say."""
+    if file not in _functions:
+        _functions[file] = []
+        import linecache
+
+        try:
+            tree = ast.parse("".join(linecache.getlines(file)))
+        except (SyntaxError, ValueError):
+            return function
+        _collect(tree, "", _functions[file])
+    # The innermost comes last.
+    found = [name for first, last, name in _functions[file] if first <= line <= last]
+    return found[-1] if found and found[-1].rpartition(".")[2] == function else function
+
+
+def _collect(tree: ast.AST, prefix: str, into: list[tuple[int, int, str]]) -> None:
+    """Collect the first and last line of every function, with its qualified name; an enclosing one first."""
+    for one in ast.iter_child_nodes(tree):
+        if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            into.append((one.lineno, one.end_lineno or one.lineno, prefix + one.name))
+            _collect(one, f"{prefix}{one.name}.<locals>.", into)
+        else:
+            _collect(one, f"{prefix}{one.name}." if isinstance(one, ast.ClassDef) else prefix, into)
+
+
+COMPILED_MODULES = CompiledModules()
+
+
+# The kernels themselves, in the modules that call them.
+
+
+class ObservedKernels:
+    """Puts callables that open ranges in the place of generated kernels, while sessions record."""
+
+    def __init__(self) -> None:
+        """Begin with torch as it is."""
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._lock = threading.RLock()
+        self._sessions: weakref.WeakSet[object] = weakref.WeakSet()
+        self._replaced: list[tuple[dict[str, Any], str, Any, Any]] = []
+        self._wait: tuple[Any, Any] | None = None
+        self._hook: ImportHook | None = None
+
+    def open(self, session: object) -> None:
+        """Record the kernels while a session records."""
+        with self._lock:
+            self._sessions.add(session)
+            if len(self._sessions) == 1:
+                if self._hook is None:
+                    self._hook = ImportHook(_COMPILER, self._take_over)
+                else:
+                    self._take_over()
+
+    def close(self, session: object) -> None:
+        """The session has stopped; does nothing for one that did not record."""
+        with self._lock:
+            self._sessions.discard(session)
+            if not self._sessions:
+                self._give_back()
+
+    def after_fork(self) -> None:
+        """No session of the parent records this process, and no thread of the parent holds the lock here."""
+        self._lock = threading.RLock()
+        self._sessions = weakref.WeakSet()
+        self._give_back()
+
+    def _take_over(self) -> None:
+        if self._wait is not None or not self._sessions:
+            return
+        from torch._inductor.async_compile import AsyncCompile
+        from torch._inductor.codecache import PyCodeCache
+
+        theirs = AsyncCompile.wait
+
+        def wait(compiling: Any, scope: dict[str, Any]) -> Any:
+            # A generated module calls it once all of its kernels are defined.
+            answer = theirs(compiling, scope)
+            with self._lock:
+                if self._sessions:
+                    self._observe(scope)
+            return answer
+
+        self._wait = theirs, wait
+        AsyncCompile.wait = wait
+        for module in PyCodeCache.modules:
+            self._observe(vars(module))
+
+    def _give_back(self) -> None:
+        if self._wait is not None:
+            from torch._inductor.async_compile import AsyncCompile
+
+            theirs, ours = self._wait
+            if AsyncCompile.wait is ours:
+                AsyncCompile.wait = theirs
+            self._wait = None
+        while self._replaced:
+            scope, name, theirs, ours = self._replaced.pop()
+            if scope.get(name) is ours:
+                scope[name] = theirs
+
+    def _observe(self, scope: dict[str, Any]) -> None:
+        """Replace the kernels of a generated module."""
+        for name, kernel in [*scope.items()]:
+            if isinstance(kernel, types.BuiltinFunctionType) and kernel.__name__ == "kernel":
+                ours = scope[name] = _observed(kernel, name)
+                self._replaced.append((scope, name, kernel, ours))
+
+
+def _observed(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A callable that calls a kernel inside a range."""
+    try:
+        recorder = ready_recorder()
+    except RecorderError:
+        recorder = None
+    if recorder is not None:
+        return recorder.observed_kernel(kernel, name)
+
+    def call(*arguments: Any) -> Any:
+        opened = begin_range(name)
+        try:
+            return kernel(*arguments)
+        finally:
+            end_range(opened)
+
+    return call
+
+
+OBSERVED_KERNELS = ObservedKernels()
+os.register_at_fork(after_in_child=OBSERVED_KERNELS.after_fork)
+
+
+class CompiledKernels:
+    """The source of every session that records the kernels of compiled graphs."""
+
+    def open(self) -> None:
+        """Note what is compiled from now on."""
+        COMPILED_MODULES.watch()
+
+    def start(self) -> None:
+        """Record kernels."""
+        OBSERVED_KERNELS.open(self)
+
+    def stop(self) -> GatheredKernels:
+        """Record none any more."""
+        OBSERVED_KERNELS.close(self)
+        return GatheredKernels()
+
+    def close(self) -> None:
+        """What is compiled afterwards is noted all the same: a later session records it."""
+
+
+class GatheredKernels:
+    """What was noted of the kernels of a recording, until its trace is built."""
+
+    def add_to(self, trace: Trace) -> Trace:
+        """Attribute the kernels to lines and modules of the program."""
+        return attribute_kernels(trace, COMPILED_MODULES.calls_of, COMPILED_MODULES.failures)
+
+    def and_later(self, later: GatheredKernels) -> GatheredKernels:
+        """What is known holds for all recordings of the process."""
+        return later
+
+    def discard(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,400 @@
+"""The kernels of compiled graphs, attributed to the lines and modules of the program that they compute.
+
+A compiler calls its kernels from a module that it generated. The Python stack of such a call ends in a line of that module, and for
+each of these lines the compiler knew which nodes of its graph the kernel computes. A node has the program's line and module, but
+those are relative: to the frame that was compiled, and to the module whose call that was. The span says which these were.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from kinetoscope.model.kinds import is_call
+from kinetoscope.model.losses import UNKNOWN_KERNELS, Loss, loss_columns, losses_of
+from kinetoscope.model.schema import SCOPE_FUSED, STORED
+from kinetoscope.model.strings import StringTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import AnyTrace, TraceData
+
+
+@dataclass(frozen=True)
+class SourceFrame:
+    """A frame of the program: its file, line and the qualified name of its function."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True)
+class ModuleFrame:
+    """A module around a node.
+
+    Attributes:
+        path: How the compiler reached it, such as `L['self'].blocks.0`.
+        class_name: Its class.
+        address: Its identity in the process that compiled; 0 if that was another process.
+    """
+
+    path: str
+    class_name: str
+    address: int = 0
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a compiled graph.
+
+    Attributes:
+        name: Its name in the graph.
+        operator: The operator that it calls.
+        frames: The program's frames that made it, from the compiled one inwards.
+        modules: The modules around it, from the outermost inwards.
+        elements: How many elements it computes, or reads if these are more; 0 for a view.
+    """
+
+    name: str
+    operator: str
+    frames: tuple[SourceFrame, ...]
+    modules: tuple[ModuleFrame, ...]
+    elements: int = 0
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A call of a kernel in a generated module.
+
+    Attributes:
+        line: The line of the call.
+        kernel: The name of the kernel there.
+        fused: Whether the compiler generated the kernel, too.
+        nodes: What it computes.
+        bytes: How much it reads and writes; -1 where unknown.
+        exact: Whether these are its nodes, with their modules; else only lines are known.
+    """
+
+    line: int
+    kernel: str
+    fused: bool
+    nodes: tuple[Node, ...]
+    bytes: int = -1
+    exact: bool = True
+
+
+def attribute_kernels(
+    trace: AnyTrace,
+    calls_of: Callable[[str], Sequence[KernelCall] | None],
+    failures: Mapping[str, int] = MappingProxyType({}),
+) -> AnyTrace:
+    """Return a trace whose kernels of compiled graphs have the lines and modules of the program.
+
+    Args:
+        trace: The trace; it is unchanged and shares its columns with the new one.
+        calls_of: Returns what is known of the kernels that a file calls; None if no compiler generated the file.
+        failures: What went wrong when kernels were noted, with how often.
+
+    Returns:
+        The trace with the table `origins`; the given one if it has no stacks that end in generated files.
+    """
+    sites = _Sites(trace, calls_of)
+    if not sites.calls and not failures:
+        return trace
+    spans = trace.columns("spans")
+    site = np.append(sites.of_stack, np.int32(-1))[spans["own_stack"]]
+    site[is_call(spans["kind"])] = -1
+    rows = np.flatnonzero(site >= 0)
+    made = _Origins(trace, sites)
+    origin = np.full(len(spans), -1, dtype=np.int32)
+    keys = np.stack([spans[name][rows] for name in ("own_stack", "forward_stack", "module")], axis=1)
+    if len(rows):
+        distinct, group = np.unique(keys, axis=0, return_inverse=True)
+        firsts = [
+            made.add(int(sites.of_stack[own]), int(own), int(forward), int(module))
+            for own, forward, module in distinct.tolist()
+        ]
+        origin[rows] = np.array(firsts, dtype=np.int32)[group.reshape(-1)]
+    scope = spans["scope"].copy()
+    fused = np.array([call.fused for call in sites.calls], dtype=bool)
+    kernel = np.array([made.strings.row(call.kernel) for call in sites.calls], dtype=np.int64)
+    if len(rows):
+        own = rows[fused[site[rows]] & (kernel[site[rows]] == spans["name"][rows])]
+        scope[own] = SCOPE_FUSED
+    inexact = np.array([not call.exact for call in sites.calls], dtype=bool)
+    losses = [
+        Loss.of(UNKNOWN_KERNELS, count, why=f"Noting them failed: {why}") for why, count in failures.items()
+    ]
+    if len(rows) and (unknown := int(inexact[site[rows]].sum())):
+        losses.append(Loss.of(UNKNOWN_KERNELS, unknown))
+    return cast("AnyTrace", made.trace({"origin": origin, "scope": scope}, losses))
+
+
+_NOT_GENERATED = -2
+
+
+class _Sites:
+    """The calls of kernels that the stacks of a trace end in.
+
+    Attributes:
+        calls: The calls.
+        of_stack: For each stack the call in its innermost frame of a generated file; -1 without.
+        entry: For each stack the stack of that frame; -1 without.
+    """
+
+    def __init__(self, trace: TraceData, calls_of: Callable[[str], Sequence[KernelCall] | None]) -> None:
+        frames, stacks, strings = trace.columns("frames"), trace.columns("stacks"), trace.strings
+        self.calls: list[KernelCall] = []
+        places: dict[int, dict[int, int]] = {}
+        for file in np.unique(frames["file"]).tolist():
+            calls = calls_of(strings[file])
+            if calls is not None:
+                places[file] = {call.line: at for at, call in enumerate(calls, len(self.calls))}
+                self.calls += calls
+        self.of_stack = np.full(len(stacks), -1, dtype=np.int32)
+        self.entry: list[int] = []
+        if not self.calls:
+            return
+        of_frame = [
+            places[file].get(line, -1) if file in places else _NOT_GENERATED
+            for file, line in zip(frames["file"].tolist(), frames["line"].tolist(), strict=True)
+        ]
+        of_stack: list[int] = []
+        for row, (parent, frame) in enumerate(
+            zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+        ):
+            own = of_frame[frame] if frame >= 0 else _NOT_GENERATED
+            inherits = own == _NOT_GENERATED and 0 <= parent < row
+            of_stack.append(of_stack[parent] if inherits else max(own, -1))
+            self.entry.append(self.entry[parent] if inherits else row if own >= 0 else -1)
+        self.of_stack = np.array(of_stack, dtype=np.int32)
+
+
+class _Origins:
+    """The rows of `origins`, and the dictionaries of a trace that grow with them."""
+
+    def __init__(self, trace: TraceData, sites: _Sites) -> None:
+        self._trace, self._sites = trace, sites
+        self._texts = list(trace.strings)
+        self.strings = StringTable(self._texts)
+        self._frames = _Growing(trace, "frames", ("function", "file", "line"))
+        self._stacks = _Growing(trace, "stacks", ("parent", "frame"))
+        self._modules = _Modules(trace, self.strings)
+        self._rows: dict[str, list[Any]] = {column.name: [] for column in STORED["origins"].columns}
+        self._known: dict[tuple[int, int, int], int] = {}
+
+    def add(self, site: int, own: int, forward: int, module: int) -> int:
+        """The first row for a kernel called at a site, by a stack, in backward also that of the forward, and in a module."""
+        call = self._sites.calls[site]
+        below = self._below(own)
+        around = forward if forward >= 0 else own
+        shares = _shares(call.nodes)
+        nodes: list[tuple[float, Node, int, int]] = []
+        for node, share in zip(call.nodes, shares, strict=True):
+            place = self._modules.row(node.modules, module)
+            nodes.append((share, node, place, self._stack(around, node.frames, below)))
+        of_place: dict[tuple[int, int], float] = {}
+        for share, _, place, stack in nodes:
+            of_place[place, stack] = of_place.get((place, stack), 0.0) + share
+        nodes.sort(key=lambda one: (-of_place[one[2], one[3]], one[2], one[3], -one[0]))
+        first = len(self._rows["first"])
+        for share, node, place, stack in nodes:
+            for name, value in (
+                ("first", first),
+                ("kernel", self.strings.row(call.kernel)),
+                ("node", self.strings.row(node.name)),
+                ("operator", self.strings.row(node.operator)),
+                ("module", place),
+                ("stack", stack),
+                ("weight", share),
+                ("bytes", call.bytes),
+            ):
+                self._rows[name].append(value)
+        return first if nodes else -1
+
+    def trace(self, changed: Mapping[str, NDArray[Any]], losses: Sequence[Loss]) -> TraceData:
+        """The trace with the rows, with changed columns of spans, and with more losses."""
+        trace = self._trace
+        tables: dict[str, dict[str, Any]] = {
+            name: {column: trace.column(name, column) for column in given}
+            for name in STORED
+            if (given := trace.columns(name).given)
+        }
+        tables["spans"] |= changed
+        tables["origins"] = dict(self._rows)
+        for grown in (self._frames, self._stacks, self._modules.grown):
+            tables[grown.name] = grown.columns()
+        if losses:
+            tables["losses"] = loss_columns([*losses_of(trace.columns("losses")), *losses])
+        made = trace.from_columns(tables, strings=self._texts, info=trace.info, path=trace.path)
+        made.on_close(trace.close)
+        return made
+
+    def _below(self, own: int) -> list[int]:
+        """The frames that a stack has below the generated file's, outermost first."""
+        entry, frames = self._sites.entry[own], []
+        while own != entry:
+            frames.append(self._stacks.value("frame", own))
+            own = self._stacks.value("parent", own)
+        return frames[::-1]
+
+    def _stack(self, around: int, frames: tuple[SourceFrame, ...], below: list[int]) -> int:
+        """The stack of a node: the caller of the compiled function, then the program's frames, then what the kernel ran itself."""
+        stack = self._caller(around, frames)
+        for frame in frames:
+            file = self.strings.row(frame.file)
+            function = self.strings.row(frame.function)
+            stack = self._stacks.row((stack, self._frames.row((function, file, frame.line))))
+        for row in below:
+            stack = self._stacks.row((stack, row))
+        return stack
+
+    def _caller(self, around: int, frames: tuple[SourceFrame, ...]) -> int:
+        """The stack that called the function in which a node begins; the whole stack if the function is not on it."""
+        if not frames:
+            return around
+        outer = frames[0]
+        name = outer.function.rpartition(".")[2]
+        stack = around
+        while stack >= 0:
+            frame = self._stacks.value("frame", stack)
+            parent = self._stacks.value("parent", stack)
+            if frame >= 0 and self._texts[self._frames.value("file", frame)] == outer.file:
+                function = self._texts[self._frames.value("function", frame)].rpartition(".")[2]
+                if function == name or function.startswith(f"{_RESUMED}{name}_at_"):
+                    return parent
+            stack = parent
+        return around
+
+
+# What the compiler calls the rest of a function behind a graph break.
+_RESUMED = "torch_dynamo_resume_in_"
+
+
+class _Growing:
+    """A dictionary of a trace, to which rows are added that it does not have."""
+
+    def __init__(self, trace: TraceData, name: str, identity: tuple[str, ...]) -> None:
+        self.name = name
+        self._given = trace.columns(name)
+        self._identity = identity
+        self._columns: dict[str, list[Any]] = {
+            column: list(
+                self._given[column] if isinstance(self._given[column], list) else self._given[column].tolist()
+            )
+            for column in {*self._given.given, *identity}
+        }
+        self._row_of: dict[tuple[Any, ...], int] = {}
+        keys = zip(*(self._columns[column] for column in identity), strict=True)
+        for row, key in enumerate(keys):
+            self._row_of.setdefault(key, row)
+
+    def __len__(self) -> int:
+        return len(self._columns[self._identity[0]])
+
+    def value(self, column: str, row: int) -> int:
+        """One value."""
+        found: int = self._columns[column][row]
+        return found
+
+    def find(self, key: tuple[Any, ...]) -> int:
+        """The first row with this identity; -1 without."""
+        return self._row_of.get(key, -1)
+
+    def row(self, key: tuple[Any, ...], **others: Any) -> int:
+        """The row with this identity, added if it is new; then with the given values of other columns."""
+        found = self._row_of.get(key)
+        if found is None:
+            found = self._row_of[key] = len(self)
+            values = dict(zip(self._identity, key, strict=True)) | others
+            for column, own in self._columns.items():
+                own.append(values.get(column, STORED[self.name].column(column).default))
+        return found
+
+    def columns(self) -> dict[str, list[Any]]:
+        """All columns."""
+        return self._columns
+
+
+_BASE = re.compile(r"[LG]\['([^']*)'\]")
+_PART = re.compile(r"\.([^.\[\]]+)|\[['\"]?([^'\"\]]*)['\"]?\]")
+
+
+class _Modules:
+    """The modules of a trace, found by how the compiler reached them."""
+
+    def __init__(self, trace: TraceData, strings: StringTable) -> None:
+        self.grown = _Growing(trace, "modules", ("parent", "name", "class"))
+        self._strings = strings
+        self._child: dict[tuple[int, int], int] = {}
+        self._by_address: dict[int, int] = {}
+        for row in range(len(self.grown)):
+            self._child.setdefault((self.grown.value("parent", row), self.grown.value("name", row)), row)
+            if trace.columns("modules")["address"][row]:
+                self._by_address[int(trace.columns("modules")["address"][row])] = row
+
+    def row(self, modules: tuple[ModuleFrame, ...], root: int) -> int:
+        """The row of the innermost module; `root` is the module whose call was compiled, and the answer without any.
+
+        Args:
+            modules: The modules around a node, from the outermost inwards.
+            root: The module in which the compiled graph ran; -1 without.
+        """
+        if not modules:
+            return root
+        inner = modules[-1]
+        base, parts = _parsed(inner.path)
+        classes = {_parsed(one.path)[1]: one.class_name for one in modules}
+        if base == "self" and root >= 0 and (not parts or self._find(root, parts[0]) >= 0):
+            return self._descend(root, parts, 0, classes)
+        known = [at for at, one in enumerate(modules) if one.address in self._by_address]
+        if known:
+            outer = modules[known[-1]]
+            return self._descend(self._by_address[outer.address], parts, len(_parsed(outer.path)[1]), classes)
+        top = modules[0]
+        start = (
+            self.grown.row((-1, 0, self._strings.row(top.class_name)), caller=root)
+            if base != "self" or root < 0
+            else root
+        )
+        return self._descend(start, parts, len(_parsed(top.path)[1]) if start != root else 0, classes)
+
+    def _find(self, parent: int, name: str) -> int:
+        """The row of a module in another one by its name; -1 without."""
+        return self._child.get((parent, self._strings.row(name)), -1)
+
+    def _descend(
+        self, row: int, parts: tuple[str, ...], skipped: int, classes: Mapping[tuple[str, ...], str]
+    ) -> int:
+        """Follow names from a module; those that the trace does not have are added."""
+        for at in range(skipped, len(parts)):
+            name = self._strings.row(parts[at])
+            found = self._child.get((row, name), -1)
+            if found < 0:
+                kind = self._strings.row(classes.get(parts[: at + 1], ""))
+                found = self.grown.row((row, name, kind), caller=row)
+                self._child[row, name] = found
+            row = found
+        return row
+
+
+def _parsed(path: str) -> tuple[str, tuple[str, ...]]:
+    """What a path begins with, and the names that follow; `_modules` is how a name is reached, and none itself."""
+    found = _BASE.match(path)
+    base, rest = (found[1], path[found.end() :]) if found else ("", path)
+    parts = tuple(part for one in _PART.findall(rest) if (part := one[0] or one[1]) != "_modules")
+    return base, parts
+
+
+def _shares(nodes: tuple[Node, ...]) -> list[float]:
+    """The estimated share of each node in the time of its kernel: that of the elements that it goes through."""
+    total = sum(node.elements for node in nodes)
+    return [node.elements / total if total else 1 / len(nodes) for node in nodes]

@@ -1,0 +1,184 @@
+"""Kernels of `torch.compile` as spans, with the lines and modules of the program that they compute."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import kinetoscope
+from kinetoscope.collect.sources.compiled_kernels import CompiledModules
+from kinetoscope.model.schema import SpanKind
+from tests.support import compiled_programs
+from tests.support.compiled_cache import compiler_cache
+from tests.support.compiled_programs import PROGRAMS, CompiledProgram
+from tests.support.effort import STRESS
+
+__all__ = ["compiler_cache"]
+
+# The compiler's own imports and its use of torch.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore::UserWarning:torch")
+
+# Compiling takes seconds: the kinds of programs that differ most always, all of them in `make stress`.
+OFTEN = ("mlp", "two graph breaks", "inference mode")
+CHOSEN = [program for program in PROGRAMS if STRESS or program.name in OFTEN]
+
+_compiled: dict[str, Callable[[], None]] = {}
+
+
+def compiled(program: CompiledProgram) -> Callable[[], None]:
+    """The program, compiled once in a run, after a session was made."""
+    kinetoscope.profile()
+    if program.name not in _compiled:
+        _compiled[program.name] = program.compiled()
+    return _compiled[program.name]
+
+
+def recorded(program: CompiledProgram, **options: Any) -> kinetoscope.Trace:
+    run = compiled(program)
+    with kinetoscope.profile(**options) as session:
+        run()
+    return session.trace
+
+
+def in_graphs(trace: kinetoscope.Trace) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The spans that a compiled graph called, and what ran in these."""
+    spans, strings = trace.columns("spans"), trace.strings
+    graph = [strings[name].startswith("## Call CompiledFxGraph") for name in spans["name"].tolist()]
+    inside = [False] * len(spans)
+    for row, parent in enumerate(spans["parent"].tolist()):
+        inside[row] = parent >= 0 and (graph[parent] or inside[parent])
+    return np.flatnonzero(inside)
+
+
+def lines_of(function: Any) -> range:
+    lines, first = inspect.getsourcelines(function)
+    return range(first, first + len(lines))
+
+
+@pytest.mark.parametrize("program", CHOSEN, ids=lambda program: program.name)
+def test_every_kernel_of_a_compiled_program_has_its_line_and_its_module(
+    compiler_cache: None, program: CompiledProgram
+) -> None:
+    trace = recorded(program)
+    spans = trace.columns("spans")
+    rows = in_graphs(trace)
+    origin = spans["origin"][rows]
+    self_ns = spans["self_ns"][rows]
+    assert self_ns[origin >= 0].sum() >= 0.98 * self_ns.sum()
+    assert (spans["kind"][rows] == SpanKind.FUSED_KERNEL).any()
+
+    lines = {
+        (row["file"], row["line"])
+        for row in trace.table("lines").to_pylist()
+        if row["self_ns"] or row["count"]
+    }
+    own = {line for file, line in lines if file == compiled_programs.__file__}
+    assert own & set(
+        lines_of(program.model.forward if isinstance(program.model, type) else compiled_programs.Block)
+    )
+    assert not any("torchinductor" in file for file, _ in lines)
+    model = dict(program.model().named_modules(prefix="_orig_mod"))
+    paths = trace.column("modules", "path")
+    reached = {paths[module] for module in spans["module"][rows[origin >= 0]].tolist()}
+    assert reached <= set(model)
+    # Modules without a kernel of their own are those whose work is another's, such as an activation's.
+    with_parameters = {path for path, module in model.items() if list(module.parameters(recurse=False))}
+    assert with_parameters <= reached
+    assert not [loss for loss in trace.table("losses").to_pylist() if loss["code"] == "unknown_kernels"]
+
+
+def test_kernels_of_backward_belong_to_the_lines_and_modules_of_forward(compiler_cache: None) -> None:
+    trace = recorded(PROGRAMS[0])
+    spans = trace.table("spans").to_pylist()
+    backward = [span for span in spans if span["kind"] == "fused_kernel" and span["phase"] == "backward"]
+    forward = [span for span in spans if span["kind"] == "fused_kernel" and span["phase"] == "forward"]
+    assert backward
+    assert forward
+    assert {span["module"] for span in backward} & {span["module"] for span in forward}
+    gelu = [span for span in spans if span["name"] == "cpp_fused_gelu_1"]
+    assert [span["module"] for span in gelu] == ["_orig_mod.blocks.0", "_orig_mod.blocks.1"]
+    assert all("Block.forward" in span["stack"].rpartition(";")[2] for span in gelu)
+
+
+def test_nodes_of_a_kernel_have_weights_that_add_up_to_one(compiler_cache: None) -> None:
+    trace = recorded(PROGRAMS[0])
+    origins = trace.columns("origins")
+    sums = np.bincount(origins["first"], origins["weight"])
+    assert np.allclose(sums[np.unique(origins["first"])], 1)
+    named = {trace.strings[name] for name in origins["operator"].tolist()}
+    assert {"aten.addmm.default", "aten.erf.default"} <= named
+
+
+def test_recording_changes_neither_results_nor_the_generated_modules(compiler_cache: None) -> None:
+    from torch._dynamo.utils import counters
+    from torch._inductor.codecache import PyCodeCache
+
+    compiled(PROGRAMS[0])
+    model = PROGRAMS[0].model().eval()
+    call, (x,) = torch.compile(model), PROGRAMS[0].inputs()
+    alone = call(x)
+    before = [dict(vars(module)) for module in PyCodeCache.modules]
+    counted = {name: dict(values) for name, values in counters.items()}
+    with kinetoscope.profile() as session:
+        observed = call(x)
+    assert torch.equal(alone, observed)
+    assert [dict(vars(module)) for module in PyCodeCache.modules] == before
+    assert {name: dict(values) for name, values in counters.items()} == counted
+    assert "fused_kernel" in session.trace.table("spans")["kind"].to_pylist()
+
+
+def test_compiling_inside_the_recording_is_recorded_with_its_kernels(compiler_cache: None) -> None:
+    torch._dynamo.reset()
+    with kinetoscope.profile() as session:
+        torch.compile(compiled_programs.Broken())(torch.randn(16, compiled_programs.WIDTH))
+    spans = session.trace.table("spans").to_pylist()
+    assert {span["module"] for span in spans if span["kind"] == "fused_kernel"} == {"_orig_mod"}
+
+
+def test_a_later_process_finds_what_an_earlier_one_noted(compiler_cache: None) -> None:
+    from torch._inductor.codecache import PyCodeCache
+
+    from kinetoscope.collect.sources.compiled_kernels import COMPILED_MODULES
+
+    compiled(PROGRAMS[0])
+    file = next(
+        file
+        for file in (module.__file__ for module in PyCodeCache.modules)
+        if COMPILED_MODULES.calls_of(file)
+    )
+    noted, stored = COMPILED_MODULES.calls_of(file), CompiledModules().calls_of(file)
+    assert noted
+    assert stored
+    assert [(call.line, call.kernel, call.fused, call.bytes) for call in stored] == [
+        (call.line, call.kernel, call.fused, call.bytes) for call in noted
+    ]
+    assert [[node.frames for node in call.nodes] for call in stored] == [
+        [node.frames for node in call.nodes] for call in noted
+    ]
+
+
+def test_kernels_that_nobody_noted_have_lines_and_a_loss(
+    compiler_cache: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kinetoscope.collect.sources import compiled_kernels
+
+    run = compiled(PROGRAMS[0])
+    monkeypatch.setattr(compiled_kernels, "_SUFFIX", ".of-nobody")
+    monkeypatch.setattr(compiled_kernels, "COMPILED_MODULES", CompiledModules())
+    with kinetoscope.profile() as session:
+        run()
+    trace = session.trace
+    rows = in_graphs(trace)
+    assert (trace.column("spans", "origin")[rows] >= 0).all()
+    gelu = [span for span in trace.table("spans").to_pylist() if span["name"] == "cpp_fused_gelu_1"]
+    text = Path(compiled_programs.__file__).read_text().splitlines()
+    line = next(at for at, one in enumerate(text, 1) if "functional.gelu(self.up" in one)
+    assert all(span["stack"].endswith(f"({line}): Block.forward") for span in gelu), gelu[0]["stack"]
+    (loss,) = [loss for loss in trace.table("losses").to_pylist() if loss["code"] == "unknown_kernels"]
+    assert loss["count"] == len(rows)
