@@ -66,7 +66,7 @@ export const COLORS: readonly (readonly [string, string])[] = [
   ["module", "modules"],
   ["runtime", "CUDA / HIP runtime and driver calls"],
   ["sync", "synchronization"],
-  ["kernel", "kernels"],
+  ["kernel", "kernels, fused kernels of torch.compile"],
   ["memcpy", "memcpy and memset"],
   ["collective", "collectives and their kernels"],
   ["overhead", "profiling overhead"],

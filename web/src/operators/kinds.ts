@@ -12,7 +12,7 @@ export interface Category {
 
 const KINDS: readonly (readonly [title: string, ...kinds: string[]])[] = [
   ["All"],
-  ["Operators", "operator", "backward"],
+  ["Operators", "operator", "backward", "fused_kernel"],
   ["Ranges", "user_annotation", "step"],
   ["Collectives", "collective"],
   ["Runtime", "runtime", "driver", "sync", "overhead"],
@@ -40,10 +40,16 @@ export function kindWord(kind: string): string {
   return WORDS[kind] ?? kind.replaceAll("_", " ");
 }
 
+/** Kinds with the color of another. */
+const LIKE: Readonly<Record<string, string>> = {
+  user_annotation: "annotation",
+  driver: "runtime",
+  fused_kernel: "kernel",
+};
+
 /** The color of a kind, by its variable in the theme. */
 export function kindColor(kind: string): string {
-  const name = kind === "user_annotation" ? "annotation" : kind === "driver" ? "runtime" : kind;
-  return `var(--${name})`;
+  return `var(--${LIKE[kind] ?? kind})`;
 }
 
 /** A name as a line of a table has room for it; the whole is in the title of the cell. */

@@ -4,7 +4,11 @@ import { boxName } from "./names";
 
 /** Kinds of spans that have a color of the theme; what is unknown looks like calls of the runtime. */
 const ROLES = /^(?:operator|backward|annotation|step|python|module|kernel|memcpy|sync|overhead|collective)$/;
-const LIKE: Readonly<Record<string, string>> = { user_annotation: "annotation", memset: "memcpy" };
+const LIKE: Readonly<Record<string, string>> = {
+  user_annotation: "annotation",
+  memset: "memcpy",
+  fused_kernel: "kernel",
+};
 
 /** Kernels that talk to other devices look like the collectives that started them. */
 const TALKING = /^(?:[nrhox]ccl|msccl|mscclpp|nvshmem)/i;

@@ -349,6 +349,7 @@ CATEGORIES: dict[SpanKind, str] = {
     SpanKind.SYNC: "cuda_sync",
     SpanKind.OVERHEAD: "overhead",
     SpanKind.COLLECTIVE: "user_annotation",
+    SpanKind.FUSED_KERNEL: "cpu_op",
 }
 DEVICE_CATEGORIES: dict[SpanKind, str] = {
     SpanKind.OPERATOR: "kernel",

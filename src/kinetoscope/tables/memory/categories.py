@@ -122,7 +122,7 @@ def categorise(facts: BlockFacts) -> NDArray[np.uint8]:
 _BY_WEIGHT = (
     StorageRole.TENSOR, StorageRole.BUFFER, StorageRole.GRADIENT, StorageRole.OPTIMIZER_STATE, StorageRole.PARAMETER,
 )  # fmt: skip
-_OPERATORS = (SpanKind.OPERATOR, SpanKind.BACKWARD, SpanKind.COLLECTIVE)
+_OPERATORS = (SpanKind.OPERATOR, SpanKind.BACKWARD, SpanKind.COLLECTIVE, SpanKind.FUSED_KERNEL)
 # Memory for a model's inputs and its loss is outside all modules, and is attributed by when the model ran.
 _AROUND_A_MODEL = (MemoryCategory.INPUT, MemoryCategory.ACTIVATION, MemoryCategory.AUTOGRAD_DETAIL)
 # Chains of operators outside all modules are followed this far.

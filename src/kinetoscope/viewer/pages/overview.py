@@ -407,7 +407,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         "processes": max(1, len(trace.columns("processes"))),
         "process_names": process_names(trace),
         "spans": len(kind),
-        "operators": int(of_kind[SpanKind.OPERATOR] + of_kind[SpanKind.BACKWARD]),
+        "operators": int(of_kind[[SpanKind.OPERATOR, SpanKind.BACKWARD, SpanKind.FUSED_KERNEL]].sum()),
         "kernels": int(of_kind[SpanKind.KERNEL]),
         "device_work": int(is_device_work(kind).sum()),
         **rows,

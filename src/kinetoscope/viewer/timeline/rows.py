@@ -258,7 +258,15 @@ def _in_order(
 # them, are one run; what runs no operator has none.
 
 _KNOWS_MODULES = np.zeros(256, dtype=bool)
-_KNOWS_MODULES[[SpanKind.OPERATOR, SpanKind.BACKWARD, SpanKind.USER_ANNOTATION, SpanKind.COLLECTIVE]] = True
+_KNOWS_MODULES[
+    [
+        SpanKind.OPERATOR,
+        SpanKind.BACKWARD,
+        SpanKind.USER_ANNOTATION,
+        SpanKind.COLLECTIVE,
+        SpanKind.FUSED_KERNEL,
+    ]
+] = True
 
 
 @dataclass(frozen=True)

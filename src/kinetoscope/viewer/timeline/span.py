@@ -175,6 +175,7 @@ _ON_HOST = (
     SpanKind.USER_ANNOTATION,
     SpanKind.STEP,
     SpanKind.COLLECTIVE,
+    SpanKind.FUSED_KERNEL,
 )
 _FLAGS = (
     (FLAG_ASYNC, "may end on another thread than it began on"),
