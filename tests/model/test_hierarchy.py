@@ -27,7 +27,7 @@ from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
 
 GROUPS = {
-    is_operator: {SpanKind.OPERATOR, SpanKind.BACKWARD},
+    is_operator: {SpanKind.OPERATOR, SpanKind.BACKWARD, SpanKind.FUSED_KERNEL},
     is_range: {SpanKind.USER_ANNOTATION, SpanKind.STEP},
     is_call: {SpanKind.PYTHON, SpanKind.MODULE},
     is_device_work: {SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET},

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from kinetoscope.model.kinds import is_call
-from kinetoscope.model.losses import UNKNOWN_KERNELS, Loss, loss_columns, losses_of
+from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.schema import SCOPE_FUSED, STORED
 from kinetoscope.model.strings import StringTable
 
@@ -131,10 +131,10 @@ def attribute_kernels(
         scope[own] = SCOPE_FUSED
     inexact = np.array([not call.exact for call in sites.calls], dtype=bool)
     losses = [
-        Loss.of(UNKNOWN_KERNELS, count, why=f"Noting them failed: {why}") for why, count in failures.items()
+        Loss.of("unknown_kernels", count, why=f"Noting them failed: {why}") for why, count in failures.items()
     ]
     if len(rows) and (unknown := int(inexact[site[rows]].sum())):
-        losses.append(Loss.of(UNKNOWN_KERNELS, unknown))
+        losses.append(Loss.of("unknown_kernels", unknown))
     return cast("AnyTrace", made.trace({"origin": origin, "scope": scope}, losses))
 
 

@@ -18,7 +18,6 @@ TOLD_AT_STOP = ("recorder_faults", "call_threads_lost")
 NOT_STOPPED = "recording_not_stopped"
 UNFINISHED_SPANS = "unfinished_spans"
 TORN_SAMPLES = "torn_samples"
-UNKNOWN_KERNELS = "unknown_kernels"
 # Fewer torn samples, or a smaller share of all, change no number that a person sees.
 _LEAST_TORN, _LEAST_TORN_SHARE = 10, 0.02
 
@@ -136,7 +135,7 @@ CODES: dict[str, Words] = {
         "dictionary",
         "The file could not grow, so some spans have no name, stack or module.",
     ),
-    UNKNOWN_KERNELS: Words(
+    "unknown_kernels": Words(
         "kernels of compiled graphs without their modules",
         "origins",
         "They were compiled before the first session of the process, or cached by a run without one. Make the session before "
