@@ -33,6 +33,7 @@ SCRIPTS = (
     "reading",
     "ktrace",
     "findings",
+    "compare",
     "trainers",
     "viewing",
     "viewer_pages",

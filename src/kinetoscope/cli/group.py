@@ -23,6 +23,7 @@ COMMANDS = {
     "info": "Show what a trace contains and whether it is complete.",
     "findings": "Show what makes a run slow, and what to change.",
     "compare": "Compare two runs: what got slower, and how sure that is.",
+    "check": "Check a run against a budget, for a build.",
     "table": "Print a table of a trace.",
     "view": "Show traces in the browser.",
     "report": "Write a trace as an HTML file, or print its summary.",
@@ -38,6 +39,9 @@ COMMANDS = {
 _RUNNING = ("run", "demo")
 
 ERROR, USAGE_ERROR = 1, 2
+# Of this one, the exit codes 1 and 2 are verdicts.
+_JUDGING = "check"
+JUDGING_ERROR = 3
 
 
 class Commands(click.Group):
@@ -83,6 +87,9 @@ class Commands(click.Group):
         A subcommand that returns a function runs a program. It is called here, with few of our frames below it: they are
         part of every Python stack that is recorded.
         """
+        words = sys.argv[1:] if args is None else list(args)
+        judging = words[:1] == [_JUDGING]
+        failed, misused = (JUDGING_ERROR, JUDGING_ERROR) if judging else (ERROR, USAGE_ERROR)
         try:
             result = super().main(
                 args, prog_name or "kinetoscope", complete_var, standalone_mode=False, **extra
@@ -90,20 +97,20 @@ class Commands(click.Group):
             sys.stdout.flush()  # a closed pipe is noticed here, not when Python ends
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
-            sys.exit(USAGE_ERROR)
+            sys.exit(misused)
         except click.ClickException as error:
             terminal.complain(error.format_message())
-            sys.exit(USAGE_ERROR if isinstance(error, click.UsageError) else ERROR)
+            sys.exit(misused if isinstance(error, click.UsageError) else failed)
         except KinetoscopeError as error:
             terminal.complain(str(error))
-            sys.exit(ERROR)
+            sys.exit(failed)
         except BrokenPipeError:
             # The reader closed the pipe. Python would complain again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(ERROR)
+            sys.exit(failed)
         except OSError as error:
             terminal.complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-            sys.exit(ERROR)
+            sys.exit(failed)
         except (KeyboardInterrupt, click.Abort):
             terminal.complain("interrupted")
             sys.exit(128 + 2)

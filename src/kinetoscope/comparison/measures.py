@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.step_difference import PART_NAMES
+from kinetoscope.model import units
 from kinetoscope.model.device_time import counted_launches
 from kinetoscope.model.hierarchy import host_work, is_outermost
 from kinetoscope.model.kinds import is_copy, is_device_work, is_operator
@@ -27,12 +29,12 @@ from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.source_lines import source_lines
 from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.host.steps import step_parts
-from kinetoscope.tables.memory.peak import device_peaks, memory_peak
+from kinetoscope.tables.memory.peak import device_peaks, memory_peak, requesting_operators
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import waiting_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
     Numbers = NDArray[np.float64]
     Key = tuple[Any, ...]
+    # `modules` or `operators`, and a path or a name.
+    Scope = tuple[str, str]
 
 TIMED = ("part", "module", "operator", "line", "kernel", "collective")
 """The kinds of rows with times, in the order in which they are shown."""
@@ -135,6 +139,9 @@ class Run:
         memory: The bytes of each holder at the peak.
         texts: The text of the lines that the trace has.
         losses: What is missing from the trace.
+        scopes: The counts in each step of single modules and operators, of those that were asked for.
+        machine: What times depend on beside the program: processor, number of processors and threads, devices, release of torch.
+        reasons: For counts that were not recorded, how to record them.
     """
 
     name: str
@@ -149,6 +156,8 @@ class Run:
     memory: dict[Key, int]
     texts: dict[str, dict[int, str]]
     losses: str
+    scopes: dict[Scope, dict[str, Numbers]]
+    machine: str
     reasons: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -157,16 +166,20 @@ class Run:
         return np.arange(self.warm_up, len(self.step_ns))
 
 
-def run_of(trace: TraceData, name: str = "", warm_up: int | None = None) -> Run:
+def run_of(trace: TraceData, name: str = "", warm_up: int | None = None, scopes: Iterable[Scope] = ()) -> Run:
     """Look at one recording.
 
     Args:
         trace: The trace.
         name: What to call it.
         warm_up: How many of the first steps to leave out; None: those that compile or are slow, and at least one of three or more.
+        scopes: Modules and operators to count alone.
 
     Returns:
         What it did in each step; it does not refer to the trace, which may be closed.
+
+    Raises:
+        ArgumentError: No step is left.
     """
     loop = Loop(trace)
     steps = max(1, len(loop.steps))
@@ -174,10 +187,15 @@ def run_of(trace: TraceData, name: str = "", warm_up: int | None = None) -> Run:
     recording = _Recording(trace, loop)
     compiled = loop.ranges_and_operators_named(_COMPILES)
     compiling = loop.step_of(compiled[is_outermost(trace, compiled)])
-    left_out = _warm_up(step_ns, compiling) if warm_up is None else min(warm_up, steps)
+    label = name or (str(trace.path) if trace.path is not None else "the trace")
+    left_out = _warm_up(step_ns, compiling) if warm_up is None else warm_up
+    if left_out >= steps:
+        raise ArgumentError(
+            f"{label}: {units.count(left_out, 'step')} left out, which leaves none of its {steps:,}: leave out fewer, or record more"
+        )
     numbers = trace.column("steps", "number")[loop.steps] if len(loop.steps) else np.zeros(1, np.int64)
     run = Run(
-        name or (str(trace.path) if trace.path is not None else "a trace"),
+        label,
         np.asarray(numbers, dtype=np.int64),
         step_ns,
         left_out,
@@ -189,6 +207,8 @@ def run_of(trace: TraceData, name: str = "", warm_up: int | None = None) -> Run:
         _memory_by_holder(trace),
         source_lines(trace),
         "; ".join(f"{loss['count']:,} x {loss['what']}" for loss in trace.losses),
+        {scope: recording.scoped(scope) for scope in scopes},
+        _machine(trace),
     )
     for count in ("allocations", "allocated_bytes", "peak_bytes"):
         if not memory_recorded(trace):
@@ -198,6 +218,19 @@ def run_of(trace: TraceData, name: str = "", warm_up: int | None = None) -> Run:
     if "python_calls" not in run.step_counts:
         run.reasons["python_calls"] = "python_calls=True"
     return run
+
+
+def _machine(trace: TraceData) -> str:
+    """What times depend on beside the program."""
+    run = trace.run_info
+    facts = [
+        *dict.fromkeys(device.name for device in run.devices),
+        run.machine,
+        f"{run.cpu_count} processors" if run.cpu_count else "",
+        f"{run.torch_threads} threads" if run.torch_threads else "",
+        f"torch {run.torch_version}" if run.torch_version else "",
+    ]
+    return ", ".join(str(fact) for fact in facts if fact)
 
 
 def _warm_up(step_ns: Numbers, compiling: Rows) -> int:
@@ -407,6 +440,29 @@ class _Recording:
             made["python_calls"] = self._per_step(self.step[python])
         return made
 
+    def scoped(self, scope: Scope) -> dict[str, Numbers]:
+        """The counts of one module, with those in it, or of one operator: what is not recorded is left out."""
+        trace, spans = self.trace, self.trace.columns("spans")
+        chosen = in_scope(trace, scope) & self.ours
+        made = {"operators": self._per_step(self.step[chosen & is_operator(spans["kind"])])}
+        chosen = np.append(chosen, False)
+        if len(trace.columns("streams")):
+            device = self._device_work
+            device = device[spans["kind"][device] == SpanKind.KERNEL]
+            owner = starters(trace).operator[device]
+            made["kernels"] = self._per_step(self._launched_in(device)[chosen[owner]])
+        if memory_recorded(trace):
+            blocks = trace.columns("allocations")
+            rows = np.flatnonzero(blocks["bytes"] > 0)
+            rows = rows[chosen[requesting_operators(trace, blocks["span"][rows])]]
+            step = self.step[blocks["span"][rows]]
+            made["allocations"] = self._per_step(step)
+            made["allocated_bytes"] = self._per_step(step, blocks["bytes"][rows])
+        if len(trace.columns("shapes")):
+            rows = np.flatnonzero(chosen[:-1])
+            made["flops"] = self._per_step(self.step[rows], np.maximum(costs_of(trace).flops[rows], 0))
+        return made
+
     def _allocations(self) -> dict[str, Numbers]:
         """How often memory was allocated in each step, and how much."""
         blocks, loop = self.trace.columns("allocations"), self.loop
@@ -432,6 +488,16 @@ class _Recording:
         if memory_recorded(trace):
             made["peak_bytes"] = max((one.bytes for one in device_peaks(trace)), default=0)
         return made
+
+
+def in_scope(trace: TraceData, scope: Scope) -> NDArray[np.bool_]:
+    """Which spans are of a module, or of one in it, or of an operator."""
+    kind, name = scope
+    if kind == "operators":
+        return np.asarray(trace.column("spans", "name") == _place(trace.strings, name))
+    paths = trace.column("modules", "path")
+    inside = [path == name or path.startswith(f"{name}.") for path in paths]
+    return np.asarray(np.array([*inside, False], dtype=bool)[trace.column("spans", "module")])
 
 
 def _memory_by_holder(trace: TraceData) -> dict[Key, int]:

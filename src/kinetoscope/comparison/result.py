@@ -136,6 +136,20 @@ class CountDifference:
     holder: str = ""
 
 
+def time_verdict(change: float, width: float, least: float, *, sure: bool) -> str:
+    """What a difference of times means.
+
+    Args:
+        change: The difference; above 0 is slower.
+        width: Half the width of its confidence interval.
+        least: Differences count from here on.
+        sure: Whether there is one beyond doubt.
+    """
+    if sure and abs(change) >= least:
+        return SLOWER if change > 0 else FASTER
+    return SAME if abs(change) + width <= least else CANNOT_TELL
+
+
 COMPARISON_SCHEMA = Table(
     "comparison",
     "Something that takes time in the steps of both runs, or of one. Of each kind, what changed most comes first.",
@@ -429,8 +443,10 @@ def headline(comparison: Comparison) -> str:
     times = f"{units.duration(whole.base_ns)} -> {units.duration(whole.new_ns)} a step"
     low, high = (100 * value / max(whole.base_ns, 1) for value in (whole.low_ns, whole.high_ns))
     sure = f"{100 * comparison.margins.confidence:g} % confidence"
-    # An interval without an end, as of a single step, is not worth a number.
-    between = f"{low:+.2g} % to {high:+.2g} %, {sure}" if high - low < 1000 else "one step a side"
+    # An interval that leaves everything open is not worth a number.
+    between = (
+        f"{low:+.2g} % to {high:+.2g} %, {sure}" if high - low < 1000 else "how sure that is, is not known"
+    )
     if whole.verdict == CANNOT_TELL:
         return f"cannot tell: {times} ({between})"
     if comparison.net_of_rows_ns is not None:

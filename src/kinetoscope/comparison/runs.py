@@ -22,6 +22,7 @@ from kinetoscope.comparison.result import (
     Difference,
     Margins,
     Side,
+    time_verdict,
 )
 from kinetoscope.comparison.statistics import Bootstrap, discoveries
 
@@ -58,16 +59,11 @@ def compare_runs(
         The comparison.
 
     Raises:
-        ArgumentError: A side has no recording, or one without a step that counts.
+        ArgumentError: A side has no recording.
     """
     for side, runs in (("base", base), ("new", new)):
         if not runs:
             raise ArgumentError(f"the side {side} has no recording: pass one trace or a list of traces")
-        for run in runs:
-            if len(run.counted) == 0:
-                raise ArgumentError(
-                    f"{run.name}: {run.warm_up} steps are left out, which leaves none of its {len(run.step_ns)}: leave out fewer, or record more"
-                )
     base, new, in_turn = _in_turn(base, new)
     return _Comparing(Side(base), Side(new), margins or Margins(), in_turn=in_turn, seed=seed).compare()
 
@@ -146,7 +142,7 @@ class _Comparing:
         """The verdict on a step, and why it is no better."""
         p, width = float(self.step.p[0]), float(self.step.half_width(self.margins.confidence)[0])
         change = float(self.step.change[0])
-        verdict = self._verdict(change, width, sure=p <= _HALF * self.alarm)
+        verdict = time_verdict(change, width, self.least_ns, sure=p <= _HALF * self.alarm)
         whole = Difference(
             "step",
             "step",
@@ -174,12 +170,6 @@ class _Comparing:
             f"the recordings differ by more than the margin: a difference below {100 * width / self.step_ns:.2g} % of a step "
             "does not show; record more, in turn"
         )
-
-    def _verdict(self, change: float, width: float, *, sure: bool) -> str:
-        """What a difference means, with half the width of its interval."""
-        if sure and abs(change) >= self.least_ns:
-            return SLOWER if change > 0 else FASTER
-        return SAME if abs(change) + width <= self.least_ns else CANNOT_TELL
 
     def _kind(self, kind: str) -> list[Difference]:
         """The rows of a kind that take enough of a step, or run more or less often."""
@@ -274,7 +264,7 @@ class _Comparing:
             change - float(width[at]),
             change + float(width[at]),
             float(estimate.p[at]),
-            self._verdict(change, float(width[at]), sure=sure),
+            time_verdict(change, float(width[at]), self.least_ns, sure=sure),
             None,
             float(counts[0]) if counted else None,
             float(counts[1]) if counted else None,

@@ -98,13 +98,26 @@ class Series:
         return found
 
     def spread(self, values: Numbers) -> Numbers:
-        """How much a value (column) of single steps (rows) usually is off, by its quartiles: a standard deviation if it were normal."""
+        """How much a value (column) of single steps (rows) usually is off, by its quartiles: a standard deviation if it were normal.
+
+        No value is taken to be steadier than the steps themselves: what slows a machine down for a whole recording slows down everything.
+        """
+        usual = np.abs(np.median(values, axis=0))
+        return np.asarray(np.maximum(self._apart(values), self.relative_spread * usual))
+
+    @cached_property
+    def relative_spread(self) -> float:
+        """The same of the steps, as a part of a step."""
+        usual = float(np.median(self.step_ns))
+        return max(_LEAST_SPREAD, float(self._apart(self.step_ns[:, None])[0]) / max(usual, 1.0))
+
+    def _apart(self, values: Numbers) -> Numbers:
+        """The distance of the quartiles in each class of steps, as a standard deviation."""
         apart = np.zeros(values.shape[1])
         for rows in self.classes:
             low, high = np.quantile(values[rows], (0.25, 0.75), axis=0)
             apart += (high - low) * (len(rows) / len(values))
-        usual = np.abs(np.median(values, axis=0))
-        return np.asarray(np.maximum(apart / 1.349, _LEAST_SPREAD * usual))
+        return np.asarray(apart / 1.349)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import StateError
-from kinetoscope.comparison.limits import WARMUP
+from kinetoscope.comparison.limits import WARMUP, Limits
+from kinetoscope.comparison.measures import in_scope
 from kinetoscope.display.text_table import text_table
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import host_work
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kinetoscope.comparison.limits import Limits
+    from kinetoscope.comparison.measures import Scope
     from kinetoscope.model.trace_data import TraceData
 
     Rows = NDArray[np.intp]
@@ -54,12 +55,39 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Where:
+    """One place of the program, and how much of something it has.
+
+    Attributes:
+        value: How much, as a person reads it.
+        name: The operator or kernel.
+        module: The path of its module; `-` outside all.
+        line: The source line with its function, such as `train.py:12 in main`; `-` where it is unknown.
+        file: The file of the line; empty where it is unknown.
+        number: The number of the line.
+    """
+
+    value: str
+    name: str
+    module: str = ""
+    line: str = ""
+    file: str = ""
+    number: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The place as values that JSON has."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class _Measured:
     """One limit: what was measured, and how to say where."""
 
     value: float
     sentence: Callable[[float], str]
-    where: Callable[[], list[str]]
+    where: Callable[[], list[Where]]
+    headings: tuple[str, str]
+    remark: Callable[[], str] = str
 
 
 def judge(trace: TraceData, limits: Limits, ran_ns: int) -> Verdict:
@@ -82,11 +110,37 @@ def judge(trace: TraceData, limits: Limits, ran_ns: int) -> Verdict:
         measured = _MEASURES[name](trace, limits, ran_ns)
         verdict.measured[name.removeprefix("max_")] = measured.value
         if measured.value > allowed:
-            told += [f"{name}={allowed:,g}: {measured.sentence(allowed)}", *measured.where()]
+            places = measured.where()
+            rows = [
+                (*measured.headings, "module", "line"),
+                *((one.value, one.name, one.module, one.line) for one in places),
+            ]
+            told.append(f"{name}={allowed:,g}: {measured.sentence(allowed)}")
+            told += text_table(rows, "><<<") if places else []
+            told += filter(None, [measured.remark()])
     if told:
         more = [f"(the trace is not complete, so it was even more: {verdict.lost})"] if verdict.lost else []
         verdict.text = "\n".join([*told, *more])
     return verdict
+
+
+def places_of(trace: TraceData, count: str, scope: Scope | None = None) -> list[Where]:
+    """Where a trace has most of a count.
+
+    Args:
+        trace: The trace.
+        count: `operators`, `kernels`, `allocations` or `peak_bytes`; of any other there are no places.
+        scope: A module or operator, of which the operators are shown, whatever is counted.
+
+    Returns:
+        The places with most of it first.
+    """
+    if scope is not None:
+        spans = trace.columns("spans")
+        rows = np.flatnonzero(in_scope(trace, scope) & is_operator(spans["kind"]))
+        return _places(trace, np.ones(len(rows), np.int64), spans["name"][rows], rows, "{:,.0f}".format)
+    measure = _MEASURES.get(f"max_{count}")
+    return [] if measure is None else measure(trace, Limits({}, 0, {}), 0).where()
 
 
 # ---------------------------------------------------------------------------------------------------------- measures
@@ -110,7 +164,8 @@ def _counted(trace: TraceData, rows: Rows, noun: str) -> _Measured:
     return _Measured(
         len(rows),
         lambda allowed: f"{units.count(len(rows), noun)} ran, {len(rows) - allowed:,.0f} too many",
-        lambda: _places(trace, ones, spans["name"][rows], rows, ("calls", noun), "{:,.0f}".format),
+        lambda: _places(trace, ones, spans["name"][rows], rows, "{:,.0f}".format),
+        ("calls", noun),
     )
 
 
@@ -141,28 +196,21 @@ def _step_ms(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
             over += f"; no mark says where this first step begins, so it holds what came before: {WARMUP}=1 leaves it out"
         return f"step {int(own['number'][first + worst])} {over}"
 
-    def where() -> list[str]:
-        spans = trace.columns("spans")
+    def rows() -> Rows:
         within = host_work(trace, with_steps=False).mask.copy()
         if len(own):
-            within &= spans["step"] == first + worst
-        rows = np.flatnonzero(within)
-        lines = _places(
-            trace,
-            spans["self_ns"][rows],
-            spans["name"][rows],
-            rows,
-            ("self", "operator"),
-            units.duration,
-        )
-        outside_ns = took_ns - int(spans["self_ns"][rows].sum())
-        return (
-            [*lines, f"  {units.duration(outside_ns)} of it outside all operators"]
-            if outside_ns > 0
-            else lines
-        )
+            within &= trace.column("spans", "step") == first + worst
+        return np.flatnonzero(within)
 
-    return _Measured(took_ns / 1e6, sentence, where)
+    def where() -> list[Where]:
+        spans, inside = trace.columns("spans"), rows()
+        return _places(trace, spans["self_ns"][inside], spans["name"][inside], inside, units.duration)
+
+    def remark() -> str:
+        outside_ns = took_ns - int(trace.column("spans", "self_ns")[rows()].sum())
+        return f"  {units.duration(outside_ns)} of it outside all operators" if outside_ns > 0 else ""
+
+    return _Measured(took_ns / 1e6, sentence, where, ("self", "operator"), remark)
 
 
 def _allocations(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
@@ -171,9 +219,8 @@ def _allocations(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
     rows = np.flatnonzero(blocks["bytes"] > 0)
     total = int(blocks["bytes"][rows].sum())
 
-    def where() -> list[str]:
-        ones = np.ones(len(rows), dtype=np.int64)
-        return _memory_places(trace, ones, rows, ("blocks", "operator"), "{:,.0f}".format)
+    def where() -> list[Where]:
+        return _memory_places(trace, np.ones(len(rows), dtype=np.int64), rows, "{:,.0f}".format)
 
     return _Measured(
         len(rows),
@@ -181,6 +228,7 @@ def _allocations(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
             f"{units.count(len(rows), 'block')} allocated, {units.size(total)} together, {len(rows) - allowed:,.0f} too many"
         ),
         where,
+        ("blocks", "operator"),
     )
 
 
@@ -202,16 +250,16 @@ def _peak_bytes(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
         device = device_name(kind, index - 1)
         return f"{units.size(best)} ({best:,} bytes) held at once on {device}, {units.size(best - allowed)} too many, {when}"
 
-    def where() -> list[str]:
+    def where() -> list[Where]:
         rows = np.arange(len(blocks))
         freed = blocks["match"]
         live = (
             (devices == place) & (blocks["bytes"] > 0) & (rows <= moment) & ((freed < 0) | (freed > moment))
         )
         held = np.flatnonzero(live)
-        return _memory_places(trace, blocks["bytes"][held], held, ("bytes", "operator"), units.size)
+        return _memory_places(trace, blocks["bytes"][held], held, units.size)
 
-    return _Measured(best, sentence, where)
+    return _Measured(best, sentence, where, ("bytes", "operator"))
 
 
 _MEASURES: dict[str, Callable[[TraceData, Limits, int], _Measured]] = {
@@ -229,9 +277,8 @@ def _memory_places(
     trace: TraceData,
     values: NDArray[np.int64],
     rows: Rows,
-    headings: tuple[str, str],
     shown: Callable[[int], str],
-) -> list[str]:
+) -> list[Where]:
     """The same for rows of `allocations`, by the operator that wanted the memory."""
     blocks = trace.columns("allocations")
     span = requesting_operators(trace, blocks["span"][rows])
@@ -240,7 +287,6 @@ def _memory_places(
         values,
         look_up(span, trace.column("spans", "name")),
         span,
-        headings,
         shown,
         blocks["stack"][rows],
     )
@@ -251,11 +297,10 @@ def _places(
     values: NDArray[np.int64],
     names: NDArray[np.int32],
     spans: NDArray[Any],
-    headings: tuple[str, str],
     shown: Callable[[int], str],
     stacks: NDArray[np.int32] | None = None,
-) -> list[str]:
-    """The operators, modules and source lines with the largest sums of `values`, as a table."""
+) -> list[Where]:
+    """The operators, modules and source lines with the largest sums of `values`; what is left comes last."""
     if len(values) == 0:
         return []
     spans = _launching(trace, spans.astype(np.int32))
@@ -266,16 +311,17 @@ def _places(
     group_of, first = _core.group([names.astype(np.int32), module, frame])
     sums = _core.group_sums(group_of, len(first), values.astype(np.int64))
     order = np.argsort(-sums, kind="stable")
-    lines = [(headings[0], headings[1], "module", "line")]
+    places = []
     for group in order[:MOST_PLACES].tolist():
         row = int(first[group])
         name = trace.strings[names[row]] if names[row] >= 0 else "(outside all)"
         path = str(trace.column("modules", "path")[module[row]]) if module[row] >= 0 else "-"
-        lines.append((shown(int(sums[group])), _cut(name), _cut(path), _line(trace, int(frame[row]))))
+        file, number, text = _line(trace, int(frame[row]))
+        places.append(Where(shown(int(sums[group])), _cut(name), _cut(path), text, file, number))
     if len(order) > MOST_PLACES:
         rest = order[MOST_PLACES:]
-        lines.append((shown(int(sums[rest].sum())), f"in {units.count(len(rest), 'other place')}", "", ""))
-    return text_table(lines, "><<<")
+        places.append(Where(shown(int(sums[rest].sum())), f"in {units.count(len(rest), 'other place')}"))
+    return places
 
 
 def _launching(trace: TraceData, spans: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -284,15 +330,16 @@ def _launching(trace: TraceData, spans: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.where(found >= 0, found, spans).astype(np.int32)
 
 
-def _line(trace: TraceData, frame: int) -> str:
-    """A source line as terminals make a link of it."""
+def _line(trace: TraceData, frame: int) -> tuple[str, int, str]:
+    """The file and number of a source line, and the line as terminals make a link of it."""
     if frame < 0:
-        return "-"
+        return "", 0, "-"
     frames, strings = trace.columns("frames"), trace.strings
     file = strings[frames["file"][frame]]
     near = os.path.relpath(file) if os.path.isabs(file) else file
     path = file if near.startswith(os.pardir) else near
-    return printable(f"{path}:{int(frames['line'][frame])} in {strings[frames['function'][frame]]}")
+    number = int(frames["line"][frame])
+    return path, number, printable(f"{path}:{number} in {strings[frames['function'][frame]]}")
 
 
 def _cut(text: str) -> str:

@@ -15,8 +15,10 @@ from kinetoscope.trace.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kinetoscope.comparison.measures import Run
+    from kinetoscope.comparison.budget import Budget, Limit, Outcome
+    from kinetoscope.comparison.measures import Run, Scope
     from kinetoscope.comparison.result import Comparison
+    from kinetoscope.comparison.verdict import Where
 
     AnyTrace = Trace | str | os.PathLike[str]
     Progress = Callable[[int, int | None, int], object]
@@ -285,6 +287,62 @@ def _runs(side: AnyTrace | Sequence[AnyTrace], name: str, warm_up: int | None) -
             label = str(one.path) if one.path is not None else name if len(given) == 1 else f"{name} {place}"
             found.append(run_of(one, label, warm_up))
         else:
-            with open(one) as trace:
-                found.append(run_of(trace, os.fspath(one), warm_up))
+            found += measure_runs([one], warm_up=warm_up)
     return found
+
+
+# Checking a run against a budget.
+
+
+def measure_runs(
+    paths: Sequence[str | os.PathLike[str]], scopes: Sequence[Scope] = (), warm_up: int | None = None
+) -> list[Run]:
+    """Open traces, measure what they did in their steps, and close them.
+
+    Args:
+        paths: The paths or URLs of traces.
+        scopes: Modules and operators to count alone.
+        warm_up: How many of the first steps of each to leave out; see `compare`.
+
+    Raises:
+        ArgumentError: All steps of a trace are left out.
+        FormatError: A file is not a trace.
+        OSError: A file cannot be read.
+    """
+    from kinetoscope.comparison.measures import run_of
+
+    found = []
+    for path in paths:
+        with open(path) as trace:
+            found.append(run_of(trace, os.fspath(path), warm_up, scopes))
+    return found
+
+
+def check_budget(
+    budget: Budget,
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    strict: bool = False,
+    warm_up: int | None = None,
+) -> Outcome:
+    """Check the recordings of a run against a budget; of what is broken, the places are those of the first recording.
+
+    Args:
+        budget: The budget.
+        paths: The paths or URLs of traces.
+        strict: Whether better than the budget by more than the margin fails, too.
+        warm_up: How many of the first steps of each to leave out; see `compare`.
+
+    Raises:
+        ArgumentError: All steps of a trace are left out.
+        FormatError: A file is not a trace.
+        OSError: A file cannot be read.
+    """
+    from kinetoscope.comparison.budget import check
+    from kinetoscope.comparison.verdict import places_of
+
+    def where(limit: Limit) -> list[Where]:
+        with open(paths[0]) as trace:
+            return places_of(trace, limit.count, limit.scope)
+
+    return check(budget, measure_runs(paths, budget.scopes, warm_up), strict=strict, where=where)

@@ -1,0 +1,273 @@
+"""Comparing runs: how long it takes, how often it finds a difference where there is none, and how often it finds a planted one.
+
+All recordings are of one real training step on one thread. Runs of one program (A/A) are recordings of several processes, drawn at
+random for each comparison. The planted difference is one layer that raises to a power that is no whole number instead of squaring: it has
+the same operators, sizes and lines, and takes 3 % of a step longer. Its recordings take turns with those of the program without it.
+"""
+
+import pickle
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import kinetoscope
+from benchmarks.big_traces import pattern, write_trace
+from benchmarks.harness import Result, run
+from kinetoscope.comparison.measures import Run, run_of
+from kinetoscope.comparison.result import FASTER, SLOWER, Comparison
+from kinetoscope.comparison.runs import compare_runs
+
+LIMIT_S = 2.0
+EVENTS = 1_270_000  # 1,000,000 spans
+FALSE_PERCENT, FOUND_PERCENT, PLACED_PERCENT = 1.0, 95.0, 90.0
+PLANTED = 0.03
+SLICE = 40  # steps of a recording
+RECORDINGS = 4  # of a process
+SIDE = 5  # recordings of a side, in comparisons of several
+
+
+class Gate(nn.Module):
+    """The layer in which something is planted."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+        self.exponent = 2.5
+        self.elements = 64
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """Transform a batch."""
+        out = self.linear(batch)
+        scale = out.detach().flatten()[: self.elements].abs() + 1
+        return out + scale.pow(self.exponent).mean()
+
+
+class Net(nn.Module):
+    """Some layers, with the gate before the last one."""
+
+    def __init__(self, size: int = 192) -> None:
+        super().__init__()
+        layers = (nn.Sequential(nn.Linear(size, size), nn.GELU(), nn.LayerNorm(size)) for _ in range(4))
+        self.layers = nn.Sequential(*layers)
+        self.gate = Gate(size)
+        self.head = nn.Linear(size, 10)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """Classify a batch."""
+        out = self.layers(batch)
+        out = self.gate(out)
+        return self.head(out)
+
+
+class Program:
+    """The training step."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        self.net = Net()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
+        self.batch, self.labels = torch.randn(64, 192), torch.randint(0, 10, (64,))
+
+    def step(self) -> None:
+        """Train one step."""
+        self.optimizer.zero_grad()
+        functional.cross_entropy(self.net(self.batch), self.labels).backward()
+        self.optimizer.step()
+
+    def record(self, steps: int, name: str) -> tuple[Run, float]:
+        """What a recording did, and the seconds that its steps took."""
+        with kinetoscope.profile(with_stack=True, with_modules=True, record_shapes=True) as prof:
+            began = time.perf_counter()
+            for _ in range(steps):
+                self.step()
+                prof.step()
+            took = time.perf_counter() - began
+        with prof.trace as trace:
+            return run_of(trace, name), took
+
+
+def fastest(action, times: int = 200) -> float:
+    """The fewest seconds that something takes."""
+    found = []
+    for _ in range(times):
+        began = time.perf_counter()
+        action()
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+def plant(program: Program) -> tuple[float, float]:
+    """Find two powers of which the second takes 3 % of a step longer, by the number of elements that are raised."""
+    step_s = fastest(program.step)
+    values = torch.rand(64 * 192) + 1
+
+    def longer(elements: int) -> float:
+        some = values[:elements]
+        return fastest(lambda: some.pow(2.5)) - fastest(lambda: some.pow(2.0))
+
+    per_element = longer(8192) / 8192
+    program.net.gate.elements = max(1, min(len(values), round(PLANTED * step_s / per_element)))
+    return 2.0, 2.5
+
+
+def is_alarm(found: Comparison) -> bool:
+    """Whether a comparison says that anything changed."""
+    return found.verdict in (FASTER, SLOWER) or bool(found.changed) or bool(found.changed_counts)
+
+
+def speed(events: int, folder: Path) -> Result:
+    """Time a comparison of two saved traces, from opening to the verdict."""
+    written = folder / "long.json"
+    repeated = pattern()
+    write_trace(repeated, events, written)
+    with kinetoscope.open(written) as trace:
+        spans = len(trace.columns("spans"))
+        for side in ("base", "new"):
+            trace.save(folder / f"{side}.ktrace")
+    seconds = []
+    for _ in range(3):
+        before = time.process_time()
+        kinetoscope.compare(folder / "base.ktrace", folder / "new.ktrace")
+        seconds.append(time.process_time() - before)
+    note = f"processor time of the fastest of 3, {repeated.source}"
+    return Result(
+        f"comparing two traces of {spans:,} spans",
+        f"<= {LIMIT_S:g} s",
+        f"{min(seconds):.2f} s",
+        min(seconds) <= LIMIT_S,
+        [note],
+    )
+
+
+def recorded(processes: int, steps: int, folder: Path) -> list[list[Run]]:
+    """Recordings of the program without anything planted, by process."""
+    found = []
+    for number in range(processes):
+        target = folder / f"{number}.pickle"
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.compare", "--record", target, "--steps", str(steps)],
+            check=True,
+        )
+        found.append(pickle.loads(target.read_bytes()))
+    return found
+
+
+def false_alarms(runs: list[list[Run]], comparisons: int) -> list[Result]:
+    """Compare the program with itself: one recording a side from different processes, and several a side."""
+    chance, everyone = random.Random(0), [run for process in runs for run in process]
+    results = []
+    side = min(SIDE, len(everyone) // 2)
+    for several in (False, True):
+        alarms, notes = 0, []
+        for _ in range(comparisons):
+            if several:
+                drawn = chance.sample(everyone, 2 * side)
+                found = compare_runs(drawn[:side], drawn[side:])
+            else:
+                found = compare_runs(*([chance.choice(process)] for process in chance.sample(runs, 2)))
+            if is_alarm(found):
+                alarms += 1
+                notes.append(f"{found!r}: {', '.join(f'{one.kind} {one.name}' for one in found.changed[:3])}")
+        percent = 100 * alarms / comparisons
+        what = f"{side} recordings" if several else "one recording"
+        results.append(
+            Result(
+                f"{comparisons} comparisons of a program with itself, {what} a side: alarms",
+                f"< {FALSE_PERCENT:g} %",
+                f"{percent:.1f} %",
+                percent < FALSE_PERCENT,
+                notes,
+            )
+        )
+    return results
+
+
+def planted(comparisons: int, seconds: float) -> list[Result]:
+    """Record the program with and without the planted difference in turn, and compare."""
+    found, placed, notes = 0, 0, []
+    chance = random.Random(0)
+    for number in range(comparisons):
+        program = Program()
+        for _ in range(20):
+            program.step()
+        powers = dict(zip(("base", "new"), plant(program), strict=True))
+        sides: dict[str, list[Run]] = {"base": [], "new": []}
+        spent = 0.0
+        while spent < seconds:
+            for side in chance.sample(list(powers), 2):
+                program.net.gate.exponent = powers[side]
+                run_, took = program.record(SLICE, f"{side} {len(sides[side])}")
+                sides[side].append(run_)
+                spent += took
+        result = compare_runs(sides["base"], sides["new"])
+        slower = [one for one in result.changed if one.verdict == SLOWER]
+        modules = [one.name for one in slower if one.kind == "module"]
+        lines = [one.detail for one in slower if one.kind == "line"]
+        good = result.verdict == SLOWER
+        right = modules[:1] == ["gate"] and bool(lines) and "scale.pow" in lines[0]
+        found += good
+        placed += good and right
+        notes.append(
+            f"{number}: {result!r}; modules {modules}, lines {lines}, {len(sides['base'])} recordings a side"
+        )
+    what = f"{comparisons} comparisons with {100 * PLANTED:g} % of a step planted in a module, {seconds:g} s of recording each"
+    rates = [100 * one / comparisons for one in (found, placed)]
+    return [
+        Result(f"{what}: found", f">= {FOUND_PERCENT:g} %", f"{rates[0]:.1f} %", rates[0] >= FOUND_PERCENT, notes),
+        Result(f"{what}: with module and line", f">= {PLACED_PERCENT:g} %", f"{rates[1]:.1f} %", rates[1] >= PLACED_PERCENT, []),
+    ]  # fmt: skip
+
+
+def options_of(parser: ArgumentParser) -> None:
+    """Add how much to record and compare."""
+    parser.add_argument(
+        "--processes", type=int, default=12, help="processes that record the program (%(default)s)"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=100, help="steps of each of their recordings (%(default)s)"
+    )
+    parser.add_argument(
+        "--alarms", type=int, default=500, help="comparisons of the program with itself (%(default)s)"
+    )
+    parser.add_argument(
+        "--planted", type=int, default=100, help="comparisons with something planted (%(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="seconds of recording for each of them (%(default)s)"
+    )
+    parser.add_argument(
+        "--record", type=Path, help="only record, into this file; the benchmark calls itself so"
+    )
+
+
+def measure(options: Namespace) -> list[Result]:
+    """Measure all three."""
+    if options.record is not None:
+        program = Program()
+        for _ in range(20):
+            program.step()
+        runs = [program.record(options.steps, f"recording {number}")[0] for number in range(RECORDINGS)]
+        options.record.write_bytes(pickle.dumps(runs))
+        return []
+    quick = options.quick
+    with tempfile.TemporaryDirectory() as folder:
+        took = speed(20_000 if quick else EVENTS, Path(folder))
+        runs = recorded(2 if quick else options.processes, 5 if quick else options.steps, Path(folder))
+    return [
+        took,
+        *false_alarms(runs, 3 if quick else options.alarms),
+        *planted(1 if quick else options.planted, 0.2 if quick else options.seconds),
+    ]
+
+
+if __name__ == "__main__":
+    run(measure, options_of)

@@ -1,0 +1,105 @@
+"""`kinetoscope check`: whether a run keeps to its budget, for a build."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kinetoscope.comparison.budget import Outcome
+
+
+@click.command("check")
+@click.argument("budget", metavar="BUDGET", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
+@click.option("--update", is_flag=True, help="Write what was measured into BUDGET, which need not exist.")
+@click.option(
+    "--strict", is_flag=True, help="Also fail if the run is better than its budget by more than the margin."
+)
+@click.option(
+    "--warm-up",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Leave out the first N steps of each recording.  [default: those that compile or are slow]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+@click.option(
+    "--junit",
+    "junit_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write a JUnit report to FILE.",
+)
+def command(
+    budget: Path,
+    traces: tuple[str, ...],
+    *,
+    update: bool,
+    strict: bool,
+    warm_up: int | None,
+    as_json: bool,
+    junit_file: Path | None,
+) -> int:
+    """Check a run against a budget: counts exactly, the time of a step with statistics.
+
+    BUDGET is a TOML file, which --update writes. Each TRACE is a recording of the run, a folder of them, or a quoted pattern.
+
+    The exit code is 0 if everything is held, 1 if something is broken, 2 if nothing is broken but something cannot be told, and 3 for an
+    error. In GitHub Actions, what is broken is marked in the source and listed in the summary of the build.
+    """
+    from kinetoscope.cli.opening import recordings
+    from kinetoscope.comparison.budget import Budget, read_budget, updated_budget
+    from kinetoscope.trace.opening import check_budget, measure_runs
+
+    names = [name for text in traces for name in recordings(text)]
+    text = _text(budget) if budget.exists() or not update else ""
+    if update:
+        known = read_budget(text, str(budget)) if text.strip() else Budget(())
+        written = updated_budget(text, measure_runs(names, known.scopes, warm_up), str(budget))
+        read_budget(written, str(budget))
+        _write(budget, written)
+        click.echo(f"{budget}: {'updated' if text else 'written'}")
+        return 0
+    outcome = check_budget(read_budget(text, str(budget)), names, strict=strict, warm_up=warm_up)
+    _report(outcome, junit_file)
+    click.echo(outcome.to_json() if as_json else outcome.to_text())
+    return outcome.exit_code
+
+
+def _text(budget: Path) -> str:
+    """The text of a budget.
+
+    Raises:
+        FormatError: It is not UTF-8, which TOML has to be.
+    """
+    from kinetoscope._errors import FormatError
+
+    try:
+        return budget.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{budget}: not a TOML file: {error}") from error
+
+
+def _report(outcome: Outcome, junit_file: Path | None) -> None:
+    """Write what services that build read."""
+    if junit_file is not None:
+        _write(junit_file, outcome.to_junit())
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        with open(summary, "a", encoding="utf-8") as file:
+            file.write(outcome.to_markdown() + "\n")
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        # On standard error, so that JSON on standard output stays JSON; GitHub reads both.
+        for line in outcome.annotations():
+            click.echo(line, err=True)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file, complete or not at all."""
+    from kinetoscope.storage.atomic_write import open_atomically
+
+    with open_atomically(path) as file:
+        file.write(text.encode("utf-8"))

@@ -1,0 +1,613 @@
+"""A budget that a run has to keep to: counts, exactly, and the time of a step against a stored baseline.
+
+A budget is a TOML file::
+
+    [counts]                      # of a step; peak_bytes, recompiles and graph_breaks of the run
+    operators = 477
+    peak_bytes = 1656152
+
+    [modules."encoder.layer"]     # the same of a module, with those in it
+    allocations = 12
+
+    [operators."aten::copy_"]     # and of an operator
+    operators = 12
+
+    [margins]                     # in percent of the number; 0 where nothing is said
+    allocated_bytes = 1.0
+
+    [time]                        # written by --update
+    percent = 3.0                 # conditions of a difference, as in `kinetoscope compare`
+    least = "10us"
+    confidence = 0.99
+    machine = "..."
+    steps_us = [[1593.2, 1601.7], [1590.0, 1604.4]]
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as Xml
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError, FormatError
+from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Run
+from kinetoscope.comparison.result import FASTER, SLOWER, Margins, time_verdict
+from kinetoscope.comparison.statistics import Bootstrap, Series
+from kinetoscope.display.text_table import text_table
+from kinetoscope.model import units
+from kinetoscope.model.strings import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.comparison.measures import Scope
+    from kinetoscope.comparison.verdict import Where
+
+    Numbers = NDArray[np.float64]
+
+HELD, BROKEN, WON, CANNOT_TELL = "held", "broken", "better", "cannot tell"
+EXIT_CODES = {HELD: 0, WON: 0, BROKEN: 1, CANNOT_TELL: 2}
+
+SCOPED = ("operators", "kernels", "allocations", "allocated_bytes", "flops")
+"""The counts that a module or an operator can have a budget of."""
+
+_STEP_TIME = "step time"
+_MOST_STEPS = 200
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One number of a budget.
+
+    Attributes:
+        count: What is counted, one of `COUNTS`.
+        allowed: The number.
+        margin: By how much a run may differ, in percent of the number.
+        scope: The module or operator; None for the run.
+    """
+
+    count: str
+    allowed: float
+    margin: float = 0.0
+    scope: Scope | None = None
+
+    @property
+    def name(self) -> str:
+        """What the limit is of, as in the budget: `operators`, `modules.fc.allocations`."""
+        return self.count if self.scope is None else f"{self.scope[0]}.{self.scope[1]}.{self.count}"
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """The times of a step that a run is compared with.
+
+    Attributes:
+        steps: The steps of each recording, in nanoseconds.
+        machine: What they were measured on.
+        margins: When a difference counts.
+    """
+
+    steps: list[Numbers]
+    machine: str
+    margins: Margins
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run has to keep to.
+
+    Attributes:
+        limits: The counts.
+        time: The time of a step; None where the budget has none.
+    """
+
+    limits: tuple[Limit, ...]
+    time: Baseline | None = None
+
+    @property
+    def scopes(self) -> list[Scope]:
+        """The modules and operators that have limits."""
+        return list(dict.fromkeys(limit.scope for limit in self.limits if limit.scope is not None))
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One limit and what came of it.
+
+    Attributes:
+        name: The limit, as in the budget.
+        verdict: `held`, `broken`, `better` (by more than the margin), or `cannot tell`.
+        allowed: The number in the budget; of times the time of a step of the baseline, in nanoseconds.
+        measured: What was measured; None where it was not recorded.
+        message: The outcome in one sentence.
+        where: The places that contributed most, for a broken limit.
+    """
+
+    name: str
+    verdict: str
+    allowed: float
+    measured: float | None
+    message: str
+    where: list[Where] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a budget.
+
+    Attributes:
+        checked: Each limit.
+        strict: Whether a run that is better than its budget by more than the margin is a failure, too.
+    """
+
+    checked: list[Checked]
+    strict: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """`broken` if any limit is, else `cannot tell` if that is so of any, else `held`."""
+        verdicts = {one.verdict for one in self.checked}
+        if BROKEN in verdicts or (self.strict and WON in verdicts):
+            return BROKEN
+        return CANNOT_TELL if CANNOT_TELL in verdicts else HELD
+
+    @property
+    def exit_code(self) -> int:
+        """0: held. 1: broken. 2: cannot tell."""
+        return EXIT_CODES[self.verdict]
+
+    def fails(self, one: Checked) -> bool:
+        """Whether a limit fails the build."""
+        return one.verdict == BROKEN or (self.strict and one.verdict == WON)
+
+    # As a person, or a service that builds, reads it.
+
+    def to_text(self) -> str:
+        """Plain text: what is not held first, with the places; then a line for what is."""
+        lines = []
+        for one in self.checked:
+            if one.verdict != HELD:
+                lines.append(f"{one.verdict}: {one.message}")
+                rows = [
+                    ("in all", "operator", "module", "line"),
+                    *((shown.value, shown.name, shown.module, shown.line) for shown in one.where),
+                ]
+                lines += text_table(rows, "><<<") if one.where else []
+        held = sum(one.verdict == HELD for one in self.checked)
+        return "\n".join(
+            [*lines, f"{held} of {units.count(len(self.checked), 'limit')} held: {self.verdict}"]
+        )
+
+    def to_json(self) -> str:
+        """JSON with stable keys."""
+        return json.dumps(
+            {
+                "verdict": self.verdict,
+                "strict": self.strict,
+                "limits": [
+                    {
+                        "name": one.name,
+                        "verdict": one.verdict,
+                        "allowed": one.allowed,
+                        "measured": one.measured,
+                        "message": one.message,
+                        "where": [shown.to_dict() for shown in one.where],
+                    }
+                    for one in self.checked
+                ],
+            },
+            ensure_ascii=False,
+        )
+
+    def to_markdown(self) -> str:
+        """A table for the summary page of a build."""
+        rows = ["| limit | allowed | measured | verdict |", "|---|---:|---:|---|"]
+        for one in sorted(self.checked, key=lambda one: not self.fails(one)):
+            shown = "not recorded" if one.measured is None else _shown(one.name, one.measured)
+            cells = (f"`{one.name}`", _shown(one.name, one.allowed), shown, one.verdict)
+            rows.append(f"| {' | '.join(printable(cell).replace('|', chr(92) + '|') for cell in cells)} |")
+        return "\n".join([f"### Kinetoscope: budget {self.verdict}", "", *rows, ""])
+
+    def annotations(self) -> list[str]:
+        """A line for each limit that fails, which GitHub shows at the line of the program that contributed most."""
+        lines = []
+        for one in self.checked:
+            if self.fails(one):
+                place = next((shown for shown in one.where if shown.file), None)
+                at = f" file={_property(place.file)},line={place.number}" if place is not None else ""
+                lines.append(f"::error{at}::{_data(one.message)}")
+        return lines
+
+    def to_junit(self) -> str:
+        """A JUnit report with a case for each limit."""
+        failed = sum(self.fails(one) for one in self.checked)
+        unknown = sum(one.verdict == CANNOT_TELL for one in self.checked)
+        suite = Xml.Element(
+            "testsuite",
+            name="kinetoscope budget",
+            tests=str(len(self.checked)),
+            failures=str(failed),
+            skipped=str(unknown),
+            errors="0",
+        )
+        for one in self.checked:
+            case = Xml.SubElement(suite, "testcase", classname="kinetoscope.budget", name=_xml(one.name))
+            if self.fails(one):
+                Xml.SubElement(case, "failure", message=_xml(one.message))
+            elif one.verdict == CANNOT_TELL:
+                Xml.SubElement(case, "skipped", message=_xml(one.message))
+        return Xml.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _xml(text: str) -> str:
+    """A text without the characters that XML cannot hold."""
+    return printable(text)
+
+
+def _property(text: str) -> str:
+    """A value in a workflow command, as GitHub wants it escaped."""
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _data(text: str) -> str:
+    """The message of a workflow command, as GitHub wants it escaped."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _shown(name: str, value: float) -> str:
+    """A number of a limit; an exact one, because it is what to write into the budget."""
+    if name == _STEP_TIME:
+        return units.duration(value)
+    return f"{value:,.10g}"
+
+
+# Reading and writing.
+
+
+def read_budget(text: str, source: str = "the budget") -> Budget:
+    """Read a budget.
+
+    Args:
+        text: The TOML text.
+        source: What to call it in messages.
+
+    Returns:
+        The budget.
+
+    Raises:
+        FormatError: The text is not TOML, or something in it is not part of a budget.
+    """
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FormatError(f"{source}: not a TOML file: {error}") from error
+    _known(source, found, ("counts", "modules", "operators", "margins", "time"), "section")
+    for section, content in found.items():
+        if not isinstance(content, dict):
+            raise FormatError(f"{source}: {section} = {content!r} must be a section: write [{section}]")
+    margins = found.get("margins", {})
+    _known(source, margins, COUNTS, "count in [margins]")
+    for name, value in margins.items():
+        _checked_number(source, f"margins.{name}", value)
+    limits = [*_limits(source, found.get("counts", {}), margins, None)]
+    for kind in ("modules", "operators"):
+        for name, content in found.get(kind, {}).items():
+            if not isinstance(content, dict):
+                raise FormatError(f'{source}: {kind}.{name} must be a section: write [{kind}."{name}"]')
+            limits += _limits(source, content, margins, (kind, name))
+    if not limits and "time" not in found:
+        raise FormatError(f"{source}: it has no limit: write some with `kinetoscope check --update`")
+    return Budget(tuple(limits), _baseline(source, found["time"]) if "time" in found else None)
+
+
+def _limits(
+    source: str, content: dict[str, Any], margins: dict[str, Any], scope: Scope | None
+) -> list[Limit]:
+    """The limits of one section."""
+    place = "counts" if scope is None else f'{scope[0]}."{scope[1]}"'
+    _known(source, content, COUNTS if scope is None else SCOPED, f"count in [{place}]")
+    for name, value in content.items():
+        _checked_number(source, f"{place}.{name}", value)
+    return [
+        Limit(name, float(value), float(margins.get(name, 0.0)), scope) for name, value in content.items()
+    ]
+
+
+def _baseline(source: str, content: dict[str, Any]) -> Baseline:
+    """The times of a budget."""
+    _known(source, content, ("percent", "least", "confidence", "machine", "steps_us"), "key in [time]")
+    steps = content.get("steps_us", [])
+    fits = (
+        isinstance(steps, list)
+        and steps
+        and all(
+            isinstance(each, list)
+            and each
+            and all(
+                isinstance(one, int | float) and not isinstance(one, bool) and 0 < one < 1e15 for one in each
+            )
+            for each in steps
+        )
+    )
+    if not fits:
+        raise FormatError(
+            f"{source}: time.steps_us must be lists of times above 0, one for each recording: write them with --update"
+        )
+    try:
+        margins = Margins(
+            float(content.get("percent", 3.0)),
+            float(units.parse_duration(str(content.get("least", "10us")))),
+            float(content.get("confidence", 0.99)),
+        )
+    except (ArgumentError, TypeError, ValueError) as error:
+        raise FormatError(f"{source}: [time]: {error}") from error
+    return Baseline(
+        [1000 * np.array(each, dtype=np.float64) for each in steps], str(content.get("machine", "")), margins
+    )
+
+
+def _known(source: str, found: dict[str, Any], names: Sequence[str] | dict[str, str], what: str) -> None:
+    """Refuse what a budget does not have.
+
+    Raises:
+        FormatError: A name is unknown.
+    """
+    for name in found:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"choose from: {', '.join(names)}"
+            raise FormatError(f"{source}: there is no {what} called {name!r}; {hint}")
+
+
+def _checked_number(source: str, name: str, value: Any) -> None:
+    """Refuse what is not a number from 0 on.
+
+    Raises:
+        FormatError: It is not.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+        raise FormatError(f"{source}: {name} = {value!r} is not valid: write a number, 0 or more")
+
+
+_SECTION = re.compile(r"\s*\[(?!\[)(.+)\]\s*(?:#.*)?$")
+_ENTRY = re.compile(r"(\s*)([A-Za-z_]+)(\s*=\s*)([^#\n]*?)(\s*(?:#.*)?)$")
+
+
+def updated_budget(text: str, runs: Sequence[Run], source: str = "the budget") -> str:
+    """Write what was measured into a budget: its limits, comments and order stay.
+
+    Args:
+        text: The budget; an empty text makes a new one with all counts that were recorded, and the time of a step.
+        runs: What the recordings did, with the scopes of the budget.
+        source: What to call it in messages.
+
+    Returns:
+        The new text.
+
+    Raises:
+        FormatError: The text is not a budget.
+        ArgumentError: A count was not recorded, or differs from step to step so that it cannot be exact.
+    """
+    if not text.strip():
+        return _new_budget(runs)
+    budget = read_budget(text, source)
+    values = {(limit.scope, limit.count): limit for limit in budget.limits}
+    lines, scope, in_limits, section = [], None, False, ""
+    skipping = False
+    for line in text.splitlines():
+        if skipping:
+            # The rest of a list of times that ends below.
+            skipping = "]]" not in line.replace(" ", "")
+            continue
+        if found := _SECTION.match(line):
+            section, scope = _section(found[1])
+            in_limits = section in ("counts", "modules", "operators")
+        elif (found := _ENTRY.match(line)) and in_limits and (scope, found[2]) in values:
+            measured = measured_of(values[scope, found[2]], runs)
+            if measured is None:
+                raise ArgumentError(
+                    f"{source}: {values[scope, found[2]].name} was not recorded: {_how(found[2], runs)}"
+                )
+            line = f"{found[1]}{found[2]}{found[3]}{_written(float(np.max(measured)))}{found[5]}"
+        elif section == "time" and (start := re.match(r"\s*(steps_us|machine)\s*=", line)):
+            if start[1] == "steps_us":
+                skipping = "]]" not in line.replace(" ", "")
+                line = _steps_line(runs)
+            else:
+                line = f"machine = {json.dumps(runs[0].machine, ensure_ascii=False)}"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _section(text: str) -> tuple[str, Scope | None]:
+    """The section that a heading begins, and the module or operator that it is of."""
+    found: Any = tomllib.loads(f"[{text}]")
+    path = []
+    while isinstance(found, dict) and found:
+        name, found = next(iter(found.items()))
+        path.append(name)
+    return path[0], (path[0], path[1]) if len(path) == 2 else None
+
+
+def _new_budget(runs: Sequence[Run]) -> str:
+    """A budget of everything that was recorded."""
+    lines = [
+        "# A budget for `kinetoscope check`. Counts are of a step; peak_bytes, recompiles and graph_breaks of the run. --update writes what was",
+        '# measured; [modules."path"] and [operators."name"] limit one module or operator, [margins] allows a percentage.',
+        "",
+        "[counts]",
+    ]
+    for name in COUNTS:
+        measured = measured_of(Limit(name, 0), runs)
+        if measured is not None:
+            lines.append(f"{name} = {_written(float(np.max(measured)))}")
+    lines += [
+        "",
+        "[time]",
+        "percent = 3.0",
+        'least = "10us"',
+        "confidence = 0.99",
+        f"machine = {json.dumps(runs[0].machine, ensure_ascii=False)}",
+        _steps_line(runs),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _steps_line(runs: Sequence[Run]) -> str:
+    """The times of the steps of each recording, the last ones of a long one."""
+    lists = (
+        ", ".join(f"{one / 1000:.1f}" for one in run.step_ns[run.counted][-_MOST_STEPS:].tolist())
+        for run in runs
+    )
+    return "steps_us = [" + ", ".join(f"[{each}]" for each in lists) + "]"
+
+
+def _written(value: float) -> str:
+    """A number as TOML writes it."""
+    return str(int(value)) if value.is_integer() else repr(value)
+
+
+# Checking.
+
+
+def measured_of(limit: Limit, runs: Sequence[Run]) -> Numbers | None:
+    """What was measured for a limit: a number for each step, or of a count of the run for each recording; None where any has none."""
+    found: list[Numbers] = []
+    for run in runs:
+        if limit.count in RUN_COUNTS:
+            value = run.run_counts.get(limit.count)
+            if value is None:
+                return None
+            found.append(np.array([value], dtype=np.float64))
+            continue
+        counts = run.step_counts if limit.scope is None else run.scopes[limit.scope]
+        if limit.count not in counts:
+            return None
+        found.append(counts[limit.count][run.counted])
+    return np.concatenate(found)
+
+
+def check(
+    budget: Budget,
+    runs: Sequence[Run],
+    *,
+    strict: bool = False,
+    where: Callable[[Limit], list[Where]] | None = None,
+) -> Outcome:
+    """Check a run.
+
+    Args:
+        budget: What it has to keep to.
+        runs: What its recordings did, with the scopes of the budget.
+        strict: Whether better than the budget by more than the margin fails, too.
+        where: Finds the places that contributed most to what broke.
+
+    Returns:
+        The outcome of each limit.
+    """
+    checked = [_check(limit, runs, where) for limit in budget.limits]
+    if budget.time is not None:
+        checked.append(_check_time(budget.time, runs))
+    return Outcome(checked, strict)
+
+
+def _check(limit: Limit, runs: Sequence[Run], where: Callable[[Limit], list[Where]] | None) -> Checked:
+    """Check one count: of steps that differ, the one with most."""
+    noun = _noun(limit)
+    per = "" if limit.count in RUN_COUNTS else " a step"
+    measured = measured_of(limit, runs)
+    if measured is None:
+        how = _how(limit.count, runs)
+        return Checked(
+            limit.name, CANNOT_TELL, limit.allowed, None, f"{limit.name}: {noun} were not recorded: {how}"
+        )
+    most = float(measured.max())
+    slack = limit.margin / 100 * limit.allowed
+    lost = next((run.losses for run in runs if run.losses), "")
+    said = f"{limit.name}: {_amount(limit, most)} {noun}{per}, {_amount(limit, limit.allowed)} allowed"
+    if most > limit.allowed + slack:
+        places = where(limit) if where is not None else []
+        return Checked(
+            limit.name,
+            BROKEN,
+            limit.allowed,
+            most,
+            f"{said}, {_amount(limit, most - limit.allowed)} too many",
+            places,
+        )
+    if lost:
+        return Checked(
+            limit.name, CANNOT_TELL, limit.allowed, most, f"{said}, but the trace is not complete: {lost}"
+        )
+    if most < limit.allowed - slack:
+        said += f": {_amount(limit, limit.allowed - most)} fewer; lower the budget with --update"
+        return Checked(limit.name, WON, limit.allowed, most, said)
+    return Checked(limit.name, HELD, limit.allowed, most, said)
+
+
+def _noun(limit: Limit) -> str:
+    """What is counted, in words."""
+    noun = COUNTS[limit.count]
+    if limit.scope is None:
+        return noun
+    kind, name = limit.scope
+    return f"calls of {name}" if (kind, limit.count) == ("operators", "operators") else f"{noun} in {name}"
+
+
+def _amount(limit: Limit, value: float) -> str:
+    """A count as a person reads it, bytes with their exact number."""
+    exact = f"{value:,.10g}"
+    return f"{units.size(value)} ({exact})" if limit.count in BYTE_COUNTS else exact
+
+
+def _how(count: str, runs: Sequence[Run]) -> str:
+    """How to record what is missing."""
+    reason = next((run.reasons[count] for run in runs if count in run.reasons), "")
+    return f"record with {reason}" if reason else "this run has none of them to count"
+
+
+def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
+    """Compare the time of a step with the baseline."""
+    mixed = any(len(np.unique(run.step_counts["operators"][run.counted])) > 1 for run in runs)
+    base, new = (
+        _series(each, mixed=mixed) for each in (time.steps, [run.step_ns[run.counted] for run in runs])
+    )
+    estimate = Bootstrap(base, new).estimate(base.step_ns[:, None], new.step_ns[:, None])
+    old, now = float(estimate.base[0]), float(estimate.new[0])
+    width = float(estimate.half_width(time.margins.confidence)[0])
+    least = max(time.margins.percent / 100 * old, time.margins.least_ns)
+    sure = float(estimate.p[0]) <= 1 - time.margins.confidence
+    verdict = time_verdict(now - old, width, least, sure=sure)
+    said = f"{_STEP_TIME}: {units.duration(now)}, {units.duration(old)} in the baseline ({100 * (now - old) / old:+.2g} %)"
+    if time.machine and any(run.machine != time.machine for run in runs):
+        other = next(run.machine for run in runs if run.machine != time.machine)
+        said += (
+            f", which was measured on another machine ({time.machine}; here {other}): update the budget here"
+        )
+        return Checked(_STEP_TIME, CANNOT_TELL, old, now, said)
+    if verdict == SLOWER:
+        return Checked(_STEP_TIME, BROKEN, old, now, said)
+    if verdict == FASTER:
+        return Checked(_STEP_TIME, WON, old, now, f"{said}; lower the budget with --update")
+    # That it may be faster does not matter here: only that it is not slower.
+    if now - old + width <= least:
+        return Checked(_STEP_TIME, HELD, old, now, said)
+    said += f": {units.duration(width)} more or less, more than the margin of {units.duration(least)}; record more, or longer"
+    return Checked(_STEP_TIME, CANNOT_TELL, old, now, said)
+
+
+def _series(steps: Sequence[Numbers], *, mixed: bool) -> Series:
+    """The steps of some recordings; if they differ by design, all of them count."""
+    count = sum(len(each) for each in steps)
+    kind = np.arange(count) if mixed else np.zeros(count, dtype=np.int64)
+    return Series(
+        np.concatenate(steps), np.repeat(np.arange(len(steps)), [len(each) for each in steps]), kind
+    )

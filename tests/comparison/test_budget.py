@@ -1,0 +1,269 @@
+"""Budgets: what is held, what breaks, and how that is written for people and for services that build."""
+
+import json
+import xml.etree.ElementTree as Xml
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinetoscope import FormatError
+from kinetoscope.comparison.budget import BROKEN, CANNOT_TELL, HELD, WON, check, read_budget, updated_budget
+from kinetoscope.comparison.measures import COUNTS, run_of
+from kinetoscope.comparison.verdict import places_of
+from tests.support.effort import examples
+from tests.support.trace_builder import TraceBuilder
+
+MS = 1_000_000
+
+
+def program(operators=2, *, steps=12, step_ms=10.0, seed=0, rare=0, allocate=4096, losses=()):
+    """Steps of a layer with some operators and one allocation each; every step number `rare` has one more operator."""
+    random = np.random.default_rng(seed)
+    builder = TraceBuilder()
+    layer = builder.module("Linear", name="fc", parent=builder.module("Net"))
+    stack = builder.stack(("/code/train.py", 3, "main"), ("/code/net.py", 7, "Net.forward"))
+    begin = MS
+    for number in range(steps):
+        total = round(step_ms * MS * random.normal(1, 0.002))
+        builder.step(number, begin, total)
+        many = operators + (rare > 0 and number == rare)
+        for place in range(many):
+            builder.span("aten::mm", begin + 1000 + 20_000 * place, 15_000, module=layer, stack=stack)
+        builder.allocate(begin + 2000, 0x10 * (number + 1), allocate)
+        builder.free(begin + 9000, 0x10 * (number + 1))
+        begin += total
+    builder.know("profile_memory", 1).know("torch_version", "2.13.0")
+    for what in losses:
+        builder.lose(what)
+    return builder.build()
+
+
+def outcome_of(text, *traces, strict=False):
+    budget = read_budget(text)
+    runs = [run_of(trace, "run", None, budget.scopes) for trace in traces]
+    return check(
+        budget, runs, strict=strict, where=lambda limit: places_of(traces[0], limit.count, limit.scope)
+    )
+
+
+@pytest.mark.parametrize(
+    ("allowed", "strict", "verdict", "code"),
+    [
+        (2, False, HELD, 0),
+        (1, False, BROKEN, 1),
+        (3, False, HELD, 0),
+        (3, True, BROKEN, 1),
+        (2, True, HELD, 0),
+    ],
+)
+def test_a_count_is_held_exactly(allowed, strict, verdict, code):
+    outcome = outcome_of(f"[counts]\noperators = {allowed}\n", program(), strict=strict)
+    assert (outcome.verdict, outcome.exit_code) == (verdict, code)
+    assert outcome.checked[0].measured == 2
+
+
+def test_what_is_broken_names_the_operator_module_and_line():
+    outcome = outcome_of("[counts]\noperators = 1\n", program())
+    (checked,) = outcome.checked
+    assert checked.message == "operators: 2 operators a step, 1 allowed, 1 too many"
+    assert (checked.where[0].name, checked.where[0].module) == ("aten::mm", "fc")
+    assert checked.where[0].line.endswith("net.py:7 in Net.forward")
+    assert outcome.annotations() == [f"::error file=/code/net.py,line=7::{checked.message}"]
+
+
+def test_a_step_that_has_more_than_the_others_breaks_the_budget():
+    assert outcome_of("[counts]\noperators = 2\n", program(rare=9)).verdict == BROKEN
+
+
+def test_all_recordings_are_looked_at():
+    assert outcome_of("[counts]\noperators = 2\n", program(), program(3)).verdict == BROKEN
+
+
+def test_better_than_the_budget_is_told():
+    (checked,) = outcome_of("[counts]\noperators = 5\n", program()).checked
+    assert checked.verdict == WON
+    assert checked.message.endswith("3 fewer; lower the budget with --update")
+
+
+def test_a_margin_allows_a_percentage_in_both_directions():
+    text = "[counts]\nallocated_bytes = 4000\n[margins]\nallocated_bytes = {}\n"
+    verdicts = [outcome_of(text.format(margin), program()).checked[0].verdict for margin in (2.4, 2.3)]
+    assert verdicts == [HELD, BROKEN]
+    lower = outcome_of(text.format(3).replace("4000", "4200"), program(), strict=True)
+    assert lower.verdict == HELD
+
+
+def test_modules_and_operators_have_budgets_of_their_own():
+    text = '[modules."fc"]\noperators = 2\nallocations = 0\n[operators."aten::mm"]\noperators = 1\n'
+    outcome = outcome_of(text, program())
+    assert {one.name: one.verdict for one in outcome.checked} == {
+        "modules.fc.operators": HELD,
+        "modules.fc.allocations": BROKEN,
+        "operators.aten::mm.operators": BROKEN,
+    }
+    assert outcome.checked[2].where[0].name == "aten::mm"
+
+
+def test_what_was_not_recorded_cannot_be_told():
+    outcome = outcome_of("[counts]\npython_calls = 10\nflops = 10\noperators = 2\n", program())
+    assert outcome.verdict == CANNOT_TELL
+    assert outcome.exit_code == 2
+    assert "record with python_calls=True" in outcome.checked[0].message
+    assert "record with record_shapes=True" in outcome.checked[1].message
+
+
+def test_of_an_incomplete_trace_only_what_is_broken_is_sure():
+    held, broken = (
+        outcome_of(f"[counts]\noperators = {allowed}\n", program(losses=["dropped_spans"]))
+        for allowed in (2, 1)
+    )
+    assert held.verdict == CANNOT_TELL
+    assert "the trace is not complete" in held.checked[0].message
+    assert broken.verdict == BROKEN
+
+
+def timed(*, percent=3.0, steps=40, recordings=4, step_ms=10.0):
+    """A new budget of some recordings, and how to record more."""
+    runs = [run_of(program(steps=steps, seed=seed, step_ms=step_ms)) for seed in range(recordings)]
+    return updated_budget("", runs).replace("percent = 3.0", f"percent = {percent}")
+
+
+def test_times_are_compared_with_the_stored_baseline():
+    text = timed()
+    verdicts = {}
+    for step_ms in (10.0, 10.5, 9.5):
+        traces = [program(steps=40, seed=seed + 50, step_ms=step_ms) for seed in range(4)]
+        (checked,) = [one for one in outcome_of(text, *traces).checked if one.name == "step time"]
+        verdicts[step_ms] = checked.verdict
+    assert verdicts == {10.0: HELD, 10.5: BROKEN, 9.5: WON}
+
+
+def test_times_that_one_cannot_tell_are_not_held():
+    traces = [program(steps=40, seed=seed, step_ms=step_ms) for seed, step_ms in enumerate((9, 11, 10, 12))]
+    outcome = outcome_of(timed(), *traces)
+    assert outcome.verdict == CANNOT_TELL
+    assert "more than the margin" in outcome.checked[-1].message
+
+
+def test_times_of_another_machine_are_not_compared():
+    text = timed().replace('machine = "', 'machine = "other, ')
+    outcome = outcome_of(text, program(steps=40, step_ms=50))
+    assert outcome.checked[-1].verdict == CANNOT_TELL
+    assert "another machine" in outcome.checked[-1].message
+
+
+def test_a_new_budget_is_held_by_what_it_was_made_of():
+    traces = [program(seed=seed) for seed in range(4)]
+    text = updated_budget("", [run_of(one) for one in traces])
+    outcome = outcome_of(text, *traces, strict=True)
+    assert [one.name for one in outcome.checked if one.verdict != HELD] in ([], ["step time"])
+    assert {one.verdict for one in outcome.checked[:-1]} == {HELD}
+    assert {"operators", "allocations", "peak_bytes", "recompiles"} <= {one.name for one in outcome.checked}
+
+
+def test_an_update_keeps_comments_order_and_what_is_limited():
+    text = (
+        '# ours\n[margins]\noperators = 50 # wide\n\n[modules."fc"] # the layer\noperators = 7   # was 7\n'
+        "[counts]\n  operators=9\n\n[time]\npercent = 5.0\nsteps_us = [\n  [1.0, 2.0],\n  [3.0]]\nconfidence = 0.95\n"
+    )
+    budget = read_budget(text)
+    updated = updated_budget(text, [run_of(program(steps=3), scopes=budget.scopes)])
+    assert updated.splitlines()[:8] == [
+        "# ours",
+        "[margins]",
+        "operators = 50 # wide",
+        "",
+        '[modules."fc"] # the layer',
+        "operators = 2   # was 7",
+        "[counts]",
+        "  operators=2",
+    ]
+    assert updated.splitlines()[-2].startswith("steps_us = [[")
+    assert updated.splitlines()[-1] == "confidence = 0.95"
+    again = read_budget(updated)
+    assert [limit.allowed for limit in again.limits] == [2, 2]
+    assert again.time is not None
+    assert again.time.margins.percent == 5.0
+
+
+@given(values=st.dictionaries(st.sampled_from(sorted(COUNTS)), st.integers(0, 2**53), min_size=1))
+def test_every_count_can_be_written_and_read(values):
+    text = "[counts]\n" + "".join(f"{name} = {value}\n" for name, value in values.items())
+    assert {limit.count: limit.allowed for limit in read_budget(text).limits} == values
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[counts\n", "not a TOML file"),
+        ("[count]\noperators = 1\n", "no section called 'count'; did you mean counts"),
+        ("counts = 3\n", r"must be a section: write \[counts\]"),
+        ("[counts]\noperator = 1\n", "did you mean operators"),
+        ("[counts]\noperators = -1\n", "operators = -1 is not valid"),
+        ("[counts]\noperators = true\n", "operators = True is not valid"),
+        ("[counts]\noperators = nan\n", "operators = nan is not valid"),
+        ("[modules.fc]\npeak_bytes = 1\n", "choose from: operators"),
+        ("[modules]\nfc = 1\n", r"write \[modules.\"fc\"\]"),
+        ("[time]\npercent = 1\n", "steps_us must be lists"),
+        ("[time]\nsteps_us = [[0.0]]\n", "steps_us must be lists"),
+        ("[time]\nsteps_us = [[1.0]]\nleast = 'soon'\n", "'soon' is not a time"),
+        ("[time]\nsteps_us = [[1.0]]\nconfidence = 2\n", "confidence=2.0"),
+        ("", "it has no limit"),
+    ],
+)
+def test_what_is_no_budget_is_refused(text, said):
+    with pytest.raises(FormatError, match=said):
+        read_budget(text, "budget.toml")
+
+
+def test_reports_say_the_same():
+    outcome = outcome_of(
+        '[counts]\noperators = 1\nallocations = 9\nflops = 1\n[operators."a|b\\n"]\noperators = 0\n',
+        program(),
+    )
+    values = json.loads(outcome.to_json())
+    verdicts = [one["verdict"] for one in values["limits"]]
+    assert verdicts == [BROKEN, WON, CANNOT_TELL, HELD]
+    assert (values["verdict"], outcome.exit_code) == (BROKEN, 1)
+    suite = Xml.fromstring(outcome.to_junit().partition("\n")[2])
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("4", "1", "1")
+    assert [case.get("name") for case in suite if case.find("failure") is not None] == ["operators"]
+    table = outcome.to_markdown().splitlines()
+    assert table[0] == "### Kinetoscope: budget broken"
+    assert table[4] == "| `operators` | 1 | 2 | broken |"
+    assert all(line.replace("\\|", "").count("|") == 5 for line in table[2:])
+    assert outcome.to_text().splitlines()[0] == "broken: operators: 2 operators a step, 1 allowed, 1 too many"
+    assert outcome.to_text().splitlines()[-1] == "1 of 4 limits held: broken"
+
+
+@given(name=st.text(min_size=1, max_size=20))
+def test_names_of_a_program_break_no_report(name):
+    text = f"[operators.{json.dumps(name)}]\noperators = 0\n".encode("utf-8", "surrogatepass").decode(
+        "utf-8", "replace"
+    )
+    try:
+        budget = read_budget(text)
+    except FormatError:
+        return
+    outcome = check(budget, [run_of_names(budget.scopes)])
+    Xml.fromstring(outcome.to_junit().partition("\n")[2])
+    assert all("\n" not in line for line in outcome.annotations())
+    assert len(outcome.to_markdown().splitlines()) == 5
+    json.loads(outcome.to_json())
+
+
+TRACE = program(steps=3)
+
+
+def run_of_names(scopes):
+    return run_of(TRACE, "run", None, scopes)
+
+
+@pytest.mark.parametrize("count", [examples(4)])
+def test_an_update_of_an_update_changes_nothing(count):
+    for seed in range(count):
+        runs = [run_of(program(seed=seed, steps=5))]
+        once = updated_budget("", runs)
+        assert updated_budget(once, runs) == once
