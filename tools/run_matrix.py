@@ -32,7 +32,6 @@ PAIRS = (
     "2.15.0-3.14",
 )
 TESTS = (
-    "tests/analyses/test_findings.py",
     "tests/collect/test_kineto.py",
     "tests/collect/test_python_calls.py",
     "tests/collect/test_recompute.py",
