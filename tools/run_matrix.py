@@ -56,8 +56,8 @@ REFUSED = "recording needs torch"
 HEADER = """# Releases of torch and Python
 
 Written by `make matrix` (`tools/run_matrix.py`), which needs `uv` and is not part of `make test`. Each torch is the registry's CUDA build for
-Linux on x86-64, run without a device. The tests are those of the recorder, the session and the Kineto engine, and the differential tests, which
-run the same programs under torch.profiler and Kinetoscope and compare the results.
+Linux on x86-64, run without a device. The tests are those of the recorder, samples, the session and the Kineto engine, and the differential tests,
+which run the same programs under torch.profiler and Kinetoscope and compare the results.
 
 | torch | Python | passed | failed | skipped | date | remarks |
 | --- | --- | --- | --- | --- | --- | --- |

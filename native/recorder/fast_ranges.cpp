@@ -317,7 +317,8 @@ PyMethodDef methods[] = {
 };
 
 PyTypeObject type = [] {
-  PyTypeObject made = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  PyTypeObject made{};
+  made.ob_base = PyVarObject{PyObject_HEAD_INIT(nullptr) 0};
   // Under the name of what it stands in for: the compiler decides by it whether it traces into a class.
   made.tp_name = "torch._C._profiler.RecordFunctionFast";
   made.tp_basicsize = sizeof(FastRange);
