@@ -192,6 +192,15 @@ def test_a_function_around_all_of_backward_has_nothing_of_what_autograd_does():
     assert lines(builder.build()) == {(4, "backward"): (150, 0), (1, "train"): (398, 0)}
 
 
+def test_samples_of_a_program_without_operators_are_in_no_gap():
+    builder = TraceBuilder()
+    builder.sample(5, builder.stack(("train.py", 1, "train")))
+    trace = builder.build()
+    assert len(gaps(trace)) == 0
+    assert charged(trace).tolist() == []
+    assert trace.findings().num_rows == 0
+
+
 @given(any_traces())
 def test_charges_add_up_to_the_gaps_and_the_parts_to_the_steps(trace):
     found = gaps(trace)

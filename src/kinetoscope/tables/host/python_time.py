@@ -225,7 +225,7 @@ def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shar
     """What ran in gaps of each kind: by the samples in them, and where there are none by the places at their ends."""
     samples = trace.columns("samples")
     function = _functions(trace)
-    call = kinds[of_sample, 6]
+    call = np.append(kinds[:, 6], -1)[of_sample]
     # A recorded call is exact: a sample only says which of its lines ran.
     inside = np.flatnonzero((of_sample >= 0) & ((call < 0) | (function[samples["stack"]] == function[call])))
     keys = np.stack(
