@@ -172,7 +172,9 @@ def read(path: str | os.PathLike[str]) -> pyarrow.Table:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
+        # Not `read_table`, and no threads: files are small, and there may be a thousand.
+        with pq.ParquetFile(path) as file:
+            table = file.read(use_threads=False)
     except pa.ArrowInvalid as error:
         raise FormatError(f"{os.fspath(path)} is no Parquet file: {error}") from None
     version = (table.schema.metadata or {}).get(_FORMAT_KEY, b"")
