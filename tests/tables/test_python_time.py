@@ -76,6 +76,13 @@ def test_samples_in_operators_and_of_other_threads_say_nothing_of_gaps():
     assert (99, "elsewhere") not in lines(builder.build())
 
 
+def test_samples_of_a_recording_that_ran_nothing_are_of_no_gap():
+    builder = TraceBuilder()
+    builder.thread("main")
+    builder.sample(5, builder.stack(("train.py", 3, "train")))
+    assert len(gaps(builder.build())) == 0
+
+
 def test_what_runs_between_backward_functions_is_no_line_of_python():
     builder = TraceBuilder().step(0, 0, 1000)
     stack = builder.stack(("train.py", 3, "train"))
