@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 import kinetoscope
 from kinetoscope.collect.sources.compiled_kernels import CompiledModules
+from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.schema import SpanKind
 from tests.support import compiled_programs
 from tests.support.compiled_cache import compiler_cache
@@ -54,6 +56,10 @@ def in_graphs(trace: kinetoscope.Trace) -> np.ndarray[Any, np.dtype[np.int64]]:
     for row, parent in enumerate(spans["parent"].tolist()):
         inside[row] = parent >= 0 and (graph[parent] or inside[parent])
     return np.flatnonzero(inside)
+
+
+def source_line(number: int) -> str:
+    return Path(compiled_programs.__file__).read_text().splitlines()[number - 1]
 
 
 def lines_of(function: Any) -> range:
@@ -111,8 +117,37 @@ def test_nodes_of_a_kernel_have_weights_that_add_up_to_one(compiler_cache: None)
     origins = trace.columns("origins")
     sums = np.bincount(origins["first"], origins["weight"])
     assert np.allclose(sums[np.unique(origins["first"])], 1)
-    named = {trace.strings[name] for name in origins["operator"].tolist()}
-    assert {"aten.addmm.default", "aten.erf.default"} <= named
+    rows = trace.table("origins").to_pylist()
+    assert {"aten.addmm.default", "aten.erf.default"} <= {row["operator"] for row in rows}
+    fused = [span for span in trace.table("spans").to_pylist() if span["kind"] == "fused_kernel"]
+    assert all(span["bytes_moved"] > 0 for span in fused)
+    gelu = next(span for span in fused if span["name"] == "cpp_fused_gelu_1")
+    line = next(at for at in lines_of(compiled_programs.Block) if "functional.gelu" in source_line(at))
+    assert all(
+        text.endswith(f"in blocks.0, compiled_programs.py:{line}")
+        for text in json.loads(gelu["arguments"])["computes"]
+    )
+
+
+def test_the_time_of_a_kernel_is_divided_among_its_modules(compiler_cache: None) -> None:
+    trace = recorded(PROGRAMS[0])
+    spans, origins = trace.columns("spans"), trace.columns("origins")
+    host = host_work(trace).mask
+    expected: dict[int, float] = {}
+    several = 0
+    for row in np.flatnonzero(host).tolist():
+        first, module, self_ns = (int(spans[name][row]) for name in ("origin", "module", "self_ns"))
+        parts = np.flatnonzero(origins["first"] == first) if first >= 0 else []
+        several += len({int(origins["module"][part]) for part in parts}) > 1
+        for part in parts:
+            at = int(origins["module"][part])
+            expected[at] = expected.get(at, 0) + self_ns * origins["weight"][part]
+        if first < 0 and module >= 0:
+            expected[module] = expected.get(module, 0) + self_ns
+    assert several
+    found = {row["id"]: row["self_ns"] for row in trace.table("modules").to_pylist()}
+    assert found == {row: pytest.approx(expected.get(row, 0), abs=100) for row in found}
+    assert sum(found.values()) == spans["self_ns"][host & (spans["module"] >= 0)].sum()
 
 
 def test_recording_changes_neither_results_nor_the_generated_modules(compiler_cache: None) -> None:

@@ -7,6 +7,8 @@ those are relative: to the frame that was compiled, and to the module whose call
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -123,19 +125,21 @@ def attribute_kernels(
             for own, forward, module in distinct.tolist()
         ]
         origin[rows] = np.array(firsts, dtype=np.int32)[group.reshape(-1)]
-    scope = spans["scope"].copy()
+    scope, arguments = spans["scope"].copy(), spans["arguments"].copy()
     fused = np.array([call.fused for call in sites.calls], dtype=bool)
     kernel = np.array([made.strings.row(call.kernel) for call in sites.calls], dtype=np.int64)
     if len(rows):
         own = rows[fused[site[rows]] & (kernel[site[rows]] == spans["name"][rows])]
         scope[own] = SCOPE_FUSED
+        bare = own[arguments[own] < 0]
+        arguments[bare] = [made.described(at) for at in origin[bare].tolist()]
     inexact = np.array([not call.exact for call in sites.calls], dtype=bool)
     losses = [
         Loss.of("unknown_kernels", count, why=f"Noting them failed: {why}") for why, count in failures.items()
     ]
     if len(rows) and (unknown := int(inexact[site[rows]].sum())):
         losses.append(Loss.of("unknown_kernels", unknown))
-    return cast("AnyTrace", made.trace({"origin": origin, "scope": scope}, losses))
+    return cast("AnyTrace", made.trace({"origin": origin, "scope": scope, "arguments": arguments}, losses))
 
 
 _NOT_GENERATED = -2
@@ -187,7 +191,9 @@ class _Origins:
         self.strings = StringTable(self._texts)
         self._frames = _Growing(trace, "frames", ("function", "file", "line"))
         self._stacks = _Growing(trace, "stacks", ("parent", "frame"))
+        self._arguments = _Growing(trace, "arguments", ("json",))
         self._modules = _Modules(trace, self.strings)
+        self._calls: dict[int, KernelCall] = {}
         self._rows: dict[str, list[Any]] = {column.name: [] for column in STORED["origins"].columns}
         self._known: dict[tuple[int, int, int], int] = {}
 
@@ -206,6 +212,7 @@ class _Origins:
             of_place[place, stack] = of_place.get((place, stack), 0.0) + share
         nodes.sort(key=lambda one: (-of_place[one[2], one[3]], one[2], one[3], -one[0]))
         first = len(self._rows["first"])
+        self._calls[first] = call
         for share, node, place, stack in nodes:
             for name, value in (
                 ("first", first),
@@ -220,6 +227,21 @@ class _Origins:
                 self._rows[name].append(value)
         return first if nodes else -1
 
+    def described(self, first: int) -> int:
+        """The row of `arguments` that says what the kernel with these nodes computes; -1 without nodes."""
+        if first < 0:
+            return -1
+        nodes = self._calls[first].nodes
+        parts: dict[str, float] = {}
+        for node, share in zip(nodes, _shares(nodes), strict=True):
+            path = ".".join(_parsed(node.modules[-1].path)[1]) if node.modules else ""
+            line = f", {os.path.basename(node.frames[-1].file)}:{node.frames[-1].line}" if node.frames else ""
+            text = f"{node.operator}{' in ' if path else ''}{path}{line}"
+            parts[text] = parts.get(text, 0.0) + share
+        order = sorted(parts.items(), key=lambda part: -part[1])
+        computes = [f"{100 * share:.0f}% {text}" for text, share in order if share > 0]
+        return self._arguments.row((json.dumps({"computes": computes}, ensure_ascii=False),))
+
     def trace(self, changed: Mapping[str, NDArray[Any]], losses: Sequence[Loss]) -> TraceData:
         """The trace with the rows, with changed columns of spans, and with more losses."""
         trace = self._trace
@@ -230,7 +252,7 @@ class _Origins:
         }
         tables["spans"] |= changed
         tables["origins"] = dict(self._rows)
-        for grown in (self._frames, self._stacks, self._modules.grown):
+        for grown in (self._frames, self._stacks, self._arguments, self._modules.grown):
             tables[grown.name] = grown.columns()
         if losses:
             tables["losses"] = loss_columns([*losses_of(trace.columns("losses")), *losses])

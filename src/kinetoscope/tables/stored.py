@@ -69,7 +69,7 @@ SPANS_SCHEMA = Table(
         Column("types", "category", "", "The types of its inputs, as JSON."),
         Column("inputs", "category", "", "Its scalar arguments, as JSON."),
         Column("arguments", "category", "", "Further metadata from its source, as JSON."),
-        *_same("spans", "sequence", "forward", "stream", "correlation", "external_id"),
+        *_same("spans", "sequence", "forward", "origin", "stream", "correlation", "external_id"),
         Column("flops", "int64", "", "Floating-point operations counted here; 0 where an enclosing or inner span counts "
                                      "them, null where unknown."),
         Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written, counted like `flops`; null "
@@ -120,6 +120,25 @@ ALLOCATIONS_SCHEMA = Table(
         Column("module", "category", "", "The path of the module that the span ran in."),
         Column("stack", "category", "", "The Python stack, root first, joined by `;`."),
         *PROCESS_COLUMNS,
+    ),
+)
+ORIGINS_SCHEMA = Table(
+    "origins",
+    STORED["origins"].row,
+    (
+        Column("id", "int32", "row of origins", "The row, which `origin` of `spans` and `first` refer to."),
+        *_same("origins", "first"),
+        Column("kernel", "category", "", "The name of the kernel in the generated code."),
+        Column("node", "category", "", "The name of the node."),
+        Column("operator", "category", "", "The operator that it calls."),
+        Column("module", "category", "", "The path of the module that the node belongs to."),
+        Column(
+            "stack",
+            "category",
+            "",
+            "The Python stack of the program's line that made the node, root first, joined by `;`.",
+        ),
+        *_same("origins", "weight", "bytes"),
     ),
 )
 FRAMES_SCHEMA = Table(
@@ -201,7 +220,7 @@ def spans(trace: TraceData, *, rows: slice = EVERY) -> pyarrow.Table:
     inputs = trace.columns("shapes")
     columns: dict[str, Any] = {
         name: own[name] for name in (
-            "start_ns", "duration_ns", "self_ns", "depth", "parent", "caller", "lane", "sequence", "forward",
+            "start_ns", "duration_ns", "self_ns", "depth", "parent", "caller", "lane", "sequence", "forward", "origin",
             "stream", "correlation", "external_id", "device_bytes", "device_self_bytes", "device_ns", "device_self_ns",
         )
     }  # fmt: skip
@@ -275,6 +294,19 @@ def frames(trace: TraceData) -> pyarrow.Table:
         "line": own["line"],
     }
     return to_arrow(FRAMES_SCHEMA, columns)
+
+
+def origins(trace: TraceData) -> pyarrow.Table:
+    """Return the `origins` table."""
+    own, strings = trace.columns("origins"), trace.strings
+    columns = {name: own[name] for name in ("first", "weight", "bytes")}
+    columns |= {name: Labels(own[name], strings) for name in ("kernel", "node", "operator")}
+    columns |= {
+        "id": np.arange(len(own), dtype=np.int32),
+        "module": Labels(own["module"], trace.columns("modules")["path"]),
+        "stack": Labels(own["stack"], stack_texts(trace)),
+    }
+    return to_arrow(ORIGINS_SCHEMA, columns)
 
 
 def threads(trace: TraceData) -> pyarrow.Table:

@@ -284,7 +284,12 @@ def _described(schedule: Any) -> tuple[tuple[Node, ...], int]:
     else:
         parts = [part for part in schedule if getattr(part, "node", None) is not None]
         origins, size = [origin for part in parts for origin in part.node.origins], _bytes(parts)
-    distinct = {origin.name: origin for origin in origins if origin.op == "call_function"}
+    # Taking one result of several is nothing that a kernel computes.
+    distinct = {
+        origin.name: origin
+        for origin in origins
+        if origin.op == "call_function" and origin.target is not operator.getitem
+    }
     return tuple(_node(origin) for origin in distinct.values()), size
 
 
@@ -333,7 +338,7 @@ def _frames(stack_trace: str) -> tuple[SourceFrame, ...]:
 
 def _elements(origin: Any) -> int:
     """How many elements a node computes, or reads if these are more; 0 for a view."""
-    if getattr(origin.target, "is_view", False) or origin.target is operator.getitem:
+    if getattr(origin.target, "is_view", False):
         return 0
     values = [origin.meta.get("val"), *(one.meta.get("val") for one in origin.all_input_nodes)]
     return max((_count(value) for value in values), default=0)

@@ -12,6 +12,7 @@ import kinetoscope._core as _core
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import ShapesRow
+from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs import registry
 from kinetoscope.tables.costs.evaluate import (
     SAVED_KEY,
@@ -351,6 +352,8 @@ def _compute(trace: TraceData) -> Costs:
     if len(trace.columns("shapes")) == 0 and not (flops > 0).any():
         # Without shapes a 0 would only tell views and ranges from the rest.
         flops[:] = size[:] = -1
+    fused = np.flatnonzero((spans["kind"] == SpanKind.FUSED_KERNEL) & (spans["origin"] >= 0))
+    size[fused] = trace.column("origins", "bytes")[spans["origin"][fused]]
     return Costs(calls, counted, standing, flops, size, unknown)
 
 

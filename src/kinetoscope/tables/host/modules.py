@@ -28,14 +28,38 @@ if TYPE_CHECKING:
 # Adding up along the tree of modules.
 
 
-def by_module(trace: TraceData, values: NDArray[np.int64], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Add up `values` of the `chosen` spans for each module, submodules left out."""
+def by_module(
+    trace: TraceData, values: NDArray[np.int64], chosen: NDArray[np.bool_], *, divided: bool = True
+) -> NDArray[np.int64]:
+    """Add up `values` of the `chosen` spans for each module, submodules left out.
+
+    What a fused kernel has is divided among the modules whose operators it computes, unless `divided` is False, as for counts.
+    """
     modules = len(trace.columns("modules"))
     module = trace.column("spans", "module")
     rows = np.flatnonzero(chosen & (module >= 0))
     sums = np.zeros(modules, dtype=np.int64)
     np.add.at(sums, module[rows], values[rows])
+    if divided and len(trace.columns("origins")):
+        _divide(trace, values, rows, sums)
     return sums
+
+
+def _divide(
+    trace: TraceData, values: NDArray[np.int64], rows: NDArray[np.int64], sums: NDArray[np.int64]
+) -> None:
+    """Move the shares of other modules in kernels from the module that the kernels were counted for, in place."""
+    spans, origins = trace.columns("spans"), trace.columns("origins")
+    rows = rows[spans["origin"][rows] >= 0]
+    of_kernel = np.zeros(len(origins), dtype=np.int64)
+    np.add.at(of_kernel, spans["origin"][rows], values[rows])
+    holder = np.full(len(origins), -1, dtype=np.int64)
+    holder[spans["origin"][rows]] = spans["module"][rows]
+    holder = holder[origins["first"]]
+    other = np.flatnonzero((holder >= 0) & (origins["module"] >= 0) & (origins["module"] != holder))
+    moved = (of_kernel[origins["first"][other]] * origins["weight"][other]).astype(np.int64)
+    np.add.at(sums, origins["module"][other], moved)
+    np.subtract.at(sums, holder[other], moved)
 
 
 def python_by_module(trace: TraceData) -> NDArray[np.int64]:
@@ -146,7 +170,7 @@ def modules(trace: TraceData) -> pyarrow.Table:
     forward = by_module(trace, self_ns, on_host & ~in_backward & ~again)
     backward = by_module(trace, self_ns, on_host & in_backward & ~again)
     recompute = by_module(trace, self_ns, on_host & again)
-    operators = by_module(trace, ones, operator_spans(trace).mask)
+    operators = by_module(trace, ones, operator_spans(trace).mask, divided=False)
     forward_total, backward_total = with_submodules(trace, forward), with_submodules(trace, backward)
     recompute_total = with_submodules(trace, recompute)
     called = module_calls(trace)
@@ -208,9 +232,10 @@ def modules_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
             ("total_ns", shares.own_ns, shares.counts),
             ("forward_ns", shares.own_ns, shares.counts & ~backward & (spans["recompute"] == 0)),
             ("backward_ns", shares.own_ns, shares.counts & backward & (spans["recompute"] == 0)),
-            ("total_operators", np.ones(len(spans), np.int64), operator),
         )
     }
+    counted = by_module(trace, np.ones(len(spans), np.int64), operator, divided=False)
+    sums["total_operators"] = with_submodules(trace, counted)
     paths, classes, depths = own["path"], module_classes(trace), own["depth"].tolist()
     alone = len(trace.columns("processes")) == 0
     alike: dict[tuple[Any, ...], dict[str, Any]] = {}

@@ -67,7 +67,7 @@ def modules(trace: Trace, query: Query) -> Limited:
             by_module(trace, flops, flops > 0),
             by_module(trace, self_ns, operator_spans(trace).mask | unknown),
             by_module(trace, self_ns, unknown),
-            by_module(trace, np.ones(len(flops), np.int64), flops < 0),
+            by_module(trace, np.ones(len(flops), np.int64), flops < 0, divided=False),
         ]
         for name, parts in (
             ("self_flops", sums),
