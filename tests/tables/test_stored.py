@@ -36,7 +36,7 @@ def test_spans_show_words_instead_of_ids():
         "self_ns": 30, "depth": 1, "parent": 0, "caller": None, "lane": 0, "process": 4242, "thread": 0, "os_tid": 70, "thread_name": "main", "rank": 3,
         "step": 4, "cycle": 0, "phase": "forward", "recompute": False, "module": "fc", "module_class": "Linear",
         "stack": "train.py(3): main;net.py(8): Net.forward", "shapes": "[[2, 3], []]", "types": '["float", "Scalar"]',
-        "inputs": '["", "1"]', "sequence": 9, "forward": None, "flops": 6, "bytes_moved": 48, "bytes": 0, "self_bytes": 0,
+        "inputs": '["", "1"]', "sequence": 9, "forward": None, "origin": None, "flops": 6, "bytes_moved": 48, "bytes": 0, "self_bytes": 0,
         "device_bytes": 0, "device_self_bytes": 0, "device_ns": 0, "device_self_ns": 0, "is_async": False,
         "unfinished": False, "category": None, "arguments": None, "stream": None, "correlation": None,
         "external_id": None,
