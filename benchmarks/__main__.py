@@ -16,6 +16,7 @@ SCRIPTS = (
     "collecting_step",
     "everything_on",
     "flag_costs",
+    "compiled_programs",
     "samples",
     "stop_cost",
     "table_cost",

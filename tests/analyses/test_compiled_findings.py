@@ -1,0 +1,77 @@
+"""Findings about torch.compile name the guard, the reason and the line, and what a slow step was compiling."""
+
+import pytest
+import torch
+
+import kinetoscope
+from tests.support.trace_builder import TraceBuilder
+
+
+def scaled(x, factor):
+    return torch.relu(x) * factor
+
+
+def in_two_parts(x):
+    y = torch.relu(x)
+    print(end="")
+    return y + 1
+
+
+def findings_of(run, steps):
+    """The findings of a loop, by their codes; `run` is called with the number of each step."""
+    schedule = kinetoscope.schedule(wait=0, warmup=1, active=steps, repeat=1)
+    with kinetoscope.profile(
+        activities=[kinetoscope.ProfilerActivity.CPU], engine="native", schedule=schedule
+    ) as prof:
+        for number in range(steps + 1):
+            run(number)
+            prof.step()
+    return {row["code"]: row for row in prof.trace.table("findings").to_pylist()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "guard", "advice", "line"),
+    [
+        (
+            lambda n: (torch.ones(8 + n, 8), 2.0),
+            "tensor 'x' size mismatch at index 0",
+            "mark_dynamic(x, 0)",
+            0,
+        ),
+        (lambda n: (torch.ones(8, 8), 2.0 + n), "factor == ", "pass it as a tensor", 1),
+    ],
+)
+def test_a_recompilation_names_its_guard_and_how_to_avoid_it(arguments, guard, advice, line):
+    torch._dynamo.reset()
+    compiled = torch.compile(scaled, backend="eager", dynamic=False)
+    row = findings_of(lambda number: compiled(*arguments(number)), 4)["recompiles"]
+    assert guard in row["finding"]
+    assert advice in row["advice"]
+    assert (row["file"], row["function"]) == (__file__, "scaled")
+    assert row["line"] == scaled.__code__.co_firstlineno + line
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace.*")
+def test_a_graph_break_names_its_line_and_reason_without_stacks():
+    torch._dynamo.reset()
+    compiled = torch.compile(in_two_parts, backend="eager")
+    x = torch.ones(8, 8)
+    row = findings_of(lambda _: compiled(x), 3)["graph-breaks"]
+    assert "print" in row["finding"] or "builtin" in row["finding"]
+    assert (row["file"], row["line"]) == (__file__, in_two_parts.__code__.co_firstlineno + 2)
+    assert row["gain_ns"] > 0
+
+
+def test_a_slow_step_says_that_it_was_compiling():
+    slow = TraceBuilder()
+    for number in range(8):
+        at = number * 10_000_000
+        slow.step(number, at, 9_000_000 if number == 5 else 1_000_000)
+        slow.span("aten::mm", at + 100, 200_000)
+    slow.span("_compile.compile_inner (dynamo_timed)", 50_300_000, 8_000_000)
+    trace = slow.build()
+    assert trace.table("steps")["compile_ns"].to_pylist() == [0] * 5 + [8_000_000] + [0] * 2
+    (finding,) = (
+        row for row in trace.table("findings").to_pylist() if row["code"] in ("step-outlier", "recompiles")
+    )
+    assert "compiles" in finding["finding"]
