@@ -57,6 +57,11 @@ class ImportHook:
         else:
             sys.meta_path.insert(0, self)
 
+    def give_up(self) -> None:
+        """Wait no longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Let the other finders find the module, and announce the end of its import."""
         if fullname != self._name or self._looking:
@@ -75,8 +80,7 @@ class ImportHook:
             def exec_module(module: types.ModuleType) -> None:
                 del loader.exec_module
                 execute(module)
-                if self in sys.meta_path:
-                    sys.meta_path.remove(self)
+                self.give_up()
                 self._then()
 
             loader.exec_module = exec_module

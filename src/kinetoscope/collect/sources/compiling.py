@@ -7,7 +7,6 @@ does so on our account: until then only a module finder waits for its import.
 
 from __future__ import annotations
 
-import importlib.machinery
 import os
 import sys
 import threading
@@ -16,12 +15,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope.collect.sources.compiled_kernels import ImportHook
 from kinetoscope.collect.sources.source import ClockReading
 
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
-
     from kinetoscope.trace import Trace
 
 _MODULE = "torch._dynamo.utils"
@@ -72,6 +69,7 @@ class CompileHooks:
         self._lock = threading.RLock()
         self._sources: set[int] = set()
         self._theirs: Callable[..., Any] | None = None
+        self._import: ImportHook | None = None
         self._compilations: list[Compilation] = []
         # By identity: torch forgets its reasons when the program resets the compiler.
         self._breaks: dict[int, Any] = {}
@@ -80,14 +78,11 @@ class CompileHooks:
     def open(self, source: object) -> None:
         """Collect for a source from now on."""
         with self._lock:
-            if not self._sources:
-                self._compilations, self._breaks, self._failure = [], {}, ""
-                module = sys.modules.get(_MODULE)
-                if module is None or not hasattr(module, _REPORT):
-                    sys.meta_path.insert(0, self)
-                else:
-                    self._wrap(module)
+            first = not self._sources
             self._sources.add(id(source))
+            if first:
+                self._compilations, self._breaks, self._failure = [], {}, ""
+                self._import = ImportHook(_MODULE, self._wrap)
 
     def close(self, source: object) -> None:
         """Stop collecting for a source."""
@@ -98,9 +93,9 @@ class CompileHooks:
 
     def after_fork(self) -> None:
         """The parent's sessions do not record this process."""
-        theirs = self._theirs
+        theirs, waiting = self._theirs, self._import
         self._begin_anew()
-        self._theirs = theirs
+        self._theirs, self._import = theirs, waiting
         self._put_back()
 
     @property
@@ -122,38 +117,12 @@ class CompileHooks:
         """Why metrics could not be read, if so."""
         return self._failure
 
-    # Waiting for the import
-
-    def find_spec(self, name: str, path: Any = None, _target: object = None) -> ModuleSpec | None:
-        """Load torch's module as usual, and wrap its function afterwards."""
-        if name != _MODULE:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        loader: Any = None if spec is None else spec.loader
-        if loader is None:
-            return None
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
-            execute(module)
-            with self._lock:
-                self._stop_waiting()
-                if self._sources:
-                    self._wrap(module)
-
-        loader.exec_module = exec_module
-        return spec
-
-    def _stop_waiting(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
     # What is replaced
 
-    def _wrap(self, module: ModuleType) -> None:
+    def _wrap(self) -> None:
+        module = sys.modules[_MODULE]
         theirs = getattr(module, _REPORT, None)
-        if theirs is None or self._theirs is not None:
+        if theirs is None or self._theirs is not None or not self._sources:
             return
 
         def report(metrics: Any, *rest: Any, **keywords: Any) -> Any:
@@ -166,7 +135,8 @@ class CompileHooks:
         vars(module)[_REPORT] = report
 
     def _put_back(self) -> None:
-        self._stop_waiting()
+        if self._import is not None:
+            self._import.give_up()
         theirs, module = self._theirs, sys.modules.get(_MODULE)
         if theirs is not None and module is not None:
             ours = vars(module).get(_REPORT)
