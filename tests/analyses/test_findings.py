@@ -168,7 +168,9 @@ def test_losses_make_every_number_a_lower_bound():
     assert "incomplete-trace" in [one.code for one in examine(trace).findings]
 
 
-@pytest.mark.parametrize("code", ["recording_not_stopped", "unfinished_spans", "processes_not_followed"])
+@pytest.mark.parametrize(
+    "code", ["recording_not_stopped", "unfinished_spans", "processes_not_followed", "unwritable_names"]
+)
 def test_what_is_missing_elsewhere_leaves_the_steps_as_they_are(code):
     trace = slow_python().lose(code, 2).build()
     assert "incomplete-trace" not in [one.code for one in examine(trace).findings]

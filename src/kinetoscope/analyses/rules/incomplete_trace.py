@@ -7,8 +7,14 @@ from kinetoscope.analyses.loop import Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS
 
-EXPECTED = (NOT_STOPPED, UNFINISHED_SPANS, "processes_not_followed", "processes_not_recorded")
-"""Losses that leave the numbers of the recorded steps as they are: the end of a recording that was cut off, other processes."""
+EXPECTED = (
+    NOT_STOPPED,
+    UNFINISHED_SPANS,
+    "processes_not_followed",
+    "processes_not_recorded",
+    "unwritable_names",
+)
+"""Losses that leave the numbers of the recorded steps as they are: the end of a recording that was cut off, other processes, names."""
 
 
 def incomplete_trace(loop: Loop) -> Finding | None:
