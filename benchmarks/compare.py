@@ -29,7 +29,7 @@ LIMIT_S = 2.0
 EVENTS = 1_270_000  # 1,000,000 spans
 FALSE_PERCENT, FOUND_PERCENT, PLACED_PERCENT = 1.0, 95.0, 90.0
 PLANTED = 0.03
-SLICE = 40  # steps of a recording
+SLICE = 20  # steps of a recording
 RECORDINGS = 4  # of a process
 SIDE = 5  # recordings of a side, in comparisons of several
 
