@@ -122,6 +122,7 @@ class CompiledModules:
 
     def _compiler_is_imported(self) -> None:
         """Have the compiler tell what it generates."""
+        OBSERVED_KERNELS.compiler_is_imported()
         from torch._inductor import config, debug
         from torch._inductor.graph import GraphLowering
 
@@ -405,17 +406,19 @@ class ObservedKernels:
         self._sessions: weakref.WeakSet[object] = weakref.WeakSet()
         self._replaced: list[tuple[dict[str, Any], str, Any, Any]] = []
         self._wait: tuple[Any, Any] | None = None
-        self._hook: ImportHook | None = None
 
     def open(self, session: object) -> None:
         """Record the kernels while a session records."""
         with self._lock:
             self._sessions.add(session)
-            if len(self._sessions) == 1:
-                if self._hook is None:
-                    self._hook = ImportHook(_COMPILER, self._take_over)
-                else:
-                    self._take_over()
+            # If it is not imported yet, `CompiledModules` waits for it.
+            if _COMPILER in sys.modules:
+                self._take_over()
+
+    def compiler_is_imported(self) -> None:
+        """Record the kernels from now on, if a session records."""
+        with self._lock:
+            self._take_over()
 
     def close(self, session: object) -> None:
         """The session has stopped; does nothing for one that did not record."""
