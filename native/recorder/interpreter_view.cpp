@@ -155,7 +155,9 @@ bool InterpreterView::code(const SeenFrame& frame, SeenCode& found) {
   std::string table;
   if (!text(function, found.function) || !text(file, found.file) || !bytes(lines, table)) return false;
   found.first_line = first_line > 0 ? static_cast<uint32_t>(first_line) : 0;
-  found.line = line_at(table, found.first_line, offset);
+  // What Python adds by itself, such as the start of a module's code, has no line, or line 0.
+  const uint32_t line = line_at(table, found.first_line, offset);
+  found.line = line == 0 ? found.first_line : line;
   return true;
 }
 

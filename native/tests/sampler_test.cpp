@@ -273,6 +273,14 @@ void see_threads_and_frames() {
   CHECK(view.code(frames[1], seen) && seen.line == 200);
   CHECK(view.code(frames[2], seen) && seen.function == "outer" && seen.line == 103);
   CHECK(view.frames(threads[0], 2, frames) && frames.size() == 2);
+  // What has no line counts with the line of the function.
+  const Code* start = new_code("start", 300);
+  const_cast<Bytes*>(start->lines)->data[0] = static_cast<char>(0x80 | (15 << 3));
+  last = {&middle, start, start->instructions, nullptr, 0};
+  view.memory().forget();
+  CHECK(view.frames(threads[0], 10, frames) && view.code(frames[0], seen) && seen.line == 300);
+  last = {&middle, inner, inner->instructions + 15, nullptr, 0};
+  view.memory().forget();
 
   const auto refused = [&] {
     view.memory().forget();

@@ -87,29 +87,32 @@ for worker in workers:
     worker.start()
 recorder = load_recorder()
 rounds = 0
-while time.monotonic() < until and not failures:
-    # Far more often than a session does.
-    ring = None if cycles % 2 else 4 << 20
-    recorder.start("soak.recording", Recorded.STACKS | Recorded.MODULES, ring, samples_per_second=5000)
-    last = min(until, time.monotonic() + 2)
-    while time.monotonic() < last:
-        fork()
-        for _ in range(20):
-            training()
-    recorder.stop()
-    recorder.close()
-    recorder.settle()
-    cycles += 1
-    trace = Trace.from_recording("soak.recording")
-    rounds += len(trace.columns("samples"))
-    functions = {row["function"] for row in trace.samples().select(["function"]).to_pylist()}
-    assert None not in functions, functions
-    lines = trace.table("frames").to_pylist()
-    for frame in lines:
-        if frame["file"].startswith("built"):
-            number = frame["file"][len("built"):-3]
-            assert frame["function"] in (f"work{number}", "<module>") and 1 <= frame["line"] <= 3, frame
-done.set()
+try:
+    while time.monotonic() < until and not failures:
+        # Far more often than a session does.
+        ring = None if cycles % 2 else 4 << 20
+        recorder.start("soak.recording", Recorded.STACKS | Recorded.MODULES, ring, samples_per_second=5000)
+        last = min(until, time.monotonic() + 2)
+        while time.monotonic() < last:
+            fork()
+            for _ in range(20):
+                training()
+        recorder.stop()
+        recorder.close()
+        recorder.settle()
+        cycles += 1
+        trace = Trace.from_recording("soak.recording")
+        rounds += len(trace.columns("samples"))
+        functions = {row["function"] for row in trace.samples().select(["function"]).to_pylist()}
+        assert None not in functions, functions
+        lines = trace.table("frames").to_pylist()
+        for frame in lines:
+            if frame["file"].startswith("built"):
+                number = frame["file"][len("built"):-3]
+                assert frame["function"] in (f"work{number}", "<module>") and 1 <= frame["line"] <= 3, frame
+finally:
+    # Otherwise the process would never end.
+    done.set()
 for worker in workers:
     worker.join()
 assert not failures, failures
