@@ -131,17 +131,18 @@ lint: develop
 	@$(BIN)/python tools/generate_table_docs.py --check
 
 # ThreadSanitizer fails on kernels with strong address space randomization, which setarch -R turns off; only tests with threads
-# are of interest to it. Builds with a sanitizer are unity builds, which take half as long; the plain build compiles each source
-# separately, with -O1 to save time, since installing compiles with -O3.
+# are of interest to it. Builds with a sanitizer are unity builds, which take half as long; the plain one, which is left to
+# `make stress`, compiles each source separately, and so finds an include that is missing.
+SANITIZERS := address thread
 THREADED_TESTS := reader_test recording_file_test sampler_test session_test
 native-test: $(STAMP)/run-$(REQUIREMENTS)
-	@for sanitizer in '' address thread; do \
-	  build=build/native$${sanitizer:+-$$sanitizer}; \
-	  unity=OFF; if [ -n "$$sanitizer" ]; then unity=ON; fi; \
-	  printf '\n==> Native tests: %s\n' "$${sanitizer:-plain}"; \
+	@for sanitizer in $(SANITIZERS); do \
+	  build=build/native-$$sanitizer; \
+	  unity=ON; checked=$$sanitizer; if [ "$$sanitizer" = plain ]; then unity=OFF; checked=; fi; \
+	  printf '\n==> Native tests: %s\n' "$$sanitizer"; \
 	  $(BIN)/cmake -S . -B $$build -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" \
 	    -DKINETOSCOPE_NATIVE_TESTS=ON -DKINETOSCOPE_WARNINGS_ARE_ERRORS=ON \
-	    -DKINETOSCOPE_SANITIZER=$$sanitizer -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" -DCMAKE_UNITY_BUILD=$$unity -DCMAKE_UNITY_BUILD_BATCH_SIZE=6 > /dev/null; \
+	    -DKINETOSCOPE_SANITIZER=$$checked -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" -DCMAKE_UNITY_BUILD=$$unity -DCMAKE_UNITY_BUILD_BATCH_SIZE=6 > /dev/null; \
 	  targets=all; if [ "$$sanitizer" = thread ]; then targets="$(THREADED_TESTS)"; fi; \
 	  $(BIN)/cmake --build $$build --target $$targets; \
 	  launch=; only=.; if [ "$$sanitizer" = thread ]; then only="^($$(echo $$targets | tr ' ' '|'))$$"; fi; \
@@ -210,6 +211,7 @@ pytest: develop chromium
 # Takes hours: property tests run 40 times more examples, and soak and kill tests many more repetitions.
 stress: develop
 	$(call say,Tests with more repetitions)
+	@$(AGAIN) --no-print-directory native-test SANITIZERS="plain address thread"
 	@KINETOSCOPE_STRESS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -o timeout=3600
 	@$(AGAIN) --no-print-directory fuzz
 
