@@ -375,7 +375,7 @@ def of_the_program(info):
 
 
 def info_of(session):
-    return of_the_program(session.trace.info)
+    return {key: value for key, value in of_the_program(session.trace.info).items() if key != "complete"}
 
 
 def test_metadata_joins_the_cycle_it_was_meant_for():

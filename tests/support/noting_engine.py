@@ -3,6 +3,7 @@
 import json
 
 from kinetoscope.collect import RecordingRequest
+from kinetoscope.trace import Trace
 
 
 class NotingRecording:
@@ -26,14 +27,11 @@ class NotingRecording:
         self.log.append("discard")
 
 
-class PlainTrace:
-    """The least a session needs of a trace."""
-
-    def __init__(self, request: RecordingRequest) -> None:
-        self.info = {key: json.loads(text) for key, text in request.info.items()}
-
-    def columns(self, _table: str) -> tuple[()]:
-        return ()
+def plain_trace(request: RecordingRequest) -> Trace:
+    """A trace in which nothing ran."""
+    return Trace.from_columns(
+        {}, strings=[""], info={key: json.loads(text) for key, text in request.info.items()}
+    )
 
 
 class NotingEngine:
@@ -41,7 +39,7 @@ class NotingEngine:
 
     name = "noting"
 
-    def __init__(self, make_trace=PlainTrace, fail: dict[str, BaseException] | None = None) -> None:
+    def __init__(self, make_trace=plain_trace, fail: dict[str, BaseException] | None = None) -> None:
         self.log: list[str] = []
         self.requests: list[RecordingRequest] = []
         self.recordings: list[NotingRecording] = []
