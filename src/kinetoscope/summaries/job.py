@@ -11,7 +11,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
-from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.arrow import number_array, to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.summaries.summary import SECTIONS, read, summary_of, write
@@ -174,7 +174,7 @@ class Job:
 
         if name not in SECTIONS:
             raise ArgumentError(f"there is no section {name!r}: the sections are {', '.join(SECTIONS)}")
-        return pa.table({"rank": pa.array(self._ranks[self._rows(name)])} | self._records(name))
+        return pa.table({"rank": number_array(self._ranks[self._rows(name)])} | self._records(name))
 
     def _records(self, name: str) -> dict[str, pyarrow.Array]:
         """The columns of a section."""
@@ -308,7 +308,7 @@ class Job:
     def _meetings(self) -> _Meetings:
         records, rows = self._records("collectives"), self._rows("collectives")
         keys = [_codes(records[name]) for name in ("step", "group", "name", "number")]
-        together = np.asarray(records["leaves_together"].to_numpy(zero_copy_only=False))
+        together = _values(records["leaves_together"])
         return _Meetings(keys, rows, _numbers(records["duration_ns"]), together)
 
     @cached_property
@@ -456,12 +456,19 @@ def _middle(values: Rows) -> tuple[float, float]:
 
 def _numbers(column: pyarrow.Array | pyarrow.ChunkedArray) -> Rows:
     """A column of integers; -1 for null."""
-    return np.asarray(column.fill_null(-1).to_numpy(), dtype=np.int64)
+    return np.asarray(_values(column.fill_null(-1)), dtype=np.int64)
+
+
+def _values(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[Any]:
+    """A column without nulls."""
+    import pyarrow as pa
+
+    return to_numpy(column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column]))
 
 
 def _codes(column: pyarrow.Array) -> NDArray[np.int32]:
     """A column as numbers that are equal where its values are."""
-    return np.ascontiguousarray(column.dictionary_encode("encode").indices.to_numpy(), dtype=np.int32)
+    return np.ascontiguousarray(_values(column.dictionary_encode("encode").indices), dtype=np.int32)
 
 
 def _texts(column: pyarrow.Array, rows: NDArray[Any]) -> list[str | None]:

@@ -16,7 +16,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
 from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
-from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.arrow import number_array, to_arrow
 from kinetoscope.model.hierarchy import device_work_spans, operator_spans
 from kinetoscope.model.losses import Loss, losses_of
 from kinetoscope.model.schema import Column, Table
@@ -217,7 +217,10 @@ def _of_rank(trace: Trace) -> pyarrow.Table:
         "duration_ns": (trace.duration_ns, pa.int64()),
         "source": (str(trace.path or trace.run_info.source), pa.string()),
     }
-    columns = {name: pa.array([value], kind) for name, (value, kind) in identity.items()}
+    columns = {
+        name: pa.nulls(1, kind) if value is None else pa.repeat(pa.scalar(value, kind), 1)
+        for name, (value, kind) in identity.items()
+    }
     return pa.table(columns | {name: _as_list(table) for name, table in sections.items()})
 
 
@@ -230,9 +233,9 @@ def _as_list(table: pyarrow.Table) -> pyarrow.Array:
         plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         fields.append(pa.field(field.name, plain))
         whole = column.cast(plain)
-        arrays.append(pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], plain))
+        arrays.append(pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.nulls(0, plain))
     records = pa.StructArray.from_arrays(arrays, fields=fields)
-    return pa.ListArray.from_arrays(pa.array([0, table.num_rows], pa.int32()), records)
+    return pa.ListArray.from_arrays(number_array(np.array([0, table.num_rows], dtype=np.int32)), records)
 
 
 def _last(table: pyarrow.Table, most: int, what: str, lost: list[Loss]) -> pyarrow.Table:
