@@ -42,6 +42,13 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled_beside_a_session() -> None:
+    """Kernels have their modules if a session was there before they were compiled."""
+    with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU]):
+        pass
+
+
 def warm(name: str) -> Program:
     """A program that has run before, so that nothing is made for the first time while it is watched."""
     run = MAKERS[name]()

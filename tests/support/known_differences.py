@@ -147,6 +147,14 @@ KNOWN = (
         ways=frozenset({ONE_AFTER_THE_OTHER}),
     ),
     Difference(
+        "Fused kernels",
+        frozenset(
+            {"nesting", "overloads", "shapes", "types", "scalars", "sequence", "links", "blocks", "flops"}
+        ),
+        "compiled_training",
+        lambda program, thing: "cpp_fused_" in str(thing),
+    ),
+    Difference(
         "Operators that the compiler traces",
         frozenset({"types", "scalars"}),
         "compiled_while_recorded",

@@ -78,9 +78,7 @@ def test_nearly_all_operator_time_is_covered():
     # Custom operators aside, which the list above names, and compiled functions, whose kernels have no formula.
     shares = {name: covered_percent(of_program(name).trace) for name in PROGRAMS if "compiled" not in name}
     full = [name for name, share in shares.items() if share is None or share > 99]
-    assert len(full) >= 0.9 * len(shares), {
-        name: share for name, share in shares.items() if name not in full
-    }
+    assert len(full) >= 0.9 * len(shares), {name: share for name, share in shares.items() if name not in full}
 
 
 @pytest.mark.parametrize("name", ["transformer_training", "mlp_training"])
