@@ -10,6 +10,7 @@ import torch.profiler
 from torch.autograd.profiler import KinetoStepTracker
 
 import kinetoscope
+from kinetoscope.collect.session import activities
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
 
 CPU = [torch.profiler.ProfilerActivity.CPU]
@@ -146,6 +147,18 @@ def test_an_option_records_collections_of_garbage_too(engine, options, tmp_path)
     found = [one for one in slices(ours, tmp_path / "ours.json") if one[1] == "Python GC"]
     assert found == [("python_function", "Python GC")] * 2
     assert ours.trace.run_info.record_python_gc_info
+
+
+def test_a_torch_that_cannot_record_collections_of_garbage_says_so(monkeypatch):
+    known = activities._places()
+    without = {name: place for name, place in known.items() if name != "record_python_gc_info"}
+    monkeypatch.setattr(activities, "_places", lambda: without)
+    with (
+        pytest.warns(UserWarning, match="without effect: garbage_collection"),
+        kinetoscope.profile(activities=CPU, engine="kineto", garbage_collection=True) as ours,
+    ):
+        collecting()
+    assert not ours.trace.run_info.record_python_gc_info
 
 
 def test_collections_are_left_alone_afterwards(native):  # noqa: F811

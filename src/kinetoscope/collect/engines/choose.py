@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import torch
+
 from kinetoscope._errors import ArgumentError, RecorderError
 from kinetoscope.collect.session.activities import (
     ALWAYS_NATIVE,
     EVENT_METADATA,
+    GARBAGE_COLLECTION_SETTING,
     ProfilerActivity,
     changed_settings,
+    has_setting,
 )
 from kinetoscope.collect.session.options import Engine, EngineStatus, RecordingOptions
 from kinetoscope.collect.session.user_warnings import warn_user
@@ -87,6 +91,11 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
     return KinetoEngine()
 
 
+def records_garbage_collection(engine: Engine) -> bool:
+    """Whether an engine can record collections of garbage: torch's own collector can since torch 2.9."""
+    return engine.name != "kineto" or has_setting(GARBAGE_COLLECTION_SETTING)
+
+
 def warn_of_ignored_settings(engine: Engine, options: RecordingOptions) -> None:
     """Warn once of the settings that have no effect on the engine."""
     configs = options.extension_configs
@@ -95,6 +104,11 @@ def warn_of_ignored_settings(engine: Engine, options: RecordingOptions) -> None:
         warn_user(
             "without effect: CuspyConfig. only torch.profiler.profile can use torch's Cuspy collector; Kineto records "
             "the devices instead."
+        )
+    if options.garbage_collection and not records_garbage_collection(engine):
+        warn_user(
+            f"without effect: garbage_collection. The collector of torch {torch.__version__} cannot record collections of "
+            "garbage; engine='native' can."
         )
     if engine.name != "native":
         return

@@ -24,7 +24,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 import torch
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError, KinetoscopeError, StateError
-from kinetoscope.collect.engines.choose import choose_engine, warn_of_ignored_settings
+from kinetoscope.collect.engines.choose import (
+    choose_engine,
+    records_garbage_collection,
+    warn_of_ignored_settings,
+)
 from kinetoscope.collect.session import metadata
 from kinetoscope.collect.session.activities import (
     GARBAGE_COLLECTION_SETTING,
@@ -760,7 +764,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         info = metadata.flags(options.recorded) | metadata.rank_info() | metadata.described_devices()
         info |= metadata.execution_trace(self._observer.observer)
         info |= noted_settings(options.experimental_config)
-        if options.garbage_collection:
+        if options.garbage_collection and self._engine and records_garbage_collection(self._engine):
             info |= {GARBAGE_COLLECTION_SETTING: "1"}
         if not options.source:
             info |= {SOURCE_LINES: "{}"}

@@ -30,6 +30,8 @@ _REPORT = "add_compilation_metrics_to_chromium"
 _JUMP = "generic_jump"
 _JUMP_REASON = "Data-dependent branching: a condition needs the value of a tensor"
 _LONGEST_TEXT = 4_000
+# How torch names the range around compiled code.
+_REGION = "Torch-Compiled Region"
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class CompileHooks:
         self._import: ImportHook | None = None
         self._compilations: list[Compilation] = []
         # By identity: torch forgets its reasons when the program resets the compiler.
-        self._breaks: dict[int, Any] = {}
+        self._breaks: dict[int, tuple[Any, GraphBreak | None]] = {}
         self._failure = ""
 
     def open(self, source: object) -> None:
@@ -110,7 +112,7 @@ class CompileHooks:
     def breaks(self) -> list[GraphBreak]:
         """All graph breaks that torch knows of or that were seen, those from before the session too."""
         self._see_breaks()
-        return [found for one in list(self._breaks.values()) if (found := _graph_break(one)) is not None]
+        return [found for _, found in list(self._breaks.values()) if found is not None]
 
     @property
     def failure(self) -> str:
@@ -154,7 +156,8 @@ class CompileHooks:
 
     def _see_breaks(self) -> None:
         for one in list(getattr(sys.modules.get(_MODULE), "graph_break_reasons", ())):
-            self._breaks.setdefault(id(one), one)
+            if id(one) not in self._breaks:
+                self._breaks[id(one)] = one, _graph_break(one)
 
 
 COMPILE_HOOKS = CompileHooks()
@@ -321,6 +324,9 @@ class GatheredCompiling:
         from kinetoscope.combine.extend import extend
         from kinetoscope.model.losses import Loss
 
+        if not (self.compilations or self.failure or any(text.startswith(_REGION) for text in trace.strings)):
+            # What the process compiled earlier did not run here.
+            return trace
         losses = [Loss.of("compiling_unreadable", why=self.failure)] if self.failure else []
         tables = {"compiles": self._compiles(trace), "graph_breaks": self._graph_breaks()}
         tables = {name: columns for name, columns in tables.items() if any(map(len, columns.values()))}
