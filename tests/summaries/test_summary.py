@@ -5,6 +5,7 @@ import os
 from hypothesis import given
 
 import kinetoscope
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.summaries import summary as summaries
 from kinetoscope.summaries.summary import read, summary_of, write
 from tests.support.any_trace import any_traces
@@ -68,3 +69,14 @@ def test_a_trace_of_several_ranks_has_a_summary_of_each(tmp_path):
     found = summary_of(kinetoscope.merge(paths)).to_pylist()
     assert [row["rank"] for row in found] == [0, 1]
     assert [row["sketches"][0]["total_ns"] for row in found] == [100, 101]
+
+
+def test_processes_without_ranks_have_one_summary(tmp_path):
+    traces = []
+    for process in range(2):
+        builder = TraceBuilder()
+        builder.know("process", 10 + process)
+        builder.span("aten::mm", 0, 100)
+        traces.append(builder.build())
+    (row,) = summary_of(merge_processes(traces)).to_pylist()
+    assert (row["rank"], row["sketches"][0]["count"]) == (None, 2)

@@ -287,8 +287,7 @@ class Job:
         groups = len(first)
         count = _core.group_sums(sketches.group.astype(np.int32), groups, sketches.count)
         total = _core.group_sums(sketches.group.astype(np.int32), groups, sketches.total)
-        apart, place = _core.group([group, rows.astype(np.int32)])
-        del apart
+        _, place = _core.group([group, rows.astype(np.int32)])
         columns: dict[str, Any] = {
             "kind": _texts(records["kind"], first),
             "name": _texts(records["name"], first),

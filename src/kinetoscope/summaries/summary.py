@@ -141,10 +141,9 @@ def summary_of(trace: Trace) -> pyarrow.Table:
     """
     import pyarrow as pa
 
-    own = trace.column("processes", "rank").tolist()
-    if len(own) < 2:
+    ranks = sorted({rank for rank in trace.column("processes", "rank").tolist() if rank >= 0})
+    if len(ranks) < 2:
         return _of_rank(trace)
-    ranks = sorted({rank for rank in own if rank >= 0})
     return pa.concat_tables([_of_rank(trace.select_ranks([rank])) for rank in ranks])
 
 
@@ -262,7 +261,7 @@ def _collectives(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
 
     rows = collectives(trace)
     rows = rows.filter(pc.and_(pc.is_valid(rows["transfer_start_ns"]), pc.is_valid(rows["transfer_ns"])))
-    rows = _last(rows.sort_by("transfer_start_ns"), MOST_COLLECTIVES, "collectives", lost)
+    rows = rows.sort_by("transfer_start_ns")
     groups = [
         group or ranks or ""
         for group, ranks in zip(rows["group"].to_pylist(), rows["group_ranks"].to_pylist(), strict=True)
@@ -285,7 +284,8 @@ def _collectives(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
         "duration_ns": _numbers(rows["transfer_ns"]),
         "exposed_ns": _numbers(rows["exposed_ns"]),
     }
-    return to_arrow(COLLECTIVES, columns)
+    # All are numbered before the first ones are left out: other ranks number theirs alike.
+    return _last(to_arrow(COLLECTIVES, columns), MOST_COLLECTIVES, "collectives", lost)
 
 
 def _numbers(column: pyarrow.ChunkedArray) -> Rows:
