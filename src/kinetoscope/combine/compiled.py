@@ -102,7 +102,7 @@ def attribute_kernels(
 
     Args:
         trace: The trace; it is unchanged and shares its columns with the new one.
-        calls_of: Returns what is known of the kernels that a file calls; None if no compiler generated the file.
+        calls_of: Returns the calls of kernels in a file; None if no compiler generated the file.
         failures: What went wrong when kernels were noted, with how often.
 
     Returns:

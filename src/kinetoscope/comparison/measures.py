@@ -139,7 +139,7 @@ class Run:
         memory: The bytes of each holder at the peak.
         texts: The text of the lines that the trace has.
         losses: What is missing from the trace.
-        scopes: The counts in each step of single modules and operators, of those that were asked for.
+        scopes: The counts in each step of single modules and operators, of those that were requested.
         machine: What times depend on beside the program: processor, number of processors and threads, devices, release of torch.
         reasons: For counts that were not recorded, how to record them.
     """
@@ -468,8 +468,8 @@ class _Recording:
         blocks, loop = self.trace.columns("allocations"), self.loop
         thread = np.append(self.trace.column("threads", "process_row"), -1)[blocks["thread"]]
         rows = np.flatnonzero((blocks["bytes"] > 0) & (thread == loop.process))
-        step = np.searchsorted(loop.start_ns, blocks["time_ns"][rows], side="right") - 1
-        inside = (step >= 0) & (blocks["time_ns"][rows] < loop.end_ns[step])
+        step = loop.step_at(blocks["time_ns"][rows])
+        inside = step >= 0
         step, size = step[inside], blocks["bytes"][rows][inside]
         return {"allocations": self._per_step(step), "allocated_bytes": self._per_step(step, size)}
 

@@ -105,7 +105,7 @@ class CompiledModules:
                 self._hook = ImportHook(_COMPILER, self._compiler_is_imported)
 
     def calls_of(self, file: str) -> Sequence[KernelCall] | None:
-        """What is known of the kernels that a file calls: as noted in this process or stored by another, else by the compiler's own lines.
+        """Return the kernels that a file calls: as noted in this process or stored by another, else by the compiler's own lines.
 
         Returns:
             The calls; None if the file is not one that the compiler generated.
@@ -311,7 +311,7 @@ def _bytes(parts: Sequence[Any]) -> int:
 
 
 def _node(origin: Any) -> Node:
-    """What is known of a node of the compiler's graph."""
+    """Describe a node of the compiler's graph."""
     meta = origin.meta
     modules = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
     return Node(
@@ -526,7 +526,7 @@ class GatheredKernels:
         return attribute_kernels(trace, COMPILED_MODULES.calls_of, COMPILED_MODULES.failures)
 
     def and_later(self, later: GatheredKernels) -> GatheredKernels:
-        """What is known holds for all recordings of the process."""
+        """Take the later one: notes hold for all recordings of the process."""
         return later
 
     def discard(self) -> None:
