@@ -122,10 +122,16 @@ def text_array(texts: Iterable[str | None]) -> pyarrow.Array:
     return pa.Array.from_buffers(type_, len(encoded), [known, offsets, content])
 
 
-def to_numpy(column: pyarrow.ChunkedArray) -> NDArray[Any]:
+def integers(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[np.int64]:
+    """Return a column of integers, -1 for null."""
+    return to_numpy(column.fill_null(-1)).astype(np.int64)
+
+
+def to_numpy(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[Any]:
     """Return a column of numbers or truth values without nulls; numbers of one chunk share its memory."""
     dtype = np.dtype(column.type.to_pandas_dtype())
-    parts = [_part_to_numpy(chunk, dtype) for chunk in column.chunks if len(chunk)]
+    chunks = column.chunks if hasattr(column, "chunks") else [column]
+    parts = [_part_to_numpy(chunk, dtype) for chunk in chunks if len(chunk)]
     return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype), *parts])
 
 

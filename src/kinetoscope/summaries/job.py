@@ -11,7 +11,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
-from kinetoscope.model.arrow import number_array, to_arrow, to_numpy
+from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.summaries.summary import SECTIONS, read, summary_of, write
@@ -162,7 +162,7 @@ class Job:
 
     @cached_property
     def _ranks(self) -> Rows:
-        return _numbers(self.summaries["rank"])
+        return integers(self.summaries["rank"])
 
     def section(self, name: str) -> pyarrow.Table:
         """Return a section of all ranks as a table: the columns of `SECTIONS` behind `rank`.
@@ -198,7 +198,7 @@ class Job:
         first = found.first
         records = self._records("collectives")
         columns: dict[str, Any] = {
-            name: _numbers(records[name])[first] for name in ("step", "number", "bytes")
+            name: integers(records[name])[first] for name in ("step", "number", "bytes")
         } | {name: _texts(records[name], first) for name in ("group", "name")}
         columns |= {
             "ranks": found.count,
@@ -218,7 +218,7 @@ class Job:
             "host": self.summaries["host"].to_pylist(),
             "device": self.summaries["device"].to_pylist(),
             "steps": count,
-            "step_ns": self._medians(rows, _numbers(steps["duration_ns"])),
+            "step_ns": self._medians(rows, integers(steps["duration_ns"])),
             "exposed_ns": self._exposed_ns,
             "late_ns": self._late_ns,
             "memory_bytes": self._largest("memory", "bytes"),
@@ -226,7 +226,7 @@ class Job:
             "losses": np.bincount(self._rows("losses"), minlength=len(self)),
             "source": self.summaries["source"].to_pylist(),
         }
-        columns |= {name: self._medians(rows, _numbers(steps[name])) for name in PARTS}
+        columns |= {name: self._medians(rows, integers(steps[name])) for name in PARTS}
         return to_arrow(RANKS, columns)
 
     def stragglers(self) -> pyarrow.Table:
@@ -237,14 +237,14 @@ class Job:
         late = self._late_ns
         known = np.flatnonzero(late >= 0)
         steps, rows = self._records("steps"), self._rows("steps")
-        step_ns = self._medians(rows, _numbers(steps["duration_ns"]))
+        step_ns = self._medians(rows, integers(steps["duration_ns"]))
         percent = 100.0 * late / np.maximum(step_ns, 1)
         score = np.zeros(len(self))
         for row in known[percent[known] >= _LEAST_LATE_PERCENT].tolist() if len(known) > 1 else []:
             score[row] = self._score(row, known[known != row], _FLOOR * float(step_ns[row]))
         found = np.flatnonzero(score >= _LEAST_SCORE)
         found = found[np.argsort(-late[found], kind="stable")]
-        each = {name: self._medians(rows, _numbers(steps[name])) for name in _OWN_PARTS}
+        each = {name: self._medians(rows, integers(steps[name])) for name in _OWN_PARTS}
         extra = {name: values - _middle(values)[0] for name, values in each.items()}
         names = list(_OWN_PARTS)
         phases = [names[one] for one in np.argmax([extra[name][found] for name in names], axis=0).tolist()]
@@ -280,9 +280,9 @@ class Job:
         group, first = _core.group([kind, name])
         sketches = Sketches(
             group.astype(np.int64),
-            _numbers(records["bucket"]).astype(np.int16),
-            _numbers(records["count"]),
-            _numbers(records["total_ns"]),
+            integers(records["bucket"]).astype(np.int16),
+            integers(records["count"]),
+            integers(records["total_ns"]),
         ).merged()
         groups = len(first)
         count = _core.group_sums(sketches.group.astype(np.int32), groups, sketches.count)
@@ -307,14 +307,14 @@ class Job:
     def _meetings(self) -> _Meetings:
         records, rows = self._records("collectives"), self._rows("collectives")
         keys = [_codes(records[name]) for name in ("step", "group", "name", "number")]
-        together = _values(records["leaves_together"])
-        return _Meetings(keys, rows, _numbers(records["duration_ns"]), together)
+        together = to_numpy(records["leaves_together"])
+        return _Meetings(keys, rows, integers(records["duration_ns"]), together)
 
     @cached_property
     def _late_by_step(self) -> tuple[Rows, Rows, Rows]:
         """How late each rank was in each step, at the collective for which it was latest: its row, the step, and how late."""
         found = self._meetings
-        step = _numbers(self._records("collectives")["step"])[found.rows]
+        step = integers(self._records("collectives")["step"])[found.rows]
         width = int(step.max(initial=0)) + 2
         cell, which = np.unique(found.rank * width + step + 1, return_inverse=True)
         late = np.zeros(len(cell), dtype=np.int64)
@@ -339,9 +339,9 @@ class Job:
     def _exposed_ns(self) -> Rows:
         """The exposed communication of a step of each rank; the transfers where there is no device that could compute meanwhile."""
         records, rows = self._records("collectives"), self._rows("collectives")
-        exposed = _numbers(records["exposed_ns"])
-        exposed = np.where(exposed < 0, _numbers(records["duration_ns"]), exposed)
-        step = _numbers(records["step"])
+        exposed = integers(records["exposed_ns"])
+        exposed = np.where(exposed < 0, integers(records["duration_ns"]), exposed)
+        step = integers(records["step"])
         width = int(step.max(initial=0)) + 2
         cell, which = np.unique(rows * width + step + 1, return_inverse=True)
         sums = np.zeros(len(cell), dtype=np.int64)
@@ -361,7 +361,7 @@ class Job:
     def _largest(self, section: str, name: str) -> Rows:
         """The largest number of a section of each rank; -1 without."""
         found = np.full(len(self), -1, dtype=np.int64)
-        np.maximum.at(found, self._rows(section), _numbers(self._records(section)[name]))
+        np.maximum.at(found, self._rows(section), integers(self._records(section)[name]))
         return found
 
 
@@ -453,21 +453,9 @@ def _middle(values: Rows) -> tuple[float, float]:
     return middle, _TO_DEVIATION * float(np.median(np.abs(values - middle)))
 
 
-def _numbers(column: pyarrow.Array | pyarrow.ChunkedArray) -> Rows:
-    """A column of integers; -1 for null."""
-    return np.asarray(_values(column.fill_null(-1)), dtype=np.int64)
-
-
-def _values(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[Any]:
-    """A column without nulls."""
-    import pyarrow as pa
-
-    return to_numpy(column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column]))
-
-
 def _codes(column: pyarrow.Array) -> NDArray[np.int32]:
     """A column as numbers that are equal where its values are."""
-    return np.ascontiguousarray(_values(column.dictionary_encode("encode").indices), dtype=np.int32)
+    return np.ascontiguousarray(to_numpy(column.dictionary_encode("encode").indices), dtype=np.int32)
 
 
 def _texts(column: pyarrow.Array, rows: NDArray[Any]) -> list[str | None]:

@@ -16,7 +16,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
 from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
-from kinetoscope.model.arrow import number_array, to_arrow
+from kinetoscope.model.arrow import integers, number_array, to_arrow
 from kinetoscope.model.hierarchy import device_work_spans, operator_spans
 from kinetoscope.model.losses import Loss, losses_of
 from kinetoscope.model.schema import Column, Table
@@ -274,23 +274,18 @@ def _collectives(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
         seen[key] = number[-1] + 1
     count = len(names)
     columns: dict[str, Any] = {
-        "step": _numbers(rows["step"]),
+        "step": integers(rows["step"]),
         "group": groups,
         "name": names,
         "number": np.array(number, dtype=np.int32),
         "leaves_together": np.fromiter((name in MEETING_COLLECTIVES for name in names), bool, count),
-        "bytes": _numbers(rows["bytes"]),
-        "start_ns": _numbers(rows["transfer_start_ns"]),
-        "duration_ns": _numbers(rows["transfer_ns"]),
-        "exposed_ns": _numbers(rows["exposed_ns"]),
+        "bytes": integers(rows["bytes"]),
+        "start_ns": integers(rows["transfer_start_ns"]),
+        "duration_ns": integers(rows["transfer_ns"]),
+        "exposed_ns": integers(rows["exposed_ns"]),
     }
     # All are numbered before the first ones are left out: other ranks number theirs alike.
     return _last(to_arrow(COLLECTIVES, columns), MOST_COLLECTIVES, "collectives", lost)
-
-
-def _numbers(column: pyarrow.ChunkedArray) -> Rows:
-    """A column of numbers; -1 for null."""
-    return np.array([-1 if value is None else value for value in column.to_pylist()], dtype=np.int64)
 
 
 def _sketches(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
