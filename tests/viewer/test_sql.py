@@ -269,6 +269,7 @@ def test_the_process_and_its_files_go_with_the_trace():
     folder, process = queries(trace)._folder, queries(trace)._process
     assert (folder / "spans.arrow").exists()
     assert folder.stat().st_mode & 0o077 == 0
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
     del trace
     gc.collect()
     assert process.poll() is not None

@@ -215,6 +215,7 @@ class Queries:
                 ) from error
             finally:
                 timer.cancel()
+                timer.join()  # its thread holds these queries: they would outlive their trace until it is scheduled
                 if self._ended_for or reply.get("last"):
                     process.kill()
                     process.wait()
