@@ -45,7 +45,8 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
 }
 
 PyTypeObject type = [] {
-  PyTypeObject made = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  PyTypeObject made{};
+  made.ob_base = PyVarObject{PyObject_HEAD_INIT(nullptr) 0};
   made.tp_name = "kinetoscope.ObservedKernel";
   made.tp_basicsize = sizeof(ObservedKernel);
   made.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;

@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -23,6 +25,19 @@ def test_the_operators_are_shown_when_no_table_is_named(call, trace_path):
     assert header.split()[:4] == ["name", "self_ns", "self_percent", "count"]
     assert first.split()[0] == "aten::addmm"
     assert "4 ms" in first
+
+
+def test_what_takes_longer_to_load_than_a_small_trace_is_not_loaded(trace_path):
+    program = (
+        "import sys; from kinetoscope.cli import main\n"
+        "for line in ('info', 'table ops', 'table spans', 'table memory', 'findings', 'report --text'):\n"
+        "    command, *more = line.split()\n"
+        f"    main([command, {str(trace_path)!r}, *more], standalone_mode=False)\n"
+        "    print(line, {'pandas', 'pyarrow.compute', 'secrets'} & sys.modules.keys(), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert len(done.stderr.splitlines()) == 6
+    assert [line for line in done.stderr.splitlines() if not line.endswith("set()")] == []
 
 
 def test_csv_has_every_row_and_the_numbers_as_they_are(call, trace_path):

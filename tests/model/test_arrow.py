@@ -116,6 +116,30 @@ def test_a_number_that_its_column_cannot_hold_is_an_error():
         to_arrow(table, {"small": np.array([1, -1, 300])})
 
 
+@pytest.mark.parametrize("kind", ["string", "category"])
+def test_rows_are_chosen_in_their_order_from_every_form_of_column(kind):
+    columns = tuple(Column(name, kind, "", "A text.") for name in ("labels", "texts", "nothing"))
+    table = Table("things", "A thing.", (*columns, Column("number", "int64", "", "A number.", default=-1)))
+    made = {
+        "labels": Labels(np.array([1, -1, 0, 1]), ["never", "often"]),
+        "texts": ["d", None, "b", "d"],
+        "nothing": None,
+        "number": np.array([10, -1, 30, 40]),
+    }
+    rows = np.array([3, 1, 0, 1])
+    assert to_arrow(table, made, rows).to_pylist() == to_arrow(table, made).take(pa.array(rows)).to_pylist()
+    assert to_arrow(table, made, rows[:0]).num_rows == 0
+
+
+@pytest.mark.parametrize("rows", [10_000, 10_001])
+def test_strings_are_the_same_however_they_are_decoded(rows):
+    table = Table("things", "A thing.", (Column("name", "string", "", "Its name."),))
+    ids = np.arange(rows) % 4 - 1
+    column = to_arrow(table, {"name": Labels(ids, ["a", "", "\udc80"])}).column("name")
+    texts = [None, "a", "", to_utf8("\udc80")]
+    assert column.to_pylist() == [texts[place] for place in (ids + 1).tolist()]
+
+
 def test_a_truth_value_is_null_where_it_is_unknown():
     table = Table("things", "A thing.", (Column("yes", "bool", "", "A flag."),))
     assert to_arrow(table, {"yes": np.array([1, -1, 0])}).column("yes").to_pylist() == [True, None, False]

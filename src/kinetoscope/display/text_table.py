@@ -9,8 +9,6 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as Grid
@@ -162,6 +160,9 @@ def sort_rows(table: pa.Table, name: str) -> pa.Table:
     Raises:
         ArgumentError: There is no such column.
     """
+    # Loads for longer than the rest of a command takes, and few commands sort.
+    import pyarrow.compute as pc
+
     name = _column(table, name)
     column = table.column(name)
     if pa.types.is_dictionary(column.type):
@@ -172,6 +173,8 @@ def sort_rows(table: pa.Table, name: str) -> pa.Table:
 
 def print_csv(table: pa.Table) -> None:
     """Write all rows to standard output as CSV, with unformatted numbers."""
+    import pyarrow.csv
+
     names = table.column_names
     if len(set(names)) < len(names):
         names = [f"{name}_{place}" for place, name in enumerate(names)]

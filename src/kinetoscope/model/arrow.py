@@ -31,25 +31,27 @@ class Labels:
     texts: Sequence[str]
 
 
-def to_arrow(table: Table, columns: Mapping[str, Any]) -> pyarrow.Table:
+def to_arrow(
+    table: Table, columns: Mapping[str, Any], rows: NDArray[np.integer[Any]] | None = None
+) -> pyarrow.Table:
     """Make an Arrow table with the columns of `table` in its order.
 
     Args:
         table: The definition. A column type of `category` becomes a dictionary-encoded string.
         columns: For each column a numpy array, `Labels`, a list of strings (None: null), or None for all null.
             In a column of integers or truth values, -1 is shown as null where it is the default of the definition.
+        rows: The rows of the table, in its order; None for all rows of the columns.
 
     Returns:
         The table, with the unit and meaning of each column in the metadata of its field.
     """
     import pyarrow as pa
 
-    length = max(
-        (len(_values(columns[name])) for name in table.column_names if columns[name] is not None), default=0
-    )
+    chosen = {name: _rows_of(columns[name], rows) for name in table.column_names}
+    length = max((len(_values(values)) for values in chosen.values() if values is not None), default=0)
     arrays, fields = [], []
     for column in table.columns:
-        array = _array(column, columns[column.name], length)
+        array = _array(column, chosen[column.name], length)
         arrays.append(array)
         metadata = (
             {"meaning": column.meaning, "unit": column.unit} if column.unit else {"meaning": column.meaning}
@@ -70,6 +72,15 @@ def compact(labels: Labels) -> tuple[NDArray[np.int32], list[str]]:
     for number in np.flatnonzero(used[:-1]).tolist():
         place[number] = places.setdefault(to_utf8(labels.texts[number]), len(places))
     return place[np.where(ids < 0, len(labels.texts), ids)], list(places)
+
+
+def _rows_of(values: Any, rows: NDArray[np.integer[Any]] | None) -> Any:
+    """Some rows of a column. Not with `Table.take`, which imports pandas and `pyarrow.compute`."""
+    if values is None or rows is None:
+        return values
+    if isinstance(values, Labels):
+        return Labels(np.asarray(values.ids)[rows], values.texts)
+    return [values[row] for row in rows.tolist()] if isinstance(values, list) else np.asarray(values)[rows]
 
 
 def _values(values: Any) -> Any:
@@ -144,6 +155,17 @@ def _part_to_numpy(part: pyarrow.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.frombuffer(content, dtype, len(part), part.offset * dtype.itemsize)
 
 
+def _labels(values: Iterable[str | None]) -> Labels:
+    """Strings that repeat, as places in a list of the different ones."""
+    places: dict[str, int] = {}
+    ids = [-1 if value is None else places.setdefault(value, len(places)) for value in values]
+    return Labels(np.array(ids, dtype=np.int32), list(places))
+
+
+# Arrow decodes many rows faster, but loads `pyarrow.compute` for it, which takes half as long as opening a small trace.
+_FEW_ROWS = 10_000
+
+
 def _array(column: Column, values: Any, length: int) -> pyarrow.Array:
     """Make one Arrow array of the column's type."""
     import pyarrow as pa
@@ -151,13 +173,16 @@ def _array(column: Column, values: Any, length: int) -> pyarrow.Array:
     type_ = _arrow_type(column.type)
     if values is None:
         return pa.nulls(length, type_)
+    if column.type == "category" and not isinstance(values, Labels):
+        values = _labels(values)
     if isinstance(values, Labels):
         ids, texts = compact(values)
+        if column.type != "category" and len(ids) <= _FEW_ROWS:
+            return text_array(map([*texts, None].__getitem__, ids.tolist()))
         encoded = pa.DictionaryArray.from_arrays(number_array(ids, absent=ids < 0), text_array(texts))
         return encoded if column.type == "category" else encoded.dictionary_decode()
-    if column.type in ("string", "text", "category"):
-        strings = text_array(None if value is None else to_utf8(value) for value in values)
-        return strings.dictionary_encode() if column.type == "category" else strings
+    if column.type in ("string", "text"):
+        return text_array(None if value is None else to_utf8(value) for value in values)
     array = np.asarray(values)
     absent = None
     if array.dtype.kind == "i" and column.default == -1:

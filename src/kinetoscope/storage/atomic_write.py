@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
         OSError: The folder cannot be written to.
     """
     # Not `tempfile`: its files are readable by their owner only, and the final file should have default permissions.
-    unfinished = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
+    unfinished = path.with_name(f".{path.name[:100]}.{os.urandom(4).hex()}")
     try:
         try:
             file = unfinished.open("xb")

@@ -299,7 +299,7 @@ class Job:
             column: sketches.quantile(part, groups)
             for column, part in (("median_ns", 0.5), ("p95_ns", 0.95), ("p99_ns", 0.99))
         }
-        return to_arrow(SKETCH, columns).take(np.argsort(-total, kind="stable"))
+        return to_arrow(SKETCH, columns, np.argsort(-total, kind="stable"))
 
     # What these are made from
 

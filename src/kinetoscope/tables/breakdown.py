@@ -88,7 +88,7 @@ def breakdown(trace: TraceData, by: str = "step") -> pyarrow.Table:
     parts = [_breakdown_parts(window) for window in found]
     for name in (*PARTS, "unrecorded_ns"):
         columns[name] = np.concatenate([part[name] for part in parts] or [np.zeros(0, dtype=np.int64)])
-    return to_arrow(BREAKDOWN_SCHEMA, columns).take(in_order_of_time(columns))
+    return to_arrow(BREAKDOWN_SCHEMA, columns, in_order_of_time(columns))
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def overlap(trace: TraceData, by: str = "step") -> pyarrow.Table:
     parts = [_overlap_parts(window) for window in found]
     for name in OVERLAP_SCHEMA.column_names[len(columns) :]:
         columns[name] = np.concatenate([part[name] for part in parts] or [np.zeros(0)])
-    return to_arrow(OVERLAP_SCHEMA, columns).take(in_order_of_time(columns))
+    return to_arrow(OVERLAP_SCHEMA, columns, in_order_of_time(columns))
 
 
 def _overlap_parts(window: Windows) -> dict[str, NDArray[Any]]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 import kinetoscope._core as _core
 from kinetoscope.model import units
@@ -126,7 +125,7 @@ def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
         "covered": (unknown == 0)[rows],
     }
     order = np.lexsort((-time[rows], -total[rows]))
-    return to_arrow(FLOPS_SCHEMA, columns).take(order)
+    return to_arrow(FLOPS_SCHEMA, columns, order)
 
 
 def flops_coverage(trace: TraceData) -> pyarrow.Table:
@@ -162,7 +161,7 @@ def flops_coverage(trace: TraceData) -> pyarrow.Table:
         "uncovered_percent": lacking * np.float64(100.0 / whole) if whole else np.full(groups, np.nan),
         "why": Labels(np.where(calls == 0, -1, np.where(without > 0, 0, 1)), _REASONS),
     }
-    return to_arrow(FLOPS_COVERAGE_SCHEMA, columns).take(np.lexsort((-own, -calls, -lacking)))
+    return to_arrow(FLOPS_COVERAGE_SCHEMA, columns, np.lexsort((-own, -calls, -lacking)))
 
 
 def covered_percent(trace: TraceData) -> float | None:
@@ -200,8 +199,8 @@ def counted_flops(trace: TraceData) -> Counted:
     percent = covered_percent(trace)
     if percent is None or percent >= 100.0 * (1.0 - MOST_UNCOVERED):
         return Counted(flops, percent)
-    table = flops_coverage(trace)
-    table = table.filter(pc.greater(table["uncovered_ns"], 0)).slice(0, _MOST_NAMES)
-    lacking = [f"{row['name']} ({_LACKS[row['why']]})" for row in table.select(["name", "why"]).to_pylist()]
+    table = flops_coverage(trace).select(["name", "why", "uncovered_ns"])
+    uncovered = [row for row in table.to_pylist() if row["uncovered_ns"] > 0]
+    lacking = [f"{row['name']} ({_LACKS[row['why']]})" for row in uncovered[:_MOST_NAMES]]
     known = f"FLOPs are known for only {units.percent(percent)} of the operators' time"
     return Counted(None, percent, f"{known}; not for {', '.join(lacking)}: see the table flops_coverage")

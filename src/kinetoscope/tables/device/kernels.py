@@ -114,7 +114,7 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
         order = np.argsort(columns["first_ns"], kind="stable")
     else:
         order = np.argsort(-total, kind="stable")
-    return to_arrow(KERNELS_SCHEMA, columns).take(order)
+    return to_arrow(KERNELS_SCHEMA, columns, order)
 
 
 def _launch_columns(trace: TraceData, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

@@ -104,7 +104,7 @@ def streams(trace: TraceData) -> pyarrow.Table:
         **_busy_columns(trace, work, stream, len(own)),
     }
     order = np.lexsort((own["number"], own["device_index"], own["device_type"]))
-    return to_arrow(STREAMS_SCHEMA, columns).take(order)
+    return to_arrow(STREAMS_SCHEMA, columns, order)
 
 
 def devices(trace: TraceData) -> pyarrow.Table:

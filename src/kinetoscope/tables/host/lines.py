@@ -239,7 +239,7 @@ def lines(trace: TraceData) -> pyarrow.Table:
     columns["total_percent"] = percent(columns["total_ns"], everything)
     seen = np.flatnonzero(np.logical_or.reduce([columns[name] > 0 for name in ("count", *below)]))
     weights = [sum(columns[name][seen] for name in names) for names in (_BELOW, _OWN)]
-    return to_arrow(LINES_SCHEMA, columns).take(seen[np.lexsort([-weight for weight in weights])])
+    return to_arrow(LINES_SCHEMA, columns, seen[np.lexsort([-weight for weight in weights])])
 
 
 _OWN = ("self_ns", "python_self_ns", "blocked_self_ns")

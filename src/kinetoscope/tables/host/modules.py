@@ -211,7 +211,7 @@ def modules(trace: TraceData) -> pyarrow.Table:
     if memory_recorded(trace):
         size = by_module(trace, spans["self_bytes"], everywhere)
         columns |= {"self_bytes": size, "bytes": with_submodules(trace, size)}
-    return to_arrow(MODULES_SCHEMA, columns).take(np.array(tree_order(trace, total), dtype=np.int64))
+    return to_arrow(MODULES_SCHEMA, columns, np.array(tree_order(trace, total), dtype=np.int64))
 
 
 def modules_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:

@@ -67,7 +67,7 @@ def ops(trace: TraceData) -> pyarrow.Table:
     keys, work = operator_keys(trace), host_work(trace)
     group_of, first = _core.group([keys], None if work.is_everything else work.mask)
     columns = added_up(trace, keys, group_of, first)
-    return to_arrow(OPS_SCHEMA, columns).take(np.argsort(-columns["self_ns"], kind="stable"))
+    return to_arrow(OPS_SCHEMA, columns, np.argsort(-columns["self_ns"], kind="stable"))
 
 
 def operators_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:

@@ -226,7 +226,7 @@ def memory_peak(trace: TraceData, *, device: str | None = None, rows: int | None
         "stack": Labels(stack[first], stack_texts(trace)),
         "device": Labels(np.full(len(first), place), device_names(trace)),
     }
-    table = to_arrow(MEMORY_PEAK_SCHEMA, columns).take(np.argsort(-size, kind="stable"))
+    table = to_arrow(MEMORY_PEAK_SCHEMA, columns, np.argsort(-size, kind="stable"))
     return table if rows is None else table.slice(0, rows)
 
 
@@ -328,4 +328,4 @@ def memory(trace: TraceData, *, device_type: int = 0) -> pyarrow.Table:
         "device": [at.device if at is not None else None] * groups,
         "never_freed": _core.group_sums(group_of, groups, never.astype(np.int64)),
     }
-    return to_arrow(MEMORY_SCHEMA, columns).take(np.argsort(-size, kind="stable"))
+    return to_arrow(MEMORY_SCHEMA, columns, np.argsort(-size, kind="stable"))

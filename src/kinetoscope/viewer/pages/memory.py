@@ -635,7 +635,7 @@ def live(trace: Trace, query: Query) -> pyarrow.Table:
     } | {name: Labels(who[name].ids[first], who[name].texts) for name in GROUPINGS[by]}
     shown = tuple(column for column in _WHO if column.name in GROUPINGS[by])
     table = Table("live", "Blocks that were live.", (*_SIZE, *shown, _STACK))
-    return to_arrow(table, columns).take(np.argsort(-size, kind="stable"))
+    return to_arrow(table, columns, np.argsort(-size, kind="stable"))
 
 
 def blocks(trace: Trace, query: Query) -> Limited:

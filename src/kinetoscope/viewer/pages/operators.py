@@ -100,7 +100,7 @@ def _added_up(trace: Trace, way: str, sort: str) -> tuple[Any, int]:
         columns |= dict.fromkeys(
             ("self_bytes", "flops", "bytes_moved", "flops_per_s", "arithmetic_intensity")
         )
-    return to_arrow(OPERATORS_SCHEMA, columns).take(order[:MOST_ROWS]), len(order)
+    return to_arrow(OPERATORS_SCHEMA, columns, order[:MOST_ROWS]), len(order)
 
 
 def _labels(trace: Trace, way: str) -> Labels:

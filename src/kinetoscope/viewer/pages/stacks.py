@@ -374,7 +374,7 @@ def flame_operators(trace: Trace, query: Query) -> pyarrow.Table:
         "value": value,
     }
     order = np.lexsort((places, -value, node))
-    return to_arrow(_operators_schema(MEASURES[options[0]]), columns).take(order)
+    return to_arrow(_operators_schema(MEASURES[options[0]]), columns, order)
 
 
 def reported(trace: Trace) -> tuple[tuple[str, dict[str, str]], ...]:

@@ -89,7 +89,7 @@ def within(trace: Trace, query: Query) -> pyarrow.Table:
         "share": 100.0 * self_ns / (self_ns.sum() or np.nan),
     }
     order = np.lexsort((table["kind"].ids, places, -table["total_ns"], -self_ns))
-    return to_arrow(RANGE_SCHEMA, table).take(order)
+    return to_arrow(RANGE_SCHEMA, table, order)
 
 
 def running(rows: Rows, first: int, count: int, start_ns: int, end_ns: int) -> NDArray[np.int32]:
