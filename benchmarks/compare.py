@@ -31,6 +31,7 @@ FALSE_PERCENT, FOUND_PERCENT, PLACED_PERCENT = 1.0, 95.0, 90.0
 PLANTED = 0.03
 SLICE = 20  # steps of a recording
 RECORDINGS = 4  # of a process
+MOST_ELEMENTS = 1 << 20  # of the layer in which something is planted
 SIDE = 5  # recordings of a side, in comparisons of several
 
 
@@ -40,13 +41,14 @@ class Gate(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
         self.linear = nn.Linear(size, size)
+        self.register_buffer("scales", torch.rand(MOST_ELEMENTS) + 1)
         self.exponent = 2.5
         self.elements = 64
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         """Transform a batch."""
         out = self.linear(batch)
-        scale = out.detach().flatten()[: self.elements].abs() + 1
+        scale = self.scales[: self.elements]
         return out + scale.pow(self.exponent).mean()
 
 
@@ -106,16 +108,30 @@ def fastest(action, times: int = 200) -> float:
 
 
 def plant(program: Program) -> tuple[float, float]:
-    """Find two powers of which the second takes 3 % of a step longer, by the number of elements that are raised."""
+    """Find two powers of which the second takes 3 % of a step longer, by the number of elements that are raised.
+
+    Returns:
+        The two powers.
+
+    Raises:
+        RuntimeError: The layer has too few elements for so long a step.
+    """
     step_s = fastest(program.step)
-    values = torch.rand(64 * 192) + 1
+    gate = program.net.gate
 
     def longer(elements: int) -> float:
-        some = values[:elements]
+        some = gate.scales[:elements]
         return fastest(lambda: some.pow(2.5)) - fastest(lambda: some.pow(2.0))
 
-    per_element = longer(8192) / 8192
-    program.net.gate.elements = max(1, min(len(values), round(PLANTED * step_s / per_element)))
+    # Twice: elements that do not fit into the cache take longer.
+    elements = 8192
+    for _ in range(2):
+        elements = round(elements * PLANTED * step_s / max(longer(elements), 1e-9))
+        if not 0 < elements <= MOST_ELEMENTS:
+            raise RuntimeError(
+                f"{elements:,} elements would take {PLANTED:.0%} of a step: the layer has {MOST_ELEMENTS:,}"
+            )
+    gate.elements = elements
     return 2.0, 2.5
 
 

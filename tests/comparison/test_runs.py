@@ -343,3 +343,42 @@ def test_the_same_real_program_has_the_same_counts(clean):
     found = compare_runs([clean], [run_of(recorded())])
     assert found.changed_counts == []
     assert [one for one in found.differences if one.base_count != one.new_count] == []
+
+
+def breaks_twice(batch):
+    batch = batch.sin()
+    print(end="")
+    batch = batch.cos()
+    print(end="")
+    return batch.sum()
+
+
+def breaks_in_a_loop(batch):
+    for _ in range(2):
+        batch = batch.sin()
+        print(end="")
+    return batch.sum()
+
+
+def compiled(function, sizes, **options):
+    """A step for each size of the input of a compiled function; neither stacks nor Python calls are recorded."""
+    torch._dynamo.reset()
+    step = torch.compile(function, backend="eager", dynamic=False)
+    with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], **options) as prof:
+        for size in sizes:
+            step(torch.ones(size))
+            prof.step()
+    return prof.trace
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace.*")
+def test_recompilations_and_graph_breaks_are_those_that_torch_reports():
+    trace = compiled(
+        breaks_twice, [3, 3, 3, 4, 3, 3], schedule=kinetoscope.schedule(wait=0, warmup=1, active=5)
+    )
+    again = [row for row in trace.table("compiles").to_pylist() if row["reason"]]
+    assert len(again) == 3
+    counts = run_of(trace).run_counts
+    assert (counts["recompiles"], counts["graph_breaks"]) == (3, 2)
+    # Torch runs this function as a whole without compiling it: no function that resumes it has a name in the trace.
+    assert run_of(compiled(breaks_in_a_loop, [3])).run_counts["graph_breaks"] == 1

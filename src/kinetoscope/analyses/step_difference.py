@@ -97,7 +97,9 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
     loop = Loop(trace)
     if len(loop.steps) == 0:
         if step is not None or other is not None:
-            raise ArgumentError("the trace has no steps: call prof.step() or kinetoscope.steps() in the loop")
+            raise ArgumentError(
+                "the trace has no steps: loop over kinetoscope.steps(...), or pass a schedule and call prof.step()"
+            )
         return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(trace, -1, []))
     numbers = trace.column("steps", "number")[loop.steps]
     chosen = int(np.argmax(loop.end_ns - loop.start_ns)) if step is None else _place(numbers, "step", step)

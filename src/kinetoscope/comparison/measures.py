@@ -15,7 +15,7 @@ from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.step_difference import PART_NAMES
 from kinetoscope.model import units
 from kinetoscope.model.device_time import counted_launches
-from kinetoscope.model.hierarchy import host_work, is_outermost
+from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_copy, is_device_work, is_operator
 from kinetoscope.model.names import module_classes
 from kinetoscope.model.schema import SpanKind
@@ -23,6 +23,7 @@ from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.device.copies import copy_directions
 from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
@@ -78,7 +79,6 @@ BYTE_COUNTS = frozenset({"allocated_bytes", "collective_bytes", "peak_bytes"})
 _WARM = 1.5
 _VALUE_READ = "aten::_local_scalar_dense"
 _TENSOR_COPY = "aten::copy_"
-_COMPILES = "_compile.compile_inner"
 _RESUMED = re.compile(r"torch_dynamo_resume_in_.+_at_\d+$")
 
 
@@ -185,8 +185,7 @@ def run_of(trace: TraceData, name: str = "", warm_up: int | None = None, scopes:
     steps = max(1, len(loop.steps))
     step_ns = (loop.end_ns - loop.start_ns).astype(np.float64)
     recording = _Recording(trace, loop)
-    compiled = loop.ranges_and_operators_named(_COMPILES)
-    compiling = loop.step_of(compiled[is_outermost(trace, compiled)])
+    compiling = recording.compilations()
     label = name or (str(trace.path) if trace.path is not None else "the trace")
     left_out = _warm_up(step_ns, compiling) if warm_up is None else warm_up
     if left_out >= steps:
@@ -479,15 +478,33 @@ class _Recording:
 
     def run_counts(self, recompiles: int) -> dict[str, int]:
         """The counts of the run, of what was recorded."""
-        trace = self.trace
         made = {"recompiles": recompiles}
-        functions = np.unique(trace.column("frames", "function")).tolist()
-        if functions:
-            resumed = [one for one in functions if _RESUMED.match(trace.strings[one].rpartition(".")[2])]
-            made["graph_breaks"] = len(resumed)
-        if memory_recorded(trace):
-            made["peak_bytes"] = max((one.bytes for one in device_peaks(trace)), default=0)
+        breaks = self._graph_breaks()
+        if breaks is not None:
+            made["graph_breaks"] = breaks
+        if memory_recorded(self.trace):
+            made["peak_bytes"] = max((one.bytes for one in device_peaks(self.trace)), default=0)
         return made
+
+    def compilations(self) -> Rows:
+        """The step of each compilation of a function by torch.compile, -1 outside all; those of backward graphs belong to one."""
+        columns = ["stage", "start_ns", "thread"]
+        rows = [one for one in compiles(self.trace).select(columns).to_pylist() if one["stage"] == "frame"]
+        process = np.append(self.trace.column("threads", "process_row"), -1)
+        thread = np.array([-1 if one["thread"] is None else one["thread"] for one in rows], dtype=np.int64)
+        start_ns = np.array([one["start_ns"] for one in rows], dtype=np.int64)
+        return self.loop.step_at(start_ns[process[thread] == self.loop.process])
+
+    def _graph_breaks(self) -> int | None:
+        """How many lines break graphs, as torch says or, in traces of other profilers, by names of functions; None if unknown."""
+        trace = self.trace
+        own = trace.columns("graph_breaks")
+        if len(own) or len(trace.columns("compiles")):
+            ours = np.flatnonzero(own["process_row"] == self.loop.process).tolist()
+            return len({(own["file"][row], int(own["line"][row])) for row in ours})
+        functions = np.unique(trace.column("frames", "function")).tolist()
+        resumed = [one for one in functions if _RESUMED.match(trace.strings[one].rpartition(".")[2])]
+        return len(resumed) if functions else None
 
 
 def in_scope(trace: TraceData, scope: Scope) -> NDArray[np.bool_]:

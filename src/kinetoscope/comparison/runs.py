@@ -160,7 +160,7 @@ class _Comparing:
     def _reason(self, width: float) -> str:
         """Why one cannot tell whether a step is faster."""
         if not all(run.has_steps for side in (self.base, self.new) for run in side.runs):
-            return "a recording has no steps: call prof.step() or kinetoscope.steps() in the loop"
+            return "a recording has no steps: loop over kinetoscope.steps(...), or pass a schedule and call prof.step()"
         if min(self.base.series.recordings, self.new.series.recordings) == 1:
             return (
                 "one recording does not show how much recordings of one program differ: pass several of each run, "
