@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -282,7 +283,7 @@ class _Recording:
             "collective": self._collectives,
         }
 
-    @property
+    @cached_property
     def _work(self) -> Rows:
         """The rows of the host's operators and calls of runtimes."""
         spans = self.trace.columns("spans")
@@ -343,7 +344,7 @@ class _Recording:
             spans=len(rows),
         )
 
-    @property
+    @cached_property
     def _gaps(self) -> tuple[Rows, Rows, Numbers]:
         """The Python between operators: which of the shares of gaps, in which step, and how long."""
         found = gaps(self.trace)
@@ -364,7 +365,7 @@ class _Recording:
         keys: list[Key] = [(trace.strings[name],) for name in spans["name"][rows][first].tolist()]
         return _population(keys, group, self._launched_in(rows), spans["duration_ns"][rows], self.steps)
 
-    @property
+    @cached_property
     def _device_work(self) -> Rows:
         """The rows of kernels, copies and fills that the steps launched."""
         spans = self.trace.columns("spans")
@@ -394,7 +395,7 @@ class _Recording:
             self.steps,
         )
 
-    @property
+    @cached_property
     def _collective_calls(self) -> list[dict[str, Any]]:
         """The rows of `collectives` in the steps, each with its step as `at`."""
         columns = ["span", "name", "group_size", "bytes", "transfer_ns", "call_ns"]

@@ -141,10 +141,13 @@ def _calls_in_the_way(
     nests_alone: NDArray[np.bool_],
 ) -> list[int]:
     """Places in `rows` of calls because of which work does not nest that would nest among work."""
-    thread, start, end = thread[rows], start_ns[rows], (start_ns + duration_ns)[rows]
     parent, lane, is_work = nested.parent, nested.lane, nests_alone[rows]
+    beside = np.flatnonzero(is_work & (lane > 0))
+    if len(beside) == 0:
+        return []
+    thread, start, end = thread[rows], start_ns[rows], (start_ns + duration_ns)[rows]
     found: set[int] = set()
-    for place in np.flatnonzero(is_work & (lane > 0)).tolist():
+    for place in beside.tolist():
         at = place - 1
         while at >= 0 and lane[at] > 0 and thread[at] == thread[place]:
             at -= 1

@@ -428,8 +428,10 @@ def program_calls(trace: TraceData) -> Hierarchy:
         def parent() -> NDArray[np.int32]:
             caller = np.append(spans["caller"], np.int32(-1))
             found, is_one = caller[:-1].copy(), np.append(mask, True)
-            while (other := np.flatnonzero(~is_one[found])).size:
+            other = np.flatnonzero(~is_one[found])
+            while other.size:
                 found[other] = caller[found[other]]
+                other = other[~is_one[found[other]]]
             return found
 
         return Enclosing(spans, mask, parent)
