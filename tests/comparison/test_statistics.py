@@ -140,6 +140,55 @@ def test_recordings_in_turn_share_the_state_of_the_machine():
     assert paired.freedom[0] == 11
 
 
+def test_a_row_that_is_seldom_interrupted_is_told_from_steps_that_nearly_all_are():
+    """Steps of 1 ms of which 95 % are interrupted; a row of 50 us that is hit as often as it is long, and takes 30 us more."""
+    random = np.random.default_rng(4)
+    sides = []
+    for row_ns in (50e3, 80e3):
+        row = row_ns * random.normal(1, 0.02, (12, 20))
+        rest = 1e6 * random.normal(1, 0.02, (12, 20))
+        hit = random.random((12, 20))
+        pause = random.exponential(8e6, (12, 20))
+        row = row + np.where(hit < 0.05, pause, 0)
+        sides.append((row.ravel(), (row + rest + np.where((hit >= 0.05) & (hit < 0.95), pause, 0)).ravel()))
+    recordings = np.repeat(np.arange(12), 20)
+    base, new = (Series(step, recordings, np.zeros(240, np.int64)) for _, step in sides)
+    found = Bootstrap(base, new, in_turn=True)
+    rows = [row[:, None] for row, _ in sides]
+    common, own = found.estimate(*rows), found.estimate_rows(*rows)
+    assert own.error[0] < common.error[0]
+    assert own.change[0] == pytest.approx(30e3, rel=0.1)
+    assert own.p[0] < 1e-3
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    kinds=st.lists(st.integers(0, 2), min_size=4, max_size=40),
+    fraction=st.sampled_from((1.0, 0.5, 0.25)),
+    seed=st.integers(0, 1000),
+)
+def test_the_mean_of_the_fastest_is_that_of_the_sorted_values(kinds, fraction, seed):
+    values = np.random.default_rng(seed).uniform(1, 2, (len(kinds), 2))
+    kinds = np.array(kinds)
+    means = series(np.ones(len(kinds)), kinds=kinds).of_fastest(values, fraction).mean(axis=0)
+    expected = np.zeros(2)
+    for kind in set(kinds.tolist()):
+        mine = np.sort(values[kinds == kind], axis=0)
+        part = np.clip(fraction * len(mine) - np.arange(len(mine)), 0, 1)[:, None]
+        expected += (part * mine).sum(axis=0) / part.sum() * len(mine) / len(values)
+    assert means == pytest.approx(expected)
+
+
+def test_the_fastest_steps_of_a_row_that_does_not_run_in_every_step_are_those_of_all_rows():
+    random = np.random.default_rng(2)
+    base, new = (series(*random.normal(1e6, 1e4, (4, 40))) for _ in range(2))
+    rows = [np.where(np.arange(160) % 4 == 0, scale * 1e5, 0.0)[:, None] for scale in (1.0, 1.5)]
+    found = Bootstrap(base, new)
+    common, own = found.estimate(*rows), found.estimate_rows(*rows)
+    assert (own.change[0], own.error[0]) == (common.change[0], common.error[0])
+    assert own.change[0] > 0
+
+
 def test_the_same_input_has_the_same_result():
     random = np.random.default_rng(2)
     base, new = (series(*random.normal(1e6, 1e4, (3, 50))) for _ in range(2))

@@ -3,52 +3,88 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kinetoscope.comparison.result import Comparison, Margins
+
+_OPTIONS = (
+    click.option(
+        "--percent",
+        metavar="P",
+        type=float,
+        default=1.0,
+        show_default=True,
+        help="Differences of times count from P percent of a step on.",
+    ),
+    click.option(
+        "--least",
+        metavar="TIME",
+        default="10us",
+        show_default=True,
+        help="Differences of times count from TIME a step on.",
+    ),
+    click.option(
+        "--confidence",
+        metavar="C",
+        type=float,
+        default=0.99,
+        show_default=True,
+        help="How sure a difference has to be, below 1.",
+    ),
+    click.option(
+        "--warm-up",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="Leave out the first N steps of each recording.  [default: those that compile or are slow]",
+    ),
+    click.option(
+        "--rows",
+        metavar="N",
+        type=click.IntRange(min=0),
+        default=10,
+        show_default=True,
+        help="Print at most N rows of each kind; 0 prints all that changed.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys."),
+    click.option("--html", "html_file", metavar="FILE", help="Also write the comparison to FILE, as HTML."),
+)
+
+
+def comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a comparison: when a difference counts, and how it is shown."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def margins_of(percent: float, least: str, confidence: float) -> Margins:
+    """When a difference counts, by the options."""
+    from kinetoscope.comparison.result import Margins
+    from kinetoscope.model.units import parse_duration
+
+    return Margins(percent, float(parse_duration(least)), confidence)
+
+
+def show(found: Comparison, rows: int, *, as_json: bool, html_file: str | None) -> None:
+    """Print a comparison, and write it as HTML."""
+    from kinetoscope.storage.atomic_write import open_atomically
+
+    if html_file is not None:
+        text = f'<!doctype html><meta charset="utf-8"><title>Kinetoscope: comparison</title>{found.to_html(rows)}'
+        with open_atomically(Path(html_file)) as file:
+            file.write(text.encode("utf-8"))
+    click.echo(found.to_json() if as_json else found.to_text(rows))
 
 
 @click.command("compare")
 @click.argument("base", metavar="BASE")
 @click.argument("new", metavar="NEW")
-@click.option(
-    "--percent",
-    metavar="P",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Differences of times count from P percent of a step on.",
-)
-@click.option(
-    "--least",
-    metavar="TIME",
-    default="10us",
-    show_default=True,
-    help="Differences of times count from TIME a step on.",
-)
-@click.option(
-    "--confidence",
-    metavar="C",
-    type=float,
-    default=0.99,
-    show_default=True,
-    help="How sure a difference has to be, below 1.",
-)
-@click.option(
-    "--warm-up",
-    metavar="N",
-    type=click.IntRange(min=0),
-    help="Leave out the first N steps of each recording.  [default: those that compile or are slow]",
-)
-@click.option(
-    "--rows",
-    metavar="N",
-    type=click.IntRange(min=0),
-    default=10,
-    show_default=True,
-    help="Print at most N rows of each kind; 0 prints all that changed.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
-@click.option("--html", "html_file", metavar="FILE", help="Also write the comparison to FILE, as HTML.")
+@comparison_options
 def command(
     base: str,
     new: str,
@@ -64,25 +100,21 @@ def command(
     """Compare two runs: what takes longer or less, how sure that is, and which counts changed.
 
     BASE and NEW are each a trace or, for several recordings of one program, a folder of traces or a quoted pattern such as
-    'base-*.ktrace'. Record the two in turn (A, B, A, B): recordings next to each other share the state of the machine.
+    'base-*.ktrace'. Record the two in turn (A, B, A, B), as `kinetoscope ab` does: recordings next to each other share the state
+    of the machine.
 
     The exit code is 0 whatever the verdict; `kinetoscope check` is what fails a build.
     """
     from kinetoscope.cli.opening import recordings
-    from kinetoscope.model.units import parse_duration
-    from kinetoscope.storage.atomic_write import open_atomically
     from kinetoscope.trace.opening import compare
 
+    margins = margins_of(percent, least, confidence)
     found = compare(
         recordings(base),
         recordings(new),
-        percent=percent,
-        least_ns=parse_duration(least),
-        confidence=confidence,
+        percent=margins.percent,
+        least_ns=margins.least_ns,
+        confidence=margins.confidence,
         warm_up=warm_up,
     )
-    if html_file is not None:
-        text = f'<!doctype html><meta charset="utf-8"><title>Kinetoscope: comparison</title>{found.to_html(rows)}'
-        with open_atomically(Path(html_file)) as file:
-            file.write(text.encode("utf-8"))
-    click.echo(found.to_json() if as_json else found.to_text(rows))
+    show(found, rows, as_json=as_json, html_file=html_file)

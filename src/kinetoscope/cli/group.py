@@ -23,6 +23,7 @@ COMMANDS = {
     "info": "Show what a trace contains and whether it is complete.",
     "findings": "Show what makes a run slow, and what to change.",
     "compare": "Compare two runs: what got slower, and how sure that is.",
+    "ab": "Run two programs in turn, and compare them.",
     "check": "Check a run against a budget, for a build.",
     "table": "Print a table of a trace.",
     "view": "Show traces in the browser.",

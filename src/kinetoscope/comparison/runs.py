@@ -205,7 +205,8 @@ class _Comparing:
             for _, names, at in sides
         ]
         tables = [side.table(kind, names) for (side, _, _), names in zip(sides, picked, strict=True)]
-        estimate = self.bootstrap.estimate(*tables)
+        # The parts of a step add up to it, so all are of the same steps.
+        estimate = (self.bootstrap.estimate if kind == "part" else self.bootstrap.estimate_rows)(*tables)
         counts = [
             np.median(side.table(kind, names, counts=True), axis=0) if len(names) else np.zeros(0)
             for (side, _, _), names in zip(sides, picked, strict=True)

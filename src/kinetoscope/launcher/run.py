@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +70,7 @@ def launch(
     children: bool = False,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
+    log: str | os.PathLike[str] | None = None,
 ) -> LaunchResult:
     """Profile a Python script as it is, in a process of its own, and wait for its end.
 
@@ -98,13 +99,14 @@ def launch(
         children: Also record the processes that the program starts, in the same trace.
         env: The program's environment variables; None for those of this process.
         cwd: The program's working directory; None for that of this process.
+        log: A file for what the program prints, which then has no standard input; None: it has the streams of this process.
 
     Returns:
         The exit code and the path of the trace.
 
     Raises:
         ArgumentError: Options that cannot be combined, or an output that is not a file name.
-        OSError: The folder of the output cannot be created.
+        OSError: The folder of the output, or the log, cannot be created.
     """
     to_run = Program(os.fspath(program), tuple(os.fspath(word) for word in arguments), module)
     folder = Path(cwd or ".").absolute()
@@ -132,7 +134,12 @@ def launch(
     candidates = (options.trace_path, options.live_path)
     before = [_identity(path) for path in candidates]
     words = [sys.executable, "-m", "kinetoscope.launcher", options.to_json(), *to_run.command_line]
-    with subprocess.Popen(words, env=env, cwd=cwd) as process:  # noqa: S603
+    with ExitStack() as opened:
+        streams: dict[str, Any] = {}
+        if log is not None:
+            printed = opened.enter_context(open(log, "wb"))
+            streams = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": subprocess.STDOUT}
+        process = opened.enter_context(subprocess.Popen(words, env=env, cwd=cwd, **streams))  # noqa: S603
         try:
             process.wait()
         except KeyboardInterrupt:

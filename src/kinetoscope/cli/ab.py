@@ -1,0 +1,196 @@
+"""`kinetoscope ab`: run two programs in turn, and compare them."""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kinetoscope.cli.compare import comparison_options, margins_of, show
+
+if TYPE_CHECKING:
+    from kinetoscope.comparison.result import Comparison
+    from kinetoscope.launcher.interleave import Contender, Interleaved
+
+# The spread of fewer recordings is hardly known.
+LEAST_ROUNDS = 5
+_SEPARATOR = "--"
+
+
+@click.command("ab", context_settings={"allow_interspersed_args": False}, options_metavar="[OPTIONS]")
+@click.option(
+    "--rounds",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Run each program at most N times.",
+)
+@click.option(
+    "--within",
+    metavar="P",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help=f"Stop after {LEAST_ROUNDS} rounds or more once the difference of a step is known to within P percent of a step; 0 runs all.",
+)
+@click.option(
+    "--calibrate",
+    is_flag=True,
+    help="Run one program against itself, to see what differences show on this machine.",
+)
+@click.option(
+    "--rev",
+    "revisions",
+    metavar="REV",
+    multiple=True,
+    help="Run the program at this git revision; give it twice.",
+)
+@click.option(
+    "--seed",
+    metavar="N",
+    type=int,
+    help="Seed of the random order.  [default: a random one, which is printed]",
+)
+@click.option(
+    "--processors",
+    metavar="LIST",
+    help="Run on these processors only, such as 2-5,7.  [default: all, but the first one of four or more]",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FOLDER",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the recordings and what the programs print in FOLDER.",
+)
+@comparison_options
+@click.argument("words", metavar="-- COMMAND [-- COMMAND]", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(
+    words: tuple[str, ...],
+    *,
+    rounds: int,
+    within: float,
+    calibrate: bool,
+    revisions: tuple[str, ...],
+    seed: int | None,
+    processors: str | None,
+    output: Path | None,
+    percent: float,
+    least: str,
+    confidence: float,
+    warm_up: int | None,
+    rows: int,
+    as_json: bool,
+    html_file: str | None,
+) -> None:
+    """Run two programs in turn, in random order, and compare them like `kinetoscope compare`.
+
+    Each COMMAND is a script, or -m and a module, with its arguments; it runs in the Python that runs kinetoscope. The first one is the
+    base. With --rev given twice, or --calibrate, there is one COMMAND. With --rev, it runs in a checkout of each revision, in the same
+    folder as here.
+
+    The interval decides when to stop, never the verdict: stopping at the first difference would find more than there are.
+    """
+    import tempfile
+
+    from kinetoscope.launcher.interleave import MOST_SEEDS, Interleaved, pinned
+
+    commands = _split(words)
+    _check(len(commands), revisions, calibrate=calibrate)
+    seed = random.randrange(MOST_SEEDS) if seed is None else seed  # noqa: S311  (an order of runs is no secret)
+    margins = margins_of(percent, least, confidence)
+    with ExitStack() as opened:
+        temporary = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="kinetoscope-ab-")))
+        folder = (output or temporary).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        base, new = _contenders(commands, revisions, temporary, opened)
+        on = opened.enter_context(pinned(processors))
+        turns = Interleaved(base, new, folder, seed=seed, margins=margins, warm_up=warm_up)
+        where = f"pinned to processors {', '.join(map(str, on))}" if on else "not pinned to processors"
+        click.echo(f"seed {seed}, {where}", err=True)
+        found = _run(turns, rounds, within)
+    show(found, rows, as_json=as_json, html_file=html_file)
+    if calibrate:
+        click.echo(_calibrated(found, turns.rounds), err=as_json)
+
+
+def _split(words: tuple[str, ...]) -> list[list[str]]:
+    """The commands, which `--` separates."""
+    found: list[list[str]] = [[]]
+    for word in words:
+        if word == _SEPARATOR and len(found) < 2:
+            found.append([])
+        else:
+            found[-1].append(word)
+    return found
+
+
+def _check(commands: int, revisions: tuple[str, ...], *, calibrate: bool) -> None:
+    """Refuse what does not fit together."""
+    if revisions and (calibrate or len(revisions) != 2):
+        raise click.UsageError(
+            "give --rev twice, for the base and for what is compared with it, and without --calibrate"
+        )
+    wanted = 1 if revisions or calibrate else 2
+    if commands != wanted:
+        example = "kinetoscope ab -- old.py -- new.py" if wanted == 2 else "one command after --"
+        raise click.UsageError(
+            f"there {'is 1 command' if commands == 1 else f'are {commands} commands'}, not {wanted}: {example}"
+        )
+
+
+def _contenders(
+    commands: list[list[str]], revisions: tuple[str, ...], temporary: Path, opened: ExitStack
+) -> tuple[Contender, Contender]:
+    """What runs, and where."""
+    from kinetoscope.launcher.interleave import Contender, checked_out, parse_command
+
+    programs = [parse_command(each) for each in commands]
+    here = Path.cwd()
+    folders = [
+        opened.enter_context(checked_out(revision, temporary / name, here))
+        for name, revision in zip(("base", "new"), revisions, strict=False)
+    ] or [here, here]
+    return Contender(programs[0], folders[0]), Contender(programs[-1], folders[1])
+
+
+def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:
+    """Run the rounds, with a line of progress on a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from kinetoscope.display.terminal import console
+    from kinetoscope.launcher.interleave import visible_percent
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    printer = console(stderr=True)
+    with Progress(*columns, console=printer, transient=True, disable=not printer.is_terminal) as bar:
+        task = bar.add_task("", total=2 * rounds)
+        known = ""
+        while True:
+            for side in turns.run_round():
+                bar.update(task, description=f"round {turns.rounds + 1}: {side}{known}")
+                bar.advance(task)
+            found = turns.compare()
+            close = visible_percent(found)
+            known = f", known to within {close:.2g} % of a step"
+            if turns.rounds >= rounds or (turns.rounds >= min(LEAST_ROUNDS, rounds) and close <= within):
+                return found
+
+
+def _calibrated(found: Comparison, rounds: int) -> str:
+    """What a comparison of a program with itself says about the machine."""
+    from kinetoscope.comparison.result import FASTER, SLOWER
+    from kinetoscope.launcher.interleave import visible_percent
+    from kinetoscope.model import units
+
+    text = (
+        f"This machine shows differences of a step from {visible_percent(found):.2g} % on, with {units.count(rounds, 'round')} of this "
+        f"program and {100 * found.margins.confidence:g} % confidence."
+    )
+    if found.verdict in (FASTER, SLOWER) or found.changed:
+        text += " This comparison of the program with itself found a difference: a false alarm, or the program changes from run to run."
+    return text

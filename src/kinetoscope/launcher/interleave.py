@@ -1,0 +1,234 @@
+"""Two programs that run in turn, in random order, each time recorded: what `kinetoscope ab` compares."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.comparison.runs import compare_runs
+from kinetoscope.launcher.program import Program
+from kinetoscope.launcher.run import launch
+from kinetoscope.trace.opening import measure_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kinetoscope.comparison.measures import Run
+    from kinetoscope.comparison.result import Comparison, Margins
+
+_PYTHON = re.compile(r"python[\d.]*(\.exe)?$")
+_LAST_LINES = 5
+# From so many processors on, the first one is left to the system, which handles most interrupts there.
+_PROCESSORS_TO_SPARE = 4
+MOST_SEEDS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of the two programs.
+
+    Attributes:
+        program: The program.
+        folder: The working directory that it runs in.
+    """
+
+    program: Program
+    folder: Path
+
+
+def parse_command(words: Sequence[str]) -> Program:
+    """Read a command line, with or without `python` in front.
+
+    Raises:
+        ArgumentError: It names no program.
+    """
+    rest = list(words)
+    if rest and _PYTHON.match(os.path.basename(rest[0])):
+        rest = rest[1:]
+    is_module = rest[:1] == ["-m"]
+    rest = rest[is_module:]
+    if not rest or rest[0].startswith("-"):
+        raise ArgumentError(
+            f"{' '.join(words) or 'the command'!r} names no program: write a script, or -m and a module, and its arguments"
+        )
+    return Program(rest[0], tuple(rest[1:]), is_module)
+
+
+class Interleaved:
+    """Both programs, run in rounds: in each round both run once, in random order.
+
+    Attributes:
+        seed: Of the random order.
+        runs: What the recordings of each program did.
+    """
+
+    def __init__(
+        self,
+        base: Contender,
+        new: Contender,
+        folder: Path,
+        *,
+        seed: int,
+        margins: Margins,
+        warm_up: int | None = None,
+    ) -> None:
+        """Run nothing yet.
+
+        Args:
+            base: The program that the other is compared with.
+            new: The other program; the same one shows what differences this machine can see.
+            folder: Where the recordings are written, and what the programs print.
+            seed: Of the random order.
+            margins: When a difference of times counts.
+            warm_up: How many of the first steps of each recording to leave out; see `compare`.
+        """
+        self.seed = seed
+        self.runs: dict[str, list[Run]] = {"base": [], "new": []}
+        self._contenders = {"base": base, "new": new}
+        self._folder, self._margins, self._warm_up = folder, margins, warm_up
+        self._random = random.Random(seed)  # noqa: S311  (an order of runs is no secret)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds have run."""
+        return len(self.runs["new"])
+
+    def run_round(self) -> Iterator[str]:
+        """Run both once; before each, its side is yielded: `base` or `new`.
+
+        Raises:
+            StateError: A program failed, or recorded nothing.
+        """
+        number, found = self.rounds + 1, {}
+        for side in self._random.sample(("base", "new"), 2):
+            yield side
+            found[side] = self._record(side, number)
+        for side, run in found.items():
+            self.runs[side].append(run)
+
+    def _record(self, side: str, number: int) -> Run:
+        """Run a program once."""
+        contender, log = self._contenders[side], self._folder / f"{side}-{number:03}.log"
+        program = contender.program
+        result = launch(
+            program.target,
+            *program.arguments,
+            module=program.is_module,
+            output=self._folder / f"{side}-{number:03}.ktrace",
+            cwd=contender.folder,
+            log=log,
+        )
+        if result.exit_code != 0 or result.path is None:
+            what = (
+                f"ended with exit code {result.exit_code}"
+                if result.exit_code
+                else "never imported torch, so there is no trace"
+            )
+            printed = log.read_text("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
+            raise StateError(
+                f"{' '.join(program.command_line)} {what}; it printed last: {' | '.join(printed) or 'nothing'}"
+            )
+        return measure_runs([result.path], warm_up=self._warm_up)[0]
+
+    def compare(self) -> Comparison:
+        """Compare what has run so far."""
+        return compare_runs(self.runs["base"], self.runs["new"], self._margins)
+
+
+def visible_percent(comparison: Comparison) -> float:
+    """The smallest difference of a step that a comparison could have told from none, in percent of a step."""
+    whole = comparison.whole
+    return 100 * (whole.high_ns - whole.low_ns) / 2 / max(whole.base_ns, 1.0)
+
+
+@contextmanager
+def pinned(processors: str | None = None) -> Iterator[list[int]]:
+    """Keep this process, and those that it starts, on some processors, if the system can.
+
+    Args:
+        processors: Such as `2-5,7`; None for all that this process may use, without the first one of four or more.
+
+    Yields:
+        The processors; empty if the system cannot pin.
+
+    Raises:
+        ArgumentError: This is no list of processors that this process may use.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        if processors is not None:
+            raise ArgumentError(f"--processors {processors}: this system cannot pin a program to processors")
+        yield []
+        return
+    allowed = os.sched_getaffinity(0)
+    ours = sorted(allowed)
+    chosen = ours[1:] if len(ours) >= _PROCESSORS_TO_SPARE else ours
+    if processors is not None:
+        chosen = _parse_processors(processors)
+        if not set(chosen) <= allowed:
+            raise ArgumentError(
+                f"--processors {processors}: this process may use {', '.join(map(str, ours))}"
+            )
+    os.sched_setaffinity(0, chosen)
+    try:
+        yield chosen
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def _parse_processors(text: str) -> list[int]:
+    """Read a list of processors such as `2-5,7`."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if match is None:
+            raise ArgumentError(f"--processors {text} is not a list of processors: write one such as 2-5,7")
+        found |= {*range(int(match[1]), int(match[2] or match[1]) + 1)}
+    return sorted(found)
+
+
+@contextmanager
+def checked_out(revision: str, target: Path, folder: Path) -> Iterator[Path]:
+    """Check out a revision of the git repository around `folder`, for as long as the context is open.
+
+    Args:
+        revision: A commit, branch or tag.
+        target: Where; it must not exist.
+        folder: A folder in the repository.
+
+    Yields:
+        The folder of that name in the revision.
+
+    Raises:
+        ArgumentError: This is not in a git repository, or there is no such revision.
+    """
+    top = Path(_git(folder, "rev-parse", "--show-toplevel"))
+    commit = _git(folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    _git(folder, "worktree", "add", "--detach", str(target), commit)
+    try:
+        inside = target / folder.resolve().relative_to(top.resolve())
+        if not inside.is_dir():
+            raise ArgumentError(
+                f"--rev {revision}: there is no folder {inside.relative_to(target)} in this revision"
+            )
+        yield inside
+    finally:
+        _git(folder, "worktree", "remove", "--force", str(target))
+
+
+def _git(folder: Path, *words: str) -> str:
+    """What git says."""
+    try:
+        done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=False)  # noqa: S603, S607
+    except FileNotFoundError as error:
+        raise ArgumentError("--rev needs git, which is not installed") from error
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or ["it says nothing"]
+        raise ArgumentError(f"git {words[0]} failed in {folder}: {said[-1]}")
+    return done.stdout.strip()

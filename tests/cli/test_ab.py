@@ -1,0 +1,153 @@
+"""`kinetoscope ab`: real programs, run in turn."""
+
+import os
+import subprocess
+
+import pytest
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.launcher.interleave import checked_out, parse_command, pinned
+from tests.support.effort import STRESS
+from tests.support.strict_json import read_strictly
+
+pytest.importorskip("torch", reason="these programs compute with PyTorch")
+
+TRAIN = """
+import sys, torch
+
+print("training", sys.argv[1:])
+net = torch.nn.Linear(16, 16)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(6):
+    loss = net(torch.ones(4, 16)).sum()
+    if sys.argv[1:]:
+        loss = loss + 0
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_two_programs_take_turns_and_are_compared(call, folder):
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    done = call(
+        "ab",
+        "--rounds",
+        1,
+        "--seed",
+        7,
+        "-o",
+        "kept",
+        "--json",
+        "--",
+        "train.py",
+        "--",
+        "python",
+        "train.py",
+        "extra",
+    )
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.startswith("seed 7, ")
+    values = read_strictly(done.stdout)
+    assert {one["name"]: one["verdict"] for one in values["counts"]}["operators"] == "more"
+    added = [
+        one for one in values["times"] if one["kind"] == "line" and one["base_count"] != one["new_count"]
+    ]
+    assert "loss = loss + 0" in {one["detail"] for one in added}
+    assert {"base-001.ktrace", "new-001.ktrace"} <= {path.name for path in (folder / "kept").iterdir()}
+    assert (folder / "kept" / "new-001.log").read_text() == "training ['extra']\n"
+    if allowed is not None:
+        assert os.sched_getaffinity(0) == allowed
+
+
+def test_one_program_runs_at_two_revisions(call, folder):
+    def git(*words):
+        return subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+
+    git("init", "-q")
+    (folder / "inner").mkdir()
+    for text in ("first", "second"):
+        (folder / "inner" / "train.py").write_text(f"print({text!r})")
+        git("add", ".")
+        git("commit", "-qm", text)
+    (folder / "inner" / "train.py").write_text("print('not committed')")
+    here = folder / "inner"
+    with checked_out("HEAD~1", folder / "a", here) as old, checked_out("HEAD", folder / "b", here) as new:
+        assert [(one / "train.py").read_text() for one in (old, new)] == ["print('first')", "print('second')"]
+    os.chdir(here)
+    # Which of the two runs first depends on the seed. Neither imports torch, so the first one ends it.
+    said = {
+        seed: call("ab", "--seed", seed, "--rev", "HEAD~1", "--rev", "HEAD", "--", "train.py").stderr.strip()
+        for seed in (1, 2)
+    }
+    assert {text.partition("printed last: ")[2].split()[0] for text in said.values()} == {"first", "second"}
+    refused = call("ab", "--rev", "HEAD", "--rev", "nowhere", "--", "train.py")
+    assert refused.exit_code == 1
+    assert "git rev-parse failed" in refused.stderr
+    assert len(git("worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.skipif(not STRESS, reason="it starts Python with torch four times: `make stress` runs it")
+def test_a_program_against_itself_shows_what_this_machine_can_see(call, folder):
+    done = call("ab", "--calibrate", "--rounds", 2, "--", "train.py")
+    assert done.exit_code == 0, done.stderr
+    assert "recorded in turn and compared in pairs" in done.stdout
+    assert "This machine shows differences of a step from " in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--", "a.py"), 2, "there is 1 command, not 2"),
+        (("--calibrate", "--", "a.py", "--", "b.py"), 2, "there are 2 commands, not 1"),
+        (("--rev", "HEAD", "--", "a.py"), 2, "give --rev twice"),
+        (("--", "python", "--", "b.py"), 1, "'python' names no program"),
+        (("--processors", "0-x", "--", "a.py", "--", "b.py"), 1, "--processors 0-x"),
+        (("--percent", "-1", "--", "a.py", "--", "b.py"), 1, "percent=-1.0"),
+        (("--", "fails.py", "--", "fails.py"), 1, "exit code 3; it printed last: before the end"),
+        (("--", "plain.py", "--", "plain.py"), 1, "plain.py never imported torch"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(call, folder, arguments, code, said):
+    (folder / "fails.py").write_text("print('before the end')\nraise SystemExit(3)")
+    (folder / "plain.py").write_text("")
+    done = call("ab", *arguments)
+    assert done.exit_code == code
+    assert said in done.stderr
+
+
+def test_a_command_may_begin_with_python():
+    first, second = (
+        parse_command(["/usr/bin/python3.12", "-m", "train", "--fast"]),
+        parse_command(["train.py"]),
+    )
+    assert (first.target, first.arguments, first.is_module) == ("train", ("--fast",), True)
+    assert (second.target, second.arguments, second.is_module) == ("train.py", (), False)
+    with pytest.raises(ArgumentError, match="names no program"):
+        parse_command(["-c", "pass"])
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="this system cannot pin a process to processors"
+)
+def test_processors_are_given_back():
+    allowed = os.sched_getaffinity(0)
+    one = min(allowed)
+    with pinned(f"{one}") as chosen:
+        assert chosen == [one]
+        assert os.sched_getaffinity(0) == {one}
+    assert os.sched_getaffinity(0) == allowed
+    with pytest.raises(ArgumentError, match="this process may use"), pinned("999999"):
+        pass
