@@ -90,7 +90,7 @@ def test_one_program_runs_at_two_revisions(call, folder):
     # Which of the two runs first depends on the seed. Neither imports torch, so the first one ends it.
     said = {
         seed: call("ab", "--seed", seed, "--rev", "HEAD~1", "--rev", "HEAD", "--", "train.py").stderr.strip()
-        for seed in (1, 2)
+        for seed in (1, 0)
     }
     assert {text.partition("printed last: ")[2].split()[0] for text in said.values()} == {"first", "second"}
     refused = call("ab", "--rev", "HEAD", "--rev", "nowhere", "--", "train.py")
