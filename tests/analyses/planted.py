@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -702,3 +703,153 @@ def outputs_are_collected(fault: bool) -> tuple[Step, int]:
                 outputs.append(y)
 
     return step, 12
+
+
+@planted("slowing-steps")
+def features_are_concatenated(fault: bool) -> tuple[Step, int]:
+    model = Net(128)
+    seen = [torch.zeros(0, 64)]
+    x = torch.randn(512, 64)
+    found = torch.randn(4096, 64)
+
+    def more(number: int, loss: torch.Tensor) -> None:
+        seen[0] = torch.cat([seen[0], found]) if fault else found.clone()
+
+    return training(model, sgd(model), lambda number: x, more), 30
+
+
+@planted("slowing-steps")
+def a_state_that_keeps_its_graph(fault: bool) -> tuple[Step, int]:
+    model = nn.Linear(64, 64)
+    state = [torch.zeros(64, 64)]
+    x = torch.randn(64, 64)
+
+    def step(number: int) -> None:
+        state[0] = torch.tanh(model(x) + state[0])
+        torch.autograd.grad(state[0].square().mean(), list(model.parameters()), retain_graph=True)
+        if not fault:
+            state[0] = state[0].detach()
+
+    return step, 40
+
+
+@planted("repeated-backward")
+def gradients_of_single_samples(fault: bool) -> tuple[Step, int]:
+    model = Net(64)
+    parameters = list(model.parameters())
+    x = torch.randn(24, 64)
+
+    def step(number: int) -> None:
+        losses = model(x).square().flatten()
+        for loss in losses if fault else [losses.sum()]:
+            torch.autograd.grad(loss, parameters, retain_graph=True)
+
+    return step, 8
+
+
+@planted("evaluation-in-step")
+def validation_in_each_step(fault: bool) -> tuple[Step, int]:
+    model = Net()
+    held_out = torch.randn(256, 64)
+
+    def more(number: int, loss: torch.Tensor) -> None:
+        with torch.no_grad():
+            model(held_out) if fault else held_out.mean()
+
+    return training(model, sgd(model), fixed(), more), 10
+
+
+@planted("anomaly-detection")
+def gradients_are_checked(fault: bool) -> tuple[Step, int]:
+    model = Deep()
+    train = training(model, sgd(model), fixed(256))
+
+    def step(number: int) -> None:
+        with torch.autograd.set_detect_anomaly(fault):
+            train(number)
+
+    return step, 8
+
+
+@planted("gil-contention")
+def a_thread_that_tokenizes(fault: bool) -> tuple[Step, int]:
+    model = Net()
+    train = training(model, sgd(model), fixed())
+
+    def tokenize(done: threading.Event) -> None:
+        while not done.is_set():
+            count_pairs(1)
+
+    def step(number: int) -> None:
+        done = threading.Event()
+        thread = threading.Thread(target=tokenize, args=(done,))
+        if fault:
+            thread.start()
+        train(number)
+        done.set()
+        if fault:
+            thread.join()
+
+    return step, 6
+
+
+@planted("optimizer-rebuilt")
+def a_new_optimizer_for_each_rate(fault: bool) -> tuple[Step, int]:
+    model = Deep()
+    x = torch.randn(256, 64)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+
+    def step(number: int) -> None:
+        nonlocal optimizer
+        if fault:
+            optimizer = torch.optim.Adam(model.parameters(), lr=0.001 / (1 + number), fused=True)
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, 10
+
+
+@planted("input-wait")
+def an_iterator_for_each_batch(fault: bool) -> tuple[Step, int]:
+    model = Net()
+    if not fault:
+        return training(model, sgd(model), fixed()), 8
+    loader = DataLoader(Slow(False), batch_size=64, num_workers=1, multiprocessing_context="fork")
+    return training(model, sgd(model), lambda number: next(iter(loader))), 8
+
+
+@planted("zero-grad-fill")
+def gradients_are_filled_by_hand(fault: bool) -> tuple[Step, int]:
+    model = nn.Sequential(nn.Embedding(40_000, 64), nn.Flatten(), nn.Linear(512, 8))
+    optimizer = sgd(model)
+    words = torch.randint(40_000, (64, 8))
+
+    def step(number: int) -> None:
+        model(words).square().mean().backward()
+        optimizer.step()
+        for parameter in model.parameters():
+            if fault and parameter.grad is not None:
+                parameter.grad.zero_()
+            else:
+                parameter.grad = None
+
+    return step, 12
+
+
+@planted("tiny-operators")
+def a_penalty_of_each_parameter(fault: bool) -> tuple[Step, int]:
+    model = Deep()
+    x = torch.randn(256, 64)
+    optimizer = sgd(model)
+
+    def step(number: int) -> None:
+        loss = model(x).square().mean()
+        if fault:
+            for parameter in model.parameters():
+                loss = loss + 1e-4 * torch.norm(parameter) ** 2
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, 10

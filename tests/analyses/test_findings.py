@@ -331,3 +331,26 @@ def test_loading_names_the_line_of_python_that_makes_batches():
         builder.sample(at + 2_000_000, builder.stack(("train.py", 2, "main"), ("data.py", 7, "__getitem__")))
     (found,) = examine(builder.build()).findings
     assert (found.code, str(found.place)) == ("main-process-loading", "data.py:7")
+
+
+def test_waiting_names_the_line_that_recorded_workers_spend_their_time_in():
+    builder = TraceBuilder()
+    main, worker = builder.thread("main"), builder.thread("worker")
+    loop = ("train.py", 9, "main")
+    # A forked worker has the frames of the loop that started it.
+    inside = (loop, ("/venv/site-packages/torch/utils/data/_utils/worker.py", 300, "_worker_loop"))
+    reading = builder.stack(
+        *inside, ("data.py", 7, "__getitem__"), ("/usr/lib/python3.11/json/decoder.py", 3, "decode")
+    )
+    idle = builder.stack(*inside, ("/usr/lib/python3.11/multiprocessing/queues.py", 5, "get"))
+    for step in range(8):
+        at = 100_000_000 * step
+        builder.step(step, at, 100_000_000, thread=main)
+        name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+        builder.annotation(name, at, 80_000_000, stack=builder.stack(loop), thread=main)
+        builder.span("aten::mm", at + 80_000_000, 20_000_000, stack=builder.stack(loop), thread=main)
+        builder.sample(at + 10_000_000, reading, thread=worker)
+        builder.sample(at + 90_000_000, idle, thread=worker)
+        builder.sample(at + 95_000_000, idle, thread=worker)
+    (found,) = [one for one in examine(builder.build()).findings if one.code == "input-wait"]
+    assert str(found.place) == "data.py:7"

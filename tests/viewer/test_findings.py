@@ -33,6 +33,20 @@ def test_it_is_what_the_command_prints_with_the_names_of_the_evidence():
     assert any(text.startswith(memory) for text in found["unknown"])
 
 
+def test_evidence_shows_the_short_name_of_a_kernel():
+    builder = TraceBuilder()
+    stream = builder.stream(7)
+    for step in range(8):
+        builder.step(step, step * 10_000_000, 10_000_000)
+        name = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, float)"
+        builder.kernel(name, step * 10_000_000, 9_000_000, stream=stream)
+    found = answer(builder.build(), "findings", {})
+    shown = {
+        one["name"] for finding in found["findings"] for one in finding["spans"] if one["kind"] == "kernel"
+    }
+    assert shown == {"vectorized_elementwise_kernel ‹FillFunctor›"}
+
+
 def test_a_trace_without_time_is_neither_slow_nor_healthy():
     found = answer(TraceBuilder().build(), "findings", {})
     assert (found["findings"], found["summary"]) == ([], "")

@@ -21,7 +21,7 @@ from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.stacks import program_stacks
+from kinetoscope.tables.host.stacks import program_stacks, stacks_with
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.windows import recorded_extent, start_up_steps
 
@@ -306,6 +306,32 @@ class Loop:
         frame = np.append(self.trace.column("stacks", "frame"), np.int32(-1))
         return np.asarray(frame[np.append(program_stacks(self.trace), -1)], dtype=np.int32)
 
+    def common_place(self, rows: Rows) -> Place:
+        """The user's innermost line that all of some spans were called from; none where one has no stack."""
+        parent = np.append(self.trace.column("stacks", "parent"), -1)
+        common, *others = np.unique(self.trace.column("spans", "stack")[rows]).tolist() or [-1]
+        for stack in others:
+            # A parent has a lower row than what it calls.
+            while common != stack:
+                if common > stack:
+                    common = int(parent[common])
+                else:
+                    stack = int(parent[stack])
+        return self.place_of_stack(common)
+
+    def in_step_samples(self, chosen: NDArray[np.bool_]) -> Rows:
+        """The rows of those of some samples that fall in the steps."""
+        rows = np.flatnonzero(chosen)
+        return rows[self.step_at(self.trace.column("samples", "time_ns")[rows]) >= 0]
+
+    def sampled(self, stacks: NDArray[np.bool_]) -> tuple[int, Rows]:
+        """How long samples of the loop's thread say that it was in some stacks in the steps, and their rows."""
+        samples = self.trace.columns("samples")
+        rows = self.in_step_samples(
+            (samples["thread"] == self.thread) & np.append(stacks, False)[samples["stack"]]
+        )
+        return int(samples["period_ns"][rows].sum()), rows
+
     def module_of(self, row: int) -> str:
         """The path of the module that a span ran in; empty outside all and for -1."""
         module = int(self.trace.column("spans", "module")[row]) if row >= 0 else -1
@@ -371,7 +397,10 @@ class Loop:
         keys = [(one.file, one.function) if by_function else one for one in places]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         place_of = np.array([numbers[key] for key in keys])
-        place, each = place_of[share], in_cell[cell] * found.shares.part[share]
+        # Imports are start-up, also in a run without steps and in the middle of one.
+        importing = np.append(stacks_with(self.trace, "importlib._bootstrap>"), False)[found.shares.stack]
+        part = np.where(importing, 0.0, found.shares.part)
+        place, each = place_of[share], in_cell[cell] * part[share]
         cells, which = np.unique(place * steps + cells[cell] % steps, return_inverse=True)
         of_step = np.bincount(which.ravel(), weights=each, minlength=len(cells))
         largest = np.zeros(len(numbers), dtype=np.int64)

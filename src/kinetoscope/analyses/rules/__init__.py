@@ -1,5 +1,6 @@
 """The rules for findings: one module for each kind of fault, with its thresholds and their source."""
 
+from kinetoscope.analyses.rules.anomaly_detection import anomaly_detection
 from kinetoscope.analyses.rules.autograd_in_inference import autograd_in_inference
 from kinetoscope.analyses.rules.communication import exposed_communication, poor_overlap, small_collectives
 from kinetoscope.analyses.rules.compiled import graph_breaks, recompiles
@@ -7,7 +8,9 @@ from kinetoscope.analyses.rules.conversions import dtype_conversion, layout_copy
 from kinetoscope.analyses.rules.device_copies import host_device_copies, pageable_copy
 from kinetoscope.analyses.rules.device_idle import device_idle, launch_bound, synchronizing_call
 from kinetoscope.analyses.rules.device_memory import allocator_churn, fragmentation, memory_near_limit
+from kinetoscope.analyses.rules.evaluation_in_step import evaluation_in_step
 from kinetoscope.analyses.rules.garbage_collection import gc_pause
+from kinetoscope.analyses.rules.gil_contention import gil_contention
 from kinetoscope.analyses.rules.incomplete_trace import incomplete_trace
 from kinetoscope.analyses.rules.input_wait import input_wait
 from kinetoscope.analyses.rules.kernels import (
@@ -25,13 +28,16 @@ from kinetoscope.analyses.rules.matrix_products import (
 )
 from kinetoscope.analyses.rules.memory_growth import memory_growth
 from kinetoscope.analyses.rules.memory_peak import memory_peak
+from kinetoscope.analyses.rules.optimizer_rebuilt import optimizer_rebuilt
 from kinetoscope.analyses.rules.output_in_step import output_in_step
 from kinetoscope.analyses.rules.profiler_cost import profiler_cost
 from kinetoscope.analyses.rules.python_bound import python_bound
 from kinetoscope.analyses.rules.ranks import straggler_rank, unbalanced_ranks
 from kinetoscope.analyses.rules.recomputation_cost import recomputation_cost
+from kinetoscope.analyses.rules.repeated_backward import repeated_backward
 from kinetoscope.analyses.rules.scalar_read import scalar_read
 from kinetoscope.analyses.rules.single_tensor_optimizer import single_tensor_optimizer
+from kinetoscope.analyses.rules.slowing_steps import slowing_steps
 from kinetoscope.analyses.rules.step_outlier import first_step, step_outlier
 from kinetoscope.analyses.rules.thread_oversubscription import thread_oversubscription
 from kinetoscope.analyses.rules.tiny_operators import tiny_operators
@@ -40,15 +46,18 @@ from kinetoscope.analyses.rules.zero_grad_fill import zero_grad_fill
 
 RULES = (
     allocator_churn,
+    anomaly_detection,
     autograd_in_inference,
     below_roofline,
     device_idle,
     dominant_kernel,
     dtype_conversion,
+    evaluation_in_step,
     exposed_communication,
     first_step,
     fragmentation,
     gc_pause,
+    gil_contention,
     graph_breaks,
     host_device_copies,
     incomplete_trace,
@@ -62,6 +71,7 @@ RULES = (
     memory_growth,
     memory_near_limit,
     memory_peak,
+    optimizer_rebuilt,
     output_in_step,
     pageable_copy,
     poor_overlap,
@@ -69,8 +79,10 @@ RULES = (
     python_bound,
     recompiles,
     recomputation_cost,
+    repeated_backward,
     scalar_read,
     single_tensor_optimizer,
+    slowing_steps,
     small_collectives,
     small_kernels,
     step_outlier,
@@ -116,12 +128,12 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "low-occupancy": ("launch-bound",),
     "memory-bound-elementwise": ("unfused-attention", "unfused-normalization"),
     "poor-overlap": ("small-collectives", "straggler-rank", "unbalanced-ranks"),
-    "python-bound": ("gc-pause", "output-in-step"),
+    "python-bound": ("gc-pause", "gil-contention", "input-wait", "optimizer-rebuilt", "output-in-step"),
     "small-kernels": ("launch-bound", "single-tensor-optimizer", "tiny-operators"),
-    "step-outlier": ("first-step", "gc-pause", "output-in-step", "recompiles"),
+    "step-outlier": ("first-step", "gc-pause", "input-wait", "output-in-step", "recompiles", "slowing-steps"),
     "straggler-rank": ("unbalanced-ranks",),
     "scalar-read": ("output-in-step",),
     "synchronizing-call": ("output-in-step", "scalar-read"),
-    "tiny-operators": ("output-in-step",),
+    "tiny-operators": ("output-in-step", "scalar-read"),
 }
 """Findings that say with other words what these, which name its cause, say: they are left out where those explain half of their gain."""

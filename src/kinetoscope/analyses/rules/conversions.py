@@ -1,7 +1,7 @@
 """Tensors are copied to change their type or their layout.
 
 Source: torch's tuning guide (channels last, autocast), TraceLens (layout changes above 10 % of convolutions). Threshold: 5 % of step
-time at one line. Copies between host and device are `device_copies`.
+time. Copies between host and device are `device_copies`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model import units
 from kinetoscope.model.schema import SpanKind
 
 if TYPE_CHECKING:
@@ -67,22 +68,24 @@ def _outermost(loop: Loop, *names: str) -> NDArray[np.int64]:
 
 
 def _worst(loop: Loop, code: str, rows: NDArray[np.int64], what: str, advice: str) -> Finding | None:
-    """The line at which some operators take most."""
-    for place, _, mine in loop.by_place(rows)[:1]:
-        time_ns = loop.cost_ns(mine) + loop.cost_ns(loop.backward_of(mine))
-        share = loop.share(time_ns)
-        if share >= LEAST_PERCENT:
-            return Finding(
-                code,
-                sentence(
-                    f"{place or 'The program'} {what} {loop.counted(len(mine), 'time')}: {{}} of step time",
-                    (share, "%"),
-                ),
-                advice,
-                share,
-                time_ns,
-                place,
-                loop.module_of(int(mine[0])),
-                tuple(mine[:MOST_ROWS].tolist()),
-            )
-    return None
+    """What some operators take together, at the line at which they take most."""
+    lines = loop.by_place(rows)
+    if not lines:
+        return None
+    place, _, mine = lines[0]
+    time_ns = loop.cost_ns(rows) + loop.cost_ns(loop.backward_of(rows))
+    share = loop.share(time_ns)
+    if share < LEAST_PERCENT:
+        return None
+    here = f"{place or 'The program'} {what} {loop.counted(len(mine), 'time')}"
+    others = f", and {units.count(len(lines) - 1, 'other line')}" if len(lines) > 1 else ""
+    return Finding(
+        code,
+        sentence(f"{here}{others}: {{}} of step time", (share, "%")),
+        advice,
+        share,
+        time_ns,
+        place,
+        loop.module_of(int(mine[0])),
+        tuple(mine[:MOST_ROWS].tolist()),
+    )

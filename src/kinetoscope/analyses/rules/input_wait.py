@@ -16,9 +16,15 @@ from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.tables.breakdown import PARTS
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
 from kinetoscope.tables.host.python_time import charged, gaps
+from kinetoscope.tables.host.stacks import program_stacks, stacks_with
 from kinetoscope.tables.intervals import Intervals
 
 LEAST_PERCENT = 5.0
+LEAST_SAMPLES = 5
+"""Fewer samples of workers do not say which of their lines is slow."""
+_LOADER = "/torch/utils/data/dataloader.py"
+_STARTS = ("_MultiProcessingDataLoaderIter.__init__", "_MultiProcessingDataLoaderIter._shutdown_workers")
+_WORKER_LOOP = "/torch/utils/data/_utils/worker.py"
 
 
 def input_wait(loop: Loop) -> Finding | None:
@@ -27,8 +33,10 @@ def input_wait(loop: Loop) -> Finding | None:
     loading = loading_spans(loop.trace)
     waits = loading.waits[loop.in_steps(loading.waits)]
     waits = waits[spans["thread"][waits] == loop.thread]
-    wait_ns = loop.typical_ns(waits)
-    if loop.device is not None and loop.time is not None:
+    starting_ns, starts = _starts_of_workers(loop)
+    # Where workers start anew, only the first wait of each start is long.
+    wait_ns = loop.total_ns(waits) + starting_ns if starts else loop.typical_ns(waits)
+    if loop.device is not None and loop.time is not None and not starts:
         # While the device still works, a wait of the loop costs nothing: the same time that `breakdown` calls input wait.
         wait_ns = loop.time.parts_ns[PARTS.index("input_wait_ns")]
     share = loop.share(wait_ns)
@@ -57,6 +65,20 @@ def input_wait(loop: Loop) -> Finding | None:
             place,
             spans=tuple(longest.tolist()),
         )
+    if starts:
+        return Finding(
+            "input-wait",
+            sentence(
+                "The data loader starts its workers again and again: that, and waiting for their first batches, takes {} of step time",
+                (share, "%"),
+            ),
+            "Iterate over the loader itself instead of calling iter(loader) in each step, and keep its workers between epochs with "
+            "DataLoader(..., persistent_workers=True).",
+            share,
+            wait_ns,
+            loop.place_of(int(longest[0])),
+            spans=tuple(longest.tolist()),
+        )
     return Finding(
         "input-wait",
         sentence(
@@ -73,10 +95,17 @@ def input_wait(loop: Loop) -> Finding | None:
     )
 
 
+def _starts_of_workers(loop: Loop) -> tuple[int, bool]:
+    """How long samples say that the loop started and stopped workers in its steps, and whether more than once."""
+    time_ns, rows = loop.sampled(stacks_with(loop.trace, _LOADER, functions=_STARTS))
+    again = len(np.unique(loop.step_at(loop.trace.column("samples", "time_ns")[rows]))) > 1
+    return (time_ns, True) if again else (0, False)
+
+
 def _slowest_part(loop: Loop, fetches: np.ndarray, collates: np.ndarray) -> tuple[str, Place]:
     """Which part of making batches takes longest, and the line that takes most of it."""
     if len(fetches) == 0:
-        return "", Place()
+        return "", _sampled_in_workers(loop)
     spans = loop.trace.columns("spans")
     threads = np.unique(spans["thread"][fetches])
     collates = collates[np.isin(spans["thread"][collates], threads)]
@@ -95,6 +124,19 @@ def _slowest_part(loop: Loop, fetches: np.ndarray, collates: np.ndarray) -> tupl
         times[found] += time_ns
     place = max((one for one in times if one), key=lambda one: times[one], default=Place())
     return ("the collate function" if in_collate else "the dataset" if len(collates) else ""), place
+
+
+def _sampled_in_workers(loop: Loop) -> Place:
+    """The line of the program that most samples of recorded workers are in: their batches are marked by a source that `run` does not use."""
+    samples = loop.trace.columns("samples")
+    within = stacks_with(loop.trace, _WORKER_LOOP)
+    # A forked worker has the frames of the loop that started it, too: only what its own loop called makes batches.
+    stack = program_stacks(loop.trace)[samples["stack"]]
+    made = np.flatnonzero((samples["thread"] != loop.thread) & (stack >= 0) & within[stack])
+    times: dict[Place, int] = defaultdict(int)
+    for row in made.tolist():
+        times[loop.place_of_stack(int(stack[row]))] += int(samples["period_ns"][row])
+    return max(times, key=lambda one: times[one], default=Place()) if len(made) >= LEAST_SAMPLES else Place()
 
 
 def _python_in(loop: Loop, ranges: np.ndarray) -> list[tuple[Place, int]]:

@@ -51,7 +51,7 @@ def output_in_step(loop: Loop) -> Finding | None:
     spans, of_stack = loop.trace.columns("spans"), np.append(_kinds_of_stacks(loop), -1)
     rows, kinds = _output_spans(loop, of_stack)
     seen = _stretches(loop, rows)
-    sampled_ns, sampled = _samples(loop, of_stack)
+    sampled_ns, sampled = loop.sampled(of_stack[:-1] >= 0)
     # Samples see all of it; operators and recorded calls see what lies between the first and the last of them.
     time_ns = max(seen.total_ns, sampled_ns)
     share = loop.share(time_ns)
@@ -100,15 +100,6 @@ def _stretches(loop: Loop, rows: NDArray[np.int64]) -> Intervals:
     joined = (before[1:] == before[:-1]) & (np.diff(loop.step_of(rows)) == 0)
     end[:-1] = np.where(joined, start[1:], end[:-1])
     return Intervals.of(start, end)
-
-
-def _samples(loop: Loop, of_stack: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
-    """How long samples of the loop's thread say that output ran in the steps, and their rows."""
-    samples = loop.trace.columns("samples")
-    rows = np.flatnonzero((samples["thread"] == loop.thread) & (of_stack[samples["stack"]] >= 0))
-    step = np.searchsorted(loop.start_ns, samples["time_ns"][rows], side="right") - 1
-    rows = rows[(step >= 0) & (samples["time_ns"][rows] <= loop.end_ns[step])]
-    return int(samples["period_ns"][rows].sum()), rows
 
 
 def _place_of_span(loop: Loop, of_stack: NDArray[np.int64], row: int) -> Place:

@@ -6,13 +6,33 @@ synchronization rules of torch's and NVIDIA's tuning guides; no public threshold
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from kinetoscope.analyses.finding import Finding
-from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
+
+if TYPE_CHECKING:
+    from kinetoscope.analyses.loop import Rows
 
 READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal")
 LEAST_PER_STEP = 20
 LEAST_PERCENT = 1.0
+
+
+def _with_what_is_read(loop: Loop, place: Place, reads: Rows) -> Rows:
+    """Reads, with the other operators of their line in their modules: a line that reads values is there to compute them."""
+    spans = loop.trace.columns("spans")
+    modules = np.unique(spans["module"][reads])
+    called = np.flatnonzero(
+        loop.outermost
+        & (spans["thread"] == loop.thread)
+        & np.isin(spans["module"], modules)
+        & ~loop.in_loading
+    )
+    return next((rows for one, _, rows in loop.by_place(called) if one == place), reads) if place else reads
 
 
 def scalar_read(loop: Loop) -> Finding | None:
@@ -21,8 +41,8 @@ def scalar_read(loop: Loop) -> Finding | None:
     rows = rows[loop.outermost[rows] & ~loop.in_optimizer[rows]]
     for place, _, mine in loop.by_place(rows):
         each = loop.per_step(len(mine))
-        # The reads and the Python around them: what a single read of all values would save.
-        around_ns = loop.cost_ns(mine, with_device=False) + sum(
+        # The reads, what computes them, and the Python around them: what a single read of all values would save most of.
+        around_ns = loop.cost_ns(_with_what_is_read(loop, place, mine), with_device=False) + sum(
             gap.time_ns for gap in loop.gaps if (gap.place.file, gap.place.line) == (place.file, place.line)
         )
         share = loop.share(around_ns)

@@ -1,7 +1,7 @@
 """A line runs many small operators, so that calling them costs more than their work.
 
 A Python loop over the rows of a tensor, mostly. Threshold of the loop: 10 operators from one line, as torch's former pattern
-matcher; here 50 of a step, since layers are loops, too.
+matcher; here 50 of a step, and 10 for each module, since layers are loops, too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ MOST_MEAN_NS = 20_000
 INTERRUPTED = 0.05
 """The longest ones are left out of the mean: on a busy machine the program is stopped in the middle of some."""
 LEAST_PERCENT = 10.0
+LEAST_REPEATED = 10
+"""Fewer operators of a module in a step are no loop."""
 LEAST_CELLS = 20
 """A recurrent cell that runs so often in a step goes through a sequence, which one call of its layer does, too."""
 CELLS = ("aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell")
@@ -40,13 +42,17 @@ def tiny_operators(loop: Loop) -> Finding | None:
         each = loop.per_step(len(mine))
         names = [loop.trace.strings[name] for name in spans["name"][mine].tolist()]
         cells = loop.per_step(sum(name in CELLS for name in names))
-        if each < LEAST_PER_STEP or not place:
+        # Many layers that one line calls are no loop.
+        if each < max(LEAST_PER_STEP, LEAST_REPEATED * len(np.unique(spans["module"][mine]))) or not place:
             continue
         kept = max(1, round((1 - INTERRUPTED) * len(mine)))
         mean_ns = float(np.sort(spans["duration_ns"][mine])[:kept].mean())
         if mean_ns > MOST_MEAN_NS and cells < LEAST_CELLS:
             continue
-        whole_ns = loop.cost_ns(mine, with_device=False) + gaps.get((place.file, place.line), 0)
+        # A loop in forward is one in backward, too.
+        whole_ns = sum(loop.cost_ns(one, with_device=False) for one in (mine, loop.backward_of(mine)))
+        python_ns = gaps.get((place.file, place.line), 0)
+        whole_ns += python_ns
         share = loop.share(whole_ns)
         if share < LEAST_PERCENT or (best is not None and best.share_percent >= share):
             continue
@@ -56,7 +62,7 @@ def tiny_operators(loop: Loop) -> Finding | None:
         best = Finding(
             "tiny-operators",
             sentence(
-                f"{place} runs {{}} operators a step{looping}, {{}} each on average: {{}} of step time with the Python between them",
+                f"{place} runs {{}} operators a step{looping}, {{}} each on average: {{}} of step time with the Python between them{', which takes most of it' if 2 * python_ns > whole_ns else ''}",
                 round(each),
                 (mean_ns, "ns"),
                 (share, "%"),

@@ -36,7 +36,14 @@ def unfused_attention(loop: Loop) -> Finding | None:
 
 def unfused_normalization(loop: Loop) -> Finding | None:
     """Find a square root with a mean before it and a product after it, in one module."""
-    found = [_widest(one, _MEANS, _SCALES) for one in _around(loop, _ROOTS, _NEAR_ROOT)]
+    module = loop.trace.column("spans", "module")
+    # Outside modules, norms of gradients and statistics look the same.
+    has_modules = bool((module[loop.inside] >= 0).any())
+    found = [
+        _widest(one, _MEANS, _SCALES)
+        for one in _around(loop, _ROOTS, _NEAR_ROOT)
+        if module[one.row] >= 0 or not has_modules
+    ]
     advice = "Use torch.nn.functional.layer_norm, rms_norm or batch_norm, or compile the module with torch.compile."
     return _by_hand(loop, "unfused-normalization", "Normalization", found, advice)
 

@@ -14,14 +14,20 @@ from kinetoscope.display.sentence import sentence
 from kinetoscope.model.hierarchy import lies_in
 
 LEAST_PERCENT = 1.0
+MOST_MISSING = 0.5
 _FILLS = ("aten::zero_", "aten::_foreach_zero_")
+_ADDS_GRADIENT = "torch::autograd::AccumulateGrad"
 
 
 def zero_grad_fill(loop: Loop) -> Finding | None:
-    """Find fills inside `zero_grad`."""
-    ranges = loop.ranges_named("Optimizer.zero_grad#")
+    """Find fills inside `zero_grad`, and those that the program makes for each gradient itself."""
     fills = loop.rows_named(*_FILLS)
-    fills = fills[lies_in(loop.trace, ranges)[fills]]
+    by_optimizer = lies_in(loop.trace, loop.ranges_named("Optimizer.zero_grad#"))[fills]
+    # The program's own fills are of gradients where there is one for nearly each gradient that backward adds to.
+    by_hand = loop.outermost[fills] & ~loop.in_optimizer[fills] & ~loop.in_loading[fills]
+    gradients = len(loop.rows_named(_ADDS_GRADIENT))
+    counts = MOST_MISSING * gradients <= int(by_hand.sum()) <= gradients
+    fills = fills[by_optimizer | (by_hand & counts)]
     if len(fills) == 0:
         return None
     # Adding to a gradient that is there costs as much again as taking it over: the ceiling is twice the fill.
@@ -33,11 +39,11 @@ def zero_grad_fill(loop: Loop) -> Finding | None:
     return Finding(
         "zero-grad-fill",
         sentence(
-            "zero_grad fills {} gradients a step with zeros: {} of step time",
+            f"{'zero_grad' if by_optimizer.any() else place or 'The program'} fills {{}} gradients a step with zeros: {{}} of step time",
             round(loop.per_step(len(fills))),
             (share, "%"),
         ),
-        "Call zero_grad() with set_to_none=True, which is its default: the next backward then writes gradients instead of adding to them.",
+        "Call optimizer.zero_grad(), whose default is set_to_none=True: the next backward then writes gradients instead of adding to them.",
         share,
         min(2 * fill_ns, loop.whole_ns),
         place,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
@@ -94,6 +96,28 @@ def _innermost(
             found.append(found[parent] if 0 <= parent < row else -1)
     rows = np.array(found, dtype=np.int32)
     return np.where(rows >= 0, rows, otherwise)
+
+
+def stacks_with(trace: TraceData, *endings: str, functions: Collection[str] = ()) -> NDArray[np.bool_]:
+    """Find the stacks that have a frame, innermost or further out, in some files.
+
+    Args:
+        trace: The trace.
+        endings: How the paths of the files end.
+        functions: The qualified names of the functions that the frame may be in; any by default.
+    """
+    stacks, frames, strings = trace.columns("stacks"), trace.columns("frames"), trace.strings
+    files = [
+        one for one in np.unique(frames["file"]).tolist() if strings[one].replace("\\", "/").endswith(endings)
+    ]
+    chosen = np.isin(frames["file"], files)
+    if functions:
+        chosen &= np.isin(frames["function"], [strings.index(one) for one in functions if one in strings])
+    found = np.append(chosen, False)[stacks["frame"]]
+    for row, parent in enumerate(stacks["parent"].tolist()):
+        if 0 <= parent < row:
+            found[row] |= found[parent]
+    return np.asarray(found)
 
 
 def working_stacks(trace: TraceData) -> NDArray[np.int32]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope.analyses.findings import NOTHING_FOUND, as_dict, examine, unknown_lines
-from kinetoscope.model.schema import KIND_NAMES
+from kinetoscope.model.names import short_kernel_name
+from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.strings import printable
 
 if TYPE_CHECKING:
@@ -38,9 +39,10 @@ def findings(trace: Trace, query: Query) -> dict[str, Any]:
 def _evidence(trace: Trace, span: int) -> dict[str, Any]:
     """What a link to a span says."""
     spans = trace.columns("spans")
+    kind, name = int(spans["kind"][span]), trace.strings[int(spans["name"][span])]
     return {
         "span": span,
-        "name": printable(trace.strings[int(spans["name"][span])])[:500],
-        "kind": KIND_NAMES[int(spans["kind"][span])],
+        "name": printable(short_kernel_name(name) if kind == SpanKind.KERNEL else name)[:500],
+        "kind": KIND_NAMES[kind],
         "duration_ns": int(spans["duration_ns"][span]),
     }

@@ -1,0 +1,44 @@
+"""The training loop waits for Python's global lock, which another thread of the program holds.
+
+Samples of the loop's thread say when it waits for the lock; those of other threads what runs meanwhile. Threshold: 5 % of step time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.loop import Loop, Place
+from kinetoscope.display.sentence import sentence
+from kinetoscope.model.schema import SampleState
+
+LEAST_PERCENT = 5.0
+LEAST_SAMPLES = 5
+
+
+def gil_contention(loop: Loop) -> Finding | None:
+    """Find waits for the global lock, and the line of another thread that runs most."""
+    samples = loop.trace.columns("samples")
+    waiting = loop.in_step_samples(samples["state"] == SampleState.WAITING_FOR_GIL)
+    mine = waiting[samples["thread"][waiting] == loop.thread]
+    time_ns = int(samples["period_ns"][mine].sum())
+    share = loop.share(time_ns)
+    if share < LEAST_PERCENT or len(mine) < LEAST_SAMPLES:
+        return None
+    process = loop.trace.column("threads", "process_row")
+    running = loop.in_step_samples(samples["state"] == SampleState.RUNNING)
+    thread = samples["thread"][running]
+    running = running[(thread != loop.thread) & (process[thread] == loop.process)]
+    times: dict[Place, int] = defaultdict(int)
+    for row in running.tolist():
+        times[loop.place_of_stack(int(samples["stack"][row]))] += int(samples["period_ns"][row])
+    place = max((one for one in times if one), key=lambda one: times[one], default=Place())
+    where = f"{place.function} ({place}) runs on another thread" if place else "another thread runs"
+    return Finding(
+        "gil-contention",
+        sentence(f"The loop waits for Python's global lock while {where}: {{}} of step time", (share, "%")),
+        "Do this work in another process, such as a worker of a DataLoader, or with operators and libraries that release the lock.",
+        share,
+        time_ns,
+        place,
+    )
