@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 # Files that are read faster than this need no bar.
 QUIET_S = 0.4
-# Files of a folder that are recordings of a run.
-_TRACES = (".ktrace", ".recording", ".json", ".json.gz", ".json.zst", ".tables")
+TRACES = (".ktrace", ".recording", ".json", ".json.gz", ".json.zst", ".tables")
+"""Names of files that are recordings of a run end so."""
 
 
 def open_trace(path: str) -> Trace:
@@ -55,9 +55,9 @@ def recordings(text: str) -> list[str]:
 
     if os.path.isdir(text) and not text.rstrip("/").endswith(".tables"):
         names = sorted(os.listdir(text))
-        found = [os.path.join(text, name) for name in names if name.endswith(_TRACES)]
+        found = [os.path.join(text, name) for name in names if name.endswith(TRACES)]
         if not found:
-            raise ArgumentError(f"{text}: the folder has no trace ({', '.join(_TRACES)})")
+            raise ArgumentError(f"{text}: the folder has no trace ({', '.join(TRACES)})")
         return found
     if not os.path.exists(text) and glob.has_magic(text) and "://" not in text:
         found = sorted(glob.glob(text))

@@ -7,8 +7,8 @@ The steps of a run are correlated, drift, and some of them are slowed down by wh
   of Statistics 18 (1990). The fraction is taken of each class of steps (those with equal numbers of operators), so that a program
   whose steps differ by design keeps all its kinds of steps.
 - Where other programs interrupt nearly every step, no step is a clean one; but most steps run any single module or line without an interruption.
-  A row of several recordings may therefore be described by the fastest steps of its own, if that is more precise. The resampled
-  mean of these comes from its influence function, as for any trimmed mean: P. J. Huber, Robust Statistics (1981), section 3.3.
+  A row of several recordings may therefore be described by the fastest steps of its own in each recording, if that is more precise. Where steps are
+  resampled, the mean of these comes from its influence function, as for any trimmed mean: P. J. Huber, Robust Statistics (1981), section 3.3.
 - Steps are resampled in blocks of random length: D. N. Politis and J. P. Romano, "The stationary bootstrap", Journal of the American
   Statistical Association 89 (1994). Of several recordings a side, recordings are resampled: C. A. Field and A. H. Welsh,
   "Bootstrapping clustered data", Journal of the Royal Statistical Society B 69 (2007); of only a few, the blocks of steps in them, too.
@@ -84,12 +84,16 @@ class Series:
         return len(np.unique(self.kind)) <= _MOST_CLASSES
 
     def of_fastest(self, values: Numbers, fraction: float) -> Numbers:
-        """Values whose mean over all steps is, for each column, the mean of its smallest ones in each class of steps.
+        """Values whose mean over all steps is, for each column, the mean of its smallest ones in each class of steps of each recording.
 
-        Above the cutoff all values count alike. Resampled means of these values therefore vary as those of the smallest ones do.
+        Above the cutoff all values count alike. Resampled means of these values therefore vary as those of the smallest ones do. The
+        cutoff is that of a recording, so that no few recordings, in which something else was different, are all that counts.
         """
         found = np.empty_like(values)
-        for rows in self.classes:
+        kind = self.kind if self.alike else np.zeros_like(self.kind)
+        order = np.lexsort((kind, self.recording))
+        begins = np.flatnonzero(np.diff(kind[order]) | np.diff(self.recording[order])) + 1
+        for rows in np.split(order, begins):
             place = max(int(np.ceil(fraction * len(rows))) - 1, 0)
             mine = values[rows]
             cutoff = np.partition(mine, place, axis=0)[place]
@@ -226,7 +230,8 @@ class Bootstrap:
                 side.weights(copies, fraction) @ side.step_ns
                 for side, copies in zip(self._sides, self._copies, strict=True)
             ]
-            errors[fraction] = float(np.std(np.log(np.maximum(means[1], 1.0) / np.maximum(means[0], 1.0))))
+            # In time, not relative to a step: what other programs add makes steps longer, and a relative error smaller.
+            errors[fraction] = float(np.std(means[1] - means[0]))
         best = min(errors.values())
         return max(fraction for fraction, error in errors.items() if error <= _NEARLY * best)
 

@@ -1,0 +1,117 @@
+"""`kinetoscope history`: what many builds measured, and from which on it changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kinetoscope.comparison.history import Build
+
+_SUMMARY = ".parquet"
+
+
+@click.command("history")
+@click.argument("folder", metavar="FOLDER", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--confidence",
+    metavar="C",
+    type=float,
+    default=0.99,
+    show_default=True,
+    help="How sure a change has to be, below 1.",
+)
+@click.option(
+    "--series",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    help="Only this series, such as step_ns, operators or peak_bytes (repeatable).",
+)
+@click.option(
+    "--warm-up",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Leave out the first N steps of each recording.  [default: those that compile or are slow]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+@click.option(
+    "--html", "html_file", metavar="FILE", help="Also write the history to FILE, as HTML with drawings."
+)
+def command(
+    folder: Path,
+    *,
+    confidence: float,
+    names: tuple[str, ...],
+    warm_up: int | None,
+    as_json: bool,
+    html_file: str | None,
+) -> None:
+    """Show from which build on the time of a step, or a count, changed.
+
+    Each entry of FOLDER is a build: a trace, a folder with several recordings or with summaries, a summary of `kinetoscope summarize`, or the
+    JSON of `kinetoscope compare`, of which the new run counts. Builds are ordered by when they were recorded or, where that is not known, by
+    name, with numbers in names as numbers.
+    """
+    from kinetoscope.comparison.history import History
+    from kinetoscope.storage.atomic_write import open_atomically
+
+    builds = [
+        build
+        for path in sorted(folder.iterdir(), key=_natural)
+        if (build := _build(path, warm_up)) is not None
+    ]
+    by_time = bool(builds) and all(build.start_ns for build in builds)
+    if by_time:
+        builds.sort(key=lambda build: build.start_ns)
+    found = History(builds, confidence, "time" if by_time else "name", names)
+    if html_file is not None:
+        text = f'<!doctype html><meta charset="utf-8"><title>Kinetoscope: history</title>{found.to_html()}'
+        with open_atomically(Path(html_file)) as file:
+            file.write(text.encode("utf-8"))
+    click.echo(found.to_json() if as_json else found.to_text())
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """A key that sorts `build-9` before `build-10`."""
+    parts = re.split(r"(\d+)", path.name)
+    return [(int(part) if part.isdigit() else -1, part) for part in parts]
+
+
+def _build(path: Path, warm_up: int | None) -> Build | None:
+    """What a build measured; None for what is no build, such as a note beside them."""
+    from kinetoscope.cli.opening import TRACES, recordings
+    from kinetoscope.comparison.history import build_of, build_of_comparison
+    from kinetoscope.trace.opening import measure_runs
+
+    if path.suffix == _SUMMARY or (path.is_dir() and any(one.suffix == _SUMMARY for one in path.iterdir())):
+        return _build_of_summaries(path)
+    if path.suffix == ".json":
+        with path.open(encoding="utf-8", errors="replace") as file:
+            is_comparison = file.read(10) == '{"verdict"'
+        if is_comparison:
+            return build_of_comparison(json.loads(path.read_text("utf-8")), path.name)
+    if path.is_dir() and not any(name.endswith(TRACES) for name in (path.name, *os.listdir(path))):
+        return None
+    if not path.is_dir() and not path.name.endswith(TRACES):
+        return None
+    return build_of(measure_runs(recordings(os.fspath(path)), warm_up=warm_up), path.name)
+
+
+def _build_of_summaries(path: Path) -> Build:
+    """What the summaries of a build's ranks say: the median step of the slowest rank, and the highest memory peak."""
+    from kinetoscope.comparison.history import STEP, Build
+    from kinetoscope.summaries.job import Job
+
+    ranks = Job.open(path).ranks()
+    values = {
+        name: float(max(known))
+        for name, column in ((STEP, "step_ns"), ("peak_bytes", "memory_bytes"))
+        if (known := [one for one in ranks.column(column).to_pylist() if one is not None])
+    }
+    return Build(path.name, values)
