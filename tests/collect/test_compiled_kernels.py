@@ -16,6 +16,8 @@ import kinetoscope
 from kinetoscope.collect.sources.compiled_kernels import CompiledModules
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.costs.flops import counted_flops
+from kinetoscope.tables.costs.peaks import MATRIX
 from tests.support import compiled_programs
 from tests.support.compiled_cache import compiler_cache
 from tests.support.compiled_programs import PROGRAMS, CompiledProgram
@@ -45,6 +47,15 @@ def recorded(program: CompiledProgram, **options: Any) -> kinetoscope.Trace:
     run = compiled(program)
     with kinetoscope.profile(**options) as session:
         run()
+    return session.trace
+
+
+def recorded_eagerly(program: CompiledProgram) -> kinetoscope.Trace:
+    torch.manual_seed(0)
+    model, inputs = program.model().train(program.trains), program.inputs()
+    with kinetoscope.profile(record_shapes=True) as session:
+        for one in inputs:
+            model(one).sum().backward()
     return session.trace
 
 
@@ -127,6 +138,54 @@ def test_nodes_of_a_kernel_have_weights_that_add_up_to_one(compiler_cache: None)
         text.endswith(f"in blocks.0, compiled_programs.py:{line}")
         for text in json.loads(gelu["arguments"])["computes"]
     )
+
+
+@pytest.mark.parametrize(
+    "program", [one for one in CHOSEN if one.name in ("mlp", "vit block")], ids=lambda one: one.name
+)
+def test_a_compiled_program_has_the_operations_of_the_eager_one(
+    compiler_cache: None, program: CompiledProgram
+) -> None:
+    trace, eager = recorded(program, record_shapes=True), recorded_eagerly(program)
+    found, expected = counted_flops(trace), counted_flops(eager)
+    assert found.covered_percent == expected.covered_percent == 100
+    assert found.flops
+    assert expected.flops
+    by_family = {
+        name: sum(row["flops"] or 0 for row in one.table("flops").to_pylist() if row["family"] in MATRIX)
+        for name, one in (("compiled", trace), ("eager", eager))
+    }
+    assert by_family["compiled"] == by_family["eager"] > 0
+    # What is fused is computed by other formulas, and again where a kernel needs it again.
+    fused, apart = found.flops - by_family["compiled"], expected.flops - by_family["eager"]
+    assert 0.8 * apart <= fused <= 1.6 * apart
+    rows = [row for row in trace.table("ops").to_pylist() if row["kind"] == "fused_kernel"]
+    assert sum(row["flops"] for row in rows) == sum(
+        row["flops"] for row in trace.table("flops").to_pylist() if row["family"] == "fused"
+    )
+    assert all(row["bytes_moved"] > 0 for row in rows)
+    assert any(row["flops_per_s"] for row in rows)
+
+
+def test_the_operations_of_a_kernel_are_those_of_its_nodes(compiler_cache: None) -> None:
+    trace = recorded(PROGRAMS[0])
+    gelu = [span for span in trace.table("spans").to_pylist() if span["name"] == "cpp_fused_gelu_1"]
+    # mul, mul, erf, add and mul, on each of the elements of the hidden layer.
+    assert [span["flops"] for span in gelu] == [5 * 64 * 2 * compiled_programs.WIDTH] * 2
+    assert [span["bytes_moved"] for span in gelu] == [2 * 4 * 64 * 2 * compiled_programs.WIDTH] * 2
+    # Sizes of inputs were not recorded: operators outside of graphs have no operations, and the total is unknown.
+    assert counted_flops(trace).flops is None
+
+
+def test_operations_of_sizes_that_change_are_unknown(compiler_cache: None) -> None:
+    kinetoscope.profile()
+    call = torch.compile(lambda x: x.sin() + x.cos(), dynamic=True)
+    call(torch.randn(12))
+    with kinetoscope.profile(record_shapes=True) as session:
+        call(torch.randn(24))
+    (kernel,) = [row for row in session.trace.table("spans").to_pylist() if row["kind"] == "fused_kernel"]
+    assert kernel["flops"] is None
+    assert kernel["bytes_moved"] is None
 
 
 def test_the_time_of_a_kernel_is_divided_among_its_modules(compiler_cache: None) -> None:

@@ -20,6 +20,7 @@ from kinetoscope.model.kinds import is_call
 from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.schema import SCOPE_FUSED, STORED
 from kinetoscope.model.strings import StringTable
+from kinetoscope.tables.costs.evaluate import cost_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +64,7 @@ class Node:
         frames: The program's frames that made it, from the compiled one inwards.
         modules: The modules around it, from the outermost inwards.
         elements: How many elements it computes, or reads if these are more; 0 for a view.
+        inputs: The texts that a row of `shapes` would have for its arguments; None where a size changes between calls.
     """
 
     name: str
@@ -70,6 +72,17 @@ class Node:
     frames: tuple[SourceFrame, ...]
     modules: tuple[ModuleFrame, ...]
     elements: int = 0
+    inputs: tuple[str, str, str] | None = None
+
+    @property
+    def flops(self) -> int:
+        """Its floating-point operations; -1 where unknown."""
+        space, _, rest = self.operator.partition(".")
+        name, _, overload = rest.partition(".")
+        if self.inputs is None or not name:
+            return -1
+        flops = cost_of(f"{space}::{name}", "" if overload == "default" else overload, self.inputs).flops
+        return -1 if flops is None else flops
 
 
 @dataclass(frozen=True)
@@ -222,6 +235,7 @@ class _Origins:
                 ("module", place),
                 ("stack", stack),
                 ("weight", share),
+                ("flops", node.flops),
                 ("bytes", call.bytes),
             ):
                 self._rows[name].append(value)

@@ -372,6 +372,7 @@ STORED: dict[str, Table] = {
                     "Its estimated share of the kernel's time; the shares of a kernel add up to 1.",
                     0,
                 ),
+                _c("flops", "int64", "", "The node's floating-point operations; -1 where unknown."),
                 _c("bytes", "int64", "bytes", "What the whole kernel reads and writes; -1 where unknown."),
             ),
         ),

@@ -138,7 +138,7 @@ ORIGINS_SCHEMA = Table(
             "",
             "The Python stack of the program's line that made the node, root first, joined by `;`.",
         ),
-        *_same("origins", "weight", "bytes"),
+        *_same("origins", "weight", "flops", "bytes"),
     ),
 )
 FRAMES_SCHEMA = Table(
@@ -299,7 +299,7 @@ def frames(trace: TraceData) -> pyarrow.Table:
 def origins(trace: TraceData) -> pyarrow.Table:
     """Return the `origins` table."""
     own, strings = trace.columns("origins"), trace.strings
-    columns = {name: own[name] for name in ("first", "weight", "bytes")}
+    columns = {name: own[name] for name in ("first", "weight", "flops", "bytes")}
     columns |= {name: Labels(own[name], strings) for name in ("kernel", "node", "operator")}
     columns |= {
         "id": np.arange(len(own), dtype=np.int32),

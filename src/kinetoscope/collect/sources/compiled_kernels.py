@@ -31,6 +31,7 @@ from kinetoscope.collect.engines.recorder import ready_recorder
 from kinetoscope.collect.sources.ranges import begin_range, end_range
 from kinetoscope.combine.compiled import KernelCall, ModuleFrame, Node, SourceFrame, attribute_kernels
 from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.tables.costs.call import SCALAR_TYPES, recorded_type
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 _COMPILER = "torch._inductor.graph"
 _NOTES_KERNELS = "set_kernel_post_grad_provenance_tracing"
 _SUFFIX = ".kinetoscope.json"
-_VERSION = 1
+_VERSION = 2
 # The compiler collects what it needs for this level only, and nothing that takes time: any other than 0 and 1 is "basic".
 _BASIC_PROVENANCE = 2
 
@@ -112,7 +113,9 @@ class CompiledModules:
         """
         known = self._calls.get(file)
         if known is None and file.endswith(".py") and os.path.isfile(stored := _beside(file)):
-            known = self._calls[file] = _read(stored)
+            known = _read(stored)
+            if known is not None:
+                self._calls[file] = known
         if known is None and _COMPILER in sys.modules:
             from torch._inductor.codecache import PyCodeCache
 
@@ -184,12 +187,12 @@ def _beside(file: str) -> str:
     return f"{file.removesuffix('.py')}{_SUFFIX}"
 
 
-def _read(file: str) -> tuple[KernelCall, ...]:
-    """Read what `CompiledModules` stored; the addresses of modules are those of another process, and left out."""
+def _read(file: str) -> tuple[KernelCall, ...] | None:
+    """Read what `CompiledModules` stored, None for another version; the addresses of modules are another process's, and left out."""
     with open(file, encoding="utf-8") as opened:
         stored = json.load(opened)
     if stored["version"] != _VERSION:
-        return ()
+        return None
     return tuple(
         KernelCall(
             call["line"],
@@ -202,6 +205,7 @@ def _read(file: str) -> tuple[KernelCall, ...]:
                     tuple(SourceFrame(**frame) for frame in node["frames"]),
                     tuple(ModuleFrame(module["path"], module["class_name"]) for module in node["modules"]),
                     node["elements"],
+                    None if node["inputs"] is None else tuple(node["inputs"]),
                 )
                 for node in call["nodes"]
             ),
@@ -222,12 +226,25 @@ def _placed(text: str, begun: list[tuple[str, tuple[Node, ...], int]]) -> tuple[
     for line, kernel in _calls_in(text, "|".join(sorted(map(re.escape, noted), key=len, reverse=True))):
         lines.setdefault(kernel, []).append(line)
     generated = _generated_kernels(text)
+    # A kernel that reads one of several results of an operator outside of it is said to compute that, too.
+    outside = {nodes[0] for kernel, nodes, _ in begun if kernel not in generated and len(nodes) == 1}
     return tuple(
-        KernelCall(line, kernel, kernel in generated, nodes, size)
+        KernelCall(
+            line,
+            kernel,
+            kernel in generated,
+            _without(nodes, outside) if kernel in generated else nodes,
+            size,
+        )
         for kernel, places in lines.items()
         if len(places) == len(noted[kernel])
         for line, (nodes, size) in zip(places, noted[kernel], strict=True)
     )
+
+
+def _without(nodes: tuple[Node, ...], others: set[Node]) -> tuple[Node, ...]:
+    """The nodes that are none of some others; all of them if there are only such."""
+    return tuple(node for node in nodes if node not in others) or nodes
 
 
 _EXTERN = r"extern_kernels\.\w+|torch\.ops\.[\w.]+|aten\.[\w.]+"
@@ -284,8 +301,13 @@ def _generated_kernels(text: str) -> set[str]:
 def _described(schedule: Any) -> tuple[tuple[Node, ...], int]:
     """The nodes that a kernel computes, and how many bytes it reads and writes."""
     if not isinstance(schedule, (list, tuple)):
-        origin = getattr(schedule, "origin_node", None)
-        origins, size = [origin] if origin is not None else list(schedule.origins), -1
+        origin, operator_called = (
+            getattr(schedule, "origin_node", None),
+            getattr(schedule, "op_overload", None),
+        )
+        # What its inputs were made of is among its origins.
+        called = [one for one in schedule.origins if one.target is operator_called]
+        origins, size = [origin] if origin is not None else called or list(schedule.origins), -1
     else:
         parts = [part for part in schedule if getattr(part, "node", None) is not None]
         origins, size = [origin for part in parts for origin in part.node.origins], _bytes(parts)
@@ -299,15 +321,16 @@ def _described(schedule: Any) -> tuple[tuple[Node, ...], int]:
 
 
 def _bytes(parts: Sequence[Any]) -> int:
-    """What a kernel reads and writes: each buffer once, those that never leave the kernel not at all."""
+    """What a kernel reads and writes: each buffer once, those that never leave the kernel not at all; -1 where a size changes."""
     from torch._inductor.virtualized import V
 
     written = {one.name: one for part in parts for one in part.read_writes.writes}
     read = {one.name: one for part in parts for one in part.read_writes.reads if one.name not in written}
     left_out = V.graph.removed_buffers
-    return sum(
-        int(one.numbytes_hint()) for one in (*written.values(), *read.values()) if one.name not in left_out
-    )
+    moved = [one for one in (*written.values(), *read.values()) if one.name not in left_out]
+    if any(getattr(one.get_numel(), "free_symbols", ()) for one in moved):
+        return -1
+    return sum(int(one.numbytes_hint()) for one in moved)
 
 
 def _node(origin: Any) -> Node:
@@ -327,6 +350,7 @@ def _node(origin: Any) -> Node:
             for key, (path, kind) in modules.items()
         ),
         _elements(origin),
+        _inputs(origin),
     )
 
 
@@ -347,6 +371,45 @@ def _elements(origin: Any) -> int:
         return 0
     values = [origin.meta.get("val"), *(one.meta.get("val") for one in origin.all_input_nodes)]
     return max((_count(value) for value in values), default=0)
+
+
+def _inputs(origin: Any) -> tuple[str, str, str] | None:
+    """The arguments of a node in the order of its schema, as the recorder writes those of an operator; None where a size changes."""
+    schema = getattr(origin.target, "_schema", None)
+    if schema is None:
+        return None
+    dims: list[Any] = []
+    types: list[str] = []
+    values: list[str] = []
+    for place, argument in enumerate(schema.arguments):
+        given = origin.args[place] if place < len(origin.args) else origin.kwargs.get(argument.name)
+        if given is None and argument.has_default_value():
+            given = argument.default_value
+        listed = isinstance(given, (list, tuple))
+        parts = [getattr(one, "meta", {}).get("val", one) for one in (given if listed else (given,))]
+        if any(type(one).__name__.startswith("Sym") for one in parts):
+            return None
+        shapes = [list(one.shape) for one in parts if hasattr(one, "shape")]
+        if not all(isinstance(size, int) for shape in shapes for size in shape):
+            return None
+        tensors = bool(shapes)
+        dims.append((shapes if listed else shapes[0]) if tensors else [])
+        if tensors:
+            dtype = next(str(one.dtype).removeprefix("torch.") for one in parts if hasattr(one, "shape"))
+            types.append("TensorList" if listed else recorded_type(dtype))
+            values.append("")
+        else:
+            written = [_written(one) for one in parts]
+            types.append("ScalarList" if listed else "Scalar" if written[0] else "")
+            values.append(f"[{', '.join(written)}]" if listed else written[0])
+    return json.dumps(dims), json.dumps(types), json.dumps(values)
+
+
+def _written(value: Any) -> str:
+    """A scalar argument as the recorder writes it: an element type by its number, and nothing for None."""
+    named = str(value).removeprefix("torch.")
+    number = next((number for number, dtype in SCALAR_TYPES.items() if dtype == named), None)
+    return "" if value is None else named if number is None or isinstance(value, str) else str(number)
 
 
 def _count(value: Any) -> int:

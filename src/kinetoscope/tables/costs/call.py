@@ -68,6 +68,11 @@ _BARE_POINT = re.compile(r"(?<=\d)\.(?!\d)")
 _NO_TENSOR = ("", "Scalar", "ScalarList", "TensorList", "GenericList", "Device", "OptionalTensorList")
 
 
+def recorded_type(dtype: str) -> str:
+    """How the recorder spells an element type; the name itself where that is not known."""
+    return next((spelled for spelled, known in _DTYPES.items() if known == dtype), dtype)
+
+
 class Cost(NamedTuple):
     """What one call costs.
 

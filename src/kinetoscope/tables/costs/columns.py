@@ -12,7 +12,6 @@ import kinetoscope._core as _core
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import ShapesRow
-from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs import registry
 from kinetoscope.tables.costs.evaluate import (
     SAVED_KEY,
@@ -341,6 +340,7 @@ def _compute(trace: TraceData) -> Costs:
     settle_sparse(trace, calls, standing, flops, size)
     settle_packed(trace, standing, flops)
     _pass_through_subclasses(trace, standing, calls.by_user[calls.of_span])
+    _pass_through_graphs(trace, standing)
     parts = Spans(
         spans["parent"], spans["depth"], spans["name"], standing, flops, calls.by_user[calls.of_span]
     )
@@ -349,11 +349,9 @@ def _compute(trace: TraceData) -> Costs:
     unknown = np.isin(standing, UNKNOWN_STANDINGS) & ~counted.inside & expected
     flops, size = np.where(counted.counts, flops, 0), np.where(counted.counts, size, 0)
     flops[unknown] = size[unknown] = -1
-    if len(trace.columns("shapes")) == 0 and not (flops > 0).any():
+    if len(trace.columns("shapes")) == 0 and not (flops > 0).any() and len(trace.columns("origins")) == 0:
         # Without shapes a 0 would only tell views and ranges from the rest.
         flops[:] = size[:] = -1
-    fused = np.flatnonzero((spans["kind"] == SpanKind.FUSED_KERNEL) & (spans["origin"] >= 0))
-    size[fused] = trace.column("origins", "bytes")[spans["origin"][fused]]
     return Costs(calls, counted, standing, flops, size, unknown)
 
 
@@ -369,6 +367,17 @@ def _pass_through_subclasses(
         above = trace.column("spans", "parent")[marks[trace.column("spans", "name")]]
         above = above[above >= 0]
         standing[above[~by_user[above]]] = Standing.OTHERS
+
+
+def _pass_through_graphs(trace: TraceData, standing: NDArray[np.uint8]) -> None:
+    """Let the kernels of a compiled graph count instead of the calls of the graph, where these kernels were recorded, in place."""
+    spans = trace.columns("spans")
+    rows = np.unique(spans["parent"][spans["origin"] >= 0])
+    around = np.zeros(len(spans), dtype=bool)
+    while len(rows := rows[(rows >= 0) & ~around[rows]]):
+        around[rows] = True
+        rows = np.unique(spans["parent"][rows])
+    standing[around & (standing == Standing.NO_FORMULA) & (spans["origin"] < 0)] = Standing.OTHERS
 
 
 def _once_on_device(trace: TraceData, counted: Counted) -> Counted:

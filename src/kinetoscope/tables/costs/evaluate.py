@@ -13,7 +13,16 @@ import kinetoscope._core as _core
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs import registry
-from kinetoscope.tables.costs.call import NO_INPUTS, UNKNOWN, Cost, Inputs, OperatorCall, free, parse_inputs
+from kinetoscope.tables.costs.call import (
+    FREE,
+    NO_INPUTS,
+    UNKNOWN,
+    Cost,
+    Inputs,
+    OperatorCall,
+    free,
+    parse_inputs,
+)
 from kinetoscope.tables.costs.convolution import CONVOLUTION_RULES, POOLING_RULES, SAMPLING_RULES
 from kinetoscope.tables.costs.data_movement import COPYING_RULES, INDEXING_RULES
 from kinetoscope.tables.costs.linear_algebra import FOURIER_RULES, LINEAR_ALGEBRA_RULES
@@ -93,6 +102,16 @@ _MACHINERY = (
     "rpc::",
 )
 _MARKS = frozenset({"detach", "record_param_comms", "[memory]", "[OutOfMemory]"})
+# The family of the kernels that a compiler generated, whose cost is that of the nodes of its graph.
+FUSED_FAMILY = "fused"
+# Operators that only compilers call, to convert, index or make random numbers.
+_WITHOUT_ARITHMETIC = (
+    "prims::convert_element_type",
+    "prims::iota",
+    "prims::inductor_",
+    "prims::_inductor_",
+    "prims::device_put",
+)
 # Kernels that Inductor and Triton made, and the calls that run them unrecorded: the names do not say what is computed.
 _GENERATED = ("triton_", "cpp_fused_", "CompiledFunction", "Torch-Compiled Region", "## Call CompiledFxGraph")
 
@@ -214,8 +233,10 @@ def costs_to_save(trace: TraceData, calls: DistinctCalls) -> list[list[object]]:
 def distinct_calls(trace: TraceData) -> DistinctCalls:
     """Evaluate the cost of every distinct call of a trace."""
     spans = trace.columns("spans")
+    # Kernels of different graphs can share a name.
+    fused = np.where(spans["kind"] == SpanKind.FUSED_KERNEL, spans["origin"], np.int32(-1))
     of_span, first = _core.group(
-        [spans["name"], spans["shapes"], spans["overload"], spans["kind"].astype(np.int32)]
+        [spans["name"], spans["shapes"], spans["overload"], spans["kind"].astype(np.int32), fused]
     )
     count = len(first)
     found = DistinctCalls(
@@ -230,13 +251,69 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
     )
     saved = saved_costs(trace.info.get(SAVED_KEY))
     keys = (spans[part][first].tolist() for part in ("name", "shapes", "overload", "kind"))
+    of_graph = _costs_by_graph(trace, first)
     for row, (name, shapes, overload, kind) in enumerate(zip(*keys, strict=True)):
         call = OperatorCall(
             trace.strings[name], *(parsed_inputs(trace, shapes) or NO_INPUTS), trace.strings[overload]
         )
         known = saved.get((call.name, *input_texts(trace, shapes))) if saved else None
-        _evaluate(found, row, call, kind, known)
+        if row in of_graph and known is None and registry.registered(call.name) is None:
+            found.family[row] = FUSED_FAMILY
+            _settle(found, row, Standing.FIRM, of_graph[row], call)
+        else:
+            _evaluate(found, row, call, kind, known)
     return found
+
+
+def _costs_by_graph(trace: TraceData, first: NDArray[np.int32]) -> dict[int, Cost]:
+    """The costs of fused kernels, by their distinct call: of the nodes of the compiled graph that each computes."""
+    spans, origins = trace.columns("spans"), trace.columns("origins")
+    rows = np.flatnonzero((spans["kind"][first] == SpanKind.FUSED_KERNEL) & (spans["origin"][first] >= 0))
+    if len(rows) == 0:
+        return {}
+    origin = spans["origin"][first[rows]]
+    lacking = np.bincount(origins["first"], origins["flops"] < 0, minlength=len(origins))[origin] > 0
+    flops = _core.group_sums(origins["first"], len(origins), np.maximum(origins["flops"], 0))[origin]
+    size = origins["bytes"][origin]
+    return {
+        row: Cost(None if unknown else own, None if moved < 0 else moved)
+        for row, unknown, own, moved in zip(
+            rows.tolist(), lacking.tolist(), flops.tolist(), size.tolist(), strict=True
+        )
+    }
+
+
+def cost_of(name: str, overload: str, inputs: tuple[str, str, str]) -> Cost:
+    """The cost of one call of an operator that calls no other.
+
+    Args:
+        name: The operator, such as `aten::mul`.
+        overload: The overload of its schema; empty for the default one.
+        inputs: The texts that a row of `shapes` has for its arguments.
+
+    Returns:
+        The cost; its parts are None where unknown.
+    """
+    call = OperatorCall(name, *(_parse(*inputs) or NO_INPUTS), overload)
+    user, rule = registry.registered(name), rule_of(name)
+    if user is not None:
+        return user(call)
+    if rule is None:
+        return FREE if is_made_of_others(name) or name.startswith(_WITHOUT_ARITHMETIC) else UNKNOWN
+    return _applied(rule, call)
+
+
+def _applied(rule: Rule, call: OperatorCall) -> Cost:
+    """What a built-in formula gives for a call."""
+    try:
+        cost = rule.formula(call)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        # Inputs that are not as the operator takes them: of another release, damaged, or made by hand.
+        cost = UNKNOWN
+    if not call.has_sizes() and rule.formula is not free:
+        # Formulas add up the tensors there are: of none they make a scalar, or nothing.
+        cost = Cost(0, None) if cost.flops == 0 else UNKNOWN
+    return cost
 
 
 def _evaluate(found: DistinctCalls, row: int, call: OperatorCall, kind: int, saved: Cost | None) -> None:
@@ -262,15 +339,7 @@ def _evaluate(found: DistinctCalls, row: int, call: OperatorCall, kind: int, sav
         return
     found.family[row] = rule.family
     standing = Standing.DEFERRED if rule.deferred else Standing.FIRM
-    try:
-        cost = rule.formula(call)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        # Inputs that are not as the operator takes them: of another release, damaged, or made by hand.
-        cost = UNKNOWN
-    if not call.has_sizes() and rule.formula is not free:
-        # Formulas add up the tensors there are: of none they make a scalar, or nothing.
-        cost = Cost(0, None) if cost.flops == 0 else UNKNOWN
-    _settle(found, row, standing, cost, call)
+    _settle(found, row, standing, _applied(rule, call), call)
 
 
 def _settle(found: DistinctCalls, row: int, standing: Standing, cost: Cost, call: OperatorCall) -> None:
