@@ -55,8 +55,8 @@ void watch_code() {
 }
 #endif
 
-// Interns one call step, on a miss of the thread's cache.
-uint32_t intern_call(Session& session, const PyCodeObject* code, const void* instruction, uint32_t parent) {
+// Interns the frame of one call step, on a miss of the thread's cache.
+uint32_t intern_frame(Session& session, const PyCodeObject* code, const void* instruction) {
   const char* first = reinterpret_cast<const char*>(code) + kinetoscope_layout.code_first_instruction;
   const auto offset = static_cast<const char*>(instruction) - first;
   // Reads the line table only; the code object is held by the frame we came from.
@@ -67,10 +67,19 @@ uint32_t intern_call(Session& session, const PyCodeObject* code, const void* ins
   append_text(code->co_filename, filename);
   std::lock_guard lock(session.dictionary().mutex());
   const int first_line = code->co_firstlineno;
-  const uint32_t frame =
-      session.dictionary().frame(function, filename, line > 0 ? static_cast<uint32_t>(line) : 0,
-                                 first_line > 0 ? static_cast<uint32_t>(first_line) : 0);
-  return session.dictionary().stack(parent, frame);
+  return session.dictionary().frame(function, filename, line > 0 ? static_cast<uint32_t>(line) : 0,
+                                    first_line > 0 ? static_cast<uint32_t>(first_line) : 0);
+}
+
+// What is known of one step, from whatever stack it was called.
+const KnownStep& known_step(ThreadState& thread, Session& session, const PyCodeObject* code,
+                            const void* instruction, uint64_t fingerprint) {
+  const StepKey key{code, instruction};
+  if (const KnownStep& known = thread.steps.at(key); known.frame == 0 || known.fingerprint != fingerprint) {
+    thread.steps.insert(key, {fingerprint, kinetoscope_reach_of(code, instruction),
+                              intern_frame(session, code, instruction)});
+  }
+  return thread.steps.at(key);
 }
 
 uint32_t module_id(ThreadState& thread, Session& session, PyObject* self, uint32_t caller) {
@@ -92,8 +101,13 @@ KnownCall known_call(ThreadState& thread, Session& session, const PyCodeObject* 
     known.epoch = thread.code_epoch;
     return known;
   }
-  const KnownCall fresh{fingerprint, kinetoscope_reach_of(code, instruction),
-                        intern_call(session, code, instruction, parent), thread.code_epoch};
+  const KnownStep& step = known_step(thread, session, code, instruction, fingerprint);
+  uint32_t stack = 0;
+  {
+    std::lock_guard lock(session.dictionary().mutex());
+    stack = session.dictionary().stack(parent, step.frame);
+  }
+  const KnownCall fresh{fingerprint, step.reach, stack, thread.code_epoch};
   thread.calls.insert(key, fresh);
   return fresh;
 }

@@ -134,6 +134,7 @@ void ThreadState::join(Session& session) {
   schema_names.clear();
   text_names.clear();
   calls.clear();
+  steps.clear();
   modules.clear();
   parameters.clear();
   shapes.clear();

@@ -39,6 +39,22 @@ struct KnownCall {
 };
 inline bool is_empty(const KnownCall& call) { return call.stack == 0; }
 
+// The same step from whatever stack: module calls lead to the same few places from everywhere.
+struct StepKey {
+  const void* code = nullptr;
+  const void* instruction = nullptr;
+  bool operator==(const StepKey&) const = default;
+  uint64_t hash() const { return mix(reinterpret_cast<uintptr_t>(instruction)); }
+};
+
+// What is known of it: reading its line and its jumps walks the whole code object.
+struct KnownStep {
+  uint64_t fingerprint = 0;
+  kinetoscope_reach reach{};
+  uint32_t frame = 0;
+};
+inline bool is_empty(const KnownStep& step) { return step.frame == 0; }
+
 struct AddressKey {
   const void* address = nullptr;
   bool operator==(const AddressKey&) const = default;
@@ -110,6 +126,7 @@ struct ThreadState {
   ProbingTable<AddressKey> schema_names{kMostCached};  // by the address of a schema's overload name
   ProbingTable<TextKey> text_names{kMostCached};
   ProbingTable<CallKey, KnownCall> calls{kMostCached};
+  ProbingTable<StepKey, KnownStep> steps{kMostCached};
   ProbingTable<AddressKey> modules{kMostCached};
   ProbingTable<AddressKey> parameters{kMostCached};
   ProbingTable<TextKey> shapes{kMostCached};
