@@ -1,8 +1,12 @@
+import numpy as np
 import pytest
 from hypothesis import given
 
 from kinetoscope import ArgumentError
+from kinetoscope import open as open_trace
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.costs.evaluate import is_generated_launch
+from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
 from tests.tables.test_breakdown import NCCL, traces
 
@@ -37,13 +41,14 @@ def test_one_row_for_each_name():
         "shared_bytes": None, "blocks_per_sm": None, "warps_per_sm": None,
         "occupancy_percent": pytest.approx((50 * 50 + 60 * 100) / 110), "operator": "aten::bmm",
         "operators": "aten::bmm; aten::mm", "module": "GPT", "devices": 1, "streams": 1, "first_ns": 60, "span": None,
-        "step": None, "device_index": 0, "stream": 7,
+        "step": None, "device_index": 0, "stream": 7, "generated": False, "flops": None, "bytes_moved": None,
+        "flops_per_s": None, "bytes_per_s": None, "peak_percent": None,
     }  # fmt: skip
     known = {name: value for name, value in nccl.items() if value is not None}
     assert known == {
         "name": NCCL, "category": "communication", "count": 1, "total_ns": 80, "mean_ns": 80.0, "min_ns": 80, "max_ns": 80,
         "kernel_percent": pytest.approx(100 * 80 / 190), "device_percent": 40.0, "devices": 1, "streams": 1, "first_ns": 60,
-        "device_index": 0, "stream": 8,
+        "device_index": 0, "stream": 8, "generated": False,
     }  # fmt: skip
 
 
@@ -107,3 +112,54 @@ def test_however_kernels_are_added_up_it_is_the_same_time(builder):
     work = sum(row["work_ns"] for row in trace.table("devices").to_pylist())
     copied = sum(row["duration_ns"] for row in trace.table("copies").to_pylist())
     assert work == copied + sum(span.duration_ns for span in kernels)
+
+
+def compiled_for_a_device():
+    """A matrix product and a pointwise kernel from Triton, each launched twice, and a kernel that nobody generated."""
+    builder = TraceBuilder()
+    builder.thread()
+    shapes = builder.shapes([[64, 64], [64, 64]], ["c10::BFloat16", "c10::BFloat16"])
+    facts = {"kernel_backend": "triton", "kernel_file": "/cache/ab/cab.py", "num_warps": 4}
+    known = {
+        "triton_tem_fused_mm_0": {"kernel_flop": 2 * 64**3, "kernel_num_gb": 24576 / 1e9},
+        "triton_poi_fused_relu_1": {"kernel_num_gb": 16384 / 1e9},
+        "triton_poi_fused_add_2": {},
+        "aten::mm": None,
+    }
+    for number, (name, stated) in enumerate([*known.items(), *known.items()]):
+        builder.span(
+            name, 100 * number, 50, shapes=shapes, arguments=None if stated is None else facts | stated
+        )
+        builder.runtime("cudaLaunchKernel", 100 * number + 5, 5, correlation=number)
+        builder.kernel(name.replace("aten::mm", "gemm"), 100 * number + 20, 40, correlation=number)
+    builder.know("devices", [{"type": "cuda", "index": 0, "name": "NVIDIA H200"}])
+    return builder.build()
+
+
+def test_kernels_that_a_compiler_generated_have_what_it_states_of_them():
+    trace = compiled_for_a_device()
+    kernels = {row["name"]: row for row in trace.table("kernels").to_pylist()}
+    product, relu, unstated, gemm = (
+        kernels[name]
+        for name in ("triton_tem_fused_mm_0", "triton_poi_fused_relu_1", "triton_poi_fused_add_2", "gemm")
+    )
+    assert [row["generated"] for row in (product, relu, unstated, gemm)] == [True, True, True, False]
+    assert [row["flops"] for row in (product, relu, unstated, gemm)] == [4 * 64**3, None, None, None]
+    assert [row["bytes_moved"] for row in (product, relu, unstated, gemm)] == [49152, 32768, None, None]
+    assert product["flops_per_s"] == pytest.approx(4 * 64**3 / 80e-9)
+    assert relu["bytes_per_s"] == pytest.approx(32768 / 80e-9)
+    assert product["peak_percent"] == pytest.approx(100 * 4 * 64**3 / 80e-9 / 989.4e12)
+    assert relu["peak_percent"] is None
+    ops = {row["name"]: row for row in trace.table("ops").to_pylist()}
+    assert ops["triton_tem_fused_mm_0"]["flops"] == 4 * 64**3
+    assert ops["triton_poi_fused_relu_1"]["flops"] is None
+    assert ops["triton_poi_fused_relu_1"]["bytes_moved"] == 32768
+
+
+@needs_shared_traces
+def test_launches_of_generated_kernels_are_found_in_a_real_trace():
+    with open_trace(shared_trace("vllm_graph_capture_stack")) as trace:
+        generated = np.flatnonzero(is_generated_launch(trace))
+        names = {trace.strings[row] for row in trace.column("spans", "name")[generated].tolist()}
+    assert len(generated) == 48
+    assert all(name.startswith("triton_") for name in names)

@@ -348,7 +348,9 @@ def _compute(trace: TraceData) -> Costs:
     expected = operator_spans(trace).mask | calls.by_user[calls.of_span]
     unknown = np.isin(standing, UNKNOWN_STANDINGS) & ~counted.inside & expected
     flops, size = np.where(counted.counts, flops, 0), np.where(counted.counts, size, 0)
-    flops[unknown] = size[unknown] = -1
+    flops[unknown] = -1
+    # Of a generated kernel it can be known what it reads and writes, and not what it computes.
+    size[unknown] = calls.bytes[calls.of_span][unknown]
     if len(trace.columns("shapes")) == 0 and not (flops > 0).any() and len(trace.columns("origins")) == 0:
         # Without shapes a 0 would only tell views and ranges from the rest.
         flops[:] = size[:] = -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, lru_cache
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs import registry
@@ -148,6 +150,8 @@ def is_range(name: str) -> bool:
     return "::" not in name and not is_generated(name)
 
 
+# Among the arguments of such a launch, whatever the compiler states of its kernel.
+_LAUNCH = '"kernel_backend"'
 _LARGEST = 2**63 - 1
 # Where the metadata of a file keeps what formulas of programs gave.
 SAVED_KEY = "registered_costs"
@@ -235,8 +239,9 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
     spans = trace.columns("spans")
     # Kernels of different graphs can share a name.
     fused = np.where(spans["kind"] == SpanKind.FUSED_KERNEL, spans["origin"], np.int32(-1))
+    stated = np.where(is_generated_launch(trace), spans["arguments"], np.int32(-1))
     of_span, first = _core.group(
-        [spans["name"], spans["shapes"], spans["overload"], spans["kind"].astype(np.int32), fused]
+        [spans["name"], spans["shapes"], spans["overload"], spans["kind"].astype(np.int32), fused, stated]
     )
     count = len(first)
     found = DistinctCalls(
@@ -252,14 +257,19 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
     saved = saved_costs(trace.info.get(SAVED_KEY))
     keys = (spans[part][first].tolist() for part in ("name", "shapes", "overload", "kind"))
     of_graph = _costs_by_graph(trace, first)
+    launches = generated_launches(trace)
+    arguments = spans["arguments"][first].tolist()
     for row, (name, shapes, overload, kind) in enumerate(zip(*keys, strict=True)):
         call = OperatorCall(
             trace.strings[name], *(parsed_inputs(trace, shapes) or NO_INPUTS), trace.strings[overload]
         )
         known = saved.get((call.name, *input_texts(trace, shapes))) if saved else None
-        if row in of_graph and known is None and registry.registered(call.name) is None:
-            found.family[row] = FUSED_FAMILY
-            _settle(found, row, Standing.FIRM, of_graph[row], call)
+        cost = of_graph.get(row) or launches.get(arguments[row])
+        if cost is not None and known is None and registry.registered(call.name) is None:
+            # Compilers state operations for matrix products only.
+            found.family[row] = FUSED_FAMILY if row in of_graph or cost.flops is None else "matmul"
+            _settle(found, row, Standing.FIRM, cost, call)
+            found.bytes[row] = -1 if cost.bytes is None else cost.bytes
         else:
             _evaluate(found, row, call, kind, known)
     return found
@@ -281,6 +291,40 @@ def _costs_by_graph(trace: TraceData, first: NDArray[np.int32]) -> dict[int, Cos
             rows.tolist(), lacking.tolist(), flops.tolist(), size.tolist(), strict=True
         )
     }
+
+
+def generated_launches(trace: TraceData) -> dict[int, Cost]:
+    """What the compiler states of the kernels that it generated and launches, by row of `arguments`, once for a trace."""
+
+    def make() -> dict[int, Cost]:
+        texts = trace.columns("arguments")["json"]
+        return {row: _stated(text) for row, text in enumerate(texts) if _LAUNCH in text}
+
+    return trace.cached("generated_launches", make)
+
+
+def is_generated_launch(trace: TraceData) -> NDArray[np.bool_]:
+    """Mark the spans of the host that launch a kernel which a compiler generated for a device."""
+    spans = trace.columns("spans")
+    rows = list(generated_launches(trace))
+    marked: NDArray[np.bool_] = np.isin(spans["arguments"], rows) & is_operator(spans["kind"])
+    return marked
+
+
+def _stated(text: str) -> Cost:
+    """The cost that the arguments of a launch state, with bytes in units of 10^9."""
+    try:
+        arguments = json.loads(text)
+    except (ValueError, RecursionError):
+        # Of a damaged file.
+        return UNKNOWN
+    flops, gigabytes = (
+        value if type(value := arguments.get(name)) in (int, float) and 0 < value < _LARGEST else None
+        for name in ("kernel_flop", "kernel_num_gb")
+    )
+    return Cost(
+        None if flops is None else round(flops), None if gigabytes is None else round(gigabytes * 1e9)
+    )
 
 
 def cost_of(name: str, overload: str, inputs: tuple[str, str, str]) -> Cost:

@@ -10,6 +10,9 @@ import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.costs.evaluate import is_generated_launch
+from kinetoscope.tables.costs.peaks import peak_for, per_second, trace_peaks
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import WORK_CATEGORIES, DeviceWork, device_work
 from kinetoscope.tables.host.ops import percent
@@ -51,6 +54,14 @@ KERNELS_SCHEMA = Table(
         Column("operators", "string", "", f"All of them joined by `; `, most time first, at most {_MOST_OPERATORS}."),
         Column("module", "category", "", "The path of the module that launched most of its time; in backward that of "
                                          "the forward operator."),
+        Column("generated", "bool", "", "Whether a compiler generated it, as `torch.compile` does with Triton."),
+        Column("flops", "int64", "", "Operations of generated kernels: those of the nodes of the graph, or as the compiler "
+                                     "states them; otherwise null."),
+        Column("bytes_moved", "int64", "bytes", "What generated kernels read and write, known in the same way."),
+        Column("flops_per_s", "float64", "FLOP/s", "`flops` divided by `total_ns`."),
+        Column("bytes_per_s", "float64", "byte/s", "`bytes_moved` divided by `total_ns`."),
+        Column("peak_percent", "float64", "%", "`flops_per_s` as a share of the device's peak for matrix operations; null "
+                                               "where either is unknown."),
         Column("devices", "int64", "", "How many devices it ran on.", 0),
         Column("streams", "int64", "", "How many streams it ran in.", 0),
         Column("first_ns", "int64", "ns", "When the first run began.", 0),
@@ -105,6 +116,7 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
         **{column: _shared(group, groups, launch[column]) for column in (*_SIZES, "registers", "shared_bytes")},
         **{column: _mean(group, groups, launch[column], duration) for column in _MEANS},
         **_started(trace, rows, group, groups, duration),
+        **_generated(trace, rows, group, groups, total),
         **_places(trace, work, chosen, rows, group, groups),
         "first_ns": _core.group_min(group, groups, spans["start_ns"][rows]),
         "span": rows if by == "span" else np.full(groups, -1),
@@ -179,6 +191,43 @@ def _started(
         "operators": listed,
         "module": Labels(most_module, paths),
     }
+
+
+def _generated(
+    trace: TraceData,
+    rows: NDArray[np.int64],
+    group: NDArray[np.int32],
+    groups: int,
+    total_ns: NDArray[np.int64],
+) -> dict[str, Any]:
+    """What is known of the kernels of each group that a compiler generated: the span that launches one launches nothing else."""
+    spans, costs, operator = trace.columns("spans"), costs_of(trace), starters(trace).operator[rows]
+    launches = np.append(is_generated_launch(trace) | (spans["kind"] == SpanKind.FUSED_KERNEL), False)
+    generated = launches[operator]
+    peaks = trace_peaks(trace) or []
+    made: dict[str, Any] = {"generated": _core.group_min(group, groups, generated.astype(np.int64)) > 0}
+    for name, values in (("flops", costs.flops), ("bytes_moved", costs.bytes_moved)):
+        own = np.where(generated, np.append(values, -1)[operator], -1)
+        known = _core.group_min(group, groups, own) >= 0
+        made[name] = np.where(known, _core.group_sums(group, groups, own), -1)
+    made["flops_per_s"] = per_second(made["flops"], total_ns)
+    made["bytes_per_s"] = per_second(made["bytes_moved"], total_ns)
+    dtypes = costs.calls.dtype
+    of_group = costs.calls.of_span[operator[_first_rows(group, groups)]].tolist()
+    shortened = trace.run_info.float32_matmul_precision in ("high", "medium")
+    speeds = [
+        [peak_for(peak, dtypes[call], shortened=shortened) or np.nan for peak in peaks] for call in of_group
+    ]
+    fastest = np.array([max(speed, default=np.nan) for speed in speeds], dtype=np.float64)
+    made["peak_percent"] = 100.0 * made["flops_per_s"] / fastest
+    return made
+
+
+def _first_rows(group: NDArray[np.int32], groups: int) -> NDArray[np.int64]:
+    """The place of the first row of each group."""
+    first = np.zeros(groups, dtype=np.int64)
+    first[group[::-1]] = np.arange(len(group))[::-1]
+    return first
 
 
 def _ranked(
