@@ -104,6 +104,8 @@ def test_no_stacks_no_lines():
         ("/src/kinetoscope/cli/run.py", False),
         ("/src/kinetoscope/__main__.py", False),
         ("<frozen runpy>", False),
+        ("/tmp/torchinductor_me/f7/cf7nxxy5p2ynobfxyxxx55hfgdbhwgs2cefogjtsfbs6d6zc5jrt.py", False),
+        ("/home/me/f7/cf7.py", True),
     ],
 )
 def test_whose_a_file_is(file, is_user):

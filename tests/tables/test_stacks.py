@@ -37,3 +37,15 @@ def test_what_enters_a_range_is_not_where_its_time_goes():
     graph = answer(trace, "flame", {}).to_pylist()
     assert [(row["function"], row["own"]) for row in graph] == [("main", 100)]
     assert [(row["self_ns"], row["python_self_ns"]) for row in trace.table("lines").to_pylist()] == [(20, 80)]
+
+
+def test_what_a_context_manager_of_torch_enters_is_not_where_its_time_goes():
+    manager = ("/usr/lib/python3.11/contextlib.py", 137, "_GeneratorContextManager.__enter__")
+    timed = ("/venv/lib/python3.11/site-packages/torch/_dynamo/utils.py", 833, "dynamo_timed")
+    builder = TraceBuilder()
+    line, own = ("train.py", 7, "main"), ("train.py", 3, "phase")
+    builder.annotation("compile", 0, 100, stack=builder.stack(line, manager, timed, manager, timed))
+    # A manager of the program's own that works before it yields.
+    builder.span("aten::mm", 100, 20, stack=builder.stack(line, manager, own))
+    graph = answer(builder.build(), "flame", {}).to_pylist()
+    assert {row["function"]: row["own"] for row in graph if row["own"]} == {"main": 100, "phase": 20}

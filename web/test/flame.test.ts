@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { type ColumnFacts, Columns, type Value } from "../src/source/source";
-import { Flame, frameText } from "../src/stacks/flame";
+import { Flame, fileNames, frameText } from "../src/stacks/flame";
 
 function table(columns: Record<string, Value[]>): Columns {
   const facts = (name: string): ColumnFacts => ({
@@ -81,4 +81,13 @@ test("the files in which most was spent have colors of their own", () => {
     ["/a/train.py", "backward"],
   ]);
   expect(flame.looks.map((look) => look.role)).toEqual(["backward", "operator", "operator", "idle"]);
+});
+
+test("files of one name are told apart by their folders", () => {
+  expect(fileNames(["/a/net.py", "/b/__init__.py", "C:\\c\\__init__.py", "__init__.py"])).toEqual([
+    "net.py",
+    "b/__init__.py",
+    "c/__init__.py",
+    "__init__.py",
+  ]);
 });

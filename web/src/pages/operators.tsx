@@ -162,7 +162,7 @@ function columnsOf(table: Columns, way: string): ShownColumn[] {
     ...(way === "name" ? [] : [place]),
     {
       name: "kind",
-      width: 7,
+      width: 8.6,
       cell: (row) => (
         <>
           <span class="swatch" style={{ background: kindColor(text("kind", row)) }} />

@@ -8,7 +8,7 @@ import { Excerpt } from "../parts/source-text";
 import { change, route } from "../router";
 import { plain } from "../timeline/names";
 import * as units from "../units";
-import { type Flame, type Frame, fileName, frameText } from "./flame";
+import { type Flame, type Frame, fileNames, frameText } from "./flame";
 
 export function FlameView(props: { flame: Flame; title: string }) {
   const { flame, title } = props;
@@ -17,6 +17,7 @@ export function FlameView(props: { flame: Flame; title: string }) {
   const chosen = flame.place(query["at"]);
   const text = query["find"] ?? "";
   const found = useMemo(() => flame.search(text, zoom), [flame, text, zoom]);
+  const names = fileNames([...flame.files.keys()]);
   const shown = (value: number | undefined) => units.shown(value ?? 0, flame.unit);
   const percent = (index: number) =>
     flame.whole > 0 ? units.percent((100 * (flame.total[index] ?? 0)) / flame.whole) : "–";
@@ -44,10 +45,10 @@ export function FlameView(props: { flame: Flame; title: string }) {
       </div>
       {flame.files.size > 1 && (
         <p class="legend tiny stacks-files">
-          {[...flame.files].map(([file, color]) => (
+          {[...flame.files].map(([file, color], index) => (
             <span key={file} title={plain(file)}>
               <span class="swatch" style={{ background: `var(--${color})` }} />
-              {plain(fileName(file))}
+              {plain(names[index] ?? "")}
             </span>
           ))}
         </p>

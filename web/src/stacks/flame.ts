@@ -112,6 +112,16 @@ export function fileName(file: string): string {
   return file.slice(Math.max(file.lastIndexOf("/"), file.lastIndexOf("\\")) + 1);
 }
 
+/** Names of files, with the folder where two would read the same, as `__init__.py` does. */
+export function fileNames(files: readonly string[]): readonly string[] {
+  const names = files.map(fileName);
+  return files.map((file, index) => {
+    const name = names[index] ?? "";
+    const folder = fileName(file.slice(0, Math.max(0, file.length - name.length - 1)));
+    return folder && names.filter((one) => one === name).length > 1 ? `${folder}/${name}` : name;
+  });
+}
+
 /** A frame in words: `forward  model.py:12`. */
 export function frameText(frame: Frame): string {
   if (frame.rest > 0) return `${frame.rest} more`;

@@ -199,9 +199,9 @@ def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str 
         return name, "" if name.endswith(own) else f"thread {own}", None
     runs = track.rows.spans is None
     if track.sort == PYTHON:
-        detail = "functions, reconstructed from operator stacks" if runs else "recorded calls"
+        detail = "from operators' stacks" if runs else "recorded calls"
         return f"{name} · Python", detail, None
-    detail = "modules, reconstructed from operators" if runs else "recorded module calls"
+    detail = "from operators" if runs else "recorded module calls"
     return f"{name} · modules", detail, None
 
 
