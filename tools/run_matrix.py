@@ -32,6 +32,8 @@ PAIRS = (
     "2.15.0-3.14",
 )
 TESTS = (
+    "tests/collect/test_compiled_kernels.py",
+    "tests/collect/test_compiling.py",
     "tests/collect/test_kineto.py",
     "tests/collect/test_python_calls.py",
     "tests/collect/test_recompute.py",
@@ -44,6 +46,7 @@ TESTS = (
     "tests/collect/test_session_arguments.py",
     "tests/collect/test_session_interrupts.py",
     "tests/collect/test_session_keywords.py",
+    "tests/collect/test_torch_ranges.py",
     "tests/e2e/test_torch_profiler_programs.py",
     "tests/tables/test_python_time.py",
 )
@@ -56,8 +59,8 @@ REFUSED = "recording needs torch"
 HEADER = """# Releases of torch and Python
 
 Written by `make matrix` (`tools/run_matrix.py`), which needs `uv` and is not part of `make test`. Each torch is the registry's CUDA build for
-Linux on x86-64, run without a device. The tests are those of the recorder, samples, the session and the Kineto engine, and the differential tests,
-which run the same programs under torch.profiler and Kinetoscope and compare the results.
+Linux on x86-64, run without a device. The tests are those of the recorder, samples, compiled programs, the session and the Kineto engine, and the
+differential tests, which run the same programs under torch.profiler and Kinetoscope and compare the results.
 
 | torch | Python | passed | failed | skipped | date | remarks |
 | --- | --- | --- | --- | --- | --- | --- |
