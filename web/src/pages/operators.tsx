@@ -162,7 +162,7 @@ function columnsOf(table: Columns, way: string): ShownColumn[] {
     ...(way === "name" ? [] : [place]),
     {
       name: "kind",
-      width: 8.6,
+      width: [7, 0.35],
       cell: (row) => (
         <>
           <span class="swatch" style={{ background: kindColor(text("kind", row)) }} />

@@ -28,5 +28,5 @@ export function parted(text: string): [head: string, tail: string, keeps: "head"
   const kept = [frame, word].find((one) => one.length >= SHORTEST_TAIL && one.length <= LONGEST_TAIL);
   const at =
     text.length - (kept && (kept === frame || kept.length < 0.7 * text.length) ? kept.length : SHORTEST_TAIL);
-  return [text.slice(0, at), text.slice(at), "tail"];
+  return at > 0 ? [text.slice(0, at), text.slice(at), "tail"] : [text, "", "tail"];
 }

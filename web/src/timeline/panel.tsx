@@ -149,7 +149,7 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
           <ol class="tl-stack">
             {span.stack.map((frame, index) => (
               <li key={`${index}${frame}`} title={frame.slice(0, 2000)}>
-                <Middle>{plain(frame)}</Middle>
+                <Middle>{plain(withoutFolder(frame))}</Middle>
                 {frameText(frame) && <code class="muted name">{frameText(frame)}</code>}
               </li>
             ))}
@@ -169,6 +169,11 @@ function Column(props: { title: string; of: readonly unknown[]; children: Compon
       {props.children}
     </div>
   );
+}
+
+/** A frame by the name of its file: the folder stands in its title. */
+function withoutFolder(frame: string): string {
+  return frame.replace(/^.*[\\/](?=[^\\/]*\(\d+\): )/, "");
 }
 
 function exact(ns: number): string {

@@ -14,6 +14,7 @@ test("a file with its line stays whole", () => {
   ]);
   expect(parted("/home/someone/transformers/owl.py(41): forward")[1]).toBe("owl.py(41): forward");
   expect(parted("/a/modeling_owlv2.py:410")).toEqual(["/a/", "modeling_owlv2.py:410", "tail"]);
+  expect(parted("modeling_owlv2.py(410): forward")).toEqual(["modeling_owlv2.py(410): forward", "", "tail"]);
 });
 
 test("of other texts the last word stays, or at least some letters", () => {
