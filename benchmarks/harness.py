@@ -120,8 +120,8 @@ def reference(times: dict[str, Times], clock: str, statistic: str) -> float:
     return times[BASELINE].minimum_ns(clock) if statistic == "minimum" else times[BASELINE].median_ns(clock)
 
 
-def ratio_result(what: str, limit: float, times: dict[str, Times], ours: str, theirs: str) -> Result:
-    """Compare two overheads by the median of thread CPU time, with the other ratios in a note."""
+def ratio_result(what: str, limit: float | None, times: dict[str, Times], ours: str, theirs: str) -> Result:
+    """Compare two overheads by the median of thread CPU time, with the other ratios in a note; None: no target."""
     ratios = {
         (clock, statistic): added(times, ours, clock, statistic) / added(times, theirs, clock, statistic)
         for clock in ("cpu", "wall")
@@ -132,7 +132,8 @@ def ratio_result(what: str, limit: float, times: dict[str, Times], ours: str, th
         "ratios: "
         + ", ".join(f"{clock} {statistic} {value:.2f}" for (clock, statistic), value in ratios.items())
     ]
-    return Result(what, f"<= {limit} x torch.profiler", f"{ratio:.2f} x", ratio <= limit, notes)
+    target = "none" if limit is None else f"<= {limit} x torch.profiler"
+    return Result(what, target, f"{ratio:.2f} x", None if limit is None else ratio <= limit, notes)
 
 
 def timed(action: Callable[[], object]) -> tuple[float, object]:

@@ -60,8 +60,8 @@ uint32_t text_name(ThreadState& thread, Session& session, const char* name) {
   return id;
 }
 
-uint32_t name_of(ThreadState& thread, Session& session, const at::RecordFunction& function) {
-  const char* overload = function.overload_name();
+uint32_t name_of(ThreadState& thread, Session& session, const at::RecordFunction& function,
+                 const char* overload) {
   if (overload == no_overload.load(std::memory_order_relaxed))
     return text_name(thread, session, function.name());
   const AddressKey key{overload};
@@ -91,15 +91,17 @@ uint32_t parameter_of(ThreadState& thread, Session& session) {
 
 // Whether it is the span that autograd's engine puts around a backward function: the first to see that
 // function run.
-bool wraps_backward(const at::RecordFunction& function) {
+bool wraps_backward(const at::RecordFunction& function, const char* overload) {
   constexpr char kEngine[] = "autograd::engine::";
+  const char* none = no_overload.load(std::memory_order_relaxed);
+  if (none != nullptr && overload != none) return false;
   return std::strncmp(function.name(), kEngine, sizeof kEngine - 1) == 0;
 }
 
 // Fills where Python stands into `span`: from the span around it when nothing can have moved, else by a walk.
 // Returns what there is to say of its calls, see SpanRecord::forward_thread.
-uint16_t place(ThreadState& thread, Session& session, const at::RecordFunction& function, OpenSpan& span,
-               bool modules) {
+uint16_t place(ThreadState& thread, Session& session, const at::RecordFunction& function,
+               const char* overload, OpenSpan& span, bool modules) {
   const at::RecordScope scope = function.scope();
   const bool backward = scope == at::RecordScope::BACKWARD_FUNCTION;
   uint16_t kept = 0;
@@ -112,7 +114,8 @@ uint16_t place(ThreadState& thread, Session& session, const at::RecordFunction& 
     span.stack = around->stack;
     span.module = around->module;
   } else {
-    const Place here = locate(thread, session, position, modules, backward || wraps_backward(function));
+    const Place here =
+        locate(thread, session, position, modules, backward || wraps_backward(function, overload));
     span.stack = here.stack;
     span.module = here.module;
     kept = here.kept;
@@ -168,18 +171,21 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     if (__builtin_expect((what & kPaused) != 0, 0)) return unrecorded();
     // The operators in between have pushed all of ours out of the cache; these are the loads that we would
     // wait for.
+    const char* overload = function.overload_name();
+    thread->schema_names.prefetch({overload});
+    thread->prefetch_path();
     __builtin_prefetch(&thread->shapes);
-    __builtin_prefetch(&thread->path);
+    __builtin_prefetch(thread->next_span, 1);
     const at::RecordScope scope = function.scope();
     OpenSpan span{&function, session->next_span(*thread)};
     uint32_t notes = 0;
     if (SpanRecord* record = span.record; record != nullptr) {
       uint16_t kept = 0;
-      const uint32_t name = name_of(*thread, *session, function);
-      record->name = name & ~kBetweenRanks;
       if ((what & (kRecordStacks | kRecordModules)) != 0) {
-        kept = place(*thread, *session, function, span, (what & kRecordModules) != 0);
+        kept = place(*thread, *session, function, overload, span, (what & kRecordModules) != 0);
       }
+      const uint32_t name = name_of(*thread, *session, function, overload);
+      record->name = name & ~kBetweenRanks;
       record->stack = (what & kRecordStacks) != 0 ? span.stack : 0;
       record->module = span.module;
       record->shapes = (what & kRecordShapes) != 0 ? input_shapes(*thread, *session, function) : 0;

@@ -197,6 +197,10 @@ PythonPosition position_elsewhere() { return position_in(PyGILState_GetThisThrea
 Place locate(ThreadState& thread, Session& session, const PythonPosition& position, bool modules,
              bool goes_on) {
   if (position.frame == nullptr) return {};
+  // Most operators begin further on in the frame that began the one before.
+  if (const uint32_t last = thread.path_depth; last > 1 && thread.path[last - 1].frame == position.frame) {
+    thread.calls.prefetch({nullptr, position.instruction, thread.path_calls[last - 2].stack});
+  }
   const void* chain[kMaxDepth];
   uint32_t depth = 0;
   for (const void* frame = position.frame; frame != nullptr && depth < kMaxDepth;
