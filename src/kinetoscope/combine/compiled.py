@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from kinetoscope.combine.extend import extend
 from kinetoscope.model.kinds import is_call
-from kinetoscope.model.losses import Loss, loss_columns, losses_of
+from kinetoscope.model.losses import Loss
 from kinetoscope.model.schema import SCOPE_FUSED, STORED
 from kinetoscope.model.strings import StringTable
 from kinetoscope.tables.costs.evaluate import cost_of
@@ -259,20 +260,14 @@ class _Origins:
     def trace(self, changed: Mapping[str, NDArray[Any]], losses: Sequence[Loss]) -> TraceData:
         """The trace with the rows, with changed columns of spans, and with more losses."""
         trace = self._trace
-        tables: dict[str, dict[str, Any]] = {
-            name: {column: trace.column(name, column) for column in given}
-            for name in STORED
-            if (given := trace.columns(name).given)
+        spans = {name: trace.column("spans", name) for name in trace.columns("spans").given}
+        grown = (self._frames, self._stacks, self._arguments, self._modules.grown)
+        tables = {
+            "spans": spans | dict(changed),
+            "origins": self._rows,
+            **{one.name: one.columns() for one in grown},
         }
-        tables["spans"] |= changed
-        tables["origins"] = dict(self._rows)
-        for grown in (self._frames, self._stacks, self._arguments, self._modules.grown):
-            tables[grown.name] = grown.columns()
-        if losses:
-            tables["losses"] = loss_columns([*losses_of(trace.columns("losses")), *losses])
-        made = trace.from_columns(tables, strings=self._texts, info=trace.info, path=trace.path)
-        made.on_close(trace.close)
-        return made
+        return extend(trace, losses=losses, tables=tables, strings=self._texts)
 
     def _below(self, own: int) -> list[int]:
         """The frames that a stack has below the generated file's, outermost first."""

@@ -27,6 +27,7 @@ def extend(
     losses: Sequence[Loss] = (),
     without_losses: Sequence[str] = (),
     tables: Mapping[str, Mapping[str, Any]] | None = None,
+    strings: Sequence[str] | None = None,
 ) -> AnyTrace:
     """Return a copy of a trace with more counters, metadata, losses or tables.
 
@@ -37,6 +38,7 @@ def extend(
         losses: Losses to add.
         without_losses: Codes of the losses to remove.
         tables: Stored tables by name, as columns, which replace those of the trace.
+        strings: All strings, if `tables` have more than the trace; those of the trace come first.
 
     Returns:
         The copy. Closing it closes the given trace.
@@ -51,13 +53,13 @@ def extend(
         if (given := trace.columns(name).given)
     }
     kept |= {name: dict(columns) for name, columns in (tables or {}).items()}
-    strings = list(trace.strings)
+    texts = list(trace.strings if strings is None else strings)
     if counters:
-        _add_counters(trace, kept, strings, counters)
+        _add_counters(trace, kept, texts, counters)
     if losses or without_losses:
         own = losses_of(trace.columns("losses"))
         kept["losses"] = loss_columns([*(loss for loss in own if loss.code not in without_losses), *losses])
-    made = trace.from_columns(kept, strings=strings, info={**trace.info, **(info or {})}, path=trace.path)
+    made = trace.from_columns(kept, strings=texts, info={**trace.info, **(info or {})}, path=trace.path)
     made.on_close(trace.close)
     return made
 

@@ -141,6 +141,11 @@ CODES: dict[str, Words] = {
         "They were compiled before the first session of the process, or cached by a run without one. Make the session before "
         "the first call of the compiled program, or use `kinetoscope run`.",
     ),
+    "unknown_replays": Words(
+        "kernels of CUDA graphs without their captured operator",
+        "origins",
+        "The trace has no capture with the same kernels in the same order, or several. Record the capture, too.",
+    ),
     "damaged_chunks": Words(
         "damaged parts of the file skipped",
         "file",

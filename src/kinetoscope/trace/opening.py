@@ -104,6 +104,7 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
         try:
             begin = text.head()
             if begin.startswith((b"{", b"[")):
+                from kinetoscope.combine.graph_replays import attribute_replays
                 from kinetoscope.formats.chrome.read import read_chrome_trace
 
                 try:
@@ -112,7 +113,7 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
                     if known := _other_format(text.beginning):
                         raise FormatError(f"{found.name}: not a trace: {known}") from error
                     raise
-                return Trace.of(read)
+                return Trace.of(attribute_replays(read))
         finally:
             text.close()
         raise FormatError(f"{found.name}: {_what_it_is(head, begin)}; kinetoscope.open reads {CAN_OPEN}")

@@ -30,6 +30,7 @@ from kinetoscope._errors import RecorderError
 from kinetoscope.collect.engines.recorder import ready_recorder
 from kinetoscope.collect.sources.ranges import begin_range, end_range
 from kinetoscope.combine.compiled import KernelCall, ModuleFrame, Node, SourceFrame, attribute_kernels
+from kinetoscope.combine.graph_replays import attribute_replays
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.costs.call import SCALAR_TYPES, recorded_type
 
@@ -586,7 +587,8 @@ class GatheredKernels:
 
     def add_to(self, trace: Trace) -> Trace:
         """Attribute the kernels to lines and modules of the program."""
-        return attribute_kernels(trace, COMPILED_MODULES.calls_of, COMPILED_MODULES.failures)
+        attributed = attribute_kernels(trace, COMPILED_MODULES.calls_of, COMPILED_MODULES.failures)
+        return attribute_replays(attributed)
 
     def and_later(self, later: GatheredKernels) -> GatheredKernels:
         """Take the later one: notes hold for all recordings of the process."""

@@ -176,6 +176,10 @@ def _started(
     operator = starters(trace).operator[rows]
     name = np.where(operator >= 0, spans["name"][operator], -1).astype(np.int32)
     module = np.where(operator >= 0, spans["module"][operator], -1).astype(np.int32)
+    captured, origins = spans["origin"][rows], trace.columns("origins")
+    if (captured >= 0).any():
+        name = np.where(captured >= 0, np.append(origins["operator"], -1)[captured], name).astype(np.int32)
+        module = np.where(captured >= 0, np.append(origins["module"], -1)[captured], module).astype(np.int32)
     paths = trace.columns("modules")["path"]
     if groups == len(rows):
         # Each kernel by itself, which `group` numbers in the order of `rows`.

@@ -9,7 +9,7 @@ import numpy as np
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.device_time import counted_launches, started_by
 from kinetoscope.model.hierarchy import device_work_spans
-from kinetoscope.model.kinds import is_runtime_call
+from kinetoscope.model.kinds import is_device_work, is_runtime_call
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.tables.intervals import united_by
 
@@ -50,6 +50,27 @@ def starters(trace: TraceData) -> Starters:
         return Starters(call, operator)
 
     return trace.cached("starters", make)
+
+
+def captured_time(trace: TraceData, owner: NDArray[np.int32], groups: int) -> NDArray[np.int64]:
+    """How device time moves from the launches of CUDA graphs to the operators that were captured.
+
+    Args:
+        trace: The trace.
+        owner: For each span what it belongs to, such as its module; -1 for none.
+        groups: How many of these there are.
+
+    Returns:
+        For each the time of captured work minus the time of what its own launches replayed.
+    """
+    spans = trace.columns("spans")
+    rows = np.flatnonzero((spans["origin"] >= 0) & is_device_work(spans["kind"]))
+    moved = np.zeros(groups, dtype=np.int64)
+    launcher = starters(trace).operator[rows]
+    for sign, place in ((-1, np.where(launcher >= 0, owner[launcher], -1)), (1, owner[rows])):
+        own = place >= 0
+        np.add.at(moved, place[own], sign * spans["duration_ns"][rows[own]])
+    return moved
 
 
 LAUNCHES_SCHEMA = Table(

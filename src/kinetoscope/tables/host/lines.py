@@ -13,6 +13,7 @@ from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.nesting import sums_below
 from kinetoscope.model.schema import Column, Phase, Table
+from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.ops import percent
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.tables.host.stacks import span_stacks, user_frames, user_stacks
@@ -88,6 +89,7 @@ def stack_sums(trace: TraceData) -> StackSums:
             launched = spans["device_self_ns"]
             starts = np.flatnonzero((stack >= 0) & (launched > 0))
             np.add.at(on_device, stack[starts], launched[starts])
+            on_device += captured_time(trace, stack, len(stacks))
         python, blocked = between_operators(trace)
         below = [sums_below(stacks["parent"], depth, values) for values in (own, python, blocked, on_device)]
         return StackSums(

@@ -12,6 +12,7 @@ from kinetoscope.model.names import module_classes
 from kinetoscope.model.nesting import sums_below
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.model.schema import Column, Phase, Table
+from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.ops import percent
 from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.stored import memory_recorded
@@ -176,6 +177,7 @@ def modules(trace: TraceData) -> pyarrow.Table:
     called = module_calls(trace)
     total = forward_total + backward_total + recompute_total
     on_device = by_module(trace, spans["device_self_ns"], everywhere)
+    on_device += captured_time(trace, spans["module"], len(own))
     python = python_by_module(trace)
     columns: dict[str, Any] = {
         "id": np.arange(len(own), dtype=np.int32),

@@ -1,0 +1,188 @@
+"""Kernels of CUDA graphs, attributed to the operators, lines and modules of the capture.
+
+A replay is one launch that runs many kernels, far from the code that they come from. Where the trace has the capture too, its calls
+of the runtime are there in the same order as the nodes of the graph, without any work of their own on a device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.combine.extend import extend
+from kinetoscope.model.device_time import operators_around
+from kinetoscope.model.kinds import is_call, is_device_work, is_runtime_call
+from kinetoscope.model.losses import Loss
+from kinetoscope.model.schema import STORED, SpanKind
+from kinetoscope.model.strings import StringTable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import AnyTrace, TraceData
+
+    Sequence = tuple[SpanKind, ...]
+
+_REPLAY = re.compile(r"(cuda|cu|hip)GraphLaunch(?![A-Z])")
+_BEGIN = re.compile(r"(cuda|cu|hip)StreamBeginCapture")
+_END = re.compile(r"(cuda|cu|hip)StreamEndCapture")
+# What becomes a node of the graph that is captured.
+_NODES = (
+    (SpanKind.KERNEL, re.compile(r"(cuda|cu|hip)(Ext|Module|ExtModule)?Launch(Cooperative)?Kernel")),
+    (SpanKind.MEMCPY, re.compile(r"(cuda|cu|hip)Memcpy\w*Async")),
+    (SpanKind.MEMSET, re.compile(r"(cuda|cu|hip)Memset\w*Async")),
+)
+
+
+def attribute_replays(trace: AnyTrace) -> AnyTrace:
+    """Return a trace whose kernels of graph replays belong to the operators that were captured.
+
+    A graph is matched with the capture that has the same kernels, copies and fills in order. Several graphs of the same order are matched
+    with as many captures, by the numbers of the graphs. What remains is counted in `losses`.
+
+    Args:
+        trace: The trace; it is unchanged and shares its columns with the new one.
+
+    Returns:
+        The trace, with rows of `origins` for the captured operators; the given one if no graph was replayed.
+    """
+    replays = _replays(trace)
+    if not replays:
+        return trace
+    captures = _captures(trace)
+    calls_of = _matched(replays, captures)
+    origins = _CapturedOperators(trace)
+    origin = trace.column("spans", "origin").copy()
+    unmatched = 0
+    for graph, rows, _ in replays:
+        calls = calls_of.get(graph)
+        if calls is None:
+            unmatched += len(rows)
+        else:
+            origin[rows] = origins.rows(calls)
+    spans = {name: trace.column("spans", name) for name in trace.columns("spans").given} | {"origin": origin}
+    losses = [Loss.of("unknown_replays", unmatched)] if unmatched else []
+    return extend(
+        trace, losses=losses, tables={"spans": spans, "origins": origins.columns}, strings=origins.texts
+    )
+
+
+def _named(trace: TraceData, pattern: re.Pattern[str]) -> NDArray[np.int64]:
+    """The calls of the runtime with a name that a pattern begins with, in the order of their start."""
+    spans = trace.columns("spans")
+    texts = [row for row, text in enumerate(trace.strings) if pattern.match(text)]
+    rows = np.flatnonzero(np.isin(spans["name"], texts) & is_runtime_call(spans["kind"]))
+    return rows[np.argsort(spans["start_ns"][rows], kind="stable")]
+
+
+def _replays(trace: TraceData) -> list[tuple[int, NDArray[np.int64], Sequence]]:
+    """For each launch of a graph the number of the graph, -1 without, and its work on devices in the order of the nodes."""
+    spans, launches = trace.columns("spans"), trace.columns("launches")
+    if len(launches) == 0:
+        return []
+    hosts = _named(trace, _REPLAY)
+    known = np.flatnonzero(np.isin(launches["host"], hosts) & (launches["device"] >= 0))
+    known = known[is_device_work(spans["kind"][launches["device"][known]])]
+    if len(known) == 0:
+        return []
+    graph, node = np.full((2, len(spans)), -1, dtype=np.int64)
+    for table in ("kernels", "copies"):
+        own = trace.columns(table)
+        graph[own["span"]], node[own["span"]] = own["graph"], own["graph_node"]
+    device, host = launches["device"][known].astype(np.int64), launches["host"][known]
+    found = []
+    for one in hosts.tolist():
+        rows = device[host == one]
+        rows = rows[np.lexsort((spans["start_ns"][rows], node[rows]))]
+        if len(rows):
+            # Of work on several streams, the order in time is not that of the capture.
+            ordered = (node[rows] >= 0).all() or len(np.unique(spans["stream"][rows])) == 1
+            kinds = tuple(SpanKind(kind) for kind in spans["kind"][rows].tolist()) if ordered else ()
+            found.append((int(graph[rows[0]]), rows, kinds))
+    return found
+
+
+def _captures(trace: TraceData) -> list[tuple[NDArray[np.int64], Sequence]]:
+    """For each capture the calls that became nodes, and the kinds of these, in the order of time."""
+    spans, launched = trace.columns("spans"), trace.column("launches", "host")
+    start = spans["start_ns"]
+    of_kind = [(kind, _named(trace, pattern)) for kind, pattern in _NODES]
+    kinds = np.concatenate([np.full(len(rows), kind) for kind, rows in of_kind])
+    calls = np.concatenate([rows for _, rows in of_kind])
+    captured = ~np.isin(calls, launched)
+    calls, kinds = calls[captured], kinds[captured]
+    order = np.argsort(start[calls], kind="stable")
+    calls, kinds = calls[order], kinds[order]
+    ends = start[_named(trace, _END)]
+    found = []
+    for begin in start[_named(trace, _BEGIN)].tolist():
+        if (after := int(np.searchsorted(ends, begin))) < len(ends):
+            inside = slice(*np.searchsorted(start[calls], (begin, ends[after])).tolist())
+            found.append((calls[inside], tuple(SpanKind(kind) for kind in kinds[inside].tolist())))
+    return found
+
+
+def _matched(
+    replays: Iterable[tuple[int, NDArray[np.int64], Sequence]],
+    captures: list[tuple[NDArray[np.int64], Sequence]],
+) -> dict[int, NDArray[np.int64]]:
+    """The calls of the capture of each graph, by its number; without those that several captures could be."""
+    graphs: dict[Sequence, set[int]] = {}
+    several: dict[int, set[Sequence]] = {}
+    for graph, _, kinds in replays:
+        graphs.setdefault(kinds, set()).add(graph)
+        several.setdefault(graph, set()).add(kinds)
+    found: dict[int, NDArray[np.int64]] = {}
+    for kinds, alike in graphs.items():
+        calls = [calls for calls, own in captures if own == kinds]
+        if kinds and len(calls) == len(alike) and all(len(several[graph]) == 1 for graph in alike):
+            found |= dict(zip(sorted(alike), calls, strict=True))
+    return found
+
+
+class _CapturedOperators:
+    """The table `origins` of a trace, with the operators that were captured.
+
+    Attributes:
+        columns: Its columns.
+        texts: The strings of the trace, with those of the table.
+    """
+
+    def __init__(self, trace: TraceData) -> None:
+        self._trace = trace
+        self._spans = spans = trace.columns("spans")
+        self._nests = (spans["lane"] == 0) & (spans["stream"] < 0) & ~is_call(spans["kind"])
+        own = trace.columns("origins")
+        self.columns: dict[str, list[Any]] = {
+            column.name: np.asarray(own[column.name]).tolist() for column in STORED["origins"].columns
+        }
+        self.texts = list(trace.strings)
+        self._none = StringTable(self.texts).row("")
+        self._row_of: dict[int, int] = {}
+
+    def rows(self, calls: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The rows for the operators around some calls of the runtime."""
+        spans = self._spans
+        around = operators_around(spans, calls.astype(np.int32), spans["parent"], self._nests)
+        return np.array([self._row(operator) for operator in around.tolist()], dtype=np.int32)
+
+    def _row(self, operator: int) -> int:
+        known = self._row_of.get(operator)
+        if known is None:
+            spans, known = self._spans, len(self.columns["first"])
+            values = {
+                "first": known,
+                "kernel": self._none,
+                "node": self._none,
+                "operator": int(spans["name"][operator]),
+                "module": int(spans["module"][operator]),
+                "stack": int(spans["stack"][operator]),
+                "weight": 1.0,
+            }
+            for column in STORED["origins"].columns:
+                self.columns[column.name].append(values.get(column.name, column.default))
+            self._row_of[operator] = known
+        return known
