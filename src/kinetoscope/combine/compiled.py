@@ -262,7 +262,7 @@ class _Origins:
         trace = self._trace
         spans = {name: trace.column("spans", name) for name in trace.columns("spans").given}
         grown = (self._frames, self._stacks, self._arguments, self._modules.grown)
-        tables = {
+        tables: dict[str, Mapping[str, Any]] = {
             "spans": spans | dict(changed),
             "origins": self._rows,
             **{one.name: one.columns() for one in grown},
