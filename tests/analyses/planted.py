@@ -109,6 +109,11 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
+def fused_sgd(model: nn.Module) -> torch.optim.Optimizer:
+    """For models with many parameters, of which one at a time would be a fault."""
+    return torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
+
+
 def fixed(rows: int = 192) -> Callable[[int], torch.Tensor]:
     x = torch.randn(rows, 64)
     return lambda number: x
@@ -763,7 +768,7 @@ def validation_in_each_step(fault: bool) -> tuple[Step, int]:
 @planted("anomaly-detection")
 def gradients_are_checked(fault: bool) -> tuple[Step, int]:
     model = Deep()
-    train = training(model, sgd(model), fixed(256))
+    train = training(model, fused_sgd(model), fixed(256))
 
     def step(number: int) -> None:
         with torch.autograd.set_detect_anomaly(fault):
@@ -842,7 +847,7 @@ def gradients_are_filled_by_hand(fault: bool) -> tuple[Step, int]:
 def a_penalty_of_each_parameter(fault: bool) -> tuple[Step, int]:
     model = Deep()
     x = torch.randn(256, 64)
-    optimizer = sgd(model)
+    optimizer = fused_sgd(model)
 
     def step(number: int) -> None:
         loss = model(x).square().mean()
@@ -854,3 +859,11 @@ def a_penalty_of_each_parameter(fault: bool) -> tuple[Step, int]:
         optimizer.zero_grad()
 
     return step, 10
+
+
+@planted("double-precision", record_shapes=True)
+def a_model_in_64_bits(fault: bool) -> tuple[Step, int]:
+    kind = torch.float64 if fault else torch.float32
+    model = Net().to(kind)
+    x = torch.randn(192, 64, dtype=kind)
+    return training(model, sgd(model), lambda number: x), 10

@@ -22,6 +22,7 @@ from kinetoscope.analyses.rules.kernels import (
 )
 from kinetoscope.analyses.rules.matrix_products import (
     below_roofline,
+    double_precision,
     matmul_alignment,
     tensor_cores_unused,
     tf32_off,
@@ -51,6 +52,7 @@ RULES = (
     below_roofline,
     device_idle,
     dominant_kernel,
+    double_precision,
     dtype_conversion,
     evaluation_in_step,
     exposed_communication,

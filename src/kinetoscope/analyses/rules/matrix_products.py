@@ -2,7 +2,7 @@
 
 Sources and thresholds: PyTorch's former TensorBoard plugin (eligible operators, none of them on tensor cores, compute capability 7 and
 above), torch's former pattern matcher (float32 products where TF32 could serve, sizes in 16 bits that are no multiple of 8),
-TraceLens (less than 30 % of the roofline; above 110 % the model is wrong).
+TraceLens (less than 30 % of the roofline; above 110 % the model is wrong). Products in 64 bits: 10 % of step time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kinetoscope.display.sentence import sentence
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
-from kinetoscope.tables.costs.peaks import at_peak, known_peaks, trace_peaks, working_ns
+from kinetoscope.tables.costs.peaks import MATRIX, at_peak, known_peaks, trace_peaks, working_ns
 
 if TYPE_CHECKING:
     pass
@@ -94,6 +94,41 @@ def matmul_alignment(loop: Loop) -> Finding | CannotTell | None:
         place,
         module,
         tuple(mine[np.argsort(-spans["device_ns"][mine], kind="stable")][:MOST_ROWS].tolist()),
+    )
+
+
+def double_precision(loop: Loop) -> Finding | None:
+    """Find products in 64 bits, which models seldom need. Without shapes nothing is said: most programs have none."""
+    if len(loop.trace.columns("shapes")) == 0:
+        return None
+    costs = costs_of(loop.trace)
+    wide = [
+        row
+        for row, (family, dtype) in enumerate(zip(costs.calls.family, costs.calls.dtype, strict=True))
+        if family in MATRIX and dtype == "float64"
+    ]
+    rows = np.flatnonzero(np.isin(costs.calls.of_span, wide) & costs.counted.counts & loop.inside)
+    if len(rows) == 0:
+        return None
+    time_ns = loop.cost_ns(rows)
+    share = loop.share(time_ns)
+    if share < LEAST_PRODUCTS_PERCENT:
+        return None
+    place, _, mine = loop.by_place(rows)[0]
+    return Finding(
+        "double-precision",
+        sentence(
+            f"Matrix products in 64 bits{f', most at {place},' if place else ''} take {{}} of step time",
+            (share, "%"),
+        ),
+        "Use float32: NumPy's arrays are float64 until .float() or astype(numpy.float32), and torch.set_default_dtype and model.double() make "
+        "parameters so.",
+        share,
+        # Twice as many bytes, and half as many numbers in a register; on most devices far less.
+        time_ns // 2 if loop.device is None else time_ns,
+        place,
+        loop.module_of(int(mine[0])),
+        tuple(mine[:MOST_ROWS].tolist()),
     )
 
 
