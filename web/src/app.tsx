@@ -46,7 +46,9 @@ export function App(props: {
     [props.source, part],
   );
   const { live = false, problem = null, readable = true } = offered[chosen] ?? {};
-  const pages = PAGES.filter((page) => source.has(page.needs));
+  const pages = PAGES.filter(
+    (page) => source.has(page.needs) && !(page.ofTwo && source.served && offered.length < 2),
+  );
   const page = pages.find((page) => page.name === route.value.page) ?? pages[0];
   const name = offered[chosen]?.name ?? "";
   useEffect(() => {

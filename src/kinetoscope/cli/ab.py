@@ -113,7 +113,7 @@ def command(
         where = f"pinned to processors {', '.join(map(str, on))}" if on else "not pinned to processors"
         click.echo(f"seed {seed}, {where}", err=True)
         found = _run(turns, rounds, within)
-    show(found, rows, as_json=as_json, html_file=html_file)
+        show(found, rows, as_json=as_json, html_file=html_file)
     if calibrate:
         click.echo(_calibrated(found, turns.rounds), err=as_json)
 

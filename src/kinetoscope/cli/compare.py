@@ -51,7 +51,12 @@ _OPTIONS = (
         help="Print at most N rows of each kind; 0 prints all that changed.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys."),
-    click.option("--html", "html_file", metavar="FILE", help="Also write the comparison to FILE, as HTML."),
+    click.option(
+        "--html",
+        "html_file",
+        metavar="FILE",
+        help="Also write the viewer's page Compare to FILE, which opens without a server.",
+    ),
 )
 
 
@@ -71,13 +76,16 @@ def margins_of(percent: float, least: str, confidence: float) -> Margins:
 
 
 def show(found: Comparison, rows: int, *, as_json: bool, html_file: str | None) -> None:
-    """Print a comparison, and write it as HTML."""
-    from kinetoscope.storage.atomic_write import open_atomically
-
+    """Print a comparison, and write the viewer's page of it; its recordings must still be there."""
     if html_file is not None:
-        text = f'<!doctype html><meta charset="utf-8"><title>Kinetoscope: comparison</title>{found.to_html(rows)}'
+        from kinetoscope.cli.opening import open_trace
+        from kinetoscope.storage.atomic_write import open_atomically
+        from kinetoscope.viewer.report import comparison_page
+
+        with open_trace(found.base.names[0]) as base, open_trace(found.new.names[0]) as new:
+            text = comparison_page(found, base, new)
         with open_atomically(Path(html_file)) as file:
-            file.write(text.encode("utf-8"))
+            file.write(text.encode("utf-8", "replace"))
     click.echo(found.to_json() if as_json else found.to_text(rows))
 
 

@@ -463,20 +463,17 @@ def basis(comparison: Comparison) -> str:
     return f"Times are means of {used}{turns}."
 
 
-def _side(name: str, side: Side) -> str:
+def summary_of_side(side: Side) -> str:
     """One side in words."""
     names = side.names[0] if len(side.names) == 1 else units.count(len(side.names), "recording")
-    return (
-        f"{name:4}  {printable(names)}: {units.count(side.steps, 'step')}, "
-        f"{side.left_out:,} left out as warm-up"
-    )
+    return f"{printable(names)}: {units.count(side.steps, 'step')}, {side.left_out:,} left out as warm-up"
 
 
 def as_text(comparison: Comparison, rows: int) -> str:
     """The comparison as plain text."""
     lines = [
-        _side("base", comparison.base),
-        _side("new", comparison.new),
+        f"base  {summary_of_side(comparison.base)}",
+        f"new   {summary_of_side(comparison.new)}",
         "",
         headline(comparison),
         *([comparison.reason] if comparison.reason else []),
@@ -500,7 +497,9 @@ def as_html(comparison: Comparison, rows: int) -> str:
     parts = [
         note(headline(comparison), warns=comparison.verdict == SLOWER),
         *([note(comparison.reason)] if comparison.reason else []),
-        note(f"{_side('base', comparison.base)}; {_side('new', comparison.new)}. {basis(comparison)}"),
+        note(
+            f"base: {summary_of_side(comparison.base)}; new: {summary_of_side(comparison.new)}. {basis(comparison)}"
+        ),
     ]
     for title, header, body, rest in _sections(comparison, rows):
         last = len(header) - 1

@@ -28,6 +28,7 @@ from kinetoscope.model.strings import to_utf8
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.memory.timeline import find_device, need_memory
 from kinetoscope.viewer.pages import (
+    compare,
     empty,
     export,
     findings,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
+    from kinetoscope.comparison.result import Comparison
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.server.requests import Answer, Query
 
@@ -436,7 +438,32 @@ def report_page(
         directory["timeline"] = _add_timeline(trace, items, carried)
         directory["cut"] = None if before is None else {"before_ns": before, "spans": len(items.spans)}
     _add_responses(trace, pages, before, carried)
+    return _page_with(directory, carried)
+
+
+def comparison_page(found: Comparison, base: Trace, new: Trace) -> str:
+    """Make a report with the page Compare only.
+
+    Args:
+        found: The comparison, of any number of recordings.
+        base: A recording of the base, of which a step is drawn.
+        new: One of the other run.
+    """
+    from kinetoscope._version import __version__
+
+    carried = Parts()
+    carried.add("compare", compare.about(found))
+    for table in compare.TABLES:
+        carried.add(f"compare/{table}", found.table(table))
+    carried.add("compare/steps", compare.steps(base, new))
+    directory: dict[str, Any] = {"version": __version__, "name": "Comparison", "timeline": None, "cut": None}
+    return _page_with(directory | {"start": "#/compare", "notice": ""}, carried)
+
+
+def _page_with(directory: dict[str, Any], carried: Parts) -> str:
+    """The viewer's page with what a report carries."""
     directory["parts"] = carried.directory
+    name = str(directory["name"])
     page = page_text()
     policy = html.escape(content_policy(page, ""), quote=True)
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}" />'

@@ -75,7 +75,8 @@ def check(visit, served, trace, name, folder):
     start, end = whole_of(trace)
     views = {"timeline": {"start": start, "end": end}}
     shown = pages_shown(visit, lambda page: served.address(trace, page, name, **views.get(page, {})), PAGES)
-    assert titles(visit.page) == list(PAGES.values())
+    # The server has the traces of other tests, too; test_compare.py looks at that page.
+    assert [title for title in titles(visit.page) if title != "Compare"] == list(PAGES.values())
     check_against_tables(trace, shown)
     path = Path(report(trace, folder / "report.html"))
     carried = [page for page in PAGES if page != "sql"]

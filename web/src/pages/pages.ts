@@ -1,6 +1,7 @@
-/** The pages in the order of the navigation. Ranks and Compare will follow Memory when there is something in them. */
+/** The pages in the order of the navigation. Ranks will follow Memory when there is something in it. */
 
 import type { ComponentType } from "preact";
+import { ComparePage } from "./compare";
 import { HealthPage } from "./health";
 import { Kernels } from "./kernels";
 import { MemoryPage } from "./memory";
@@ -20,6 +21,8 @@ export interface Page {
   show: ComponentType;
   /** What the source must be able to answer for the page to make sense. */
   needs: string;
+  /** True where a server must have two traces open. */
+  ofTwo?: boolean;
 }
 
 export const PAGES: readonly Page[] = [
@@ -30,6 +33,7 @@ export const PAGES: readonly Page[] = [
   { name: "modules", title: "Modules", full: true, show: Modules, needs: "modules" },
   { name: "stacks", title: "Stacks", full: true, show: Stacks, needs: "flame_choices" },
   { name: "memory", title: "Memory", full: false, show: MemoryPage, needs: "memory" },
+  { name: "compare", title: "Compare", full: false, show: ComparePage, needs: "compare", ofTwo: true },
   { name: "health", title: "Trace health", full: false, show: HealthPage, needs: "health" },
   { name: "sql", title: "SQL", full: true, show: Sql, needs: "sql/about" },
 ];

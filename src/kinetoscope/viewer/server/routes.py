@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.viewer.pages import (
+    compare,
     empty,
     export,
     findings,
@@ -106,9 +107,13 @@ def respond(
     if match is None or int(match[1]) >= len(offers):
         return _error(404, "There is nothing at this address.")
     trace, problem = offers[int(match[1])][1:3]
-    if trace is None:
+    of_two = match[2].partition("/")[0] == "compare"
+    if trace is None and not of_two:
         return _error(409, problem or "There is no such trace.")
     try:
+        if of_two or trace is None:
+            # Of two traces, whichever is looked at now.
+            return encoded(compare.answer(offers, match[2], query))
         return encoded((answer_of or answer)(trace, match[2], query))
     except LookupError as error:
         if isinstance(error, KeyError | IndexError):
