@@ -2,8 +2,10 @@
 
 import gc
 import os
+import shutil
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +29,11 @@ hypothesis.settings.load_profile("kinetoscope")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuses to test an installed package that is older than the sources beside it."""
+    """Refuses to test an installed package that is older than the sources beside it, and gives the run a compiler's cache."""
+    # What an earlier version of ours noted of compiled graphs in a cache says nothing of this one. Workers inherit it.
+    if not hasattr(config, "workerinput"):
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder = tempfile.mkdtemp(prefix="kinetoscope-compiled-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     installed = Path(kinetoscope.__file__).parent
     if not installed.is_relative_to(sysconfig.get_path("platlib")):
         return
