@@ -276,3 +276,17 @@ def test_kernels_that_nobody_noted_have_lines_and_a_loss(
     assert all(span["stack"].endswith(f"({line}): Block.forward") for span in gelu), gelu[0]["stack"]
     (loss,) = [loss for loss in trace.table("losses").to_pylist() if loss["code"] == "unknown_kernels"]
     assert loss["count"] == len(rows)
+
+
+def test_a_compiler_that_cannot_be_watched_compiles_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._inductor.graph  # noqa: F401  (what is imported already is watched at once)
+
+    from kinetoscope.collect.sources import compiled_kernels
+
+    def fail() -> None:
+        raise AttributeError("torch._inductor.config.trace has no such setting")
+
+    monkeypatch.setattr(compiled_kernels.OBSERVED_KERNELS, "compiler_is_imported", fail)
+    modules = CompiledModules()
+    modules.watch()
+    assert modules.failures == {"AttributeError: torch._inductor.config.trace has no such setting": 1}

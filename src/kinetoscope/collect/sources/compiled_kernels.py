@@ -104,7 +104,7 @@ class CompiledModules:
         """Note what is compiled from now on; a second call does nothing."""
         with self._lock:
             if self._hook is None:
-                self._hook = ImportHook(_COMPILER, self._compiler_is_imported)
+                self._hook = ImportHook(_COMPILER, lambda: self._safely(self._compiler_is_imported))
 
     def calls_of(self, file: str) -> Sequence[KernelCall] | None:
         """Return the kernels that a file calls: as noted in this process or stored by another, else by the compiler's own lines.
@@ -130,7 +130,8 @@ class CompiledModules:
         from torch._inductor import config, debug
         from torch._inductor.graph import GraphLowering
 
-        if config.trace.provenance_tracking_level == 0:
+        # torch 2.7 and 2.8 do not have this setting, and note kernels only while they write files for debugging.
+        if getattr(config.trace, "provenance_tracking_level", None) == 0:
             config.trace.provenance_tracking_level = _BASIC_PROVENANCE
         notes, compiles = (
             getattr(debug, _NOTES_KERNELS, None),
