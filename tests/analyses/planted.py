@@ -755,14 +755,25 @@ def gradients_of_single_samples(fault: bool) -> tuple[Step, int]:
 
 @planted("evaluation-in-step")
 def validation_in_each_step(fault: bool) -> tuple[Step, int]:
-    model = Net()
+    model, critic = Net(), nn.Linear(1, 1)
+    train = training(model, sgd(model), fixed())
     held_out = torch.randn(256, 64)
 
-    def more(number: int, loss: torch.Tensor) -> None:
+    def validate() -> torch.Tensor:
         with torch.no_grad():
-            model(held_out) if fault else held_out.mean()
+            return model(held_out).mean()
 
-    return training(model, sgd(model), fixed(), more), 10
+    def step(number: int) -> None:
+        train(number)
+        if fault:
+            validate()
+            return
+        # As in adversarial training: the critic learns from what the model makes.
+        with torch.no_grad():
+            made = model(held_out)
+        critic(made).mean().backward()
+
+    return step, 10
 
 
 @planted("anomaly-detection")

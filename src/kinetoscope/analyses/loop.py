@@ -306,8 +306,8 @@ class Loop:
         frame = np.append(self.trace.column("stacks", "frame"), np.int32(-1))
         return np.asarray(frame[np.append(program_stacks(self.trace), -1)], dtype=np.int32)
 
-    def common_place(self, rows: Rows) -> Place:
-        """The user's innermost line that all of some spans were called from; none where one has no stack."""
+    def common_stack(self, rows: Rows) -> int:
+        """The innermost stack that all of some spans were called from, as its row; -1 where one has no stack."""
         parent = np.append(self.trace.column("stacks", "parent"), -1)
         common, *others = np.unique(self.trace.column("spans", "stack")[rows]).tolist() or [-1]
         for stack in others:
@@ -317,7 +317,7 @@ class Loop:
                     common = int(parent[common])
                 else:
                     stack = int(parent[stack])
-        return self.place_of_stack(common)
+        return int(common)
 
     def in_step_samples(self, chosen: NDArray[np.bool_]) -> Rows:
         """The rows of those of some samples that fall in the steps."""

@@ -1,20 +1,27 @@
 """The model that is trained also runs without autograd, in every step.
 
-Validation in each step, mostly; XProf reports it like checkpoints and summaries, from 5 % of step time. Here 10 %, since some programs
-need it: those that generate what they train on. Checkpointing, which runs forward without autograd and later again, is
-`recomputation_cost`.
+Validation in each step, mostly; XProf reports it like checkpoints and summaries, from 5 % of step time. Here 10 %, and only in a function
+that runs nothing with autograd: a generator whose examples a critic learns from, or a teacher, is not validation. Checkpointing, which
+runs forward without autograd and later again, is `recomputation_cost`.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from kinetoscope.analyses.finding import Finding
-from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.tables.host.stacks import stacks_with
+
+if TYPE_CHECKING:
+    from kinetoscope.analyses.loop import Rows
 
 LEAST_PERCENT = 10.0
+_CALLS_MODULES = "torch/nn/modules/module.py"
 
 
 def evaluation_in_step(loop: Loop) -> Finding | None:
@@ -40,11 +47,14 @@ def evaluation_in_step(loop: Loop) -> Finding | None:
     share = loop.share(time_ns)
     if len(rows) == 0 or share < LEAST_PERCENT:
         return None
-    place = loop.common_place(rows)
+    place = _caller_of_model(loop, rows)
+    of_function = stacks_with(loop.trace, place.file, functions=[place.function])
+    if not place or np.append(of_function, False)[spans["stack"][called[has_graph]]].any():
+        return None
     return Finding(
         "evaluation-in-step",
         sentence(
-            f"The model also runs without autograd{f', at {place}' if place else ''} in each step: {{}} of step time",
+            f"The model also runs without autograd in each step, in {place.function} ({place}): {{}} of step time",
             (share, "%"),
         ),
         "If this is validation, run it every N steps or once an epoch, or on fewer batches.",
@@ -54,3 +64,15 @@ def evaluation_in_step(loop: Loop) -> Finding | None:
         loop.module_of(int(rows[0])),
         tuple(rows[:MOST_ROWS].tolist()),
     )
+
+
+def _caller_of_model(loop: Loop, rows: Rows) -> Place:
+    """The line of the program that called the outermost module that some operators ran in."""
+    frames, stacks, strings = loop.trace.columns("frames"), loop.trace.columns("stacks"), loop.trace.strings
+    found = stack = loop.common_stack(rows)
+    while stack >= 0:
+        above = int(stacks["parent"][stack])
+        if strings[int(frames["file"][stacks["frame"][stack]])].replace("\\", "/").endswith(_CALLS_MODULES):
+            found = above
+        stack = above
+    return loop.place_of_stack(found)
