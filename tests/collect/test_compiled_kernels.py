@@ -290,3 +290,15 @@ def test_a_compiler_that_cannot_be_watched_compiles_all_the_same(monkeypatch: py
     modules = CompiledModules()
     modules.watch()
     assert modules.failures == {"AttributeError: torch._inductor.config.trace has no such setting": 1}
+
+
+def test_a_generated_file_without_lines_of_the_program_has_its_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.codecache import PyCodeCache
+
+    file = tmp_path / "generated.py"
+    file.write_text("cpp_fused_0 = async_compile.cpp()\nasync_compile.wait(globals())\ncpp_fused_0(x)\n")
+    monkeypatch.setitem(PyCodeCache.linemaps, str(file), [])
+    calls = CompiledModules().calls_of(str(file))
+    assert [(call.line, call.kernel, call.nodes) for call in calls or ()] == [(3, "cpp_fused_0", ())]

@@ -121,7 +121,9 @@ class CompiledModules:
             from torch._inductor.codecache import PyCodeCache
 
             if file in PyCodeCache.linemaps:
-                known = _by_lines(Path(file).read_text(encoding="utf-8"), *PyCodeCache.linemaps[file])
+                # A graph without any of the program's lines has an empty list.
+                lines, traces = PyCodeCache.linemaps[file] or ((), ())
+                known = _by_lines(Path(file).read_text(encoding="utf-8"), lines, traces)
         return known
 
     def _compiler_is_imported(self) -> None:
