@@ -6,13 +6,22 @@ with a `stream` among its arguments for work of a device. Where a file has waits
 today's pandas (mi300), its numbers are others than ours, and are not compared.
 """
 
+from collections import Counter
+
+import numpy as np
 import pytest
 
 pytest.importorskip("hta", reason="the comparison is with HolisticTraceAnalysis; to enable: `make develop`")
 
+from hta.common.trace import Trace
 from hta.trace_analysis import TraceAnalysis
+from hta.trace_diff import DeviceType, LabeledTrace, TraceDiff
 
 import kinetoscope
+from kinetoscope.comparison.measures import run_of
+from kinetoscope.model.kinds import is_device_work, is_operator
+from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.host.data_loading import in_waits
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 
 pytestmark = [needs_shared_traces, pytest.mark.filterwarnings("ignore")]
@@ -44,3 +53,74 @@ def test_busy_computing_and_hidden_communication_agree(name, monkeypatch):
         # HTA adds up whole microseconds here, whatever it was told.
         sorts, _ = theirs.get_gpu_kernel_breakdown(visualize=False)
         assert sorts["sum"].sum() == device["busy_ns"] / 1000
+
+
+PAIRS = (
+    ("dlrm_8rank/rank-0", "dlrm_8rank/rank-1"),
+    ("dlrm_8rank/rank-2", "dlrm_8rank/rank-5"),
+)
+
+
+def sums(path):
+    """Of each kernel in the steps how often it ran and how long, in us, and of each operator how often; and what HTA counts otherwise."""
+    with kinetoscope.open(path) as trace:
+        run = run_of(trace, str(path), warm_up=0)
+        counts, times, alone = Counter(), Counter(), Counter()
+        for kind in ("kernel", "operator"):
+            population = run.populations[kind]
+            for row, count, time_ns in zip(population.row, population.count, population.time_ns, strict=True):
+                name = population.keys[row][0]
+                counts[kind, name] += count
+                times[kind, name] += time_ns / 1000
+        spans = trace.columns("spans")
+        rows = np.flatnonzero(
+            is_device_work(spans["kind"]) & (starters(trace).call[:-1] < 0) & (spans["step"] >= 0)
+        )
+        for row in rows.tolist():
+            name = trace.strings[spans["name"][row]]
+            alone["kernel", name] += 1
+            alone["ns", name] += spans["duration_ns"][row]
+        for row in np.flatnonzero(
+            is_operator(spans["kind"]) & in_waits(trace) & (spans["step"] >= 0)
+        ).tolist():
+            alone["operator", trace.strings[spans["name"][row]]] -= 1
+    return run, counts, times, alone
+
+
+def labeled(label, path):
+    found = Trace(trace_files={0: str(path)}, trace_dir="/")
+    found.parse_traces()
+    found.decode_symbol_ids(use_shorten_name=False)
+    return LabeledTrace(label=label, t=found)
+
+
+@pytest.mark.parametrize("names", PAIRS)
+def test_counts_and_sums_of_two_traces_agree(names, monkeypatch):
+    """HTA leaves out device work whose launch is not in the trace; a comparison of ours counts it in the step in which it ran.
+
+    HTA counts operators inside waits for data; a comparison of ours does not, because the wait is a part of the step by itself.
+    """
+    monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
+    paths = [shared_trace(name) for name in names]
+    theirs = [labeled(label, path) for label, path in zip(("base", "new"), paths, strict=True)]
+    ours = [sums(path) for path in paths]
+    assert [sorted(one.iterations()) for one in theirs] == [run.numbers.tolist() for run, *_ in ours]
+    for kind, device in (("kernel", DeviceType.GPU), ("operator", DeviceType.CPU)):
+        iterations = [run.numbers.tolist() for run, *_ in ours]
+        table = TraceDiff.compare_traces(
+            *theirs, control_iteration=iterations[0], test_iteration=iterations[1], device_type=device
+        )
+        compared = 0
+        for name, row in table.iterrows():
+            if kind == "operator" and not name.startswith("aten::"):
+                continue
+            counts = [one[1][kind, name] - one[3][kind, name] for one in ours]
+            assert counts == [row["base_counts"], row["new_counts"]], name
+            assert counts[1] - counts[0] == row["diff_counts"]
+            compared += 1
+            if kind == "kernel":
+                times = [one[2][kind, name] - one[3]["ns", name] / 1000 for one in ours]
+                assert times == pytest.approx(
+                    [row["base_total_duration"], row["new_total_duration"]], abs=1e-3
+                )
+        assert compared > 20
