@@ -51,6 +51,18 @@ def test_a_recompilation_names_its_guard_and_how_to_avoid_it(arguments, guard, a
     assert row["line"] == scaled.__code__.co_firstlineno + line
 
 
+def test_a_recompilation_of_a_module_of_torch_names_the_line_that_calls_it():
+    torch._dynamo.reset()
+    compiled = torch.compile(torch.nn.Sequential(torch.nn.ReLU()), backend="eager", dynamic=False)
+
+    def run(number):
+        compiled(torch.ones(8 + number, 8))
+
+    row = findings_of(run, 4)["recompiles"]
+    assert "size mismatch" in row["finding"]
+    assert (row["file"], row["line"]) == (__file__, run.__code__.co_firstlineno + 1)
+
+
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace.*")
 def test_a_graph_break_names_its_line_and_reason_without_stacks():
     torch._dynamo.reset()

@@ -17,6 +17,7 @@ from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
 from kinetoscope.tables.host import compiling
+from kinetoscope.tables.host.stacks import is_library_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,14 +56,18 @@ def recompiles(loop: Loop) -> Finding | None:
         text = f"torch.compile compiles {count} after the first step{f', first at {place}' if place else ''}"
         advice = _SAME
     else:
-        guards = [_Guard(one) for one in again]
+        guards = [(_Guard(one), int(one["span"])) for one in again]
         spent: Counter[str] = Counter()
-        for guard in guards:
+        for guard, _ in guards:
             spent[guard.key] += guard.duration_ns
         worst = spent.most_common(1)[0][0]
-        guard = next(one for one in guards if one.key == worst)
-        place, advice = guard.place, guard.advice
-        text = f"torch.compile compiles {count} after the first step, mostly {guard.function} ({place}), whose guard fails: {guard.text}"
+        guard, span = next((one, span) for one, span in guards if one.key == worst)
+        place, advice, what = guard.place, guard.advice, f"{guard.function} ({guard.place})"
+        if is_library_file(place.file):
+            # A module that PyTorch itself defines is compiled in a function of the compiler's.
+            place = _caller(loop, span) or place
+            what = f"at {place}"
+        text = f"torch.compile compiles {count} after the first step, mostly {what}, whose guard fails: {guard.text}"
     return Finding(
         "recompiles",
         sentence(_braceless(text) + "; {} of step time", (share, "%")),
