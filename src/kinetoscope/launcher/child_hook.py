@@ -28,6 +28,7 @@ NO_VARIABLES = "variables"
 NAME = "kinetoscope_child_hook"
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = os.path.dirname(_HERE)
 START_UP_FOLDER = os.path.join(_HERE, "start_up")
 # Where the path, the arguments and the environment are among the arguments of an audit event.
 _STARTS = {"subprocess.Popen": (0, 1, 3), "os.posix_spawn": (0, 1, 2), "os.exec": (0, 1, 2)}
@@ -40,7 +41,7 @@ def begin() -> None:
     folder = os.environ[VARIABLE]
     if not _goes_on(folder):
         return
-    waiting = load("torch_import").TorchImport(lambda: record(folder, "exec"))
+    waiting = load("_after_import", _PACKAGE).AfterImport("torch", lambda: record(folder, "exec"))
     _waiting.append(waiting)
     handle: Any = type(sys)(NAME)
     handle.give_up = give_up

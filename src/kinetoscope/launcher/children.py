@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope._after_import import AfterImport
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.launcher import child_hook, notes
-from kinetoscope.launcher.torch_import import TorchImport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,7 +89,7 @@ class Children:
 
     def follow_this_fork(self) -> None:
         """Record this process once it imports torch: it is a fork of the program from before the program did."""
-        TorchImport(lambda: child_hook.record(str(self._folder), "fork")).wait()
+        AfterImport("torch", lambda: child_hook.record(str(self._folder), "fork")).wait()
 
     def stop_following(self) -> None:
         """Follow nothing that starts from now on."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope._after_import import AfterImport
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope.display.terminal import complain
 from kinetoscope.launcher.options import LaunchOptions
-from kinetoscope.launcher.torch_import import TorchImport
 
 if TYPE_CHECKING:
     from kinetoscope.collect import profile
@@ -78,7 +78,7 @@ class ProgramRecording:
         self._options = options
         self._on_torch = on_torch
         self._on_start = on_start
-        self._torch_import = TorchImport(self._torch_imported)
+        self._torch_import = AfterImport("torch", self._torch_imported)
         self._session: profile | None = None
         self._started_s = 0.0
         self._optimizer: int | None = None

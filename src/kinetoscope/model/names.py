@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 STACK_SEPARATOR = ";"
 _DEVICE_TYPES = frozenset(DeviceType)
+# How torch names the ranges around compiled code, and around a compiled graph in it; both go on behind a blank.
+COMPILED_REGION = "Torch-Compiled Region"
+COMPILED_GRAPH = "## Call CompiledFxGraph"
 # Bookkeeping operators that torch leaves out of its event lists.
 HIDDEN_NAMES = frozenset(
     {

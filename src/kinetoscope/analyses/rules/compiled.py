@@ -16,6 +16,7 @@ from kinetoscope.analyses.finding import CannotTell, Finding, Signal
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
+from kinetoscope.model.names import COMPILED_REGION
 from kinetoscope.tables.host import compiling
 from kinetoscope.tables.host.stacks import is_library_file
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 LEAST_PERCENT = 1.0
 _COMPILER = "torch/_dynamo/"
 _LOOKUPS = ("TorchDynamo Cache Lookup", "Pregraph bytecode")
-_REGION = re.compile(r"Torch-Compiled Region: (\d+)/\d+")
+_REGION = re.compile(rf"{COMPILED_REGION}: (\d+)/\d+")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
 # How torch says which guard failed: the id of the earlier compilation, the guard, and the lines of the program that need it.
 _EARLIER = re.compile(r"^\[?!?\d*/?\d*\]?\d+/\d+: ")
@@ -124,7 +125,7 @@ class _Guard:
 
 def graph_breaks(loop: Loop) -> Finding | CannotTell | None:
     """Find functions that torch.compile compiles in pieces."""
-    regions = loop.ranges_and_operators_named("Torch-Compiled Region: ")
+    regions = loop.ranges_and_operators_named(f"{COMPILED_REGION}: ")
     passed = compiling.break_passages(loop.trace)
     rows = np.flatnonzero(np.isin(passed.span, regions))
     if len(rows):

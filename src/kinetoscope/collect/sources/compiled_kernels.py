@@ -26,6 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope._after_import import AfterImport
 from kinetoscope._errors import RecorderError
 from kinetoscope.collect.engines.recorder import ready_recorder
 from kinetoscope.collect.sources.ranges import begin_range, end_range
@@ -35,8 +36,6 @@ from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.costs.call import SCALAR_TYPES, recorded_type
 
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
-
     from kinetoscope.trace import Trace
 
 _COMPILER = "torch._inductor.graph"
@@ -47,48 +46,6 @@ _VERSION = 2
 _BASIC_PROVENANCE = 2
 
 
-class ImportHook:
-    """A module finder that calls a function once, right after the first import of a module."""
-
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        """Call `then` after the module `name` was imported; at once if it already was."""
-        self._name, self._then = name, then
-        self._looking = False
-        if name in sys.modules:
-            then()
-        else:
-            sys.meta_path.insert(0, self)
-
-    def give_up(self) -> None:
-        """Wait no longer."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Let the other finders find the module, and announce the end of its import."""
-        if fullname != self._name or self._looking:
-            return None
-        import importlib.util
-
-        self._looking = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._looking = False
-        loader: Any = None if spec is None else spec.loader
-        if loader is not None:
-            execute = loader.exec_module
-
-            def exec_module(module: types.ModuleType) -> None:
-                del loader.exec_module
-                execute(module)
-                self.give_up()
-                self._then()
-
-            loader.exec_module = exec_module
-        return spec
-
-
 class CompiledModules:
     """What this process knows of the modules that the compiler generated."""
 
@@ -97,14 +54,15 @@ class CompiledModules:
         self._lock = threading.Lock()
         self._calls: dict[str, tuple[KernelCall, ...]] = {}
         self._noting = threading.local()
-        self._hook: ImportHook | None = None
+        self._hook: AfterImport | None = None
         self.failures: dict[str, int] = {}
 
     def watch(self) -> None:
         """Note what is compiled from now on; a second call does nothing."""
         with self._lock:
             if self._hook is None:
-                self._hook = ImportHook(_COMPILER, lambda: self._safely(self._compiler_is_imported))
+                self._hook = AfterImport(_COMPILER, lambda: self._safely(self._compiler_is_imported))
+                self._hook.wait()
 
     def calls_of(self, file: str) -> Sequence[KernelCall] | None:
         """Return the kernels that a file calls: as noted in this process or stored by another, else by the compiler's own lines.

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.collect.sources.compiled_kernels import ImportHook
+from kinetoscope._after_import import AfterImport
 from kinetoscope.collect.sources.source import ClockReading
+from kinetoscope.model.names import COMPILED_REGION
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -30,8 +31,6 @@ _REPORT = "add_compilation_metrics_to_chromium"
 _JUMP = "generic_jump"
 _JUMP_REASON = "Data-dependent branching: a condition needs the value of a tensor"
 _LONGEST_TEXT = 4_000
-# How torch names the range around compiled code.
-_REGION = "Torch-Compiled Region"
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class CompileHooks:
         self._lock = threading.RLock()
         self._sources: set[int] = set()
         self._theirs: Callable[..., Any] | None = None
-        self._import: ImportHook | None = None
+        self._import: AfterImport | None = None
         self._compilations: list[Compilation] = []
         # By identity: torch forgets its reasons when the program resets the compiler.
         self._breaks: dict[int, tuple[Any, GraphBreak | None]] = {}
@@ -84,7 +83,8 @@ class CompileHooks:
             self._sources.add(id(source))
             if first:
                 self._compilations, self._breaks, self._failure = [], {}, ""
-                self._import = ImportHook(_MODULE, self._wrap)
+                self._import = AfterImport(_MODULE, self._wrap)
+                self._import.wait()
 
     def close(self, source: object) -> None:
         """Stop collecting for a source."""
@@ -324,7 +324,11 @@ class GatheredCompiling:
         from kinetoscope.combine.extend import extend
         from kinetoscope.model.losses import Loss
 
-        if not (self.compilations or self.failure or any(text.startswith(_REGION) for text in trace.strings)):
+        if not (
+            self.compilations
+            or self.failure
+            or any(text.startswith(COMPILED_REGION) for text in trace.strings)
+        ):
             # What the process compiled earlier did not run here.
             return trace
         losses = [Loss.of("compiling_unreadable", why=self.failure)] if self.failure else []

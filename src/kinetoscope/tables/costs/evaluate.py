@@ -12,6 +12,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.kinds import is_operator
+from kinetoscope.model.names import COMPILED_GRAPH, COMPILED_REGION
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs import registry
@@ -115,7 +116,7 @@ _WITHOUT_ARITHMETIC = (
     "prims::device_put",
 )
 # Kernels that Inductor and Triton made, and the calls that run them unrecorded: the names do not say what is computed.
-_GENERATED = ("triton_", "cpp_fused_", "CompiledFunction", "Torch-Compiled Region", "## Call CompiledFxGraph")
+_GENERATED = ("triton_", "cpp_fused_", "CompiledFunction", COMPILED_REGION, COMPILED_GRAPH)
 
 
 @cache

@@ -15,6 +15,7 @@ import numpy as np
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import is_outermost
 from kinetoscope.model.kinds import is_call
+from kinetoscope.model.names import COMPILED_GRAPH, COMPILED_REGION
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.model.schema import STORED, Column, Table
 from kinetoscope.model.steps import step_at
@@ -39,10 +40,10 @@ _STAGE_OF_RANGE = {
     "CachingAutotuner.combo_sequential_autotune (dynamo_timed)": 2,
 }
 _ID_IN_RANGE = re.compile(r"entire_(?:frame|backward)_compile_data: .*compile_id=([^,]+)")
-_REGION = re.compile(r"Torch-Compiled Region: (\S+)")
+_REGION = re.compile(rf"{COMPILED_REGION}: (\S+)")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
 # Calls of compiled graphs, by Inductor and by autograd; backends without either run the operators of a graph one by one.
-_GRAPH_CALLS = ("## Call CompiledFxGraph ", "CompiledFunction")
+_GRAPH_CALLS = (f"{COMPILED_GRAPH} ", "CompiledFunction")
 _OPERATOR = "::"
 # How far torch's clock reading for its metrics can be from that for the range, which is inside.
 _APART_NS = 1_000_000

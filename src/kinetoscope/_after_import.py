@@ -1,8 +1,8 @@
-"""Wait for the program to import torch.
+"""Wait for the program to import a module.
 
 A recording needs torch, and torch must not be imported before the program does it: programs set environment variables
-that torch reads at its import, and many never import it. `child_hook` also loads this file by its path, in Pythons that
-may be older: it imports only what Python has loaded anyway, and needs no more than Python 3.7.
+that torch reads at its import, and many never import it. So it is with torch's compiler. `child_hook` also loads this file by
+its path, in Pythons that may be older: it imports only what Python has loaded anyway, and needs no more than Python 3.7.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class TorchImport:
-    """A module finder that calls a function once, right after the first import of torch."""
+class AfterImport:
+    """A module finder that calls a function once, right after the first import of a module."""
 
-    def __init__(self, then: Callable[[], None]) -> None:
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name = name
         self._then = then
         self._looking = False
 
     def wait(self) -> None:
-        """Begin to wait; if torch is imported already, call the function now."""
-        if "torch" in sys.modules:
+        """Begin to wait; if the module is imported already, call the function now."""
+        if self._name in sys.modules:
             self._then()
         else:
             sys.meta_path.insert(0, self)
@@ -38,14 +39,14 @@ class TorchImport:
             sys.meta_path.remove(self)
 
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Let the other finders find torch, and wrap its loader."""
-        if fullname != "torch" or self._looking:
+        """Let the other finders find the module, and wrap its loader."""
+        if fullname != self._name or self._looking:
             return None
         import importlib.util
 
         self._looking = True
         try:
-            spec = importlib.util.find_spec("torch")
+            spec = importlib.util.find_spec(fullname)
         finally:
             self._looking = False
         if spec is not None and spec.loader is not None:
@@ -53,15 +54,15 @@ class TorchImport:
         return spec
 
     def announce(self) -> None:
-        """Call the function: torch is imported."""
+        """Call the function: the module is imported."""
         self.give_up()
         self._then()
 
 
 class _Announcing:
-    """Loads torch with its own loader, and announces it afterwards."""
+    """Loads a module with its own loader, and announces it afterwards."""
 
-    def __init__(self, loader: Loader, waiting: TorchImport) -> None:
+    def __init__(self, loader: Loader, waiting: AfterImport) -> None:
         self._loader = loader
         self._waiting = waiting
 

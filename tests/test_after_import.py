@@ -1,4 +1,4 @@
-"""The moment at which a program imports torch. A package of that name made for the test stands in where the import itself
+"""The moment at which a program imports a module, here torch. A package of that name made for the test stands in where the import itself
 is what is tested; the end-to-end tests import the real one."""
 
 import subprocess
@@ -18,9 +18,9 @@ def run(tmp_path: Path, program: str, torch: str = "value = 7\n") -> str:
     start = f"""
 import sys
 sys.path[:0] = [{str(tmp_path)!r}, {str(FOLDER)!r}]
-from kinetoscope.launcher.torch_import import TorchImport
+from kinetoscope._after_import import AfterImport
 calls = []
-waiting = TorchImport(lambda: calls.append(sys.modules["torch"].value))
+waiting = AfterImport("torch", lambda: calls.append(sys.modules["torch"].value))
 waiting.wait()
 """
     done = subprocess.run(
@@ -49,7 +49,7 @@ def start():
     thread.join(20)
     calls.append(thread.is_alive())
 waiting.give_up()
-TorchImport(start).wait()
+AfterImport("torch", start).wait()
 import torch
 print(calls)
 """
@@ -86,7 +86,7 @@ print(calls)
 
 
 def test_torch_that_is_there_already_counts_at_once(tmp_path):
-    assert run(tmp_path, "import torch\nTorchImport(lambda: print('now')).wait()") == "now\n"
+    assert run(tmp_path, "import torch\nAfterImport('torch', lambda: print('now')).wait()") == "now\n"
 
 
 def test_asking_whether_torch_exists_is_not_importing_it(tmp_path):
