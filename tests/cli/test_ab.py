@@ -5,8 +5,10 @@ import subprocess
 
 import pytest
 
+import kinetoscope
 from kinetoscope._errors import ArgumentError
-from kinetoscope.launcher.interleave import checked_out, parse_command, pinned
+from kinetoscope.launcher.interleave import checked_out, parse_command, pinned, visible_percent
+from tests.comparison.test_runs import built
 from tests.support.effort import STRESS
 from tests.support.strict_json import read_strictly
 
@@ -151,3 +153,16 @@ def test_processors_are_given_back():
     assert os.sched_getaffinity(0) == allowed
     with pytest.raises(ArgumentError, match="this process may use"), pinned("999999"):
         pass
+
+
+def test_a_difference_shows_from_half_the_interval_on():
+    few, many = (
+        kinetoscope.compare(
+            [built(seed) for seed in range(count)], [built(50 + seed) for seed in range(count)]
+        )
+        for count in (2, 8)
+    )
+    for found in (few, many):
+        half = found.whole.high_ns - found.whole.change_ns
+        assert visible_percent(found) == pytest.approx(100 * half / found.whole.base_ns)
+    assert visible_percent(many) < visible_percent(few)
