@@ -12,6 +12,7 @@ import torch
 from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 
 import kinetoscope
+from kinetoscope.collect.sources import compiling
 from kinetoscope.collect.sources.compiling import COMPILE_HOOKS
 from kinetoscope.trace import merge_processes
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
@@ -304,6 +305,16 @@ def test_metrics_that_cannot_be_read_are_a_loss(native):  # noqa: F811
     assert utils.add_compilation_metrics_to_chromium.__name__ == "add_compilation_metrics_to_chromium"
     (loss,) = (row for row in rows(trace, "losses") if row["code"] == "compiling_unreadable")
     assert "no compile_id here" in loss["why"] or "no " in loss["why"]
+
+
+def test_a_torch_that_does_not_report_compilations_is_a_loss(native, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(compiling, "_REPORT", "report_of_no_release")
+    compiled = fresh(whole)
+    trace = recorded(lambda: compiled(torch.ones(3), 2.0))
+    (loss,) = (row for row in rows(trace, "losses") if row["code"] == "compiling_unreadable")
+    assert loss["why"] == "this torch has no torch._dynamo.utils.report_of_no_release"
+    quiet = recorded(lambda: torch.ones(3).sum())
+    assert "compiling_unreadable" not in {row["code"] for row in rows(quiet, "losses")}
 
 
 def run_in_python(program):

@@ -119,6 +119,12 @@ class CompileHooks:
         """Why metrics could not be read, if so."""
         return self._failure
 
+    @property
+    def missing(self) -> str:
+        """The function of torch that metrics are read from, if this torch does not have it."""
+        module = sys.modules.get(_MODULE)
+        return "" if module is None or hasattr(module, _REPORT) else f"this torch has no {_MODULE}.{_REPORT}"
+
     # What is replaced
 
     def _wrap(self) -> None:
@@ -289,12 +295,12 @@ class Compiling:
         """Take what was compiled."""
         begun, self._begun = self._begun or ClockReading.now(), None
         compilations = COMPILE_HOOKS.since(self._first)
-        failure, functions = COMPILE_HOOKS.failure, {}
+        failure, missing, functions = COMPILE_HOOKS.failure, COMPILE_HOOKS.missing, {}
         try:
             functions = _compiled_functions()
         except Exception as error:  # noqa: BLE001  (private parts of torch; without them only functions are unknown)
             failure = failure or f"{type(error).__name__}: {error}"
-        return GatheredCompiling(begun, compilations, COMPILE_HOOKS.breaks(), functions, failure)
+        return GatheredCompiling(begun, compilations, COMPILE_HOOKS.breaks(), functions, failure, missing)
 
     def close(self) -> None:
         """Leave torch as it was."""
@@ -311,6 +317,7 @@ class GatheredCompiling:
         breaks: All graph breaks, those of earlier compilations too.
         functions: Function, file and line of all compiled code, by the id of its compilation.
         failure: Why something of this is missing, if so.
+        missing: What this torch lacks, so that all of it is missing, if so.
     """
 
     begun: ClockReading
@@ -318,20 +325,19 @@ class GatheredCompiling:
     breaks: list[GraphBreak]
     functions: dict[str, tuple[str, str, int]]
     failure: str
+    missing: str
 
     def add_to(self, trace: Trace) -> Trace:
         """Return the trace with the tables `compiles` and `graph_breaks`."""
         from kinetoscope.combine.extend import extend
         from kinetoscope.model.losses import Loss
 
-        if not (
-            self.compilations
-            or self.failure
-            or any(text.startswith(COMPILED_REGION) for text in trace.strings)
-        ):
+        ran = any(text.startswith(COMPILED_REGION) for text in trace.strings)
+        if not (self.compilations or self.failure or ran):
             # What the process compiled earlier did not run here.
             return trace
-        losses = [Loss.of("compiling_unreadable", why=self.failure)] if self.failure else []
+        why = self.failure or self.missing
+        losses = [Loss.of("compiling_unreadable", why=why)] if why else []
         tables = {"compiles": self._compiles(trace), "graph_breaks": self._graph_breaks()}
         tables = {name: columns for name, columns in tables.items() if any(map(len, columns.values()))}
         return extend(trace, losses=losses, tables=tables) if tables or losses else trace
