@@ -189,7 +189,8 @@ def test_the_commands(tmp_path):
     paths = [str(tmp_path / f"{rank}.ktrace") for rank in range(3)]
     for rank, path in enumerate(paths):
         rank_trace(rank, arrivals[rank], last).save(path)
-    made = CliRunner().invoke(main, ["summarize", *paths, "-o", str(tmp_path / "out")])
+    summarize = ["summarize", "--engine", "here"]
+    made = CliRunner().invoke(main, [*summarize, *paths, "-o", str(tmp_path / "out")])
     assert (made.exit_code, made.stdout) == (0, f"{tmp_path / 'out'}: 3 summaries\n")
     shown = CliRunner().invoke(main, ["ranks", str(tmp_path / "out")])
     assert "Rank 1 is 2 ms late in a step (20.0% of it): compute takes 2 ms more." in shown.stdout
@@ -199,6 +200,6 @@ def test_the_commands(tmp_path):
     assert len(table.stdout.splitlines()) == 7
     wrong = CliRunner().invoke(main, ["ranks", str(tmp_path / "out"), "--csv"])
     assert wrong.exit_code == 2
-    twice = CliRunner().invoke(main, ["summarize", paths[0], paths[0], "-o", str(tmp_path / "twice")])
+    twice = CliRunner().invoke(main, [*summarize, paths[0], paths[0], "-o", str(tmp_path / "twice")])
     assert twice.exit_code == 1
     assert "are both of rank 0" in twice.stderr

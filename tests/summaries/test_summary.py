@@ -7,7 +7,7 @@ from hypothesis import given
 import kinetoscope
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.summaries import summary as summaries
-from kinetoscope.summaries.summary import read, summary_of, write
+from kinetoscope.summaries.summary import file_of, read, summary_of
 from tests.support.any_trace import any_traces
 from tests.support.trace_builder import TraceBuilder
 
@@ -38,7 +38,7 @@ def test_a_long_run_is_no_larger_than_a_bound_and_what_is_left_out_is_a_loss(tmp
 def test_the_largest_summary_is_smaller_than_a_megabyte(tmp_path):
     # Every limit is reached: names have many different durations.
     path = tmp_path / "s.parquet"
-    write(summary_of(long_run(6_000, 900)), path)
+    path.write_bytes(file_of(summary_of(long_run(6_000, 900))))
     assert os.path.getsize(path) < 1 << 20
 
 
@@ -46,7 +46,7 @@ def test_the_largest_summary_is_smaller_than_a_megabyte(tmp_path):
 def test_any_trace_has_a_summary_that_survives_a_file(tmp_path_factory, trace):
     made = summary_of(trace)
     path = tmp_path_factory.getbasetemp() / "any.parquet"
-    write(made, path)
+    path.write_bytes(file_of(made))
     again = read(path)
     assert again.to_pylist() == made.to_pylist()
     for row in made.to_pylist():

@@ -46,12 +46,14 @@ def open_trace(path: str) -> Trace:
 
 
 def recordings(text: str) -> list[str]:
-    """The recordings of one run: a trace, those in a folder, or those whose names have a pattern such as `base-*.ktrace`.
+    """The recordings of one run: a trace, those in a folder, or those whose names or URLs have a pattern such as `base-*.ktrace`.
 
     Raises:
         ArgumentError: The folder has no trace, or no file has the pattern.
+        MissingDependencyError: It is a URL, and `fsspec` is not installed.
     """
     from kinetoscope._errors import ArgumentError
+    from kinetoscope.storage.byte_source import urls_like
 
     if os.path.isdir(text) and not text.rstrip("/").endswith(".tables"):
         names = sorted(os.listdir(text))
@@ -59,8 +61,8 @@ def recordings(text: str) -> list[str]:
         if not found:
             raise ArgumentError(f"{text}: the folder has no trace ({', '.join(TRACES)})")
         return found
-    if not os.path.exists(text) and glob.has_magic(text) and "://" not in text:
-        found = sorted(glob.glob(text))
+    if not os.path.exists(text) and glob.has_magic(text):
+        found = urls_like(text) if "://" in text else sorted(glob.glob(text))
         if not found:
             raise ArgumentError(f"{text}: no file has a name of this pattern")
         return found

@@ -10,18 +10,52 @@ import click
 @click.option(
     "-o", "--output", metavar="FOLDER", required=True, help="Write one Parquet file per rank to FOLDER."
 )
-def command(sources: tuple[str, ...], output: str) -> None:
+@click.option(
+    "--engine",
+    type=click.Choice(("here", "processes", "dask", "ray")),
+    default="processes",
+    show_default=True,
+    help="Where to read the traces: in this process, in several, or on a Dask or Ray cluster.",
+)
+@click.option(
+    "--workers",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Start N processes.  [default: one for each processor]",
+)
+@click.option(
+    "--address",
+    metavar="ADDRESS",
+    help="Use this Dask or Ray cluster, such as tcp://host:8786 or ray://host:10001.  [default: one on this machine]",
+)
+def command(
+    sources: tuple[str, ...], output: str, *, engine: str, workers: int | None, address: str | None
+) -> None:
     """Reduce the trace of each rank of a job to a summary of at most a megabyte.
+
+    TRACE is a file, a folder with traces, a URL, or a pattern such as s3://bucket/run/*.json.gz.
 
     A summary has the steps and their parts, the collectives, how long operators, kernels and modules ran, memory, findings and losses.
     `kinetoscope ranks FOLDER` reads those of all ranks together, without the traces.
     """
     from rich.progress import Progress
 
+    from kinetoscope.cli.opening import recordings
     from kinetoscope.display.terminal import console
     from kinetoscope.summaries.job import summarize
 
+    traces = [trace for source in sources for trace in recordings(source)]
+    if len(traces) == 1 and address is None:
+        engine = "here"
+
     with Progress(console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Summarizing", total=len(sources))
-        job = summarize(*sources, output=output, progress=lambda _: bar.advance(task))
+        task = bar.add_task("Summarizing", total=len(traces))
+        job = summarize(
+            *traces,
+            output=output,
+            progress=lambda _: bar.advance(task),
+            engine=engine,
+            workers=workers,
+            address=address,
+        )
     click.echo(f"{output}: {len(job)} {'summary' if len(job) == 1 else 'summaries'}")

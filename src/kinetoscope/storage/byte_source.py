@@ -83,13 +83,7 @@ class ByteSource:
     @classmethod
     def _of_url(cls, url: str) -> Self:
         """Open a URL as a stream."""
-        try:
-            import fsspec
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"{url}: opening a URL needs fsspec: install it with `pip install fsspec` (and the package for its protocol)"
-            ) from error
-        filesystem, remote = fsspec.core.url_to_fs(url)
+        filesystem, remote = _remote(url)
         file = filesystem.open(remote, "rb")
         size = getattr(file, "size", None)
         return cls(file, url, url=url, total_bytes=size if isinstance(size, int) else None, close=file.close)
@@ -159,3 +153,26 @@ def _remaining_bytes(file: Any) -> int | None:
     except (AttributeError, OSError):
         return None
     return int(end - here)
+
+
+def urls_like(pattern: str) -> list[str]:
+    """The URLs that match a pattern such as `s3://bucket/run/*.json.gz`, in order.
+
+    Raises:
+        MissingDependencyError: `fsspec` is not installed.
+        OSError: The store cannot be reached.
+    """
+    filesystem, remote = _remote(pattern)
+    return sorted(filesystem.unstrip_protocol(path) for path in filesystem.glob(remote))
+
+
+def _remote(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it."""
+    try:
+        import fsspec
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{url}: opening a URL needs fsspec: install it with `pip install fsspec` (and the package for its protocol)"
+        ) from error
+    filesystem, path = fsspec.core.url_to_fs(url)
+    return filesystem, path

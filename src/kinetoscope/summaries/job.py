@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.model import units
 from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.summaries.engines import engine_of
 from kinetoscope.summaries.sketch import Sketches
-from kinetoscope.summaries.summary import SECTIONS, read, summary_of, write
+from kinetoscope.summaries.summary import SECTIONS, read, summarized
 from kinetoscope.tables.breakdown import PARTS
-from kinetoscope.trace import open as open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -140,7 +142,7 @@ class Job:
         """Read summaries.
 
         Args:
-            paths: Files of `write`, or folders whose `.parquet` files are such.
+            paths: Files that `summarize` wrote, or folders whose `.parquet` files are such.
 
         Raises:
             ArgumentError: There are none, or two of one rank.
@@ -368,41 +370,66 @@ class Job:
 def summarize(
     *sources: str | os.PathLike[str],
     output: str | os.PathLike[str],
-    progress: Callable[[Path], None] | None = None,
+    progress: Callable[[str], None] | None = None,
+    engine: str = "here",
+    workers: int | None = None,
+    address: str | None = None,
 ) -> Job:
     """Reduce the traces of the ranks of a job to one small file each.
 
     Args:
-        sources: The traces, in any format that `kinetoscope.open` reads. Only one at a time is in memory.
+        sources: The traces, in any format that `kinetoscope.open` reads, also URLs. A worker has one at a time in memory.
         output: The folder for the summaries; it is made if needed. Files of the same ranks in it are replaced.
-        progress: Called with each source when its summary is written.
+        progress: Called with each source when it is done.
+        engine: Where the work is done: `here` (one after the other, in this process), `processes` of this machine (a script that uses
+            it needs `if __name__ == "__main__":`), `dask` or `ray`. Where a worker runs, Kinetoscope must be installed, and the sources
+            must be readable; the summaries come back here.
+        workers: How many processes to start on this machine; None for one for each processor.
+        address: Of a Dask or Ray cluster that is running; None to start one on this machine.
 
     Returns:
         The job that these summaries describe.
 
     Raises:
-        ArgumentError: There are no sources, or two have the same rank.
-        FormatError: A source is no trace.
-        OSError: A file cannot be read or written.
+        ArgumentError: There are no sources, two have the same rank, or an argument cannot be used.
+        FormatError: The only source is no trace.
+        MissingDependencyError: The engine's package is not installed.
+        OSError: The only source cannot be read, or a file cannot be written.
+        StateError: Of several sources, some could not be read; the summaries of the others were written.
     """
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    written: dict[Path, Path] = {}
-    for source in map(Path, sources):
-        with open_trace(source) as trace:
-            whole = summary_of(trace)
-        for row, rank in enumerate(whole["rank"].to_pylist()):
-            name = source.name.partition(".")[0] if rank is None else f"rank-{rank:05d}"
-            path = folder / f"{name}.parquet"
-            if path in written:
-                raise ArgumentError(
-                    f"{source} and {written[path]} are both of rank {rank}: pass the traces of one job"
-                )
-            written[path] = source
-            write(whole.slice(row, 1), path)
+    names = [os.fspath(source) for source in sources]
+    written: dict[Path, str] = {}
+    failed: dict[int, Exception] = {}
+    for place, outcome in engine_of(engine)(summarized, names, workers=workers, address=address):
+        source = names[place]
+        if isinstance(outcome, Exception):
+            failed[place] = outcome
+        else:
+            for rank, summary in outcome.items():
+                name = os.path.basename(source).partition(".")[0] if rank is None else f"rank-{rank:05d}"
+                path = folder / f"{name}.parquet"
+                if path in written:
+                    first, second = sorted((source, written[path]), key=names.index)
+                    raise ArgumentError(
+                        f"{second} and {first} are both of rank {rank}: pass the traces of one job"
+                    )
+                written[path] = source
+                with open_atomically(path) as file:
+                    file.write(summary)
         if progress is not None:
             progress(source)
-    return Job.open(*written)
+    if failed:
+        first_place = min(failed)
+        why = failed[first_place]
+        if len(names) == 1:
+            raise why
+        raise StateError(
+            f"{units.count(len(failed), 'trace')} of {len(names):,} could not be summarized, the first one {names[first_place]}: {why} "
+            f"({units.count(len(written), 'summary', 'summaries')} of the others in {folder})"
+        ) from why
+    return Job.open(*sorted(written))
 
 
 class _Meetings:

@@ -20,12 +20,12 @@ from kinetoscope.model.arrow import integers, number_array, to_arrow
 from kinetoscope.model.hierarchy import device_work_spans, operator_spans
 from kinetoscope.model.losses import Loss, losses_of
 from kinetoscope.model.schema import Column, Table
-from kinetoscope.storage.atomic_write import file_path, open_atomically
 from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.tables.breakdown import PARTS, breakdown, busiest_places
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.stored import memory_recorded
+from kinetoscope.trace import open as open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,17 +147,28 @@ def summary_of(trace: Trace) -> pyarrow.Table:
     return pa.concat_tables([_of_rank(trace.select_ranks([rank])) for rank in ranks])
 
 
-def write(summary: pyarrow.Table, path: str | os.PathLike[str]) -> None:
-    """Write summaries as a Parquet file.
+def summarized(source: str) -> dict[int | None, bytes]:
+    """Reduce the trace of a path or URL to the file of each of its ranks, None outside of a job.
 
     Raises:
-        OSError: The folder cannot be written to.
+        FormatError: The source is no trace.
+        OSError: It cannot be read.
     """
+    with open_trace(source) as trace:
+        whole = summary_of(trace)
+    ranks = whole["rank"].to_pylist()
+    return {rank: file_of(whole.slice(row, 1)) for row, rank in enumerate(ranks)}
+
+
+def file_of(summary: pyarrow.Table) -> bytes:
+    """Summaries as a Parquet file."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     marked = summary.replace_schema_metadata({_FORMAT_KEY: str(FORMAT)})
-    with open_atomically(file_path(path)) as file:
+    with pa.BufferOutputStream() as file:
         pq.write_table(marked, file, compression="zstd")
+        return bytes(file.getvalue())
 
 
 def read(path: str | os.PathLike[str]) -> pyarrow.Table:

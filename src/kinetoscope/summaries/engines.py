@@ -1,0 +1,192 @@
+"""Where many traces are reduced: in this process, in several processes of this machine, on Dask, or on Ray.
+
+An engine is a map: it decides what runs where, brings the results back as they come, and runs again what died with its worker. This package schedules nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+Result = TypeVar("Result")
+Outcome = tuple[int, Result | Exception]
+
+TOGETHER = 3
+"""How often items run beside others before the one that kills its process is looked for."""
+
+
+class Engine(Protocol):
+    """Applies a function to items, and yields the place of each with its result, or with what failed, as they are done."""
+
+    def __call__(
+        self,
+        function: Callable[[str], Result],
+        items: Sequence[str],
+        *,
+        workers: int | None,
+        address: str | None,
+    ) -> Iterator[Outcome[Result]]:
+        """Run it.
+
+        Args:
+            function: Can be pickled, and imported where it runs.
+            items: What it is called with.
+            workers: How many processes this machine starts; None for one for each processor.
+            address: Of a cluster that runs already; None to start one here.
+        """
+
+
+def here(
+    function: Callable[[str], Result], items: Sequence[str], *, workers: int | None, address: str | None
+) -> Iterator[Outcome[Result]]:
+    """One item after the other, in this process."""
+    _no_cluster("here", address)
+    for place, item in enumerate(items):
+        try:
+            outcome: Result | Exception = function(item)
+        except Exception as error:  # noqa: BLE001  (the other items are still wanted)
+            outcome = error
+        yield place, outcome
+
+
+def processes(
+    function: Callable[[str], Result], items: Sequence[str], *, workers: int | None, address: str | None
+) -> Iterator[Outcome[Result]]:
+    """Processes of this machine. One that dies, such as for lack of memory, takes no other item with it."""
+    _no_cluster("processes", address)
+    left = dict(enumerate(items))
+    for _ in range(TOGETHER):
+        if not left:
+            return
+        for place, outcome in _pooled(function, left, _workers(workers, len(left))):
+            del left[place]
+            yield place, outcome
+    for place, item in left.items():
+        alone = list(_pooled(function, {place: item}, 1))
+        yield from alone or [(place, StateError("the process that read it was killed, several times"))]
+
+
+def _pooled(
+    function: Callable[[str], Result], items: dict[int, str], workers: int
+) -> Iterator[Outcome[Result]]:
+    """What came of some items, without those that were waiting or running when a process died."""
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
+    # Not a fork: threads of this process, such as Arrow's, would be missing in it.
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    try:
+        # A pool is broken at once if a process dies while items are still handed to it.
+        places = {}
+        with suppress(BrokenProcessPool):
+            for place, item in items.items():
+                places[pool.submit(function, item)] = place
+        for future in as_completed(places):
+            error = future.exception()
+            if isinstance(error, BrokenProcessPool):
+                continue
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            yield places[future], future.result() if error is None else error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def dask(
+    function: Callable[[str], Result], items: Sequence[str], *, workers: int | None, address: str | None
+) -> Iterator[Outcome[Result]]:
+    """A Dask cluster: that at `address` (`tcp://host:8786`), or one of processes of this machine."""
+    try:
+        from distributed import Client, LocalCluster, as_completed
+    except ImportError as error:
+        raise _missing("dask") from error
+    with ExitStack() as opened:
+        cluster: Any = address
+        if cluster is None:
+            cluster = opened.enter_context(
+                LocalCluster(
+                    n_workers=_workers(workers, len(items)), threads_per_worker=1, dashboard_address=None
+                )
+            )
+        client = opened.enter_context(Client(cluster, set_as_default=False))
+        # Dask runs again what was lost with a worker, several times; items that raise are not tried again.
+        futures = client.map(function, items, pure=False)
+        places = {future.key: place for place, future in enumerate(futures)}
+        for future in as_completed(futures, loop=client.loop):
+            failure = future.exception()
+            yield places[future.key], future.result() if failure is None else failure
+            future.release()
+
+
+def ray(
+    function: Callable[[str], Result], items: Sequence[str], *, workers: int | None, address: str | None
+) -> Iterator[Outcome[Result]]:
+    """A Ray cluster: that at `address` (`auto`, `ray://host:10001`), or one of processes of this machine."""
+    try:
+        import ray as cluster
+    except ImportError as error:
+        raise _missing("ray") from error
+    own = not cluster.is_initialized()
+    if own:
+        processors = None if address else _workers(workers, len(items))
+        cluster.init(address, num_cpus=processors, include_dashboard=False, log_to_driver=False)
+    try:
+        remote = cluster.remote(max_retries=TOGETHER)(function)
+        waiting = {remote.remote(item): place for place, item in enumerate(items)}
+        while waiting:
+            (done, *_), _ = cluster.wait([*waiting])
+            place = waiting.pop(done)
+            try:
+                outcome: Result | Exception = cluster.get(done)
+            except cluster.exceptions.RayTaskError as error:
+                outcome = error.cause
+            except cluster.exceptions.RayError as error:
+                outcome = error
+            yield place, outcome
+    finally:
+        if own:
+            cluster.shutdown()
+
+
+ENGINES: dict[str, Engine] = {"here": here, "processes": processes, "dask": dask, "ray": ray}
+
+
+def engine_of(name: str) -> Engine:
+    """The engine of a name.
+
+    Raises:
+        ArgumentError: There is none.
+    """
+    if name not in ENGINES:
+        raise ArgumentError(f"engine={name!r} is not valid: use one of {', '.join(ENGINES)}")
+    return ENGINES[name]
+
+
+def _workers(wanted: int | None, items: int) -> int:
+    """How many processes to start."""
+    if wanted is not None and wanted < 1:
+        raise ArgumentError(f"workers={wanted!r} is not valid: use at least 1")
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(items, wanted or processors))
+
+
+def _no_cluster(name: str, address: str | None) -> None:
+    """Refuse an address that an engine cannot use."""
+    if address is not None:
+        raise ArgumentError(
+            f"address={address!r}: the engine {name!r} uses this machine only; use dask or ray"
+        )
+
+
+def _missing(name: str) -> MissingDependencyError:
+    """That a cluster's package is not installed."""
+    return MissingDependencyError(
+        f'engine={name!r} needs a package that is not installed: install it with `pip install "kinetoscope[{name}]"`.'
+    )
