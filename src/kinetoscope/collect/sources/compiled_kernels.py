@@ -279,7 +279,17 @@ def _described(schedule: Any) -> tuple[tuple[Node, ...], int]:
         for origin in origins
         if origin.op == "call_function" and origin.target is not operator.getitem
     }
-    return tuple(_node(origin) for origin in distinct.values()), size
+    return tuple(map(_node, distinct.values())) or tuple(map(_copy, dict.fromkeys(origins))), size
+
+
+def _copy(origin: Any) -> Node:
+    """Describe the copy of a graph's input into the layout that an operator needs, which belongs to that operator."""
+    user, value = _node(next(iter(origin.users), origin)), origin.meta.get("val")
+    inputs, shape = None, list(getattr(value, "shape", ()))
+    if all(isinstance(size, int) for size in shape):
+        dtype = recorded_type(str(getattr(value, "dtype", "")).removeprefix("torch."))
+        inputs = json.dumps([shape]), json.dumps([dtype]), '[""]'
+    return Node(origin.name, "aten.clone.default", user.frames, user.modules, _count(value), inputs)
 
 
 def _bytes(parts: Sequence[Any]) -> int:
