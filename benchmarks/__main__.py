@@ -35,6 +35,7 @@ SCRIPTS = (
     "ktrace",
     "findings",
     "compare",
+    "summaries",
     "trainers",
     "viewing",
     "viewer_pages",

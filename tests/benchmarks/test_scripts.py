@@ -24,7 +24,7 @@ def test_a_benchmark_says_what_it_measured_and_whether_that_meets_its_bar(script
     for row in rows:
         assert row["what"] in done.stdout
         assert row["measured"] in done.stdout
-        assert row["meets"] in (True, False)
+        assert row["meets"] in (True, False) or row["target"] == "none"
 
 
 def test_every_script_is_run_by_the_module():

@@ -132,9 +132,8 @@ class Job:
             sorted({rank for rank in ranks if ranks.count(rank) > 1}) if len(set(ranks)) < len(ranks) else []
         )
         if twice:
-            raise ArgumentError(
-                f"several summaries are of rank {twice[0]}: pass those of one job, each rank once"
-            )
+            whose = "no rank" if twice[0] < 0 else f"rank {twice[0]}"
+            raise ArgumentError(f"several summaries are of {whose}: pass those of one job, each rank once")
         self.summaries = summaries.take(np.argsort(ranks, kind="stable"))
 
     @classmethod

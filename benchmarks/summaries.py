@@ -1,0 +1,156 @@
+"""Summaries of many ranks: how fast traces are reduced on each engine, and what a thousand summaries cost.
+
+The traces repeat the events of a real one, as many ranks of different lengths; the thousand summaries are those of one rank under other numbers.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from pathlib import Path
+
+import pyarrow as pa
+
+import kinetoscope
+from benchmarks.big_traces import pattern, write_trace
+from benchmarks.harness import Result, run
+from kinetoscope.summaries.engines import engine_of
+from kinetoscope.summaries.summary import file_of, summarized, summary_of
+
+EVENTS, TRACES, RANKS = 400_000, 8, 1_000
+WORKERS = 2
+SPEED, MOST_BYTES = 1_000_000, 500_000_000
+EFFICIENCY = 0.8
+MERGED_S, MERGED_BYTES = 10.0, 2_000_000_000
+
+# In a process of its own, whose peak is that of this work; `ru_maxrss` would be that of the process that started it, if that is higher.
+_PEAK = """
+def peak_bytes():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
+"""
+_ALONE = (
+    _PEAK
+    + """
+import json, sys, time
+import kinetoscope
+before = time.process_time()
+kinetoscope.summarize(*sys.argv[2:], output=sys.argv[1])
+print(json.dumps([time.process_time() - before, peak_bytes()]))
+"""
+)
+_MERGED = (
+    _PEAK
+    + """
+import json, sys, time
+import kinetoscope
+before = time.perf_counter()
+job = kinetoscope.Job.open(sys.argv[1])
+rows = [getattr(job, name)().num_rows for name in ("ranks", "stragglers", "collective_arrivals", "durations")]
+print(json.dumps([time.perf_counter() - before, peak_bytes(), rows]))
+"""
+)
+
+
+def measure(options: Namespace) -> list[Result]:
+    """Measure one process, the engines, and the thousand."""
+    events, traces, ranks = (5_000, 2, 20) if options.quick else (EVENTS, TRACES, RANKS)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files = []
+        for rank in range(traces):
+            files.append(folder / f"{rank}.json")
+            write_trace(pattern(), events, files[-1])
+        return [
+            *alone(files, folder, events),
+            *engines(files, events),
+            *merged(files[0], folder, ranks),
+        ]
+
+
+def alone(files: list[Path], folder: Path, events: int) -> list[Result]:
+    """One process that summarizes one trace after the other."""
+    seconds, peak_bytes = _run(_ALONE, folder / "alone", *files[:1])
+    speed = events / seconds
+    return [
+        Result(
+            "events that one processor summarizes", f">= {SPEED:,} / s", f"{speed:,.0f} / s", speed >= SPEED
+        ),
+        Result(
+            "memory of a process that summarizes",
+            f"<= {MOST_BYTES / 1e6:.0f} MB",
+            f"{peak_bytes / 1e6:.0f} MB",
+            peak_bytes <= MOST_BYTES,
+            [f"a trace of {events:,} events"],
+        ),
+    ]
+
+
+def engines(files: list[Path], events: int) -> list[Result]:
+    """Clusters of two processes of this machine against plain processes; all without the time that they take to start."""
+    import ray
+    from distributed import LocalCluster
+
+    seconds = {}
+    ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
+    with LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None) as cluster:
+        for engine, address in (("processes", None), ("dask", cluster.scheduler_address), ("ray", None)):
+            # The first call starts the workers, which then import what they need.
+            for _ in range(2):
+                before = time.perf_counter()
+                done = engine_of(engine)(summarized, [*map(str, files)], workers=WORKERS, address=address)
+                assert all(isinstance(each, dict) for _, each in done)
+                seconds[engine] = time.perf_counter() - before
+    ray.shutdown()
+    return [
+        Result(
+            f"efficiency on {engine}",
+            f">= {EFFICIENCY} of plain processes",
+            f"{seconds['processes'] / seconds[engine]:.2f}",
+            seconds["processes"] / seconds[engine] >= EFFICIENCY,
+            [
+                f"{seconds[engine]:.1f} s, plain processes {seconds['processes']:.1f} s with their start, for {len(files)} traces of {events:,} events"
+            ],
+        )
+        for engine in ("dask", "ray")
+    ]
+
+
+def merged(file: Path, folder: Path, ranks: int) -> list[Result]:
+    """All tables of the summaries of many ranks."""
+    with kinetoscope.open(file) as trace:
+        one = summary_of(trace)
+    place = folder / "merged"
+    place.mkdir()
+    for rank in range(ranks):
+        row = one.set_column(one.schema.get_field_index("rank"), "rank", pa.array([rank], pa.int32()))
+        (place / f"rank-{rank:05d}.parquet").write_bytes(file_of(row))
+    seconds, peak_bytes, rows = _run(_MERGED, place)
+    return [
+        Result(
+            f"opening {ranks:,} summaries, and all their tables",
+            f"<= {MERGED_S:g} s",
+            f"{seconds:.1f} s",
+            seconds <= MERGED_S,
+            [f"rows of the tables: {', '.join(f'{one:,}' for one in rows)}"],
+        ),
+        Result(
+            "memory for that",
+            f"<= {MERGED_BYTES / 1e9:g} GB",
+            f"{peak_bytes / 1e9:.2f} GB",
+            peak_bytes <= MERGED_BYTES,
+        ),
+    ]
+
+
+def _run(program: str, *arguments: Path) -> list[float]:
+    """What a program prints as JSON."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    found: list[float] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return found
+
+
+if __name__ == "__main__":
+    run(measure)
