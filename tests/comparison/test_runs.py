@@ -363,6 +363,8 @@ def breaks_in_a_loop(batch):
 def compiled(function, sizes, **options):
     """A step for each size of the input of a compiled function; neither stacks nor Python calls are recorded."""
     torch._dynamo.reset()
+    # A trace lists the graph breaks of what was compiled earlier in the process, too.
+    torch._dynamo.utils.graph_break_reasons.clear()
     step = torch.compile(function, backend="eager", dynamic=False)
     with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], **options) as prof:
         for size in sizes:

@@ -1,5 +1,6 @@
 """Traces reduced on every engine: real processes, a real Dask cluster and a real Ray cluster of this machine."""
 
+import os
 import sys
 
 import pytest
@@ -21,7 +22,8 @@ SEVERAL = [name for name in ENGINES if name != "here"]
 
 @pytest.fixture(scope="module", autouse=True)
 def one_cluster():
-    """The clusters of this machine, started once."""
+    """The clusters of this machine, started once; both set variables of the environment, which later tests must not see."""
+    before = dict(os.environ)
     distributed, ray = pytest.importorskip("distributed"), pytest.importorskip("ray")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
     with distributed.LocalCluster(
@@ -29,6 +31,8 @@ def one_cluster():
     ) as dask:
         yield {"dask": dask.scheduler_address}
     ray.shutdown()
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture

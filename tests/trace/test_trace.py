@@ -240,7 +240,9 @@ def test_every_table_exists_and_is_documented():
         for column in schema.columns:
             for unit, suffix in (("ns", "_ns"), ("%", "_percent")):
                 assert (column.unit == unit) == column.name.endswith(suffix), (name, column.name)
-            assert (column.unit == "bytes") == ("bytes" in column.name.split("_")), (name, column.name)
+            words = column.name.removesuffix("_per_s").split("_")
+            assert column.unit.startswith("byte") == ("bytes" in words), (name, column.name)
+            assert column.unit.endswith("/s") == column.name.endswith("_per_s"), (name, column.name)
 
 
 def test_every_table_has_the_same_types_with_and_without_rows():

@@ -136,6 +136,9 @@ def ray(
     own = not cluster.is_initialized()
     if own:
         processors = None if address else _workers(workers, len(items))
+        if address is None:
+            # A cluster for one command reports nothing to anybody.
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         cluster.init(address, num_cpus=processors, include_dashboard=False, log_to_driver=False)
     try:
         remote = cluster.remote(max_retries=TOGETHER)(function)
