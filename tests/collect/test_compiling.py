@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import textwrap
@@ -272,6 +273,25 @@ def test_torch_is_as_before_afterwards(engine):  # noqa: F811
     recorded(lambda: during.append(torchs_state()), engine)
     assert during[0][0].__wrapped__ is before[0]
     assert torchs_state() == before == (before[0], False)
+
+
+def test_a_session_that_is_dropped_leaves_nothing_to_the_next_one(native):  # noqa: F811
+    def breaks(x):
+        x = x.sin()
+        torch._dynamo.graph_break()
+        return x.cos()
+
+    dropped = kinetoscope.profile(engine=native)
+    dropped.start()
+    torch.compile(breaks, backend="eager")(torch.ones(3))
+    del dropped
+    gc.collect()
+    torch._dynamo.reset()
+    torch._dynamo.utils.graph_break_reasons.clear()
+    with kinetoscope.profile(engine=native) as session:
+        torch.compile(torch.sin, backend="eager")(torch.ones(3))
+    assert session.trace.table("compiles").num_rows > 0
+    assert session.trace.table("graph_breaks").num_rows == 0
 
 
 def test_compilations_of_other_threads_are_seen(native):  # noqa: F811

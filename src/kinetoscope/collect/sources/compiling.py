@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -68,7 +69,8 @@ class CompileHooks:
 
     def _begin_anew(self) -> None:
         self._lock = threading.RLock()
-        self._sources: set[int] = set()
+        # A session that is dropped without a stop() drops its source, too.
+        self._sources: weakref.WeakSet[object] = weakref.WeakSet()
         self._theirs: Callable[..., Any] | None = None
         self._import: AfterImport | None = None
         self._compilations: list[Compilation] = []
@@ -80,7 +82,7 @@ class CompileHooks:
         """Collect for a source from now on."""
         with self._lock:
             first = not self._sources
-            self._sources.add(id(source))
+            self._sources.add(source)
             if first:
                 self._compilations, self._breaks, self._failure = [], {}, ""
                 self._import = AfterImport(_MODULE, self._wrap)
@@ -89,7 +91,7 @@ class CompileHooks:
     def close(self, source: object) -> None:
         """Stop collecting for a source."""
         with self._lock:
-            self._sources.discard(id(source))
+            self._sources.discard(source)
             if not self._sources:
                 self._put_back()
 

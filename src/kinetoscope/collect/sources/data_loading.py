@@ -180,7 +180,8 @@ class LoaderHooks:
     def _begin_anew(self) -> None:
         self._lock = threading.RLock()
         self._process = os.getpid()
-        self._sources: set[int] = set()
+        # A session that is dropped without a stop() drops its source, too.
+        self._sources: weakref.WeakSet[object] = weakref.WeakSet()
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._recording = 0
         self._folder: Path | None = None
@@ -212,12 +213,12 @@ class LoaderHooks:
                 except BaseException:
                     self._put_back()
                     raise
-            self._sources.add(id(source))
+            self._sources.add(source)
 
     def close(self, source: object) -> None:
         """Stop recording loaders for the session."""
         with self._lock:
-            self._sources.discard(id(source))
+            self._sources.discard(source)
             if not self._sources:
                 self._put_back()
 
