@@ -26,6 +26,8 @@ from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.windows import recorded_extent, start_up_steps
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
@@ -259,13 +261,25 @@ class Loop:
         rows: list[dict[str, Any]] = collectives(self.trace).select(columns).to_pylist()
         return rows
 
+    @cached_property
+    def _names(self) -> dict[str, int]:
+        """The names of the host's operators in the steps, as rows of the strings."""
+        names = np.unique(self.trace.column("spans", "name")[self.inside]).tolist()
+        return {self.trace.strings[name]: name for name in names}
+
+    def are_named(self, rows: Rows, names: Collection[str]) -> NDArray[np.bool_]:
+        """Which of some of the host's operators in the steps have one of `names`."""
+        known = [self._names[name] for name in names if name in self._names]
+        return np.isin(self.trace.column("spans", "name")[rows], known)
+
     def rows_named(self, *names: str) -> Rows:
         """Rows of the host's operators in the steps whose name is one of `names`."""
-        strings = self.trace.strings
-        name = self.trace.column("spans", "name")
-        rows = np.flatnonzero(self.inside)
-        known = [one for one in np.unique(name[rows]).tolist() if strings[one] in names]
-        return rows[np.isin(name[rows], known)]
+        rows = self._inside_rows
+        return rows[self.are_named(rows, names)]
+
+    @cached_property
+    def _inside_rows(self) -> Rows:
+        return np.flatnonzero(self.inside)
 
     def total_ns(self, rows: Rows) -> int:
         """How long some spans took together, each moment of a thread once."""

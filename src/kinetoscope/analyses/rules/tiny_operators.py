@@ -40,11 +40,12 @@ def tiny_operators(loop: Loop) -> Finding | None:
     best: Finding | None = None
     for place, _, mine in loop.by_place(outermost):
         each = loop.per_step(len(mine))
-        names = [loop.trace.strings[name] for name in spans["name"][mine].tolist()]
-        cells = loop.per_step(sum(name in CELLS for name in names))
-        # Many layers that one line calls are no loop.
-        if each < max(LEAST_PER_STEP, LEAST_REPEATED * len(np.unique(spans["module"][mine]))) or not place:
+        if each < LEAST_PER_STEP or not place:
             continue
+        # Many layers that one line calls are no loop.
+        if each < LEAST_REPEATED * len(np.unique(spans["module"][mine])):
+            continue
+        cells = loop.per_step(int(loop.are_named(mine, CELLS).sum()))
         kept = max(1, round((1 - INTERRUPTED) * len(mine)))
         mean_ns = float(np.sort(spans["duration_ns"][mine])[:kept].mean())
         if mean_ns > MOST_MEAN_NS and cells < LEAST_CELLS:
@@ -56,7 +57,7 @@ def tiny_operators(loop: Loop) -> Finding | None:
         share = loop.share(whole_ns)
         if share < LEAST_PERCENT or (best is not None and best.share_percent >= share):
             continue
-        looping = " in a loop over a tensor" if set(names) & set(_LOOPING) else ""
+        looping = " in a loop over a tensor" if loop.are_named(mine, _LOOPING).any() else ""
         if cells >= LEAST_CELLS:
             looping = f" in a loop over {round(cells)} steps of a sequence"
         best = Finding(
