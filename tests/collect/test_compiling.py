@@ -275,6 +275,16 @@ def test_torch_is_as_before_afterwards(engine):  # noqa: F811
     assert torchs_state() == before == (before[0], False)
 
 
+def test_what_was_compiled_before_is_described_once_for_all_sessions(native):  # noqa: F811
+    two_sizes(fresh(two_breaks))
+    described = []
+    for _ in range(2):
+        with kinetoscope.profile(engine=native):
+            described.append(COMPILE_HOOKS.breaks())
+    assert described[0]
+    assert [*map(id, described[0])] == [*map(id, described[1])]
+
+
 def test_a_session_that_is_dropped_leaves_nothing_to_the_next_one(native):  # noqa: F811
     def breaks(x):
         x = x.sin()

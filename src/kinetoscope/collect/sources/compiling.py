@@ -84,7 +84,9 @@ class CompileHooks:
             first = not self._sources
             self._sources.add(source)
             if first:
-                self._compilations, self._breaks, self._failure = [], {}, ""
+                # What torch still lists is described once for all sessions.
+                known = {id(one): self._breaks[id(one)] for one in _reasons() if id(one) in self._breaks}
+                self._compilations, self._breaks, self._failure = [], known, ""
                 self._import = AfterImport(_MODULE, self._wrap)
                 self._import.wait()
 
@@ -163,13 +165,18 @@ class CompileHooks:
             self._failure = f"{type(error).__name__}: {error}"
 
     def _see_breaks(self) -> None:
-        for one in list(getattr(sys.modules.get(_MODULE), "graph_break_reasons", ())):
+        for one in _reasons():
             if id(one) not in self._breaks:
                 self._breaks[id(one)] = one, _graph_break(one)
 
 
 COMPILE_HOOKS = CompileHooks()
 os.register_at_fork(after_in_child=COMPILE_HOOKS.after_fork)
+
+
+def _reasons() -> list[Any]:
+    """Torch's records of graph breaks, of the whole process."""
+    return list(getattr(sys.modules.get(_MODULE), "graph_break_reasons", ()))
 
 
 def _compilation(metrics: Any) -> Compilation:
