@@ -716,7 +716,7 @@ def features_are_concatenated(fault: bool) -> tuple[Step, int]:
     model = Net(128)
     seen = [torch.zeros(0, 64)]
     x = torch.randn(512, 64)
-    found = torch.randn(4096, 64)
+    found = torch.randn(12288, 64)
 
     def more(number: int, loss: torch.Tensor) -> None:
         seen[0] = torch.cat([seen[0], found]) if fault else found.clone()
