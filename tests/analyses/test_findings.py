@@ -17,7 +17,7 @@ from kinetoscope.model.schema import SpanKind
 from tests.analyses import planted_devices
 from tests.analyses.planted import PLANTED
 from tests.support.any_trace import any_traces
-from tests.support.effort import examples
+from tests.support.effort import STRESS, examples
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -28,9 +28,12 @@ def codes(program, fault):
 
 # The machine may be busy: shares of step time then hold other programs' time. A rule that is wrong is wrong each time.
 ATTEMPTS = 6
+# Whether its steps slow down in order depends on what else uses the memory: `make stress` tries it, on a machine of its own.
+NEEDS_A_QUIET_MACHINE = {"slowing-steps:features_are_concatenated"}
+PROGRAMS = [program for program in PLANTED if STRESS or program not in NEEDS_A_QUIET_MACHINE]
 
 
-@pytest.mark.parametrize("program", PLANTED)
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_a_planted_fault_is_named_first(program):
     seen = []
     for _ in range(ATTEMPTS):
@@ -40,7 +43,7 @@ def test_a_planted_fault_is_named_first(program):
     pytest.fail(f"found {seen}")
 
 
-@pytest.mark.parametrize("program", PLANTED)
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_the_same_program_without_the_fault_has_no_finding(program):
     seen = []
     for _ in range(ATTEMPTS):
