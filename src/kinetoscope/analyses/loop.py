@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.windows import recorded_extent, start_up_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from numpy.typing import NDArray
 
@@ -236,7 +237,7 @@ class Loop:
     @cached_property
     def outermost(self) -> NDArray[np.bool_]:
         """Which spans are operators of the steps that no other operator called."""
-        rows = np.flatnonzero(self.inside)
+        rows = self._inside_rows
         found = np.zeros(len(self.inside), dtype=bool)
         found[rows[is_outermost(self.trace, rows)]] = True
         return found
@@ -345,6 +346,31 @@ class Loop:
             (samples["thread"] == self.thread) & np.append(stacks, False)[samples["stack"]]
         )
         return int(samples["period_ns"][rows].sum()), rows
+
+    def most_sampled(self, rows: Rows) -> Place:
+        """The user's line in which some samples spent most time."""
+        samples = self.trace.columns("samples")
+        times: dict[Place, int] = defaultdict(int)
+        for stack, period_ns in zip(
+            samples["stack"][rows].tolist(), samples["period_ns"][rows].tolist(), strict=True
+        ):
+            times[self.place_of_stack(stack)] += period_ns
+        return max((one for one in times if one), key=lambda one: times[one], default=Place())
+
+    def caller_of(self, stack: int, called: Callable[[str], bool], otherwise: int = -1) -> Place:
+        """The user's line that called the outermost frame of a stack in a file that `called` accepts; that of `otherwise` without one."""
+        frames, stacks, strings = (
+            self.trace.columns("frames"),
+            self.trace.columns("stacks"),
+            self.trace.strings,
+        )
+        found = otherwise
+        while stack >= 0:
+            above = int(stacks["parent"][stack])
+            if called(strings[int(frames["file"][stacks["frame"][stack]])]):
+                found = above
+            stack = above
+        return self.place_of_stack(found)
 
     def module_of(self, row: int) -> str:
         """The path of the module that a span ran in; empty outside all and for -1."""

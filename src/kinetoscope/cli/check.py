@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kinetoscope.cli.compare import AS_JSON, WARM_UP
+
 if TYPE_CHECKING:
     from kinetoscope.comparison.budget import Outcome
 
@@ -19,13 +21,8 @@ if TYPE_CHECKING:
 @click.option(
     "--strict", is_flag=True, help="Also fail if the run is better than its budget by more than the margin."
 )
-@click.option(
-    "--warm-up",
-    metavar="N",
-    type=click.IntRange(min=0),
-    help="Leave out the first N steps of each recording.  [default: those that compile or are slow]",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+@WARM_UP
+@AS_JSON
 @click.option(
     "--junit",
     "junit_file",

@@ -12,6 +12,13 @@ if TYPE_CHECKING:
 
     from kinetoscope.comparison.result import Comparison, Margins
 
+WARM_UP = click.option(
+    "--warm-up",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Leave out the first N steps of each recording.  [default: those that compile or are slow]",
+)
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
 _OPTIONS = (
     click.option(
         "--percent",
@@ -36,12 +43,7 @@ _OPTIONS = (
         show_default=True,
         help="How sure a difference has to be, below 1.",
     ),
-    click.option(
-        "--warm-up",
-        metavar="N",
-        type=click.IntRange(min=0),
-        help="Leave out the first N steps of each recording.  [default: those that compile or are slow]",
-    ),
+    WARM_UP,
     click.option(
         "--rows",
         metavar="N",
@@ -50,7 +52,7 @@ _OPTIONS = (
         show_default=True,
         help="Print at most N rows of each kind; 0 prints all that changed.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys."),
+    AS_JSON,
     click.option(
         "--html",
         "html_file",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kinetoscope.cli.compare import AS_JSON, WARM_UP
+
 if TYPE_CHECKING:
     from kinetoscope.comparison.history import Build
 
@@ -33,13 +35,8 @@ _SUMMARY = ".parquet"
     multiple=True,
     help="Only this series, such as step_ns, operators or peak_bytes (repeatable).",
 )
-@click.option(
-    "--warm-up",
-    metavar="N",
-    type=click.IntRange(min=0),
-    help="Leave out the first N steps of each recording.  [default: those that compile or are slow]",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+@WARM_UP
+@AS_JSON
 @click.option(
     "--html", "html_file", metavar="FILE", help="Also write the history to FILE, as HTML with drawings."
 )

@@ -212,11 +212,5 @@ def _braceless(text: str) -> str:
 
 def _caller(loop: Loop, row: int) -> Place:
     """The line that called what is being compiled: the caller of the compiler's outermost frame."""
-    stacks, frames = loop.trace.columns("stacks"), loop.trace.columns("frames")
-    stack, found = int(loop.trace.column("spans", "own_stack")[row]), -1
-    while stack >= 0:
-        above = int(stacks["parent"][stack])
-        if _COMPILER in loop.trace.strings[int(frames["file"][stacks["frame"][stack]])]:
-            found = above
-        stack = above
-    return loop.place_of_stack(found)
+    stack = int(loop.trace.column("spans", "own_stack")[row])
+    return loop.caller_of(stack, lambda file: _COMPILER in file)

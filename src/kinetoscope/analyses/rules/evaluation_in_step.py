@@ -68,11 +68,7 @@ def evaluation_in_step(loop: Loop) -> Finding | None:
 
 def _caller_of_model(loop: Loop, rows: Rows) -> Place:
     """The line of the program that called the outermost module that some operators ran in."""
-    frames, stacks, strings = loop.trace.columns("frames"), loop.trace.columns("stacks"), loop.trace.strings
-    found = stack = loop.common_stack(rows)
-    while stack >= 0:
-        above = int(stacks["parent"][stack])
-        if strings[int(frames["file"][stacks["frame"][stack]])].replace("\\", "/").endswith(_CALLS_MODULES):
-            found = above
-        stack = above
-    return loop.place_of_stack(found)
+    stack = loop.common_stack(rows)
+    return loop.caller_of(
+        stack, lambda file: file.replace("\\", "/").endswith(_CALLS_MODULES), otherwise=stack
+    )

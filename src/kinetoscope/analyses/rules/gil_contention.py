@@ -5,10 +5,8 @@ Samples of the loop's thread say when it waits for the lock; those of other thre
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from kinetoscope.analyses.finding import Finding
-from kinetoscope.analyses.loop import Loop, Place
+from kinetoscope.analyses.loop import Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.schema import SampleState
 
@@ -29,10 +27,7 @@ def gil_contention(loop: Loop) -> Finding | None:
     running = loop.in_step_samples(samples["state"] == SampleState.RUNNING)
     thread = samples["thread"][running]
     running = running[(thread != loop.thread) & (process[thread] == loop.process)]
-    times: dict[Place, int] = defaultdict(int)
-    for row in running.tolist():
-        times[loop.place_of_stack(int(samples["stack"][row]))] += int(samples["period_ns"][row])
-    place = max((one for one in times if one), key=lambda one: times[one], default=Place())
+    place = loop.most_sampled(running)
     where = f"{place.function} ({place}) runs on another thread" if place else "another thread runs"
     return Finding(
         "gil-contention",

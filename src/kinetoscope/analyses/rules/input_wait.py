@@ -133,10 +133,7 @@ def _sampled_in_workers(loop: Loop) -> Place:
     # A forked worker has the frames of the loop that started it, too: only what its own loop called makes batches.
     stack = program_stacks(loop.trace)[samples["stack"]]
     made = np.flatnonzero((samples["thread"] != loop.thread) & (stack >= 0) & within[stack])
-    times: dict[Place, int] = defaultdict(int)
-    for row in made.tolist():
-        times[loop.place_of_stack(int(stack[row]))] += int(samples["period_ns"][row])
-    return max(times, key=lambda one: times[one], default=Place()) if len(made) >= LEAST_SAMPLES else Place()
+    return loop.most_sampled(made) if len(made) >= LEAST_SAMPLES else Place()
 
 
 def _python_in(loop: Loop, ranges: np.ndarray) -> list[tuple[Place, int]]:

@@ -130,7 +130,7 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
 
 
 def _launch_columns(trace: TraceData, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """What is known of how each row was launched; -1 or not a number where nothing is."""
+    """How each row was launched; -1 or not a number where unknown."""
     own = trace.columns("kernels")
     place = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int32)
     place[own["span"]] = np.arange(len(own), dtype=np.int32)
@@ -204,7 +204,7 @@ def _generated(
     groups: int,
     total_ns: NDArray[np.int64],
 ) -> dict[str, Any]:
-    """What is known of the kernels of each group that a compiler generated: the span that launches one launches nothing else."""
+    """Operations, bytes and rates of the kernels that a compiler generated, by group: the span that launches one launches nothing else."""
     spans, costs, operator = trace.columns("spans"), costs_of(trace), starters(trace).operator[rows]
     launches = np.append(is_generated_launch(trace) | (spans["kind"] == SpanKind.FUSED_KERNEL), False)
     generated = launches[operator]
