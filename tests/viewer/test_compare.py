@@ -49,15 +49,30 @@ def test_tables_are_those_of_the_comparison(offers):
         assert table(respond(offers, f"api/0/compare/{name}", {})) == found.table(name).to_pylist()
 
 
-def test_a_step_of_each_has_its_outermost_operators(offers):
+def test_a_step_of_each_is_what_its_timeline_has(offers):
     steps = told(respond(offers, "api/0/compare/steps", {}))
-    for offer, step in zip(offers, steps, strict=False):
+    assert list(steps) == ["base", "new"]
+    for offer, (side, step) in zip(offers, steps.items(), strict=False):
         spans = offer.trace.table("spans").to_pylist()
-        assert [one["name"] for one in step["spans"]] == ["aten::linear"] * 2
-        assert [one["module"] for one in step["spans"]] == ["first", "second"]
-        for one in step["spans"]:
-            assert spans[one["span"]]["start_ns"] == step["start_ns"] + one["start_ns"]
-            assert one["start_ns"] + one["duration_ns"] <= step["duration_ns"]
+        tracks = {track["id"]: track["label"] for track in step["tracks"]}
+        boxes = table(respond(offers, f"api/0/compare/steps/{side}", {}))
+        assert {box["track"] for box in boxes} <= set(tracks)
+        outermost = [box for box in boxes if box["kind"] == "operator" and box["row"] == 0]
+        assert [box["name"] for box in outermost] == ["aten::linear"] * 2
+        for box in outermost:
+            own = spans[box["span"]]
+            assert (own["start_ns"], own["duration_ns"]) == (box["start"], box["duration"])
+            assert 0 <= box["start"] - step["start_ns"] < step["duration_ns"]
+        assert {box["name"] for box in boxes if box["kind"] == "module"} == {"Net", "first", "second"}
+
+
+def test_any_step_that_both_have_can_be_drawn(offers):
+    numbers = offers[0].trace.column("steps", "number")
+    for number in (int(numbers[3]), int(numbers[-1])):
+        steps = told(respond(offers, "api/0/compare/steps", {"step": str(number)}))
+        assert [step["step"] for step in steps.values()] == [number, number]
+        own = offers[1].trace.column("steps", "start_ns")[numbers == number]
+        assert steps["new"]["start_ns"] == own[0]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +82,9 @@ def test_a_step_of_each_has_its_outermost_operators(offers):
         ("compare", {"new": "-1"}, 400, "new='-1' is not valid"),
         ("compare", {"new": "2"}, 409, "bad: it is empty"),
         ("compare/nothing", {}, 404, "no such route"),
+        ("compare/steps/other", {}, 404, "no such route"),
+        ("compare/steps", {"step": "999"}, 400, "base has no step 999: it has "),
+        ("compare/steps", {"step": "-1"}, 400, "step='-1' is not the number of a step"),
     ],
 )
 def test_what_cannot_be_compared_is_one_sentence(offers, path, query, status, said):
@@ -82,6 +100,7 @@ def test_one_trace_has_nothing_to_be_compared_with(offers):
 def test_a_report_carries_the_page(offers):
     traces = [offer.trace for offer in offers[:2]]
     page = comparison_page(kinetoscope.compare(*traces), *traces)
-    for path in ("compare", "compare/times", "compare/counts", "compare/memory", "compare/steps"):
+    for path in ("", "/times", "/counts", "/memory", "/steps", "/steps/base", "/steps/new"):
+        path = f"compare{path}"
         assert json.dumps(path) in page
     assert '"start":"#/compare"' in page

@@ -445,7 +445,9 @@ def headline(comparison: Comparison) -> str:
     sure = f"{100 * comparison.margins.confidence:g} % confidence"
     # An interval that leaves everything open is not worth a number.
     between = (
-        f"{low:+.2g} % to {high:+.2g} %, {sure}" if high - low < 1000 else "how sure that is, is not known"
+        f"{low:+.2g} % to {high:+.2g} %, {sure}"
+        if high - low < 1000
+        else "too uncertain for a confidence interval"
     )
     if whole.verdict == CANNOT_TELL:
         return f"cannot tell: {times} ({between})"

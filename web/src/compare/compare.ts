@@ -25,25 +25,6 @@ export interface About {
   new: number;
 }
 
-export interface StepSpan {
-  span: number;
-  name: string;
-  kind: string;
-  module: string;
-  start_ns: number;
-  duration_ns: number;
-}
-
-/** One step of a trace, with the outermost operators in it. */
-export interface TypicalStep {
-  step: number | null;
-  start_ns: number;
-  duration_ns: number;
-  spans: readonly StepSpan[];
-  /** How many more there are, the shortest. */
-  left_out: number;
-}
-
 /** The kinds of rows, in the order in which they are offered. */
 export const KINDS: readonly (readonly [kind: string, title: string])[] = [
   ["part", "Parts of the step"],

@@ -1,102 +1,157 @@
-/** A step of each trace, one above the other on one axis of time. */
+/** A step of each trace as on the timeline, one above the other on one axis of time. */
 
-import { useState } from "preact/hooks";
-import { useJson } from "../parts/answer";
-import { useSized } from "../parts/lengths";
-import { address } from "../router";
+import { useMemo, useState } from "preact/hooks";
+import { useColumns, useJson } from "../parts/answer";
+import { Button } from "../parts/button";
+import { Icicle } from "../parts/icicle";
+import type { Sight } from "../parts/icicle-paint";
+import { useWidth } from "../parts/lengths";
+import { address, change, route } from "../router";
 import { plain } from "../timeline/names";
 import { ticks } from "../timeline/ticks";
 import * as units from "../units";
-import type { About, TypicalStep } from "./compare";
+import type { About } from "./compare";
+import { type DrawnStep, type StepBox, stepBoxes } from "./step-boxes";
 
-const LANE = 26;
-const GAP = 6;
 /** Room for the label of a tick. */
 const LABEL = 40;
-const LEAST_PIXELS = 0.4;
-const COLORS: Readonly<Record<string, string>> = {
-  backward: "var(--backward)",
-  user_annotation: "var(--annotation)",
-  runtime: "var(--runtime)",
-};
+const SIDES = ["base", "new"] as const;
+type Side = (typeof SIDES)[number];
+type Query = Record<string, string | undefined>;
 
-export function Steps(props: { about: About; query: Record<string, string | undefined> }) {
-  const [base, other] = useJson<readonly TypicalStep[]>("compare/steps", props.query).value ?? [];
-  if (!base || !other || base.step === null || other.step === null) return null;
-  return <Drawn about={props.about} base={base} other={other} />;
-}
-
-function Drawn(props: { about: About; base: TypicalStep; other: TypicalStep }) {
-  const { about, base, other } = props;
-  const [width, setWidth] = useState(0);
-  const around = useSized<HTMLDivElement>((element) => setWidth(element.clientWidth));
-  const whole = Math.max(base.duration_ns, other.duration_ns, 1);
-  const lanes = [
-    { title: "base", step: base, trace: about.base },
-    { title: "new", step: other, trace: about.new },
-  ];
+export function Steps(props: { about: About; query: Query }) {
+  const { about } = props;
+  const number = route.value.query["step"];
+  const query = { ...props.query, step: number };
+  const { value, error } = useJson<Record<Side, DrawnStep>>("compare/steps", query);
+  if (!error && (!value || value.base.step === null || value.new.step === null)) return null;
   return (
     <section class="card cmp-steps" aria-label="A step of each">
-      <h2>A step of each, of the lower quartile of lengths</h2>
-      <div class="cmp-lanes" ref={around}>
-        {lanes.map(({ title, step, trace }) => (
-          <div key={title} class="cmp-lane">
-            <span class="muted">
-              {title}, step {step.step}: <strong>{units.time(step.duration_ns)}</strong>
-              {step.left_out > 0 && ` (${units.count(step.left_out)} short operators are not drawn)`}
-            </span>
-            <svg
-              width={width}
-              height={LANE}
-              role="img"
-              aria-label={`${title}: ${step.spans.length} operators`}
-            >
-              <rect class="cmp-step" x={0} y={0} width={(width * step.duration_ns) / whole} height={LANE} />
-              {step.spans.map((one) => {
-                const size = (width * one.duration_ns) / whole;
-                if (size < LEAST_PIXELS) return null;
-                const box = (
-                  <rect
-                    x={(width * one.start_ns) / whole}
-                    y={GAP / 2}
-                    width={Math.max(size - 0.3, 0.5)}
-                    height={LANE - GAP}
-                    style={{ fill: COLORS[one.kind] ?? "var(--operator)" }}
-                  >
-                    <title>
-                      {`${plain(one.name)} ${units.time(one.duration_ns)}${one.module ? ` in ${plain(one.module)}` : ""}`}
-                    </title>
-                  </rect>
-                );
-                return about.traces.length > 0 ? (
-                  <a
-                    key={one.span}
-                    href={address("timeline", {
-                      trace: String(trace),
-                      part: undefined,
-                      span: String(one.span),
-                    })}
-                    tabIndex={-1}
-                  >
-                    {box}
-                  </a>
-                ) : (
-                  box
-                );
-              })}
-            </svg>
-          </div>
-        ))}
+      <header class="head-line">
+        <h2>
+          {number === undefined ? "A step of each, of the lower quartile of lengths" : `Step ${number}`}
+        </h2>
+        {about.traces.length > 0 && (
+          <label>
+            step{" "}
+            <input
+              type="number"
+              min="0"
+              placeholder="usual"
+              value={number ?? ""}
+              onChange={(event) => change({ step: event.currentTarget.value || undefined })}
+            />
+          </label>
+        )}
+      </header>
+      {error ? <p class="warn">{error}</p> : value && <Both about={about} query={query} steps={value} />}
+    </section>
+  );
+}
+
+function Both(props: { about: About; query: Query; steps: Record<Side, DrawnStep> }) {
+  const { about, steps } = props;
+  const whole = Math.max(steps.base.duration_ns, steps.new.duration_ns, 1);
+  const [sight, setSight] = useState<Sight | null>(null);
+  const seen = sight ?? { start: 0, end: whole };
+  const [axis, width] = useWidth<HTMLDivElement>();
+  return (
+    <div class="cmp-lanes">
+      {SIDES.map((side) => (
+        <Lane
+          key={side}
+          side={side}
+          trace={about.traces.length > 0 ? about[side] : null}
+          query={props.query}
+          step={steps[side]}
+          whole={whole}
+          sight={seen}
+          onSight={setSight}
+        />
+      ))}
+      <div ref={axis}>
         <svg class="cmp-axis" width={width} height={16} aria-hidden="true">
-          {ticks({ start: 0, end: whole }, width)
-            .major.filter((tick) => (width * tick.time) / whole < width - LABEL)
+          {ticks(seen, width)
+            .major.map((tick) => ({
+              ...tick,
+              x: (width * (tick.time - seen.start)) / (seen.end - seen.start),
+            }))
+            .filter((tick) => tick.x >= 0 && tick.x < width - LABEL)
             .map((tick) => (
-              <text key={tick.time} x={(width * tick.time) / whole} y={12}>
+              <text key={tick.time} x={tick.x} y={12}>
                 {tick.label}
               </text>
             ))}
         </svg>
       </div>
-    </section>
+      {sight && (
+        <p class="small">
+          <Button onClick={() => setSight(null)}>Show the whole step</Button>
+        </p>
+      )}
+    </div>
   );
+}
+
+function Lane(props: {
+  side: Side;
+  /** The number of the open trace; null in a report. */
+  trace: number | null;
+  query: Query;
+  step: DrawnStep;
+  whole: number;
+  sight: Sight;
+  onSight: (sight: Sight | null) => void;
+}) {
+  const { side, trace, step, whole, sight, onSight } = props;
+  const { value } = useColumns(`compare/steps/${side}`, props.query);
+  const drawn = useMemo(() => (value ? stepBoxes(value, step, whole) : null), [value, step, whole]);
+  const [place, setPlace] = useState(-1);
+  const chosen = drawn?.all[place];
+  const said = (index: number) => (drawn?.all[index] ? inWords(drawn.all[index]) : "");
+  const zoom = (index: number) => onSight(drawn?.all[index] ?? null);
+  return (
+    <div class="cmp-lane">
+      <p class="muted small">
+        {side}, step {step.step}: <strong>{units.time(step.duration_ns)}</strong>
+        {chosen && ` · ${inWords(chosen)}`}
+        {chosen && chosen.span >= 0 && trace !== null && (
+          <>
+            {" · "}
+            <a
+              href={address("timeline", {
+                trace: String(trace),
+                part: undefined,
+                step: undefined,
+                span: String(chosen.span),
+              })}
+            >
+              open in its timeline
+            </a>
+          </>
+        )}
+      </p>
+      {drawn && (
+        <Icicle
+          boxes={drawn.boxes}
+          looks={drawn.looks}
+          label={`${side}: what ran in step ${step.step}`}
+          mostRows={12}
+          zoom={-1}
+          sight={sight}
+          chosen={chosen ? place : -1}
+          onChoose={setPlace}
+          onZoom={zoom}
+          said={said}
+          tip={said}
+        />
+      )}
+    </div>
+  );
+}
+
+/** A box in words. */
+function inWords(box: StepBox): string {
+  const many = box.count > 1 ? `${units.count(box.count)} spans, the first one ` : "";
+  return `${many}${plain(box.name)} ${units.time(box.duration)}`;
 }

@@ -15,6 +15,8 @@ export interface IcicleProps {
   label: string;
   /** The box that fills the width, -1 for all. */
   zoom: number;
+  /** What fills the width instead of that box, for pictures on one axis. */
+  sight?: Sight;
   /** The box that is chosen, -1 for none. */
   chosen: number;
   /** Which boxes are searched for; the others are faded. */
@@ -45,6 +47,7 @@ export function Icicle(props: IcicleProps) {
   const scroller = useSized<HTMLDivElement>(() => drawing.draw());
   const rowHeight = Math.round(ROW_REM * rem());
   const shade = theme.value;
+  const zoomed = props.sight && props.sight.end - props.sight.start < boxes.whole;
 
   useLayoutEffect(() => {
     drawing.begin(canvas.current, scroller.current);
@@ -54,11 +57,12 @@ export function Icicle(props: IcicleProps) {
   useEffect(() => drawing.renew(), [drawing, shade]);
   useLayoutEffect(() => {
     const sight =
-      zoom < 0
+      props.sight ??
+      (zoom < 0
         ? { start: 0, end: boxes.whole }
-        : { start: boxes.start[zoom] ?? 0, end: boxes.end[zoom] ?? 0 };
+        : { start: boxes.start[zoom] ?? 0, end: boxes.end[zoom] ?? 0 });
     drawing.show({ boxes, looks, found, zoom, chosen, hovered: hovered?.index ?? -1, rowHeight, sight });
-  }, [drawing, boxes, looks, found, zoom, chosen, hovered?.index, rowHeight]);
+  }, [drawing, boxes, looks, found, zoom, props.sight, chosen, hovered?.index, rowHeight]);
   // What was under the pointer is elsewhere now.
   useEffect(() => setHovered(null), [boxes, zoom]);
   // What all has in common is scrolled away where the picture is too high.
@@ -86,7 +90,7 @@ export function Icicle(props: IcicleProps) {
     if (event.key.startsWith("Arrow")) props.onChoose(neighbor(boxes, chosen, event.key), true);
     else if (event.key === "Enter" && chosen >= 0) props.onZoom(chosen);
     else if (event.key === "Backspace" && zoom >= 0) props.onZoom(boxes.parent[zoom] ?? -1);
-    else if (event.key === "Escape" && zoom >= 0) props.onZoom(-1);
+    else if (event.key === "Escape" && (zoom >= 0 || zoomed)) props.onZoom(-1);
     else if (event.key === "Escape" && chosen >= 0) props.onChoose(-1, true);
     else return;
     event.preventDefault();
@@ -164,7 +168,7 @@ class Drawing {
   show(next: Shown): void {
     const same = this.shown?.boxes === next.boxes;
     if (!same || matchMedia("(prefers-reduced-motion: reduce)").matches) this.sight = this.from = next.sight;
-    else if (this.shown?.zoom !== next.zoom) {
+    else if (this.shown?.sight.start !== next.sight.start || this.shown.sight.end !== next.sight.end) {
       this.from = this.sight;
       this.since = performance.now();
     }

@@ -13,39 +13,52 @@ from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, Run, run_of
 from kinetoscope.comparison.result import Comparison, basis, headline, summary_of_side
 from kinetoscope.comparison.runs import compare_runs
 from kinetoscope.model import units
-from kinetoscope.model.schema import KIND_NAMES
+from kinetoscope.viewer.timeline.rows import MODULES, STREAM, THREAD
+from kinetoscope.viewer.timeline.tracks import timeline, tracks
+from kinetoscope.viewer.timeline.window import window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pyarrow
 
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.server.open_traces import Offer
     from kinetoscope.viewer.server.requests import Answer, Query
 
 TABLES = ("times", "counts", "memory")
-# A timeline is hardly wider than so many pixels.
-_MOST_SPANS = 1_500
-_MOST_DIGITS = 6
+SIDES = ("base", "new")
+# Of the two timelines, whose closest look shows this many pixels of a step.
+_PIXELS = 4_000
+_DRAWN = (THREAD, MODULES, STREAM)
+_MOST_DIGITS = 12
 
 
 def answer(offers: Sequence[Offer], path: str, query: Query) -> Answer:
-    """Respond to `compare`, `compare/steps`, and `compare/` with one of `TABLES`; the options `base` and `new` are numbers of open traces.
+    """Respond to `compare`, and below it to `steps`, `steps/base`, `steps/new` and each of `TABLES`.
+
+    The options `base` and `new` are numbers of open traces, and `step` is the number of the step to draw.
 
     Raises:
         LookupError: There is no such path.
-        ArgumentError: An option is no number of an open trace.
+        ArgumentError: An option is no number of an open trace, or of a step of both.
         StateError: A trace cannot be read.
     """
-    places = [_place(offers, query, name, default) for name, default in (("base", 0), ("new", 1))]
-    base, new = (_trace(offers[place]) for place in places)
+    places = [_place(offers, query, name, default) for default, name in enumerate(SIDES)]
+    sides = {name: _trace(offers[place]) for name, place in zip(SIDES, places, strict=True)}
     _, _, rest = path.partition("/")
-    if rest == "steps":
-        return steps(base, new)
+    part, _, side = rest.partition("/")
+    if part == "steps" and (not side or side in sides):
+        number = _whole(query["step"]) if "step" in query else None
+        if number == -1:
+            raise ArgumentError(f"step={query['step'][:50]!r} is not the number of a step")
+        drawn = {name: step(trace, name, number) for name, trace in sides.items()}
+        return boxes(sides[side], drawn[side]) if side else drawn
     if rest and rest not in TABLES:
         raise LookupError(path)
     runs = [
         replace(_run(trace), name=offers[place].name)
-        for trace, place in zip((base, new), places, strict=True)
+        for trace, place in zip(sides.values(), places, strict=True)
     ]
     found = compare_runs(runs[:1], runs[1:])
     if rest:
@@ -73,43 +86,70 @@ def about(found: Comparison) -> dict[str, Any]:
     }
 
 
-def steps(base: Trace, new: Trace) -> list[dict[str, Any]]:
-    """Respond to `compare/steps`: of each trace a step of usual length, and the outermost operators in it."""
-    return [_typical_step(trace) for trace in (base, new)]
+def step(trace: Trace, side: str, number: int | None = None) -> dict[str, Any]:
+    """A step of a trace, for `compare/steps`, which has that of either side.
 
+    Args:
+        trace: The trace.
+        side: What a person calls it: `base` or `new`.
+        number: The number of the step; None for one of usual length.
 
-def _typical_step(trace: Trace) -> dict[str, Any]:
-    """The step at the lower quartile of lengths: on a busy machine, most longer ones were interrupted."""
+    Returns:
+        Its number (`step`; None in a trace without steps), `start_ns` and `duration_ns`, and the `tracks` of its process on the
+        timeline: the number (`id`), the `label` and how many `rows`.
+
+    Raises:
+        ArgumentError: The trace has no such step.
+    """
     loop, run = Loop(trace), _run(trace)
     if not run.has_steps:
-        return {"step": None, "start_ns": 0, "duration_ns": 0, "spans": [], "left_out": 0}
-    counted = run.counted
-    place = int(counted[np.argsort(run.step_ns[counted], kind="stable")[len(counted) // 4]])
-    spans = trace.columns("spans")
-    start, end = int(loop.start_ns[place]), int(loop.end_ns[place])
-    rows = np.flatnonzero(loop.outermost & (spans["thread"] == loop.thread))
-    rows = rows[(spans["start_ns"][rows] >= start) & (spans["start_ns"][rows] < end)]
-    longest = np.sort(rows[np.argsort(-spans["duration_ns"][rows], kind="stable")[:_MOST_SPANS]])
-    paths = trace.column("modules", "path")
-    found = [
-        {
-            "span": row,
-            "name": trace.strings[int(spans["name"][row])],
-            "kind": KIND_NAMES[int(spans["kind"][row])],
-            "module": paths[spans["module"][row]] if spans["module"][row] >= 0 else "",
-            "start_ns": int(spans["start_ns"][row]) - start,
-            "duration_ns": int(spans["duration_ns"][row]),
-        }
-        for row in longest.tolist()
-    ]
-    number = int(run.numbers[place])
-    return {
-        "step": number,
-        "start_ns": start,
-        "duration_ns": end - start,
-        "spans": found,
-        "left_out": len(rows) - len(longest),
+        return {"step": None, "start_ns": 0, "duration_ns": 0, "tracks": []}
+    place = _typical(run) if number is None else _with_number(run, side, number)
+    own = {
+        track.id
+        for track in timeline(trace).tracks
+        if track.sort in _DRAWN and track.process == max(loop.process, 0)
     }
+    return {
+        "step": int(run.numbers[place]),
+        "start_ns": int(loop.start_ns[place]),
+        "duration_ns": int(loop.end_ns[place] - loop.start_ns[place]),
+        "tracks": [
+            {name: track[name] for name in ("id", "label", "rows")}
+            for group in tracks(trace, {})["groups"]
+            for track in group["tracks"]
+            if track["id"] in own
+        ],
+    }
+
+
+def boxes(trace: Trace, drawn: dict[str, Any]) -> pyarrow.Table:
+    """Respond to `compare/steps/base` and `compare/steps/new`: what is visible of the tracks of a `step`, as a window of the timeline."""
+    start = drawn["start_ns"]
+    return window(
+        trace,
+        {
+            "start": str(start),
+            "end": str(start + max(drawn["duration_ns"], 1)),
+            "width": str(_PIXELS),
+            "tracks": ",".join(str(track["id"]) for track in drawn["tracks"]),
+        },
+    )
+
+
+def _with_number(run: Run, side: str, number: int) -> int:
+    """The place of a step."""
+    found = np.flatnonzero(run.numbers == number)
+    if len(found) == 0:
+        first, last = int(run.numbers.min()), int(run.numbers.max())
+        raise ArgumentError(f"{side} has no step {number}: it has {first} to {last}")
+    return int(found[0])
+
+
+def _typical(run: Run) -> int:
+    """The step at the lower quartile of lengths: on a busy machine, most longer ones were interrupted."""
+    counted = run.counted
+    return int(counted[np.argsort(run.step_ns[counted], kind="stable")[len(counted) // 4]])
 
 
 def _run(trace: Trace) -> Run:
@@ -120,10 +160,16 @@ def _run(trace: Trace) -> Run:
 def _place(offers: Sequence[Offer], query: Query, name: str, default: int) -> int:
     """An option that is the number of an open trace."""
     text = query.get(name, str(default))
-    if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) >= len(offers):
+    place = _whole(text)
+    if not 0 <= place < len(offers):
         open_now = units.count(len(offers), "trace")
         raise ArgumentError(f"{name}={text[:50]!r} is not valid: {open_now} can be compared, numbered from 0")
-    return int(text)
+    return place
+
+
+def _whole(text: str) -> int:
+    """A whole number; -1 for any other text."""
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else -1
 
 
 def _trace(offer: Offer) -> Trace:
