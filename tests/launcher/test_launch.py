@@ -87,6 +87,26 @@ def test_a_program_runs_as_it_is_and_its_trace_is_where_the_result_says(folder, 
     assert roots == {f"{folder / 'train.py'}(7): <module>", f"{folder / 'train.py'}(8): <module>"}
 
 
+def test_a_summary_is_written_beside_the_trace_which_it_names(folder, capfd):
+    result = kinetoscope.launch(
+        "train.py",
+        "ends",
+        "0",
+        summaries="all",
+        **marked(folder) | {"env": {**os.environ, "MARK": "", "RANK": "2"}},
+    )
+    summaries = kinetoscope.Job.open(folder / "all" / "rank-00002.parquet").summaries
+    assert summaries.select(["rank", "source"]).to_pylist() == [{"rank": 2, "source": str(result.path)}]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_summary_that_cannot_be_written_costs_no_trace(folder, capfd):
+    result = kinetoscope.launch("collect.py", summaries="short.py/all", cwd=folder)
+    assert result == kinetoscope.LaunchResult(0, folder / "collect.ktrace")
+    assert "the summary could not be written to" in capfd.readouterr().err
+    assert not (folder / "collect.recording").exists()
+
+
 def test_of_a_killed_program_there_is_the_recording(folder):
     result = kinetoscope.launch("train", "killed", module=True, **marked(folder))
     assert result == kinetoscope.LaunchResult(-signal.SIGKILL, folder / "train.recording")
@@ -120,6 +140,7 @@ def test_without_a_recording_there_is_no_path_even_beside_an_older_trace(folder,
         ),
         ({"engine": "magic"}, "engine='magic' is not valid"),
         ({"output": "elsewhere/"}, "'elsewhere/' is not a file name"),
+        ({"summaries": "train.py"}, "is a file that is no summary: need a folder"),
     ],
 )
 def test_wrong_options_start_nothing(folder, capfd, options, message):

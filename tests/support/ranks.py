@@ -29,13 +29,15 @@ dist.destroy_process_group()
 """
 
 
-def run_ranks(program: str, folder: Path, ranks: int = 2) -> None:
+def run_ranks(program: str, folder: Path, ranks: int = 2, exit_codes: Sequence[int] | None = None) -> None:
     """Runs a program in every rank of a job, with `rank` and `ranks` set, in a folder; fails if one of them fails."""
-    run_in_ranks([_script(program, folder)], folder, ranks)
+    run_in_ranks([_script(program, folder)], folder, ranks, exit_codes)
 
 
-def run_in_ranks(words: Sequence[str | os.PathLike[str]], folder: Path, ranks: int) -> None:
-    """Runs `python WORDS...` in every rank of a job, in a folder; fails if one of them fails.
+def run_in_ranks(
+    words: Sequence[str | os.PathLike[str]], folder: Path, ranks: int, exit_codes: Sequence[int] | None = None
+) -> None:
+    """Runs `python WORDS...` in every rank of a job, in a folder; fails if one of them ends with another exit code than it should.
 
     The ranks have the environment that torchrun gives them, and this process keeps their store as torchrun does.
     """
@@ -60,8 +62,8 @@ def run_in_ranks(words: Sequence[str | os.PathLike[str]], folder: Path, ranks: i
         ],
         cwd=folder,
     )
-    for rank in done:
-        assert rank.returncode == 0, rank.stderr[-4000:]
+    for rank, code in zip(done, exit_codes or [0] * ranks, strict=True):
+        assert rank.returncode == code, rank.stderr[-4000:]
 
 
 def run_ranks_by_torchrun(program: str, folder: Path, ranks: int = 2) -> None:

@@ -17,7 +17,7 @@ import click
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect.session.options import EngineName, RecordingOptions
 from kinetoscope.launcher.children import Children
-from kinetoscope.launcher.options import LaunchOptions, choose_prefix
+from kinetoscope.launcher.options import LaunchOptions, choose_prefix, place_of_summaries
 from kinetoscope.launcher.program import Program
 from kinetoscope.launcher.run import Run, RunObserver
 from kinetoscope.model import units
@@ -85,6 +85,11 @@ _UP_AND_CLEAR = "\x1b[1A\r\x1b[2K"
     is_flag=True,
     help="Replace torch.profiler in the program, and record only what the program profiles with it.",
 )
+@click.option(
+    "--summaries",
+    metavar="FOLDER",
+    help="Also write a summary of this rank to FOLDER, to compare all ranks with `kinetoscope ranks FOLDER`.",
+)
 @click.option("--no-summary", is_flag=True, help="Do not print a summary at the end.")
 @click.argument("program", metavar="PROGRAM")
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
@@ -108,6 +113,7 @@ def command(
     chrome: bool,
     install: bool,
     children: bool,
+    summaries: str | None,
     no_summary: bool,
 ) -> Callable[[], None]:
     """Profile a Python script or, with -m, a module. The program needs no changes.
@@ -134,6 +140,7 @@ def command(
             ring_bytes=None if ring is None else units.parse_size(ring),
         ),
         chrome=chrome or bool(output and output.endswith((".json", ".json.gz"))),
+        summaries=place_of_summaries(summaries, Path.cwd()),
         steps=None if steps is None else _parse_steps(steps),
         install=install,
         children=children,

@@ -11,6 +11,7 @@ from kinetoscope._errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from kinetoscope.collect.engines.choose import choose_engine
+    from kinetoscope.collect.ranks import gather_summaries
     from kinetoscope.collect.session.activities import (
         DeviceType,
         ProfilerAction,
@@ -55,6 +56,7 @@ __all__ = [
     "_KinetoProfile",
     "align_clocks",
     "choose_engine",
+    "gather_summaries",
     "install",
     "is_installed",
     "kineto_available",
@@ -84,6 +86,7 @@ _HOMES = {
     "_KinetoProfile": "session.base_session",
     "align_clocks": "sources.rank_clock",
     "choose_engine": "engines.choose",
+    "gather_summaries": "ranks",
     "install": "torch_compat.install",
     "is_installed": "torch_compat.install",
     "kineto_available": "session.activities",

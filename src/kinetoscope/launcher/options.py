@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.collect.session.options import RecordingOptions
+from kinetoscope.collect.session.options import RecordingOptions, checked_summary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +42,7 @@ class LaunchOptions:
         prefix: What the names of the files begin with; absolute, because the program may change the working directory.
         recording: What to record: the options of the session, apart from its file.
         chrome: Write a Chrome trace too.
+        summaries: A folder for the summaries of the ranks in the trace, or a `.parquet` file; None writes none.
         steps: The first optimizer step to record and the first one after that not to record (None: up to the end), or None
             for the whole run.
         install: Record only what the program itself profiles with `torch.profiler`.
@@ -57,6 +58,7 @@ class LaunchOptions:
         default_factory=lambda: RecordingOptions(with_stack=True, with_modules=True)
     )
     chrome: bool = False
+    summaries: Path | None = None
     steps: tuple[int, int | None] | None = None
     install: bool = False
     children: bool = False
@@ -136,6 +138,7 @@ class LaunchOptions:
         values |= {
             "prefix": Path(values["prefix"]),
             "folder": Path(values["folder"]),
+            "summaries": None if values["summaries"] is None else Path(values["summaries"]),
             "recording": RecordingOptions(**values["recording"]),
             "steps": None if steps is None else tuple(steps),
         }
@@ -176,3 +179,12 @@ def choose_prefix(
         if not any(Path(f"{path}{suffix}").exists() for suffix in _SUFFIXES):
             return path
     raise ArgumentError(f"{stem}.ktrace to {stem}-9999.ktrace exist: choose another output (-o PREFIX).")
+
+
+def place_of_summaries(given: str | os.PathLike[str] | None, folder: Path) -> Path | None:
+    """Where summaries go, absolute; None for nowhere.
+
+    Raises:
+        ArgumentError: It is neither a folder nor a `.parquet` file.
+    """
+    return checked_summary("summaries", None if given is None else folder / given)

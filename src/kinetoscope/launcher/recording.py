@@ -133,11 +133,23 @@ class ProgramRecording:
         files = [options.trace_path, *([options.chrome_path] if options.chrome else [])]
         for path in files:
             trace.save(path)
+        if options.summaries is not None:
+            files += self._write_summaries(trace, options.summaries)
         options.live_path.unlink(missing_ok=True)
         engine = trace.run_info.engine or self.engine
         return Finished(
             trace, self._program, ended, options, tuple(files), engine, messages=tuple(self.messages)
         )
+
+    def _write_summaries(self, trace: Trace, target: Path) -> list[Path]:
+        """Write the summaries of the ranks in a trace. Without them, the trace is still there."""
+        from kinetoscope.summaries.summary import save_summaries
+
+        try:
+            return save_summaries(trace, target, str(self._options.trace_path))
+        except Exception as error:  # noqa: BLE001  (whatever fails, the trace matters more)
+            complain(f"the summary could not be written to {target}: {type(error).__name__}: {error}")
+            return []
 
     def stop_waiting(self) -> None:
         """Wait neither for torch nor for a step any longer. In a fork the recording is the parent's."""

@@ -23,7 +23,7 @@ from kinetoscope.collect.session.options import EngineName, RecordingOptions
 from kinetoscope.display.terminal import complain
 from kinetoscope.launcher import child_hook
 from kinetoscope.launcher.children import Children
-from kinetoscope.launcher.options import LaunchOptions, choose_prefix
+from kinetoscope.launcher.options import LaunchOptions, choose_prefix, place_of_summaries
 from kinetoscope.launcher.program import CannotRun, Program, show_exception, take_name_of_python
 from kinetoscope.launcher.recording import Finished, InstalledRecording, ProgramRecording
 
@@ -66,6 +66,7 @@ def launch(
     steps: tuple[int, int | None] | None = None,
     ring_bytes: int | None = None,
     chrome: bool = False,
+    summaries: str | os.PathLike[str] | None = None,
     install: bool = False,
     children: bool = False,
     env: Mapping[str, str] | None = None,
@@ -95,6 +96,7 @@ def launch(
             from 0; None for the second records up to the end.
         ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
         chrome: Also write a Chrome trace, `.json.gz`.
+        summaries: Also write the summary of each rank in the trace to this folder, relative to `cwd`, for `kinetoscope ranks`.
         install: Record only what the program itself profiles: `torch.profiler` is Kinetoscope there.
         children: Also record the processes that the program starts, in the same trace.
         env: The program's environment variables; None for those of this process.
@@ -125,6 +127,7 @@ def launch(
             ring_bytes=ring_bytes,
         ),
         chrome=chrome,
+        summaries=place_of_summaries(summaries, folder),
         steps=steps,
         install=install,
         children=children,

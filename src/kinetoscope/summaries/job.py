@@ -15,9 +15,10 @@ from kinetoscope.model import units
 from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.engines import engine_of
 from kinetoscope.summaries.sketch import Sketches
-from kinetoscope.summaries.summary import SECTIONS, read, summarized
+from kinetoscope.summaries.summary import SECTIONS, file_name, read, summarized
 from kinetoscope.tables.breakdown import PARTS
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Job:
         files = [
             file
             for path in map(Path, paths)
-            for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])
+            for file in (sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path])
         ]
         return cls(pa.concat_tables([read(file) for file in files]) if files else pa.table({"rank": []}))
 
@@ -407,8 +408,8 @@ def summarize(
             failed[place] = outcome
         else:
             for rank, summary in outcome.items():
-                name = os.path.basename(source).partition(".")[0] if rank is None else f"rank-{rank:05d}"
-                path = folder / f"{name}.parquet"
+                alone = f"{os.path.basename(source).partition('.')[0]}{SUFFIX}"
+                path = folder / (alone if rank is None else file_name(rank))
                 if path in written:
                     first, second = sorted((source, written[path]), key=names.index)
                     raise ArgumentError(

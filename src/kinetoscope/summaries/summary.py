@@ -8,6 +8,7 @@ counted in the section `losses`.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from kinetoscope.model.arrow import integers, number_array, to_arrow
 from kinetoscope.model.hierarchy import device_work_spans, operator_spans
 from kinetoscope.model.losses import Loss, losses_of
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.tables.breakdown import PARTS, breakdown, busiest_places
 from kinetoscope.tables.device.collectives import collectives
@@ -129,11 +132,12 @@ LOSSES = Table(
 SECTIONS = {one.name: one for one in (STEPS, COLLECTIVES, SKETCHES, MEMORY, FINDINGS, LOSSES)}
 
 
-def summary_of(trace: Trace) -> pyarrow.Table:
+def summary_of(trace: Trace, source: str | None = None) -> pyarrow.Table:
     """Reduce a trace to the summary of each of its ranks.
 
     Args:
         trace: The trace of one rank, or of several.
+        source: Where the whole trace is; None for the file that it was read from.
 
     Returns:
         A table with one row for each rank: `rank` (null outside of a job), `world_size`, `host`, `process`, `device`, where the clock is
@@ -143,8 +147,8 @@ def summary_of(trace: Trace) -> pyarrow.Table:
 
     ranks = sorted({rank for rank in trace.column("processes", "rank").tolist() if rank >= 0})
     if len(ranks) < 2:
-        return _of_rank(trace)
-    return pa.concat_tables([_of_rank(trace.select_ranks([rank])) for rank in ranks])
+        return _of_rank(trace, source)
+    return pa.concat_tables([_of_rank(trace.select_ranks([rank]), source) for rank in ranks])
 
 
 def summarized(source: str) -> dict[int | None, bytes]:
@@ -158,6 +162,37 @@ def summarized(source: str) -> dict[int | None, bytes]:
         whole = summary_of(trace)
     ranks = whole["rank"].to_pylist()
     return {rank: file_of(whole.slice(row, 1)) for row, rank in enumerate(ranks)}
+
+
+def file_name(rank: int | None) -> str:
+    """The name of the summary of a rank in a folder; outside of a job, of rank 0."""
+    return f"rank-{rank or 0:05d}{SUFFIX}"
+
+
+def save_summaries(trace: Trace, target: Path, source: str) -> list[Path]:
+    """Write the summary of a trace.
+
+    Args:
+        trace: The trace of one rank, or of several.
+        target: A `.parquet` file for all its ranks, or a folder, which is made if needed, for a file of each.
+        source: Where the whole trace is; empty if nowhere.
+
+    Returns:
+        What was written.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    whole = summary_of(trace, source)
+    files = {target: whole}
+    if target.suffix != SUFFIX:
+        ranks = whole["rank"].to_pylist()
+        files = {target / file_name(rank): whole.slice(row, 1) for row, rank in enumerate(ranks)}
+    for path, summary in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open_atomically(path) as file:
+            file.write(file_of(summary))
+    return [*files]
 
 
 def file_of(summary: pyarrow.Table) -> bytes:
@@ -197,7 +232,7 @@ def read(path: str | os.PathLike[str]) -> pyarrow.Table:
     return table
 
 
-def _of_rank(trace: Trace) -> pyarrow.Table:
+def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
     """The summary of a trace of one rank."""
     import pyarrow as pa
 
@@ -225,7 +260,7 @@ def _of_rank(trace: Trace) -> pyarrow.Table:
         "start_monotonic_ns": (trace.run_info.start_monotonic_ns, pa.int64()),
         "start_realtime_ns": (trace.run_info.start_realtime_ns, pa.int64()),
         "duration_ns": (trace.duration_ns, pa.int64()),
-        "source": (str(trace.path or trace.run_info.source), pa.string()),
+        "source": (str(trace.path or trace.run_info.source) if source is None else source, pa.string()),
     }
     columns = {
         name: pa.nulls(1, kind) if value is None else pa.repeat(pa.scalar(value, kind), 1)

@@ -52,6 +52,7 @@ from kinetoscope.collect.sources.compiling import Compiling
 from kinetoscope.collect.sources.ranges import ROUTES, TORCH_RANGES
 from kinetoscope.collect.sources.source import ObserverWindow, SourceWindow
 from kinetoscope.collect.torch_compat.session import TorchSessionApi
+from kinetoscope.summaries import SUFFIX
 from kinetoscope.tables.host.source_lines import SOURCE_LINES
 
 if TYPE_CHECKING:
@@ -698,6 +699,8 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
                 # Whatever came in between: nothing may be left on.
                 with self._lock:
                     recorded = self._stop_engine(keep)
+        if recorded and keep:
+            self._write_summary()
         if held.error is not None and (failure is None or not isinstance(held.error, Exception)):
             return Closed(recorded, held.error, "the handler of a signal")
         return Closed(recorded, failure)
@@ -744,6 +747,30 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             self._cycle_ended(cycle)
         return True
 
+    def _write_summary(self) -> None:
+        """Write the summary of the cycle that ended last. It may fail: the program continues, and the trace is there."""
+        target, cycle = self._options.summary, self._cycles.last
+        if target is None or cycle is None:
+            return
+        from kinetoscope.summaries.summary import save_summaries
+
+        try:
+            trace = cycle.trace()
+            if target.suffix == SUFFIX:
+                target = metadata.numbered(metadata.ranked(target), cycle.number)
+            else:
+                target = metadata.rank_filled_in(target)
+                # Each cycle is a job of its own for who reads a folder.
+                target = target / f"cycle-{cycle.number}" if cycle.number else target
+            # The private file of a recording is gone before anybody can look at it.
+            source = "" if self._options.path is None else os.path.abspath(trace.path or "")
+            save_summaries(trace, target, source)
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            warn_user(
+                f"the summary of this cycle could not be written to {target}: {type(error).__name__}: {error}. The trace is "
+                "not affected: `kinetoscope summarize` makes a summary of a saved one."
+            )
+
     def _cycle_ended(self, cycle: Cycle) -> None:
         """Called with every finished cycle; overridden by the classes that `install` puts in place of torch's."""
 
@@ -758,9 +785,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         """Make the engine's request for this cycle."""
         options, path = self._options, self._options.path
         if path is not None:
-            path = metadata.ranked(path)
-            if self._cycles_begun:
-                path = path.with_name(f"{path.stem}.{self._cycles_begun}{path.suffix}")
+            path = metadata.numbered(metadata.ranked(path), self._cycles_begun)
         info = metadata.flags(options.recorded) | metadata.rank_info() | metadata.described_devices()
         info |= metadata.execution_trace(self._observer.observer)
         info |= noted_settings(options.experimental_config)

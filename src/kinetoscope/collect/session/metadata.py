@@ -230,6 +230,11 @@ def rank_filled_in(path: Path) -> Path:
     return Path(str(path).replace(RANK_PLACE, str(own_rank() or 0)))
 
 
+def numbered(path: Path, number: int) -> Path:
+    """The path of a cycle: of the first as it is, of later ones with their number before the suffix."""
+    return path.with_name(f"{path.stem}.{number}{path.suffix}") if number else path
+
+
 def _ranks() -> int:
     """The number of ranks; 1 outside a distributed job."""
     distributed = torch.distributed

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, get_args
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError, StateError
+from kinetoscope.summaries import SUFFIX
 
 if TYPE_CHECKING:
     from torch.profiler import ProfilerActivity
@@ -179,6 +180,7 @@ class RecordingOptions:
         post_processing_timeout_s: For how many seconds torch may make its own event objects; None means no limit.
         engine: The name of the engine, or an engine object.
         path: The live recording file; None means a private temporary file.
+        summary: Where each cycle's summary goes, a folder or a `.parquet` file; None for no summary.
         ring_bytes: Upper limit of the recording in bytes, the oldest records being overwritten; None means no limit.
         oom_report: The file of the out-of-memory report; None for a name of ours, False for no report.
         sources: What records in addition to the engine.
@@ -207,6 +209,7 @@ class RecordingOptions:
     post_processing_timeout_s: float | None = None
     engine: EngineName | Engine = "auto"
     path: Path | None = None
+    summary: Path | None = None
     ring_bytes: int | None = None
     oom_report: Path | Literal[False] | None = None
     sources: tuple[Source, ...] = ()
@@ -236,6 +239,7 @@ class RecordingOptions:
                 "post_processing_timeout_s", self.post_processing_timeout_s
             ),
             "path": _file("path", self.path, "need the name of a file, or None"),
+            "summary": checked_summary("summary", self.summary),
             "ring_bytes": _ring_bytes(self.ring_bytes),
             "oom_report": False
             if self.oom_report is False
@@ -364,13 +368,38 @@ def _file(name: str, path: object, need: str) -> Path | None:
     """The path of a file that does not have to exist."""
     if path is None:
         return None
+    found = _path(name, path, need)
+    if found.is_dir():
+        raise ArgumentError(f"{name}={str(path)!r} is a folder: need the name of a file in it.")
+    return found
+
+
+def checked_summary(name: str, path: object) -> Path | None:
+    """The place of summaries: a folder, or a file whose name ends in `.parquet`.
+
+    Raises:
+        ArgumentError: It is neither.
+    """
+    if path is None:
+        return None
+    found = _path(name, path, "need a folder, or the name of a .parquet file, or None")
+    if found.suffix == SUFFIX and found.is_dir():
+        raise ArgumentError(
+            f"{name}={str(path)!r} is a folder whose name ends like a file: use another name for it."
+        )
+    if found.suffix != SUFFIX and found.is_file():
+        raise ArgumentError(
+            f"{name}={str(path)!r} is a file that is no summary: need a folder, or a name that ends in .parquet."
+        )
+    return found
+
+
+def _path(name: str, path: object, need: str) -> Path:
+    """A text or path as a path."""
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text:
         raise ArgumentError(f"{name}={path!r} is not valid: {need}.")
-    found = Path(text)
-    if found.is_dir():
-        raise ArgumentError(f"{name}={text!r} is a folder: need the name of a file in it.")
-    return found
+    return Path(text)
 
 
 def _seconds(name: str, value: float | None) -> float | None:

@@ -199,6 +199,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         path: The live recording file; `{rank}` becomes the rank of the process. If it contains no rank and
             there are several ranks, `.rank3` is added before the suffix, and for cycles after the first a number. Default: a
             private temporary file that is removed with its trace.
+        summary: Write a summary of each cycle when it ends, for `kinetoscope ranks`: the name of a folder, in which rank 3 writes
+            `rank-00003.parquet` (cycles after the first in a folder `cycle-1` and so on), or of a `.parquet` file, which is numbered
+            as `path` is. It waits for no other rank. If it cannot be written, that is a warning.
         ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
         python_calls: Record every call of a Python function as a span.
         module_spans: Record every call of an `nn.Module` as a span with its exact start and end.
@@ -237,6 +240,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         post_processing_timeout_s: float | None = None,
         engine: EngineName | Engine = "auto",
         path: str | os.PathLike[str] | None = None,
+        summary: str | os.PathLike[str] | None = None,
         ring_bytes: int | None = None,
         python_calls: bool = False,
         module_spans: bool = False,

@@ -13,12 +13,12 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed
 
 from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.collect.ranks import JobStore, in_company, wait_for_key
 from kinetoscope.collect.session.base_session import ACTIVE_SESSIONS
 from kinetoscope.collect.session.user_warnings import warn_user
 
@@ -26,12 +26,8 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 KEY = "clock_marks"
-_PREFIX = "kinetoscope/clock"
-_ATTEMPT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 _GIVEN_UP = "given up"
 _ROUNDS, _TIMEOUT_S = 5, 30.0
-# Shorter waits poll without a pause.
-_AT_ONCE_S, _LONGEST_PAUSE_S = 2e-3, 0.05
 
 Marks = dict[str, list[int]]
 
@@ -86,9 +82,9 @@ class MeetingPlace:
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         """Nothing is connected yet; `clock_ns` is the clock that is compared."""
         self._clock_ns = clock_ns
-        self._store: Any = None
-        self._address: tuple[object, ...] = ()
-        self._warned = False
+        self._store = JobStore("clock")
+        # With which connection a warning was given.
+        self._warned_of = -1
 
     def meet(self, rounds: int, timeout_s: float) -> tuple[Marks, bool]:
         """Meet the other ranks some times.
@@ -101,7 +97,7 @@ class MeetingPlace:
             For each barrier, by a name that no other of any job has, when this rank entered and when it left; and whether all
             ranks came to all.
         """
-        if not _in_company():
+        if not in_company():
             return {}, True
         marks: Marks = {}
         try:
@@ -110,8 +106,8 @@ class MeetingPlace:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             if not isinstance(error, _OthersGaveUpError):
                 self.give_up(reason, timeout_s)
-            if not self._warned:
-                self._warned = True
+            if self._warned_of != self._store.connections:
+                self._warned_of = self._store.connections
                 warn_user(
                     f"the clocks of the ranks were not aligned: {reason.rstrip('.?')}. Record on every rank with align_ranks=True, and "
                     "equally often; no rank of this job waits for the others again."
@@ -122,15 +118,15 @@ class MeetingPlace:
     def give_up(self, reason: str, timeout_s: float) -> None:
         """Tell all ranks that this one has given up; those that wait for it continue."""
         try:
-            if _in_company():
-                self._connected(timeout_s).set(_GIVEN_UP, reason)
+            if in_company():
+                self._store.connect(timeout_s).set(_GIVEN_UP, reason)
         except Exception:  # noqa: BLE001  (then they hear of it when their time is over)
-            self._store = None
+            self._store.forget()
 
     def _meet(self, marks: Marks, rounds: int, timeout_s: float) -> None:
         """Run the barriers, and return those that all ranks reached."""
         until_ns = self._clock_ns() + int(timeout_s * 1e9)
-        store = self._connected(timeout_s)
+        store = self._store.connect(timeout_s)
         _raise_if_given_up(store)
         ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
         job = store.compare_set("job", "", uuid.uuid4().hex).decode()
@@ -141,42 +137,11 @@ class MeetingPlace:
             entered_ns = self._clock_ns()
             if store.add(f"{name}/came", 1) == ranks:
                 store.set(f"{name}/all", "")
-            if not self._came(store, f"{name}/all", until_ns):
+            if not wait_for_key(
+                store, f"{name}/all", until_ns, self._clock_ns, lambda: _raise_if_given_up(store)
+            ):
                 raise TimeoutError(f"not all ranks arrived within {timeout_s:g} s")
             marks[f"{job}/{name}"] = [entered_ns, self._clock_ns()]
-
-    def _came(self, store: Any, key: str, until_ns: int) -> bool:
-        """Wait for a key; return whether it was set in time.
-
-        Unlike the store's own `wait`, polling can be interrupted and prints nothing to stderr.
-        """
-        began_ns = self._clock_ns()
-        while not store.check([key]):
-            now_ns = self._clock_ns()
-            if now_ns >= until_ns:
-                return False
-            waited_s = (now_ns - began_ns) / 1e9
-            if waited_s > _AT_ONCE_S:
-                _raise_if_given_up(store)
-                # In proportion, so that many ranks that wait long do not keep the store busy.
-                time.sleep(min(waited_s / 20, _LONGEST_PAUSE_S))
-        return True
-
-    def _connected(self, timeout_s: float) -> Any:
-        """The store, with one connection from the first meeting on: where it is gone later, that fails at once."""
-        store = torch.distributed.distributed_c10d._get_default_store()
-        while isinstance(store, torch.distributed.PrefixStore):
-            store = store.underlying_store
-        # The launcher's store is there for all attempts of a job; a forked child must not speak on its parent's connection.
-        attempt = "/".join(os.environ.get(name, "") for name in _ATTEMPT)
-        address = (
-            os.getpid(), attempt, type(store), *(getattr(store, name, None) for name in ("host", "port", "path")),
-        )  # fmt: skip
-        if self._store is None or self._address != address:
-            prefix = f"{_PREFIX}/{attempt}"
-            self._store = torch.distributed.PrefixStore(prefix, _own_connection(store, timeout_s))
-            self._address, self._warned = address, False
-        return self._store
 
 
 class _OthersGaveUpError(Exception):
@@ -187,27 +152,6 @@ def _raise_if_given_up(store: Any) -> None:
     """Raise TimeoutError: not all ranks arrived."""
     if store.check([_GIVEN_UP]):
         raise _OthersGaveUpError(f"a rank did not arrive or failed ({store.get(_GIVEN_UP).decode()})")
-
-
-def _in_company() -> bool:
-    """Whether this process is one of several ranks."""
-    distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
-        return False
-    return int(distributed.get_world_size()) > 1
-
-
-def _own_connection(store: Any, timeout_s: float) -> Any:
-    """A store over its own connection, with a time limit."""
-    distributed, timeout = torch.distributed, timedelta(seconds=timeout_s)
-    if isinstance(store, distributed.TCPStore):
-        # A clone would try for as long as the job itself, half an hour, where the store is gone.
-        return distributed.TCPStore(
-            store.host, store.port, is_master=False, timeout=timeout, wait_for_workers=False
-        )
-    own = store.clone()
-    own.set_timeout(timeout)
-    return own
 
 
 # Where the ranks meet for all sessions of this process.
