@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinetoscope.combine.ranks import MOST_DRIFT, aligned
+from kinetoscope.combine.clocks import MOST_DRIFT
+from kinetoscope.combine.ranks import aligned
 from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.combine.ranks import MOST_DRIFT, Bounds, Guesses, fit
+from kinetoscope.combine.clocks import MOST_DRIFT, Bounds, Guesses, fit
 
 BASES = st.sampled_from([0, -5_000, 1_700_000_000_000_000_000, -(10**15)])
 

@@ -1,0 +1,457 @@
+"""The clocks of many recordings on one axis: what their meetings prove about the differences of all clocks at once.
+
+The difference of two clocks is a straight line. A meeting is a moment before which nobody leaves and after which nobody enters, so each clock
+that was there bounds when it was, and what bounds a meeting bounds all clocks that were there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    Times = NDArray[np.int64]
+    Values = NDArray[np.float64]
+
+# No two clocks of computers run further apart: crystals are off by up to 50 parts in a million, and a system that follows
+# the time of a network bends its clock by at most 500.
+MOST_DRIFT = 1e-3
+# And nearly none further than this.
+_WORKING_DRIFT = 1e-4
+# What tells a drift from chance where it is estimated: how far clocks usually run apart, in parts, how far apart from each
+# other guesses are at least, and how many of them at most are taken for independent, for a busy machine is late many times.
+_USUAL_DRIFT, _LEAST_SPREAD_NS, _INDEPENDENT = 2e-5, 5e3, 20
+# A line is found from so many guesses: more of a thousand ranks would cost time and change nothing.
+_MOST_GUESSES = 100
+# An interval of 0.001 has shrunk below a nanosecond in an hour.
+_ROUNDS, _GOLDEN = 48, (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is known of the difference `d(t)` that has to be added to a clock to get another one's time.
+
+    Attributes:
+        above_at_ns: Moments of the clock.
+        above_ns: `d` is at least this at each of them.
+        below_at_ns: Further moments.
+        below_ns: `d` is at most this at each of them.
+    """
+
+    above_at_ns: Times
+    above_ns: Times
+    below_at_ns: Times
+    below_ns: Times
+
+    def relaxed(self, error_ns: int) -> Bounds:
+        """The same, each bound further away by what the readings may be off."""
+        return Bounds(self.above_at_ns, self.above_ns - error_ns, self.below_at_ns, self.below_ns + error_ns)
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What the difference probably is at some moments; each may be off by any time.
+
+    Attributes:
+        at_ns: Moments of the clock.
+        guess_ns: `d` is about this at each of them.
+    """
+
+    at_ns: Times
+    guess_ns: Times
+
+
+class _Possible:
+    """All lines within some bounds whose drift is small enough: a convex polygon in the plane of drift and difference at the origin."""
+
+    def __init__(self, bounds: Bounds, origin_ns: int, most_drift: float) -> None:
+        """Moments are counted from `origin_ns`; bounds that contradict each other are moved apart until one line keeps to all."""
+        # Near 0, where a double counts single nanoseconds.
+        self.origin_ns, self.base_ns = origin_ns, int(bounds.above_ns.max())
+        low, low_at = _near(bounds.above_ns, self.base_ns), _near(bounds.above_at_ns, origin_ns)
+        high, high_at = _near(bounds.below_ns, self.base_ns), _near(bounds.below_at_ns, origin_ns)
+        low_hull, high_hull = (_upper_hull(low_at, low), _upper_hull(high_at, -high))
+        low, low_at, high, high_at = low[low_hull], low_at[low_hull], high[high_hull], high_at[high_hull]
+        turns = [np.diff(low) / np.diff(low_at), np.diff(high) / np.diff(high_at)]
+        drifts = np.unique(
+            np.clip(np.concatenate([[-most_drift, most_drift], *turns]), -most_drift, most_drift)
+        )
+        lowest = (low - drifts[:, None] * low_at).max(axis=1)
+        highest = (high - drifts[:, None] * high_at).min(axis=1)
+        room = highest - lowest
+        best = int(np.argmax(room))
+        # Less than half a nanosecond is what was rounded here.
+        self.violated_ns = max(0, math.ceil(-room[best] / 2 - 0.5))
+        room += 2 * self.violated_ns
+        room[best] = max(room[best], 0.0)
+        # Between the drifts at which a bound takes over from another, all is straight.
+        inside = drifts[room >= 0]
+        before, behind = drifts[drifts < inside[0]][-1:], drifts[drifts > inside[-1]][:1]
+        ends = [_crossing(outer, inside[end], drifts, room) for end, outer in ((0, before), (-1, behind))]
+        self._drifts = np.unique(np.concatenate([*ends, inside]))
+        self._lowest = np.interp(self._drifts, drifts, lowest) - self.violated_ns
+        self._highest = np.interp(self._drifts, drifts, highest) + self.violated_ns
+        self.least, self.most = float(self._drifts[0]), float(self._drifts[-1])
+
+    def lowest(self, drift: float) -> float:
+        """The least difference at the origin that a line of this drift can have."""
+        return float(np.interp(drift, self._drifts, self._lowest))
+
+    def highest(self, drift: float) -> float:
+        """The largest one."""
+        return float(np.interp(drift, self._drifts, self._highest))
+
+    def range_at(self, at_ns: Times, most_drift: float = math.inf) -> tuple[Values, Values]:
+        """Between what the difference lies at some moments, from `base_ns`, for drifts up to `most_drift` where there are such."""
+        least, most = max(self.least, -most_drift), min(self.most, most_drift)
+        if least > most:
+            least, most = self.least, self.most
+        drifts = np.clip(self._drifts, least, most)
+        lowest, highest = (np.interp(drifts, self._drifts, one) for one in (self._lowest, self._highest))
+        moved = np.multiply.outer(drifts, _near(at_ns, self.origin_ns))
+        return (moved + lowest[:, None]).min(axis=0), (moved + highest[:, None]).max(axis=0)
+
+
+@dataclass(frozen=True)
+class ClockLine:
+    """`d(t) = offset_ns + drift * t`, and how wrong it can be.
+
+    Attributes:
+        offset_ns: The difference at 0.
+        drift: How it changes, in nanoseconds for each.
+        violated_ns: By how much the bounds contradict each other: 0 where some line keeps to all. Where it is above 0 they
+            were all moved away by that much, and errors hold for those.
+    """
+
+    offset_ns: float
+    drift: float
+    violated_ns: int
+    _possible: _Possible | None = field(repr=False, compare=False, default=None)
+
+    def error_ns(self, begin_ns: int, end_ns: int) -> int:
+        """No line within all bounds is further away than this at any moment between the two."""
+        if self._possible is None:
+            return 0
+        # How far the farthest line is away is a convex function of time, and largest at an end.
+        ends = np.array([begin_ns, end_ns], dtype=np.int64)
+        low, high = self._possible.range_at(ends)
+        here = self.offset_ns - self._possible.base_ns + self.drift * ends
+        # One nanosecond more for the rounding of what is computed here, and one for that of what is moved by it.
+        return math.ceil(max(0.0, float((high - here).max()), float((here - low).max()))) + 2
+
+
+OWN_CLOCK = ClockLine(0.0, 0.0, 0)
+"""From a clock to itself."""
+
+
+def fit(
+    bounds: Bounds, begin_ns: int, end_ns: int, most_drift: float = MOST_DRIFT, guesses: Guesses | None = None
+) -> ClockLine | None:
+    """A line that keeps to the bounds: the likeliest by the guesses, or without these the one in the middle.
+
+    The difference of two clocks is taken for a straight line whose drift is at most `most_drift`; then it is among those that
+    keep to the bounds, and `ClockLine.error_ns` says how far the farthest of these is away. The line in the middle is half-way
+    between the highest and the lowest of them at both moments, of those only that clocks in order can have where there are
+    such. With guesses that are closer to each other than the bounds are,
+    it is the line, of those that keep to the bounds, that the guesses are the least away from in sum (which single bad ones
+    do not move), where a drift has to be worth it: clocks that run apart by parts in 100,000 are usual, by more are not.
+
+    Args:
+        bounds: What is known.
+        begin_ns: Where the line is wanted from, of the clock.
+        end_ns: And to where.
+        most_drift: How far the two clocks may run apart, in parts.
+        guesses: What the difference probably is.
+
+    Returns:
+        The line; None where nothing bounds it on one of its sides.
+    """
+    if len(bounds.above_ns) == 0 or len(bounds.below_ns) == 0:
+        return None
+    possible = _Possible(bounds, (begin_ns + end_ns) // 2, most_drift)
+    chosen = None if guesses is None or len(guesses.at_ns) == 0 else _likeliest(possible, guesses)
+    drift, at_origin = chosen or _middle(possible, begin_ns, end_ns)
+    offset_ns = possible.base_ns + at_origin - drift * possible.origin_ns
+    return ClockLine(offset_ns, drift, possible.violated_ns, possible)
+
+
+def _middle(possible: _Possible, begin_ns: int, end_ns: int) -> tuple[float, float]:
+    """The drift, and the difference at the origin, half-way between all that is possible for clocks that work."""
+    low, high = possible.range_at(np.array([begin_ns, end_ns], dtype=np.int64), _WORKING_DRIFT)
+    first, last = ((low + high) / 2).tolist()
+    drift = (
+        (last - first) / (end_ns - begin_ns) if end_ns > begin_ns else (possible.least + possible.most) / 2
+    )
+    return drift, first + drift * (possible.origin_ns - begin_ns)
+
+
+def _likeliest(possible: _Possible, guesses: Guesses) -> tuple[float, float] | None:
+    """The drift, and the difference at the origin, that fit the guesses best; None where the bounds say more than they do."""
+    at, guess = _near(guesses.at_ns, possible.origin_ns), _near(guesses.guess_ns, possible.base_ns)
+
+    def at_origin(drift: float) -> float:
+        middle = float(np.median(guess - drift * at))
+        return min(max(middle, possible.lowest(drift)), possible.highest(drift))
+
+    def away_ns(drift: float) -> Values:
+        return np.abs(guess - drift * at - at_origin(drift))
+
+    closest = _top(lambda drift: -float(away_ns(drift).sum()), possible.least, possible.most)
+    spread_ns = max(float(np.median(away_ns(closest))), _LEAST_SPREAD_NS)
+    low, high = possible.range_at(np.array([possible.origin_ns]))
+    if spread_ns > (high[0] - low[0]) / 2:
+        return None
+    weight = min(len(guess), _INDEPENDENT) / spread_ns
+    drift = _top(
+        lambda drift: -float(away_ns(drift).mean()) * weight - abs(drift) / _USUAL_DRIFT,
+        possible.least,
+        possible.most,
+    )
+    return drift, at_origin(drift)
+
+
+def _near(values: Times, base: int) -> Values:
+    """Numbers as their distance from another one."""
+    return (values - np.int64(base)).astype(np.float64)
+
+
+def _top(concave: Callable[[float], float], low: float, high: float) -> float:
+    """Where a concave function is largest, by golden sections."""
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    at_left, at_right = concave(left), concave(right)
+    for _ in range(_ROUNDS):
+        if at_left < at_right:
+            low, left, at_left = left, right, at_right
+            right = low + _GOLDEN * (high - low)
+            at_right = concave(right)
+        else:
+            high, right, at_right = right, left, at_left
+            left = high - _GOLDEN * (high - low)
+            at_left = concave(left)
+    return (low + high) / 2
+
+
+def _crossing(outer: Values, inner: float, drifts: Values, room: Values) -> Values:
+    """Where the room for a line ends between a drift that has some and the next one, which has none."""
+    if len(outer) == 0:
+        return outer
+    none, some = np.interp([outer[0], inner], drifts, room)
+    return np.asarray(inner + (outer - inner) * (some / (some - none)))
+
+
+def _upper_hull(at: Values, value: Values, owner: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    """The points that no line between two others passes above or through, of each owner, in order of it and of `at`."""
+    whose = np.zeros(len(at), dtype=np.int64) if owner is None else owner
+    order = np.lexsort((value, at, whose))
+    # Of those at one moment the highest.
+    last = (np.diff(whose[order]) != 0) | (np.diff(at[order]) != 0)
+    rows = order[np.append(last, True)[: len(order)]]
+    while len(rows) > 2:
+        x, y, who = at[rows], value[rows], whose[rows]
+        below = (y[1:-1] - y[:-2]) * (x[2:] - x[:-2]) <= (y[2:] - y[:-2]) * (x[1:-1] - x[:-2])
+        # What lies below a line between two others is no corner, even if one of these is none either.
+        below &= who[2:] == who[:-2]
+        if not below.any():
+            break
+        rows = rows[np.concatenate([[True], ~below, [True]])]
+    return np.asarray(rows)
+
+
+# All clocks at once.
+
+# Bounds become tighter by ever less; what they still gain then is not worth another round.
+_LEAST_GAIN, _LEAST_GAIN_NS = 0.02, 10
+_UNKNOWN_LOW, _UNKNOWN_HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, eq=False)
+class Visits:
+    """Who was at which meeting, one row for each: clocks and meetings by their numbers, times on the axis of the clock.
+
+    Attributes:
+        clock: Whose visit it is.
+        meeting: The meeting.
+        entered_ns: The latest moment by which it could not have left.
+        left_ns: The earliest moment at which it had left.
+        together: Whether those that were there usually leave it at one moment.
+    """
+
+    clock: NDArray[np.int64]
+    meeting: NDArray[np.int64]
+    entered_ns: Times
+    left_ns: Times
+    together: NDArray[np.bool_]
+
+
+class _Solver:
+    """Bounds of the moments of meetings, on the axis of the reference, and what follows from them for the clocks."""
+
+    def __init__(
+        self, visits: Visits, begin_ns: Times, end_ns: Times, reference: int, most_drift: float
+    ) -> None:
+        order = np.argsort(visits.clock, kind="stable")
+        self.clock, self.meeting = visits.clock[order], visits.meeting[order]
+        self.entered_ns, self.left_ns = visits.entered_ns[order], visits.left_ns[order]
+        self.together = visits.together[order]
+        self.begin_ns, self.end_ns, self.most_drift = begin_ns, end_ns, most_drift
+        self.first = np.searchsorted(self.clock, np.arange(len(begin_ns) + 1))
+        meetings = int(self.meeting.max(initial=-1)) + 1
+        self.low = np.full(meetings, _UNKNOWN_LOW)
+        self.high = np.full(meetings, _UNKNOWN_HIGH)
+        # Clocks in the order in which they were reached, those of one round together.
+        self.reached: list[list[int]] = [[reference]]
+        self.contradicted_ns = np.zeros(len(begin_ns), dtype=np.int64)
+        own = slice(self.first[reference], self.first[reference + 1])
+        np.maximum.at(self.low, self.meeting[own], self.entered_ns[own])
+        np.minimum.at(self.high, self.meeting[own], self.left_ns[own])
+        self.reference = reference
+
+    def bounds(self, clocks: NDArray[np.bool_]) -> dict[int, Bounds]:
+        """What the meetings say of some clocks; those that they bound on both sides."""
+        rows = np.flatnonzero(clocks[self.clock])
+        sides = []
+        for limit, unknown, at, sign in (
+            (self.low, _UNKNOWN_LOW, self.left_ns, 1),
+            (self.high, _UNKNOWN_HIGH, self.entered_ns, -1),
+        ):
+            side = rows[limit[self.meeting[rows]] != unknown]
+            value = limit[self.meeting[side]] - at[side]
+            corners = _upper_hull(
+                at[side].astype(np.float64), sign * value.astype(np.float64), self.clock[side]
+            )
+            whose = self.clock[side[corners]]
+            parts = np.searchsorted(whose, np.arange(len(clocks) + 1))
+            sides.append((at[side[corners]], value[corners], parts))
+        (above_at, above, a), (below_at, below, b) = sides
+        return {
+            one: Bounds(above_at[a[one] : a[one + 1]], above[a[one] : a[one + 1]],
+                        below_at[b[one] : b[one + 1]], below[b[one] : b[one + 1]])
+            for one in np.flatnonzero(clocks).tolist()
+            if a[one] < a[one + 1] and b[one] < b[one + 1]
+        }  # fmt: skip
+
+    def tighten(self) -> None:
+        """Let meetings bound clocks, and clocks meetings, until little more is gained."""
+        seen = np.zeros(len(self.begin_ns), dtype=bool)
+        seen[self.reference] = True
+        changed = self.low != _UNKNOWN_LOW
+        while changed.any():
+            due = np.zeros(len(seen), dtype=bool)
+            due[self.clock[changed[self.meeting]]] = True
+            due[self.reference] = False
+            of_clocks = self.bounds(due)
+            new = [one for one in of_clocks if not seen[one]]
+            if new:
+                self.reached.append(new)
+                seen[new] = True
+            changed = self._narrow(of_clocks)
+
+    def _narrow(self, of_clocks: dict[int, Bounds]) -> NDArray[np.bool_]:
+        """Bound meetings by clocks; the meetings that this made notably narrower."""
+        rows, low, high = [], [], []
+        for one, bounds in of_clocks.items():
+            own = slice(self.first[one], self.first[one + 1])
+            possible = _Possible(bounds, int(self.begin_ns[one] + self.end_ns[one]) // 2, self.most_drift)
+            # A clock that contradicts the others says nothing about them.
+            if possible.violated_ns == 0:
+                rows.append(np.arange(own.start, own.stop))
+                entered, left = self.entered_ns[own], self.left_ns[own]
+                low.append(
+                    entered + np.floor(possible.range_at(entered)[0]).astype(np.int64) + possible.base_ns
+                )
+                high.append(left + np.ceil(possible.range_at(left)[1]).astype(np.int64) + possible.base_ns)
+        if not rows:
+            return np.zeros(len(self.low), dtype=bool)
+        row, lows, highs = (np.concatenate(parts) for parts in (rows, low, high))
+        meeting, new_low, new_high = self.meeting[row], self.low.copy(), self.high.copy()
+        np.maximum.at(new_low, meeting, lows)
+        np.minimum.at(new_high, meeting, highs)
+        # Where two clocks contradict each other, neither is believed.
+        wrong = new_low > new_high
+        off_ns = np.maximum(lows - new_high[meeting], new_low[meeting] - highs)
+        np.maximum.at(
+            self.contradicted_ns, self.clock[row], np.where(wrong[meeting], np.maximum(off_ns, 0), 0)
+        )
+        new_low[wrong], new_high[wrong] = self.low[wrong], self.high[wrong]
+        known = (self.low != _UNKNOWN_LOW) & (self.high != _UNKNOWN_HIGH)
+        before_ns = np.where(known, self.high, 0) - np.where(known, self.low, 0)
+        gain_ns = before_ns - (np.where(known, new_high, 0) - np.where(known, new_low, 0))
+        gained = known & (gain_ns > np.maximum(_LEAST_GAIN_NS, _LEAST_GAIN * before_ns))
+        gained |= ~known & (new_low != _UNKNOWN_LOW) & ~wrong
+        self.low, self.high = new_low, new_high
+        return np.asarray(gained)
+
+    def lines(self) -> list[ClockLine | None]:
+        """The line of each clock that meetings tie to the reference."""
+        found: list[ClockLine | None] = [None] * len(self.begin_ns)
+        found[self.reference] = OWN_CLOCK
+        reached = np.zeros(len(found), dtype=bool)
+        reached[[one for group in self.reached for one in group]] = True
+        reached[self.reference] = False
+        of_clocks = self.bounds(reached)
+        # When those that were reached before left each meeting, on the axis of the reference.
+        left_ns = np.full(len(self.low), np.nan)
+        for place, group in enumerate(self.reached):
+            for one in group if place else ():
+                found[one] = self._line(one, of_clocks[one], left_ns)
+            self._add_leaving(left_ns, group, found)
+        return found
+
+    def _line(self, one: int, bounds: Bounds, left_ns: Values) -> ClockLine | None:
+        """The line of a clock."""
+        rows = np.arange(self.first[one], self.first[one + 1])
+        rows = rows[self.together[rows] & ~np.isnan(left_ns[self.meeting[rows]])]
+        if len(rows) > _MOST_GUESSES:
+            rows = rows[np.linspace(0, len(rows) - 1, _MOST_GUESSES).astype(np.int64)]
+        at = self.left_ns[rows]
+        guesses = Guesses(at, np.rint(left_ns[self.meeting[rows]]).astype(np.int64) - at)
+        wider_ns = int(self.contradicted_ns[one])
+        begin_ns, end_ns = int(self.begin_ns[one]), int(self.end_ns[one])
+        line = fit(bounds.relaxed(wider_ns), begin_ns, end_ns, self.most_drift, guesses)
+        return line and replace(line, violated_ns=line.violated_ns + wider_ns)
+
+    def _add_leaving(self, left_ns: Values, group: Sequence[int], found: Sequence[ClockLine | None]) -> None:
+        """Say when clocks left meetings of which that was not known: the median of them."""
+        rows, when = [], []
+        for one in group:
+            line, own = found[one], np.arange(self.first[one], self.first[one + 1])
+            own = own[self.together[own] & np.isnan(left_ns[self.meeting[own]])]
+            if line is not None and len(own):
+                rows.append(own)
+                when.append(self.left_ns[own] * (1 + line.drift) + line.offset_ns)
+        if rows:
+            meeting, moment = self.meeting[np.concatenate(rows)], np.concatenate(when)
+            order = np.lexsort((moment, meeting))
+            which, first, count = np.unique(meeting[order], return_index=True, return_counts=True)
+            left_ns[which] = moment[order][first + (count - 1) // 2]
+
+
+def lines_between(
+    visits: Visits,
+    begin_ns: Times,
+    end_ns: Times,
+    reference: int = 0,
+    most_drift: float = MOST_DRIFT,
+) -> list[ClockLine | None]:
+    """The difference of each clock from the reference, by all meetings of all clocks.
+
+    Args:
+        visits: Who was at which meeting.
+        begin_ns: When the recording of each clock began, on its own axis.
+        end_ns: And when it ended.
+        reference: The number of the clock that all others are compared to.
+        most_drift: How far two clocks may run apart, in parts.
+
+    Returns:
+        For each clock its line, None where no meetings tie it to the reference.
+    """
+    solver = _Solver(visits, begin_ns, end_ns, reference, most_drift)
+    solver.tighten()
+    return solver.lines()
