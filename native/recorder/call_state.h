@@ -22,8 +22,16 @@ struct CodeKey {
 
 struct CodeEntry {
   uint32_t name = 0;   // qualified name
-  uint32_t stack = 0;  // of one frame: the function itself
+  uint32_t frame = 0;  // the function at its first line
   bool own = false;    // part of Kinetoscope, whose calls are not recorded
+};
+
+// A frame below the stack of its caller.
+struct CalledKey {
+  uint32_t caller = 0;
+  uint32_t frame = 0;
+  bool operator==(const CalledKey&) const = default;
+  uint64_t hash() const { return mix(uint64_t{caller} << 32 | frame); }
 };
 
 // A call in progress.
@@ -40,6 +48,7 @@ struct CallState {
   std::vector<OpenCall> open;   // outermost first
   ProbingTable<CodeKey> codes;  // index in `entries`, from 1
   std::vector<CodeEntry> entries;
+  ProbingTable<CalledKey> stacks;
   ProbingTable<TextKey> functions;  // names of C functions
   ProbingTable<TextKey> classes;    // names of module classes
 
@@ -47,6 +56,7 @@ struct CallState {
     open.clear();
     codes.clear();
     entries.clear();
+    stacks.clear();
     functions.clear();
     classes.clear();
   }

@@ -42,11 +42,34 @@ const CodeEntry& entry_of(CallState& state, Session& session, const PyCodeObject
     const int line = code->co_firstlineno;
     entry.name = dictionary.name(function, {});
     const uint32_t first_line = line > 0 ? static_cast<uint32_t>(line) : 0;
-    entry.stack = dictionary.stack(0, dictionary.frame(function, filename, first_line, first_line));
+    entry.frame = dictionary.frame(function, filename, first_line, first_line);
   }
   state.entries.push_back(entry);
   state.codes.insert(key, static_cast<uint32_t>(state.entries.size()));
   return state.entries.back();
+}
+
+// The stack of a call: the function at its first line, called from where its caller stands.
+uint32_t stack_of(ThreadState& thread, Session& session, const void* frame, uint32_t own_frame,
+                  bool modules) {
+  const void* around = frames::previous(frame);
+  uint32_t caller = 0;
+  // The frames of C code have no instruction.
+  while (around != nullptr && !(frames::is_python(around) && frames::runs_code(around))) {
+    around = frames::previous(around);
+  }
+  if (around != nullptr) {
+    caller = locate(thread, session, {around, frames::instruction(around)}, modules, true).stack;
+  }
+  const CalledKey key{caller, own_frame};
+  if (const uint32_t known = thread.call_state->stacks.find(key); known != 0) return known;
+  uint32_t id = 0;
+  {
+    std::lock_guard lock(session.dictionary().mutex());
+    id = session.dictionary().stack(caller, own_frame);
+  }
+  thread.call_state->stacks.insert(key, id);
+  return id;
 }
 
 // Name of a text that lives as long as `owner` does, looked up by both.
@@ -153,7 +176,9 @@ void open_call(ThreadState& thread, Session& session, const void* frame, uint8_t
     call.own = entry.own;
     if (!entry.own && !paused) {
       record.name = entry.name;
-      record.stack = (what & kRecordStacks) != 0 ? entry.stack : 0;
+      if ((what & kRecordStacks) != 0) {
+        record.stack = stack_of(thread, session, frame, entry.frame, (what & kRecordModules) != 0);
+      }
       record.module = call.module;
       call.record = write_span(thread, session, record);
     }

@@ -1,12 +1,17 @@
 """The time between operators, and the lines that it is charged to."""
 
+import inspect
+import re
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 
 import kinetoscope
 from kinetoscope.model.schema import SampleState, SpanKind
 from kinetoscope.tables.host.python_time import charged, gaps, program_calls
+from kinetoscope.viewer.pages.stacks import flame
 from tests.support.any_trace import any_traces
 from tests.support.trace_builder import TraceBuilder
 
@@ -225,8 +230,6 @@ def test_charges_add_up_to_the_gaps_and_the_parts_to_the_steps(trace):
 
 
 def test_a_slow_function_of_a_recorded_program_has_its_time():
-    import torch
-
     def slow_metric():
         total = 0
         for number in range(200_000):
@@ -262,8 +265,6 @@ def second():
 
 
 def test_recorded_calls_of_a_program_have_their_own_durations():
-    import torch
-
     weight = torch.randn(16, 16)
     with kinetoscope.profile(python_calls=True, samples=False) as prof:
         for _ in range(4):
@@ -278,7 +279,63 @@ def test_recorded_calls_of_a_program_have_their_own_durations():
     for row in calls.rows.tolist():
         name = prof.trace.strings[spans["name"][row]]
         own_ns[name] = own_ns.get(name, 0) + int(calls.self_ns[row])
-    found = {function: python for (_, function), (python, _) in lines(prof.trace).items()}
+    found = {}
+    for (_, function), (python, _) in lines(prof.trace).items():
+        found[function] = found.get(function, 0) + python
     # No operator runs in these.
     names = ("first", "second", "first.<locals>.<genexpr>", "second.<locals>.<lambda>")
     assert {name: found.get(name) for name in names} == {name: own_ns.get(name) for name in names}
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x):
+        return x * weigh(3_000)
+
+
+def weigh(count):
+    return sum([first() for _ in range(2)]) + count
+
+
+def prepare(count):
+    total = weigh(count)
+    return torch.ones(16) * total
+
+
+def train(model, prof):
+    for _ in range(4):
+        model(prepare(2_000))
+        prof.step()
+
+
+def test_recorded_calls_without_samples_stand_below_their_callers():
+    model = Scaled()
+    with kinetoscope.profile(python_calls=True, samples=False) as prof:
+        train(model, prof)
+    trace = prof.trace
+    assert len(trace.columns("samples")) == 0
+    body = inspect.getsourcelines(prepare)[1]
+    rows = trace.table("stacks").to_pylist()
+    named = {row["id"]: row["frame"].partition("(")[2].replace("): ", " ") for row in rows}
+    spent = [row for row in rows if named[row["id"]].endswith("first.<locals>.<genexpr>")]
+    chains = {tuple(re.findall(r"\((\d+)\): ([\w.<>]+)", row["stack"])[-6:-3]) for row in spent}
+    called = [(str(inspect.getsourcelines(train)[1] + 2), "train"), (str(body + 1), "prepare")]
+    weighing = (str(inspect.getsourcelines(weigh)[1] + 1), "weigh")
+    assert (*called, weighing) in chains
+    # The line that called them has all of their time, and the module whose forward ran them.
+    by_line = {(row["line"], row["function"]): row for row in trace.table("lines").to_pylist()}
+    below = sum(row["python_ns"] for row in spent if row["stack"].count("prepare"))
+    assert by_line[body + 1, "prepare"]["python_ns"] >= below > 0
+    (module,) = trace.table("modules").to_pylist()
+    assert (
+        module["python_ns"]
+        >= sum(row["python_ns"] for row in spent if row["stack"].count("Scaled.forward"))
+        > 0
+    )
+    # No time is counted twice, and none in two places.
+    whole = sum(row["self_ns"] + row["python_self_ns"] for row in rows)
+    assert sum(row["total_ns"] + row["python_ns"] for row in rows if row["parent"] is None) == whole
+    graph = flame(trace, {"library": "hide"}).to_pylist()
+    roots = [row for row in graph if row["parent"] is None and not row["rest"]]
+    assert {row["function"] for row in roots}.isdisjoint(
+        {"first", "weigh", "prepare", "first.<locals>.<genexpr>"}
+    )

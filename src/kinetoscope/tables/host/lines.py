@@ -16,7 +16,7 @@ from kinetoscope.model.schema import Column, Phase, Table
 from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.ops import percent
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
-from kinetoscope.tables.host.stacks import span_stacks, user_frames, user_stacks
+from kinetoscope.tables.host.stacks import span_stacks, stack_depths, user_frames, user_stacks
 from kinetoscope.tables.windows import start_up_steps
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def stack_sums(trace: TraceData) -> StackSums:
         behind = known[phase[known] == Phase.BACKWARD]
         np.add.at(backward, stack[behind], self_ns[behind])
         count = np.bincount(stack[known], minlength=len(stacks)).astype(np.int64)
-        depth = _depths(stacks["parent"])
+        depth = stack_depths(stacks["parent"])
         on_device = np.zeros(len(stacks), dtype=np.int64)
         if len(trace.columns("launches")):
             launched = spans["device_self_ns"]
@@ -142,14 +142,6 @@ def stacks(trace: TraceData) -> pyarrow.Table:
         "device_ns": sums.device_ns,
     }
     return to_arrow(STACKS_SCHEMA, columns)
-
-
-def _depths(parents: NDArray[np.int32]) -> NDArray[np.int32]:
-    """How many stacks are below each; parents come first."""
-    depths: list[int] = []
-    for row, parent in enumerate(parents.tolist()):
-        depths.append(depths[parent] + 1 if 0 <= parent < row else 0)
-    return np.array(depths, dtype=np.int32)
 
 
 # The source lines in which the time goes.

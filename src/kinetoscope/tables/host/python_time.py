@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.hierarchy import Enclosing, host_work, is_outermost, module_calls
+from kinetoscope.model.hierarchy import Enclosing, host_work, is_outermost, recorded_calls
+from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import ProcessRow, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, Phase, SampleState, SpanKind
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
-from kinetoscope.tables.host.stacks import span_stacks, user_frames, user_stacks
+from kinetoscope.tables.host.stacks import span_stacks, stack_depths, user_frames, user_stacks
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.windows import host_activity, host_owners, owned, recorded_extent
 
@@ -240,19 +241,17 @@ def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shar
     ran, which = np.unique(keys, axis=0, return_inverse=True)
     weight = np.bincount(which.ravel(), weights=samples["period_ns"][inside], minlength=len(ran))
     by_ends = np.setdiff1d(np.arange(len(kinds)), ran[:, 0])
-    common = _Common(trace)
-    ends = [
-        found if call < 0 or function[found[0]] == function[call] else (call, -1)
-        for *places, _, call in kinds[by_ends, 2:7].tolist()
-        for found in (common.of(*places),)
-    ]
+    earlier, later, toward_later, _, called = kinds[by_ends, 2:7].T
+    at_ends, others = _common_functions(trace, earlier, later, toward_later != 0)
+    elsewhere = (called >= 0) & (function[at_ends] != function[called])
+    at_ends, others = np.where(elsewhere, called, at_ends), np.where(elsewhere, -1, others)
     kind = np.concatenate((ran[:, 0], by_ends))
     order = np.argsort(kind, kind="stable")
     weight = np.concatenate((np.maximum(weight, 1.0), np.ones(len(by_ends))))
     columns = (
         kind,
-        np.concatenate((ran[:, 1], [stack for stack, _ in ends])),
-        np.concatenate((np.full(len(ran), -1), [other for _, other in ends])),
+        np.concatenate((ran[:, 1], at_ends)),
+        np.concatenate((np.full(len(ran), -1), others)),
         np.concatenate((ran[:, 2], kinds[by_ends, 5])),
         np.concatenate((ran[:, 3] != 0, np.zeros(len(by_ends), dtype=bool))),
         weight / np.bincount(kind, weights=weight)[kind],
@@ -275,17 +274,21 @@ def _of_process(trace: TraceData, owner: Owner) -> tuple[NDArray[Any], ...] | No
     made = made[spans["thread"][made] == thread]
     making = Intervals.of(spans["start_ns"][made], _ends(spans, made))
     free = extent - host.calls - host.waiting - host.communication
-    located, marks = _marks(trace, own[spans["thread"][own] == thread])
-    called = own[(spans["thread"][own] == thread) & (spans["kind"][own] == SpanKind.MODULE)]
+    on_thread = own[spans["thread"][own] == thread]
+    located, marks = _marks(trace, on_thread)
+    called = on_thread[recorded_calls(trace).mask[on_thread]]
     of_program = program_calls(trace)
-    entered = own[(spans["thread"][own] == thread) & of_program.mask[own]]
-    cutting = np.concatenate((called, entered))
+    entered = called[of_program.mask[called]]
+    inside = np.append(spans["module"], np.int32(-1))
+    # Also where torch's code enters a module.
+    entering = called[inside[called] != inside[spans["caller"][called]]]
+    cutting = np.concatenate((entering, entered))
     cuts = np.sort(np.concatenate((marks, spans["start_ns"][cutting], _ends(spans, cutting))))
     by_loop = _cut(free - host.loading, steps, marked, cuts)
     by_loader = _cut(free & host.loading & making, steps, marked, cuts)
     start, end, step = (np.concatenate(both) for both in zip(by_loop, by_loader, strict=True))
     in_loading = np.arange(len(start)) >= len(by_loop[0])
-    calls = own[(spans["thread"][own] == thread) & host_work(trace, with_steps=False).mask[own]]
+    calls = on_thread[host_work(trace, with_steps=False).mask[on_thread]]
     calls = calls[spans["kind"][calls] != SpanKind.USER_ANNOTATION]
     # An inner one never ends last.
     calls = calls[is_outermost(trace, calls)]
@@ -297,10 +300,9 @@ def _of_process(trace: TraceData, owner: Owner) -> tuple[NDArray[Any], ...] | No
     before = np.where(previous >= 0, np.append(calls, -1)[previous], -1)
     following = np.minimum(np.searchsorted(begin, end, side="left"), len(calls))
     module = np.append(spans["module"][calls], -1)
-    if len(called):
-        around = np.append(spans["module"], -1)[_innermost(spans, called, module_calls(trace), start)].astype(
-            np.int64
-        )
+    # Pauses of the garbage collector are calls, too, and recorded without others.
+    if ((spans["kind"][called] == SpanKind.MODULE) | (spans["own_stack"][called] >= 0)).any():
+        around = inside[_innermost(spans, called, recorded_calls(trace), start)].astype(np.int64)
     else:
         around = _common_modules(trace, np.where(previous >= 0, module[previous], -1), module[following])
     edges = np.append(backward, False)
@@ -346,12 +348,15 @@ def _place(trace: TraceData, process: ProcessRow, own: Rows, marked: Rows) -> tu
 
 
 def _marks(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
-    """Where the program was when it entered and left its ranges: the row of `stacks`, and when."""
+    """Where the program was when it entered and left its ranges and recorded calls: the row of `stacks`, and when."""
     spans = trace.columns("spans")
     ranges = rows[spans["kind"][rows] == SpanKind.USER_ANNOTATION]
-    stack = span_stacks(trace)[ranges]
-    ranges, stack = ranges[stack >= 0], stack[stack >= 0].astype(np.int64)
-    time = np.concatenate((spans["start_ns"][ranges], _ends(spans, ranges)))
+    calls = rows[program_calls(trace).mask[rows]]
+    # A call says where its caller stood.
+    caller = np.append(trace.column("stacks", "parent"), np.int32(-1))[spans["own_stack"][calls]]
+    stack = np.concatenate((span_stacks(trace)[ranges], caller)).astype(np.int64)
+    known, stack = np.concatenate((ranges, calls))[stack >= 0], stack[stack >= 0]
+    time = np.concatenate((spans["start_ns"][known], _ends(spans, known)))
     order = np.argsort(time, kind="stable")
     return np.concatenate((stack, stack))[order], time[order]
 
@@ -470,37 +475,48 @@ def _common_modules(trace: TraceData, one: Rows, other: Rows) -> Rows:
     return np.array(found, dtype=np.int64)[which]
 
 
-class _Common:
-    """Finds the innermost function from which two stacks were called."""
+def _common_functions(trace: TraceData, earlier: Rows, later: Rows, toward_later: Mask) -> tuple[Rows, Rows]:
+    """The innermost functions from which pairs of stacks were called.
 
-    def __init__(self, trace: TraceData) -> None:
-        """Look at the stacks of a trace."""
-        frames = trace.columns("frames")
-        self._parent = trace.column("stacks", "parent").tolist()
-        self._frame = trace.column("stacks", "frame").tolist()
-        self._function = list(zip(frames["file"].tolist(), frames["function"].tolist(), strict=True))
-        self._line = frames["line"].tolist()
-        self._paths: dict[int, list[int]] = {}
+    Returns:
+        For each pair the rows of `stacks` of that function: at the line that is charged, and at the other one, -1 for none.
+    """
+    first, parent, level = _alike(trace)
+    one, other = first[earlier], first[later]
+    other[one < 0] = one[other < 0] = -1
+    one[other < 0] = -1
+    below_one, below_other = np.full_like(one, -1), np.full_like(one, -1)
+    apart = np.flatnonzero(one != other)
+    while apart.size:
+        above = level[one[apart]] - level[other[apart]]
+        for here, below, deeper in (
+            (one, below_one, apart[above >= 0]),
+            (other, below_other, apart[above <= 0]),
+        ):
+            below[deeper] = here[deeper]
+            here[deeper] = parent[here[deeper]]
+        apart = apart[one[apart] != other[apart]]
+    frames, frame = trace.columns("frames"), np.append(trace.column("stacks", "frame"), np.int32(-1))
+    function = np.append(_core.group([frames["file"], frames["function"]])[0], np.int32(-1))
+    lines = function[frame[below_one]]
+    lines_differ = (lines >= 0) & (lines == function[frame[below_other]])
+    charged_line = np.where(toward_later, below_other, below_one)
+    other_line = np.where(toward_later, below_one, below_other)
+    return np.where(lines_differ, charged_line, one), np.where(lines_differ, other_line, -1)
 
-    def of(self, earlier: int, later: int, toward_later: int) -> tuple[int, int]:
-        """The rows of `stacks` of the innermost common function: at the line that is charged, and at the other one, -1 for none."""
-        if earlier < 0 or later < 0:
-            return -1, -1
-        found = (-1, -1)
-        for one, other in zip(self._path(earlier), self._path(later), strict=False):
-            here, there = self._frame[one], self._frame[other]
-            if here < 0 or there < 0 or self._function[here] != self._function[there]:
-                break
-            found = (other, one) if toward_later else (one, other)
-            if self._line[here] != self._line[there]:
-                return found
-        return found[0], -1
 
-    def _path(self, stack: int) -> list[int]:
-        """A stack and those of its callers, the outermost first."""
-        if stack not in self._paths:
-            path = [stack]
-            while 0 <= (parent := self._parent[path[-1]]) < path[-1]:
-                path.append(parent)
-            self._paths[stack] = path[::-1]
-        return self._paths[stack]
+def _alike(trace: TraceData) -> tuple[Rows, Rows, NDArray[np.int32]]:
+    """For each stack, and at the end for none, the first one of the same functions and lines, its caller and its depth."""
+    stacks, frames = trace.columns("stacks"), trace.columns("frames")
+    rows = np.arange(len(stacks))
+    caller = np.where(stacks["parent"] < rows, stacks["parent"], -1)
+    level = np.append(stack_depths(caller), np.int32(-1))
+    if len(frames) == 0:
+        return np.append(rows, -1), np.append(caller, -1), level
+    place, _ = _core.group([frames[name] for name in ("file", "function", "line")])
+    place = np.append(place, np.int32(-1))[stacks["frame"]]
+    first = np.append(rows, -1).astype(np.int32)
+    for alike in by_level(level[:-1]):
+        group, leading = _core.group([first[caller[alike]], place[alike]])
+        first[alike] = alike[leading][group]
+    return first.astype(np.int64), np.append(first[caller], -1).astype(np.int64), level

@@ -197,3 +197,11 @@ def span_stacks(trace: TraceData) -> NDArray[np.int32]:
     """For each span the stack that its time counts for, -1 without: a range is not spent in what entered it."""
     stacks: NDArray[np.int32] = np.append(working_stacks(trace), np.int32(-1))[trace.column("spans", "stack")]
     return stacks
+
+
+def stack_depths(parents: NDArray[np.int32]) -> NDArray[np.int32]:
+    """How many stacks are below each; parents come first."""
+    depths: list[int] = []
+    for row, parent in enumerate(parents.tolist()):
+        depths.append(depths[parent] + 1 if 0 <= parent < row else 0)
+    return np.array(depths, dtype=np.int32)
