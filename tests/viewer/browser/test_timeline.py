@@ -152,6 +152,35 @@ def test_it_opens_on_a_median_step_and_all_is_a_key_away(visit, served, stepped_
     assert again.locator(".tl-corner strong").first.inner_text().startswith("9.0")
 
 
+def test_tracks_have_room_for_what_is_in_view_not_for_the_deepest_of_the_trace(visit, served):
+    builder = TraceBuilder()
+    for step in range(8):
+        builder.step(step, step * 100 * US, 100 * US)
+        # The first step compiles: it nests deeper than all others.
+        for depth in range(24 if step == 0 else 3):
+            builder.span(f"aten::op{depth}", (step * 100 + depth) * US, (90 - 2 * depth) * US)
+    page = open_timeline(visit, served, builder.build())
+
+    def rows(count):
+        # A row is 18 pixels high, or up to 30 where there is room.
+        page.wait_for_function(
+            """([from, to]) => {
+                const { height } = document.querySelector(".tl-label.thread").getBoundingClientRect();
+                return height >= from && height <= to;
+            }""",
+            arg=[count * 18, count * 30 + 2 * PADDING + 1],
+        )
+
+    rows(3)
+    # No empty room below the tracks: the table takes it.
+    area, last = page.locator(".tl-area").bounding_box(), page.locator(".tl-label").last.bounding_box()
+    assert area["y"] + area["height"] - last["y"] - last["height"] < 20
+    page.keyboard.press("0")
+    rows(24)
+    page.mouse.dblclick(*place(page, 550 * US, 0, end_ns=800 * US, rows=1))
+    rows(3)
+
+
 def test_enter_in_the_search_opens_the_track_that_it_lands_in(visit, served, stepped_trace):
     page = open_timeline(visit, served, stepped_trace)
     thread = page.locator(".tl-label.thread button[aria-expanded]")

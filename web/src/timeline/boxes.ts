@@ -130,6 +130,15 @@ export function within(boxes: Boxes, row: number, view: View): readonly [number,
   return [first, lowest(boxes.start, first, to, view.end)];
 }
 
+/** How many rows have a box in a stretch of time, with those above them. */
+export function rowsWithin(boxes: Boxes, view: View): number {
+  for (let row = boxes.rows.length - 2; row >= 0; row--) {
+    const [first, last] = within(boxes, row, view);
+    if (last > first) return row + 1;
+  }
+  return 0;
+}
+
 export function endOf(boxes: Boxes, index: number): number {
   return (boxes.start[index] as number) + (boxes.duration[index] as number);
 }

@@ -44,6 +44,8 @@ export interface Lane {
   group: number;
   top: number;
   height: number;
+  /** How many rows it has room for: no more than spans were seen to need, as start-up nests deeper than what follows. */
+  rows: number;
   /** Of one row; rows of a closed track are thin, so that its outline still shows what runs where. */
   rowHeight: number;
   open: boolean;
@@ -66,6 +68,8 @@ export interface Layout {
   lanes: readonly Lane[];
   headings: readonly Heading[];
   height: number;
+  /** The height that would be of use: more room would stay empty. */
+  most: number;
   /** The height of the pinned ones. */
   held: number;
 }
@@ -77,6 +81,8 @@ export interface Wishes {
   /** Numbers of tracks, in the order in which they stand at the top. */
   pinned?: readonly number[];
   hidden?: ReadonlySet<number>;
+  /** How many rows of each track have had spans in sight so far. */
+  seen?: ReadonlyMap<number, number>;
   /** The height that is there: rows grow to fill it. */
   room?: number;
   /** How much is scrolled out of sight above. */
@@ -89,7 +95,10 @@ export const HEADING_PX = 26;
 export const COUNTER_PX = 44;
 /** Rows are no higher than this, however much room there is. */
 const MOST_ROW_PX = 30;
+const MOST_COUNTER_PX = 132;
 const CLOSED_PX = 22;
+/** Rows of a track of which nothing was seen yet. */
+const UNSEEN_ROWS = 3;
 const DEEP_ROWS = 10;
 
 /** Whether a track is open before anybody has said so: deep ones would push all others out of sight. */
@@ -98,15 +107,18 @@ export function opensAtFirst(track: Track): boolean {
 }
 
 export function layout(groups: readonly Group[], wishes: Wishes): Layout {
-  const { turned, pinned = [], hidden = new Set(), room = 0, scroll = 0 } = wishes;
+  const { turned, pinned = [], hidden = new Set(), seen, room = 0, scroll = 0 } = wishes;
   const shown = groups.flatMap((group, index) =>
-    group.tracks.filter(({ id }) => !hidden.has(id)).map((track) => sized(track, index, turned)),
+    group.tracks
+      .filter(({ id }) => !hidden.has(id))
+      .map((track) => sized(track, index, turned, seen?.get(track.id))),
   );
   const atTop = pinned.flatMap((id) => shown.filter(({ track }) => track.id === id));
   const below = shown.filter(
     ({ track, group }) => !pinned.includes(track.id) && !turned.has(groupKey(group)),
   );
   const withHeadings = groups.length > 1 ? groups.length * HEADING_PX : 0;
+  const most = [...atTop, ...below].reduce((sum, lane) => sum + mostOf(lane), withHeadings);
   grow([...atTop, ...below], room - withHeadings);
   let held = 0;
   for (const lane of atTop) {
@@ -126,32 +138,38 @@ export function layout(groups: readonly Group[], wishes: Wishes): Layout {
       top += lane.height;
     }
   });
-  return { lanes: [...atTop, ...below], headings, height: top, held };
+  return { lanes: [...atTop, ...below], headings, height: top, most, held };
 }
 
 type Unplaced = { -readonly [Key in keyof Lane]: Lane[Key] };
 
-function sized(track: Track, group: number, turned: ReadonlySet<string>): Unplaced {
-  const base = { track, group, top: 0, pinned: false };
+function sized(track: Track, group: number, turned: ReadonlySet<string>, seen = UNSEEN_ROWS): Unplaced {
+  const rows = Math.max(Math.min(track.rows, seen), 1);
+  const base = { track, group, rows, top: 0, pinned: false };
   if (track.sort === "counter")
-    return { ...base, height: COUNTER_PX, rowHeight: COUNTER_PX, open: true, opens: false };
-  const rows = Math.max(track.rows, 1);
-  const opens = rows > 1;
+    return { ...base, rows: 1, height: COUNTER_PX, rowHeight: COUNTER_PX, open: true, opens: false };
+  const opens = track.rows > 1;
   const open = !opens || opensAtFirst(track) !== turned.has(trackKey(track.id));
   const rowHeight = open ? ROW_PX : Math.min(CLOSED_PX / rows, 6);
   const inner = open ? rows * ROW_PX : Math.max(rows * rowHeight, ROW_PX);
   return { ...base, height: inner + 2 * LANE_PADDING_PX, rowHeight, open, opens };
 }
 
-/** Use the room that is left: first for the rows of closed tracks, then for all. */
+/** How high the rows of a lane can become. */
+function mostOf(lane: Unplaced): number {
+  const most = lane.track.sort === "counter" ? MOST_COUNTER_PX : MOST_ROW_PX;
+  return lane.height + Math.max(most - lane.rowHeight, 0) * lane.rows;
+}
+
+/** Use the room that is left: first for the rows of closed tracks, then for all, at last for counters. */
 function grow(lanes: readonly Unplaced[], room: number): void {
   const stretch = (some: readonly Unplaced[], most: number) => {
-    const rows = some.reduce((sum, lane) => sum + Math.max(lane.track.rows, 1), 0);
+    const rows = some.reduce((sum, lane) => sum + lane.rows, 0);
     const left = room - lanes.reduce((sum, lane) => sum + lane.height, 0);
     if (rows === 0 || left <= 0) return;
     for (const lane of some) {
       const rowHeight = Math.max(lane.rowHeight, Math.min(lane.rowHeight + left / rows, most));
-      lane.height += (rowHeight - lane.rowHeight) * Math.max(lane.track.rows, 1);
+      lane.height += (rowHeight - lane.rowHeight) * lane.rows;
       lane.rowHeight = rowHeight;
     }
   };
@@ -161,6 +179,10 @@ function grow(lanes: readonly Unplaced[], room: number): void {
     ROW_PX,
   );
   stretch(boxes, MOST_ROW_PX);
+  stretch(
+    lanes.filter(({ track }) => track.sort === "counter"),
+    MOST_COUNTER_PX,
+  );
 }
 
 export function trackKey(id: number): string {
@@ -187,9 +209,9 @@ export function laneOf(layout: Layout, track: number): Lane | undefined {
 /** The row of a lane at a height; outside its rows there is none. */
 export function rowAt(lane: Lane, y: number): number | undefined {
   const row = Math.floor((y - lane.top - LANE_PADDING_PX) / lane.rowHeight);
-  return row >= 0 && row < Math.max(lane.track.rows, 1) ? row : undefined;
+  return row >= 0 && row < lane.rows ? row : undefined;
 }
 
 export function rowTop(lane: Lane, row: number): number {
-  return lane.top + LANE_PADDING_PX + row * lane.rowHeight;
+  return lane.top + LANE_PADDING_PX + Math.min(row, lane.rows) * lane.rowHeight;
 }

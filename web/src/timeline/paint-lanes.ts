@@ -66,7 +66,7 @@ export class LanePainter {
     context.beginPath();
     context.rect(left, 0, right - left, height);
     context.clip();
-    const rows = Math.min(lane.track.rows, boxes.rows.length - 1);
+    const rows = Math.min(lane.rows, boxes.rows.length - 1);
     if (rows > 0) this.#thin(lane, boxes, view, scroll, find, within, rows);
     for (let row = 0; row < rows; row++) this.#row(lane, row, boxes, view, scroll, find, within);
     context.restore();

@@ -125,6 +125,7 @@ export class Stage {
       timeline.show(timeline.motion.step(view, at, now));
       this.draw();
     }
+    if (!this.#lanesDrawn) timeline.makeRoom();
     const layout = timeline.layout.peek();
     point(timeline);
     // Of a live trace that has grown, the picture so far stays until there is a new one.

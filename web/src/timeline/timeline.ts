@@ -4,6 +4,7 @@ import { computed, effect, type ReadonlySignal, signal } from "@preact/signals";
 import { words } from "../parts/answer";
 import { change, route } from "../router";
 import type { Source } from "../source/source";
+import { rowsWithin } from "./boxes";
 import { type Details, placeOf } from "./details";
 import { groupKey, type Layout, laneOf, layout, type Tracks, trackKey } from "./layout";
 import { Loader } from "./loader";
@@ -53,6 +54,8 @@ export class Timeline {
   /** Tracks that stay at the top, and those that are hidden. */
   readonly atTop = signal<readonly number[]>([]);
   readonly hidden = signal<ReadonlySet<number>>(new Set());
+  /** How many rows of each track had spans in sight since the view last jumped. */
+  readonly seen = signal<ReadonlyMap<number, number>>(new Map());
   readonly layout: ReadonlySignal<Layout>;
   readonly allArrows = signal(false);
   readonly arrows = signal<readonly Arrow[]>([]);
@@ -71,6 +74,7 @@ export class Timeline {
   #arrowsOf = "";
   /** A span that was chosen where it is in sight already. */
   #clicked = -1;
+  #jumped = false;
 
   constructor(
     readonly source: Source,
@@ -89,7 +93,8 @@ export class Timeline {
       const [turned, pinned, hidden] = [this.turned.value, this.atTop.value, this.hidden.value];
       // Only pinned tracks depend on what is scrolled.
       const scroll = pinned.length ? this.scroll.value : 0;
-      return layout(tracks.groups, { turned, pinned, hidden, room: this.height.value, scroll });
+      const [seen, room] = [this.seen.value, this.height.value];
+      return layout(tracks.groups, { turned, pinned, hidden, seen, room, scroll });
     });
     const query = route.peek().query;
     this.view = signal<View>(clamped(parsedView(query["start"], query["end"]) ?? this.home, this.whole));
@@ -137,8 +142,25 @@ export class Timeline {
 
   glide(view: View): void {
     const next = this.motion.glideTo(this.view.peek(), clamped(view, this.whole), performance.now());
+    this.#jumped = true;
     this.show(next);
     this.arrived.value += 1;
+  }
+
+  /** Make room for the rows that have come into sight. What lies deeper only elsewhere takes none, so after a jump rows may go. */
+  makeRoom(jumped = false): void {
+    const before = this.seen.peek();
+    const view = this.view.peek();
+    const now = new Map(before);
+    for (const { track } of this.layout.peek().lanes) {
+      if (track.sort === "counter") continue;
+      const answers = this.loader.boxes(track.id);
+      const rows = Math.max(...answers.slice(-1).map((boxes) => rowsWithin(boxes, view)), 1);
+      const kept = jumped ? 1 : (before.get(track.id) ?? 1);
+      if (answers.length) now.set(track.id, Math.max(rows, kept));
+    }
+    if (now.size !== before.size || [...now].some(([track, rows]) => before.get(track) !== rows))
+      this.seen.value = now;
   }
 
   showAll(): void {
@@ -222,6 +244,12 @@ export class Timeline {
     this.scroll.value = Math.max(0, Math.min(top - layout.held - free / 3, layout.height - height));
   }
 
+  /** Make room for the row of a place. */
+  #deepen({ track, row }: Place): void {
+    const seen = this.seen.peek();
+    if ((seen.get(track) ?? 0) <= row) this.seen.value = new Map(seen).set(track, row + 1);
+  }
+
   // Following the address
 
   #follow(query: Readonly<Record<string, string>>): void {
@@ -295,6 +323,7 @@ export class Timeline {
     const group = this.tracks.groups.findIndex((one) => one.tracks.some((track) => track.id === place.track));
     if (group >= 0 && !laneOf(this.layout.peek(), place.track)) this.turn(groupKey(group));
     if (laneOf(this.layout.peek(), place.track)?.open === false) this.turn(trackKey(place.track));
+    this.#deepen(place);
     const aim = this.motion.aim ?? this.view.peek();
     const next = revealed(aim, place.start, place.start + place.duration, this.whole, this.width.peek());
     if (!same(next, aim)) this.glide(next);
@@ -307,6 +336,12 @@ export class Timeline {
     if (this.motion.moving) {
       this.#resting = setTimeout(() => this.#rest(), REST_MS);
       return;
+    }
+    if (this.#jumped) {
+      this.#jumped = false;
+      this.makeRoom(true);
+      const chosen = this.chosen.peek();
+      if (chosen) this.#scrollTo(chosen);
     }
     const digits = end - start < 10_000 ? 1 : 0;
     const atHome = Math.abs(start - this.home.start) < 1 && Math.abs(end - this.home.end) < 1;

@@ -58,9 +58,13 @@ export function TracksView(props: { timeline: Timeline }) {
     };
   }, [timeline]);
 
-  const { lanes: placed, headings, height } = timeline.layout.value;
+  const { lanes: placed, headings, height, most } = timeline.layout.value;
   return (
-    <div class="tl-frame" ref={frame} style={{ "--tl-labels": `${labels.value}rem` }}>
+    <div
+      class="tl-frame"
+      ref={frame}
+      style={{ "--tl-labels": `${labels.value}rem`, "--tl-most": `${Math.ceil(most)}px` }}
+    >
       <div class="tl-side">
         <Grip
           label="Width of the labels"

@@ -35,8 +35,13 @@ test("tracks follow each other without holes", () => {
   expect(lanesWithin(made, 0, 1).map((lane) => lane.track.id)).toEqual([1]);
 });
 
+const all = new Map([1, 2, 3].map((id) => [id, 1000]));
+
 test("every pixel of a lane belongs to one row of it", () => {
-  const made = layout([group(track(1, "thread", 4), track(2, "python", 40))], { turned: new Set() });
+  const made = layout([group(track(1, "thread", 4), track(2, "python", 40))], {
+    turned: new Set(),
+    seen: all,
+  });
   for (const lane of made.lanes)
     for (let row = 0; row < lane.track.rows; row++) {
       const y = rowTop(lane, row) + lane.rowHeight / 2;
@@ -50,7 +55,7 @@ test("deep Python is closed at first, and what is turned is kept", () => {
   const groups = [group(track(1, "thread", 4), track(2, "python", 40))];
   const closed = layout(groups, { turned: new Set() });
   expect(closed.lanes.map((lane) => lane.open)).toEqual([true, false]);
-  const turned = layout(groups, { turned: new Set(["1", "2"]) });
+  const turned = layout(groups, { turned: new Set(["1", "2"]), seen: all });
   expect(turned.lanes.map((lane) => lane.open)).toEqual([false, true]);
   expect(turned.height).toBeGreaterThan(closed.height);
 });
@@ -64,14 +69,35 @@ test("processes have headings, and a closed one hides its tracks", () => {
 
 test("rows grow into the room that is left: closed tracks first, and no more than can be read", () => {
   const groups = [group(track(1, "thread", 4), track(2, "python", 40))];
-  const small = layout(groups, { turned: new Set() });
-  const [thread, python] = layout(groups, { turned: new Set(), room: small.height + 400 }).lanes;
+  const small = layout(groups, { turned: new Set(), seen: all });
+  const [thread, python] = layout(groups, {
+    turned: new Set(),
+    seen: all,
+    room: small.height + 400,
+  }).lanes;
   expect(thread?.rowHeight).toBe(18);
   expect(python?.rowHeight).toBeCloseTo((small.lanes[1]?.rowHeight ?? 0) + 10);
-  const large = layout(groups, { turned: new Set(), room: 100_000 });
+  const large = layout(groups, { turned: new Set(), seen: all, room: 100_000 });
   expect(large.lanes.map((lane) => lane.rowHeight)).toEqual([30, 30]);
-  const filled = layout(groups, { turned: new Set(), room: 1000 });
+  const filled = layout(groups, { turned: new Set(), seen: all, room: 1000 });
   expect(filled.height).toBeCloseTo(1000);
+  expect(large.height).toBe(large.most);
+});
+
+test("a track has room for the rows that were seen, not for the deepest of the trace", () => {
+  const groups = [group(track(1, "thread", 27), track(2, "python", 107))];
+  const made = layout(groups, { turned: new Set(), seen: new Map([[1, 7]]), room: 2000 });
+  expect(made.lanes.map((lane) => lane.rows)).toEqual([7, 3]);
+  expect(made.lanes[0]?.height).toBe(7 * 30 + 6);
+  expect(rowAt(made.lanes[0] as never, (made.lanes[0]?.height ?? 0) - 5)).toBe(6);
+  expect(made.height).toBe(made.most);
+});
+
+test("counters use what rows leave, and no more than they can", () => {
+  const groups = [group(track(1, "thread", 1), track(2, "counter", 1))];
+  const made = layout(groups, { turned: new Set(), seen: all, room: 140 });
+  expect(made.lanes.map((lane) => lane.rowHeight)).toEqual([30, 104]);
+  expect(layout(groups, { turned: new Set(), seen: all, room: 900 }).height).toBe(made.most);
 });
 
 test("pinned tracks stay at the top, and hidden ones take no room", () => {
