@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-TABLES = ("ranks", "stragglers", "collective_arrivals", "durations")
+TABLES = ("ranks", "stragglers", "collective_arrivals", "clocks", "durations")
 
 
 @click.command("ranks")

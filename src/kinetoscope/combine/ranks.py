@@ -34,7 +34,7 @@ BARRIERS, COLLECTIVES = "barriers", "collectives"
 # send nothing to some, that is not so.
 MEETING_COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
 # Sources that write whole microseconds leave out what comes behind them, of the begin and of the duration.
-_MICROSECOND, _CUT_OFF_NS = 1_000, 2_000
+MICROSECOND_NS, CUT_OFF_NS = 1_000, 2_000
 _COLUMNS = (
     "name", "group", "group_ranks", "rank", "dtype", "input_elements", "output_elements", "transfer_start_ns", "transfer_ns",
     "step", "process",
@@ -137,7 +137,7 @@ def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]
     has_steps = len(trace.columns("steps")) > 0
     one_group = all(len(run.process_groups) < 2 for run in process_runs(trace))
     carried = [row for row in rows if row["transfer_start_ns"] is not None and row["transfer_ns"] is not None]
-    whole = all(row["transfer_start_ns"] % _MICROSECOND == 0 for row in carried)
+    whole = all(row["transfer_start_ns"] % MICROSECOND_NS == 0 for row in carried)
     found: defaultdict[tuple[Hashable, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in carried:
         # Two groups may be of the same ranks; calls to one of them are in order.
@@ -149,7 +149,7 @@ def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]
         ):
             continue
         entered_ns = row["transfer_start_ns"]
-        left_ns = entered_ns + row["transfer_ns"] + (_CUT_OFF_NS if whole else 0)
+        left_ns = entered_ns + row["transfer_ns"] + (CUT_OFF_NS if whole else 0)
         # What a rank gives to an all_gather may have a size of its own.
         elements = row["input_elements"] if row["name"] == "all_reduce" else None
         found[row["step"], group, row["name"], (row["process"], row["rank"])].append(

@@ -135,7 +135,27 @@ def text_array(texts: Iterable[str | None]) -> pyarrow.Array:
 
 def integers(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[np.int64]:
     """Return a column of integers, -1 for null."""
-    return to_numpy(column.fill_null(-1)).astype(np.int64)
+    values = to_numpy(column).astype(np.int64)
+    if column.null_count:
+        # Not `fill_null`: it imports pandas.
+        values[~_valid(column)] = -1
+    return values
+
+
+def _valid(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[np.bool_]:
+    """Which values of a column are not null."""
+    chunks = column.chunks if hasattr(column, "chunks") else [column]
+    parts = [np.zeros(0, dtype=bool)]
+    for chunk in chunks:
+        bits = chunk.buffers()[0]
+        parts.append(_bits(bits, chunk) if bits is not None else np.ones(len(chunk), dtype=bool))
+    return np.concatenate(parts)
+
+
+def _bits(content: pyarrow.Buffer, part: pyarrow.Array) -> NDArray[np.bool_]:
+    """The bits of a buffer that belong to an array."""
+    bits = np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")
+    return bits[part.offset : part.offset + len(part)].astype(bool)
 
 
 def to_numpy(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[Any]:
@@ -150,8 +170,7 @@ def _part_to_numpy(part: pyarrow.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return an array of numbers or truth values that is not empty."""
     content = part.buffers()[1]
     if dtype == np.bool_:
-        bits = np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")
-        return bits[part.offset : part.offset + len(part)].astype(bool)
+        return _bits(content, part)
     return np.frombuffer(content, dtype, len(part), part.offset * dtype.itemsize)
 
 

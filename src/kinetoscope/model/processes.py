@@ -80,7 +80,7 @@ def one_machine(traces: Sequence[TraceData]) -> list[Placement] | None:
     known = [begin for begin in begins if begin is not None]
     if len(boots) > 1 or not next(iter(boots), "") or len(known) < len(begins):
         return None
-    errors = [_reading_error_ns(trace) for trace in traces]
+    errors = [reading_error_ns(trace) for trace in traces]
     return [
         Placement(begin - known[0], error_ns=0 if place == 0 else errors[0] + error, clock=MONOTONIC)
         for place, (begin, error) in enumerate(zip(known, errors, strict=True))
@@ -110,7 +110,7 @@ def checked_drift(drift: float) -> bool:
     return math.isfinite(drift) and -0.5 < drift < 0.5
 
 
-def _reading_error_ns(trace: TraceData) -> int:
+def reading_error_ns(trace: TraceData) -> int:
     """How far a recording's own clock readings are apart."""
     return max(_LEAST_READING_ERROR_NS, trace.run_info.clock_checks.largest_error_ns or 0)
 

@@ -46,6 +46,11 @@ class Sketches:
         once = np.ones(len(logarithm), dtype=np.int64)
         return cls(group[own], np.ceil(logarithm).astype(np.int16), once, values[own]).merged()
 
+    def joined(self, other: Sketches) -> Sketches:
+        """Add up these and others."""
+        parts = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Sketches(*(np.concatenate(pair) for pair in parts)).merged()
+
     def merged(self) -> Sketches:
         """Add up what is of the same group and bucket."""
         width = int(self.bucket.max(initial=0)) + 1

@@ -7,6 +7,7 @@ counted in the section `losses`.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,10 @@ import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
 from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
-from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
+from kinetoscope.model.arrow import integers, number_array, text_array, to_arrow, to_numpy
 from kinetoscope.model.hierarchy import device_work_spans, operator_spans
 from kinetoscope.model.losses import Loss, losses_of
+from kinetoscope.model.processes import process_runs, reading_error_ns
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.summaries import SUFFIX
@@ -47,8 +49,9 @@ MOST_COLLECTIVES = 16_384
 MOST_NAMES = 400
 """A summary has at most this many operators, kernels and modules each, those with most time."""
 MOST_FINDINGS = 20
+POINT_TO_POINT = ("send", "recv")
 
-FORMAT = 1
+FORMAT = 2
 _FORMAT_KEY = b"kinetoscope.summary"
 
 STEPS = Table(
@@ -66,16 +69,46 @@ COLLECTIVES = Table(
     "A collective, in order of the calls of its name in its group and step.",
     (
         Column("step", "int64", "", "The number of the step it began in."),
-        Column("group", "category", "", "The name of the process group, or its ranks."),
+        Column(
+            "group",
+            "category",
+            "",
+            "The name of the process group, or its ranks; empty in a job with one group, null where it is not known which.",
+        ),
         Column("name", "category", "", "The collective, such as all_reduce."),
         Column("number", "int32", "", "Its place among those of this step, group and name."),
         Column(
             "leaves_together", "bool", "", "Whether no rank can have the result before all have contributed."
         ),
+        Column(
+            "peer",
+            "int32",
+            "",
+            "Of a send or receive the rank of the other side; null where that is not known.",
+        ),
         Column("bytes", "int64", "bytes", "The size of the message."),
         Column("start_ns", "int64", "ns", "When its transfer began: the rank arrived."),
         Column("duration_ns", "int64", "ns", "How long the transfer took, waiting for other ranks included."),
         Column("exposed_ns", "int64", "ns", "Exposed communication."),
+    ),
+)
+GROUPS = Table(
+    "groups",
+    "A process group that the rank is in.",
+    (
+        Column("group", "category", "", "Its name, as in `collectives`."),
+        Column("description", "category", "", "The program's description of it, such as mesh_dp."),
+        Column("ranks", "category", "", "Its global ranks, as JSON."),
+        Column("size", "int32", "", "How many these are."),
+    ),
+)
+CLOCK_MARKS = Table(
+    "clock_marks",
+    "A barrier of the job that aligns clocks.",
+    (
+        Column("name", "category", "", "Its name, which no two barriers of any job share."),
+        Column("entered_ns", "int64", "ns", "When the rank entered it.", 0),
+        Column("left_ns", "int64", "ns", "When the rank left it.", 0),
     ),
 )
 SKETCHES = Table(
@@ -129,7 +162,15 @@ LOSSES = Table(
         Column("why", "category", "", "Why."),
     ),
 )
-SECTIONS = {one.name: one for one in (STEPS, COLLECTIVES, SKETCHES, MEMORY, FINDINGS, LOSSES)}
+SECTIONS = {
+    one.name: one for one in (STEPS, COLLECTIVES, GROUPS, CLOCK_MARKS, SKETCHES, MEMORY, FINDINGS, LOSSES)
+}
+_TEXTS = [
+    f"{section.name}.list.element.{column.name}"
+    for section in SECTIONS.values()
+    for column in section.columns
+    if column.type == "category"
+]
 
 
 def summary_of(trace: Trace, source: str | None = None) -> pyarrow.Table:
@@ -141,7 +182,7 @@ def summary_of(trace: Trace, source: str | None = None) -> pyarrow.Table:
 
     Returns:
         A table with one row for each rank: `rank` (null outside of a job), `world_size`, `host`, `process`, `device`, where the clock is
-        (`boot_id`, `start_monotonic_ns`, `start_realtime_ns`), `duration_ns`, `source`, and the sections of `SECTIONS` as lists.
+        (`boot_id`, `start_monotonic_ns`, `clock_error_ns`, `start_realtime_ns`), `duration_ns`, `source`, and the sections of `SECTIONS` as lists.
     """
     import pyarrow as pa
 
@@ -206,30 +247,37 @@ def file_of(summary: pyarrow.Table) -> bytes:
         return bytes(file.getvalue())
 
 
-def read(path: str | os.PathLike[str]) -> pyarrow.Table:
-    """Read summaries from a Parquet file.
+def read(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> pyarrow.Table:
+    """Read summaries from a Parquet file; texts of sections are dictionaries.
+
+    Args:
+        path: The file.
+        columns: Only these columns; None for all.
 
     Raises:
-        FormatError: It is no such file, or of a later version.
+        FormatError: It is no such file, or of another version.
         OSError: It cannot be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
+        described = pq.read_metadata(path)
+        version = (described.metadata or {}).get(_FORMAT_KEY, b"")
+        if not version.isdigit():
+            raise FormatError(
+                f"{os.fspath(path)} is no summary: `kinetoscope summarize` makes one from a trace."
+            )
+        if int(version) != FORMAT:
+            raise FormatError(
+                f"{os.fspath(path)} is a summary of version {int(version)}, and this release reads version {FORMAT}: summarize the trace "
+                "again, with this release."
+            )
         # Not `read_table`, and no threads: files are small, and there may be a thousand.
-        with pq.ParquetFile(path) as file:
-            table = file.read(use_threads=False)
+        with pq.ParquetFile(path, metadata=described, read_dictionary=_TEXTS) as file:
+            return file.read(columns=columns, use_threads=False)
     except pa.ArrowInvalid as error:
         raise FormatError(f"{os.fspath(path)} is no Parquet file: {error}") from None
-    version = (table.schema.metadata or {}).get(_FORMAT_KEY, b"")
-    if not version.isdigit():
-        raise FormatError(f"{os.fspath(path)} is no summary: `kinetoscope summarize` makes one from a trace.")
-    if int(version) > FORMAT:
-        raise FormatError(
-            f"{os.fspath(path)} is a summary of version {int(version)}: this release reads up to {FORMAT}."
-        )
-    return table
 
 
 def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
@@ -243,6 +291,8 @@ def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
     sections = {
         "steps": _steps(trace, device, lost),
         "collectives": _collectives(trace, lost),
+        "groups": _groups(trace),
+        "clock_marks": _clock_marks(trace),
         "sketches": _sketches(trace, lost),
         "memory": _memory(trace),
         "findings": _findings(trace),
@@ -250,22 +300,22 @@ def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
     texts: dict[str, Any] = {name: [getattr(one, name) for one in lost] for name in LOSSES.column_names}
     counts = np.array([one.count for one in lost], dtype=np.int64)
     sections["losses"] = to_arrow(LOSSES, texts | {"count": counts})
-    identity: dict[str, tuple[Any, pa.DataType]] = {
-        "rank": (info.rank, pa.int32()),
-        "world_size": (info.world_size, pa.int32()),
-        "host": (info.host, pa.string()),
-        "process": (info.process, pa.int64()),
-        "device": (device, pa.string()),
-        "boot_id": (info.boot_id, pa.string()),
-        "start_monotonic_ns": (trace.run_info.start_monotonic_ns, pa.int64()),
-        "start_realtime_ns": (trace.run_info.start_realtime_ns, pa.int64()),
-        "duration_ns": (trace.duration_ns, pa.int64()),
-        "source": (str(trace.path or trace.run_info.source) if source is None else source, pa.string()),
+    numbers: dict[str, tuple[int | None, type[np.integer[Any]]]] = {
+        "rank": (info.rank, np.int32),
+        "world_size": (info.world_size, np.int32),
+        "process": (info.process, np.int64),
+        "start_monotonic_ns": (trace.run_info.start_monotonic_ns, np.int64),
+        "clock_error_ns": (reading_error_ns(trace), np.int64),
+        "start_realtime_ns": (trace.run_info.start_realtime_ns, np.int64),
+        "duration_ns": (trace.duration_ns, np.int64),
     }
+    where = str(trace.path or trace.run_info.source) if source is None else source
     columns = {
-        name: pa.nulls(1, kind) if value is None else pa.repeat(pa.scalar(value, kind), 1)
-        for name, (value, kind) in identity.items()
+        name: number_array(np.array([value or 0], dtype=kind), absent=np.array([value is None]))
+        for name, (value, kind) in numbers.items()
     }
+    for name, text in (("host", info.host), ("device", device), ("boot_id", info.boot_id), ("source", where)):
+        columns[name] = text_array([text])
     return pa.table(columns | {name: _as_list(table) for name, table in sections.items()})
 
 
@@ -307,8 +357,9 @@ def _collectives(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
     start_ns = integers(rows["transfer_start_ns"])
     carried = np.flatnonzero((start_ns >= 0) & (integers(rows["transfer_ns"]) >= 0))
     rows = rows.take(number_array(carried[np.argsort(start_ns[carried], kind="stable")]))
+    one_group = all(len(run.process_groups) < 2 for run in process_runs(trace))
     groups = [
-        group or ranks or ""
+        group or ranks or ("" if one_group else None)
         for group, ranks in zip(rows["group"].to_pylist(), rows["group_ranks"].to_pylist(), strict=True)
     ]
     names = rows["name"].to_pylist()
@@ -324,6 +375,7 @@ def _collectives(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
         "name": names,
         "number": np.array(number, dtype=np.int32),
         "leaves_together": np.fromiter((name in MEETING_COLLECTIVES for name in names), bool, count),
+        "peer": _peers(rows),
         "bytes": integers(rows["bytes"]),
         "start_ns": integers(rows["transfer_start_ns"]),
         "duration_ns": integers(rows["transfer_ns"]),
@@ -331,6 +383,53 @@ def _collectives(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
     }
     # All are numbered before the first ones are left out: other ranks number theirs alike.
     return _last(to_arrow(COLLECTIVES, columns), MOST_COLLECTIVES, "collectives", lost)
+
+
+def _peers(rows: pyarrow.Table) -> NDArray[np.int32]:
+    """The other sides of sends and receives, as ranks of the job; -1 for other collectives, and where that is not known."""
+    found = np.full(rows.num_rows, -1, dtype=np.int32)
+    columns = (rows[name].to_pylist() for name in ("name", "peer", "group_ranks"))
+    for row, (name, peer, group_ranks) in enumerate(zip(*columns, strict=True)):
+        if name in POINT_TO_POINT and peer is not None and group_ranks:
+            ranks = json.loads(group_ranks)
+            if peer < len(ranks):
+                found[row] = ranks[peer]
+    return found
+
+
+def _groups(trace: Trace) -> pyarrow.Table:
+    """The process groups: those that existed when the recording began, and those of collectives."""
+    found = {
+        group.name: ("", json.dumps(group.ranks), len(group.ranks))
+        for run in process_runs(trace)
+        for group in run.process_groups
+        if group.name and group.ranks
+    }
+    rows = collectives(trace)
+    columns = (rows[name].to_pylist() for name in ("group", "group_description", "group_ranks", "group_size"))
+    for name, description, ranks, size in dict.fromkeys(zip(*columns, strict=True)):
+        if name or ranks:
+            found[name or ranks] = (
+                description or "",
+                ranks or "",
+                len(json.loads(ranks)) if ranks else size or -1,
+            )
+    described = list(found.values())
+    texts: dict[str, Any] = {
+        "group": list(found),
+        "description": [one[0] for one in described],
+        "ranks": [one[1] for one in described],
+    }
+    return to_arrow(GROUPS, texts | {"size": np.array([one[2] for one in described], dtype=np.int32)})
+
+
+def _clock_marks(trace: Trace) -> pyarrow.Table:
+    """The barriers of `align_clocks`, on the axis of the trace."""
+    begin_ns = trace.run_info.start_monotonic_ns
+    marks = [mark for run in process_runs(trace) for mark in run.clock_marks] if begin_ns is not None else []
+    names, *moments = zip(*marks, strict=True) if marks else ((), (), ())
+    entered, left = (np.array(one, dtype=np.int64) - (begin_ns or 0) for one in moments)
+    return to_arrow(CLOCK_MARKS, {"name": list(names), "entered_ns": entered, "left_ns": left})
 
 
 def _sketches(trace: Trace, lost: list[Loss]) -> pyarrow.Table:

@@ -1,0 +1,191 @@
+"""The clocks of all ranks of a job on one axis, from their collectives, their barriers, and the clocks of their machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.combine.clocks import MOST_DRIFT, OWN_CLOCK, ClockLine, Visits, lines_between
+from kinetoscope.combine.ranks import BARRIERS, COLLECTIVES, CUT_OFF_NS, MICROSECOND_NS, OWN
+from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.processes import MONOTONIC
+from kinetoscope.model.schema import Column, Table
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.summaries.sections import Sections
+
+    Rows = NDArray[np.int64]
+
+CLOCKS = Table(
+    "clocks",
+    "A rank, and how its clock is aligned with that of the reference: the lowest rank of those that most ranks can be aligned with. A moment "
+    "`t` of the rank's trace is at `offset_ns + t * (1 + drift)` on the axis of the reference.",
+    (
+        Column("rank", "int32", "", "The rank."),
+        Column("host", "category", "", "The machine."),
+        Column("reference", "int32", "", "The rank that it is aligned with; null if it cannot be aligned."),
+        Column("clock", "category", "", "By what: `own` (it is the reference), `monotonic` (the clock that all ranks of a machine share), "
+                                        "`barriers`, `collectives` or both; null if it cannot be aligned."),
+        Column("offset_ns", "float64", "ns", "Where the start of its trace is; null if it cannot be aligned. So for the next columns."),
+        Column("drift", "float64", "", "How much longer its seconds are, as a fraction."),
+        Column("error_ns", "int64", "ns", "No moment of its trace is further off, if clocks differ by straight lines."),
+        Column("meetings", "int64", "", "At how many collectives and barriers it met other machines."),
+        Column("contradiction_ns", "int64", "ns", "By how much these contradict each other; 0 if they do not."),
+        Column("reason", "category", "", "Why it cannot be aligned."),
+    ),
+)  # fmt: skip
+
+_NO_MEETINGS = "it ran no collective or barrier together with another rank, and shares no machine's clock"
+_NOT_TIED = "none of the ranks that it meets meets the reference"
+
+
+class Aligned(NamedTuple):
+    """The clock of each rank, by its row.
+
+    Attributes:
+        reference: The row of the reference.
+        lines: From the clock of the rank to that of the reference; None where it cannot be aligned.
+        error_ns: How far its times may be off; -1 where it cannot be aligned.
+        machine: Ranks of one number share a clock.
+        kinds: At how many barriers and at how many collectives it met other machines.
+    """
+
+    reference: int
+    lines: list[ClockLine | None]
+    error_ns: Rows
+    machine: Rows
+    kinds: Rows
+
+
+def clocks(sections: Sections) -> pyarrow.Table:
+    """Return the table `clocks`."""
+    found = aligned(sections)
+    lines, kinds = found.lines, found.kinds
+    known: NDArray[np.bool_] = np.array([line is not None for line in lines], dtype=bool)
+    met = (kinds.sum(axis=0) > 0).tolist()
+    nan = float("nan")
+    columns: dict[str, Any] = {
+        "rank": sections.ranks,
+        "host": sections.summaries["host"].to_pylist(),
+        "reference": np.where(known, sections.ranks[found.reference], -1),
+        "clock": [_how(found, row) for row in range(len(sections))],
+        "offset_ns": np.array([nan if line is None else line.offset_ns for line in lines]),
+        "drift": np.array([nan if line is None else line.drift for line in lines]),
+        "error_ns": found.error_ns,
+        "meetings": np.where(known, kinds.sum(axis=0), -1),
+        "contradiction_ns": np.array([-1 if line is None else line.violated_ns for line in lines]),
+        "reason": [
+            None if line is not None else _NOT_TIED if has_met else _NO_MEETINGS
+            for line, has_met in zip(lines, met, strict=True)
+        ],
+    }
+    return to_arrow(CLOCKS, columns)
+
+
+def _how(found: Aligned, row: int) -> str | None:
+    """By what a rank is aligned."""
+    if found.lines[row] is None:
+        return None
+    if row == found.reference:
+        return OWN
+    if found.machine[row] == found.machine[found.reference]:
+        return MONOTONIC
+    names = np.array([BARRIERS, COLLECTIVES])
+    whole = found.kinds[:, found.machine == found.machine[row]].any(axis=1)
+    return " and ".join(names[whole].tolist())
+
+
+def aligned(sections: Sections, most_drift: float = MOST_DRIFT) -> Aligned:
+    """Align all ranks at once; those of one machine by its clock."""
+    machine, offset_ns, reading_ns = _machines(sections)
+    count = int(machine.max()) + 1
+    rank, meeting, entered, left, together = _visits(sections)
+    clock = machine[rank]
+    # Of those of one machine, the last to enter and the first to leave.
+    cell, first = _core.group([np.ascontiguousarray(clock), np.ascontiguousarray(meeting)])
+    last_in = np.full(len(first), np.iinfo(np.int64).min)
+    first_out = np.full(len(first), np.iinfo(np.int64).max)
+    np.maximum.at(last_in, cell, entered + offset_ns[rank] - reading_ns[rank])
+    np.minimum.at(first_out, cell, left + offset_ns[rank] + reading_ns[rank])
+    visits = Visits(clock[first], meeting[first], last_in, first_out, together[first])
+    others = np.bincount(visits.meeting, minlength=int(meeting.max(initial=-1)) + 1) > 1
+    kinds = np.array([
+        np.bincount(rank[others[meeting] & (together == kind)], minlength=len(sections)) for kind in (False, True)
+    ])  # fmt: skip
+    begin_ns, end_ns = (np.zeros(count, dtype=np.int64) for _ in range(2))
+    np.minimum.at(begin_ns, machine, offset_ns)
+    np.maximum.at(end_ns, machine, offset_ns + sections.identity("duration_ns"))
+    # Machines are numbered in order of their first ranks.
+    reference = int(np.argmax(np.bincount(_tied(visits, count)[machine], minlength=count)))
+    between = lines_between(visits, begin_ns, end_ns, reference, most_drift)
+    row = int(np.argmax(machine == reference))
+    lines: list[ClockLine | None] = []
+    error_ns = np.full(len(sections), -1, dtype=np.int64)
+    for one, number in enumerate(machine.tolist()):
+        line = between[number]
+        if line is None:
+            lines.append(None)
+            continue
+        # From the axis of the trace to that of its machine, from there to that of the reference's machine, and to that of its trace.
+        here_ns = int(offset_ns[one])
+        start_ns = line.offset_ns + here_ns * (1 + line.drift) - int(offset_ns[row])
+        lines.append(OWN_CLOCK if one == row else ClockLine(start_ns, line.drift, line.violated_ns))
+        until_ns = here_ns + int(sections.identity("duration_ns")[one])
+        error_ns[one] = (
+            0 if one == row else line.error_ns(here_ns, until_ns) + reading_ns[one] + reading_ns[row]
+        )
+    return Aligned(row, lines, error_ns, machine, kinds)
+
+
+def _machines(sections: Sections) -> tuple[Rows, Rows, Rows]:
+    """For each rank the number of its machine, where its trace begins on the axis of this, and how far the clock's readings may be off."""
+    boots = sections.summaries["boot_id"].to_pylist()
+    begin_ns = sections.identity("start_monotonic_ns")
+    numbers: dict[object, int] = {}
+    machine = np.zeros(len(sections), dtype=np.int64)
+    for row, boot in enumerate(boots):
+        key: object = boot if boot and begin_ns[row] >= 0 else row
+        machine[row] = numbers.setdefault(key, len(numbers))
+    first = np.array([int(np.argmax(machine == number)) for number in range(len(numbers))])
+    several = np.bincount(machine)[machine] > 1
+    offset_ns = np.where(several, begin_ns - begin_ns[first][machine], 0)
+    return machine, offset_ns, np.where(several, sections.identity("clock_error_ns"), 0)
+
+
+def _visits(sections: Sections) -> tuple[Rows, Rows, Rows, Rows, NDArray[np.bool_]]:
+    """Who was at which barrier and collective: its row, the meeting, when it entered and left on its own axis, and whether it is a collective."""
+    met = sections.meetings
+    start, duration = (sections.numbers("collectives", name) for name in ("start_ns", "duration_ns"))
+    # Sources that write whole microseconds leave out what comes behind them, of the begin and of the duration.
+    fine = (
+        np.bincount(sections.rows("collectives"), weights=start % MICROSECOND_NS, minlength=len(sections)) > 0
+    )
+    left = start[met.rows] + duration[met.rows] + np.where(fine[met.rank], 0, CUT_OFF_NS)
+    marks, name = sections.rows("clock_marks"), sections.codes("clock_marks", "name").astype(np.int64)
+    meetings = len(met.first)
+    return (
+        np.concatenate([met.rank, marks]),
+        np.concatenate([met.place, meetings + name]),
+        np.concatenate([start[met.rows], sections.numbers("clock_marks", "entered_ns")]),
+        np.concatenate([left, sections.numbers("clock_marks", "left_ns")]),
+        np.repeat([True, False], [len(met.rows), len(marks)]),
+    )
+
+
+def _tied(visits: Visits, count: int) -> Rows:
+    """For each clock the lowest of all that meetings tie it to, over any number of others."""
+    lowest = np.arange(count)
+    while True:
+        of_meeting = np.full(int(visits.meeting.max(initial=-1)) + 1, count)
+        np.minimum.at(of_meeting, visits.meeting, lowest[visits.clock])
+        after = lowest.copy()
+        np.minimum.at(after, visits.clock, of_meeting[visits.meeting])
+        after = after[after]
+        if np.array_equal(after, lowest):
+            return lowest
+        lowest = after

@@ -1,0 +1,339 @@
+"""The sections of the summaries of a job as columns over all ranks, and what several answers need of them."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope._errors import ArgumentError
+from kinetoscope.model.arrow import integers, number_array, to_numpy
+from kinetoscope.summaries.summary import SECTIONS, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import pyarrow
+    from numpy.typing import NDArray
+
+    Rows = NDArray[np.int64]
+
+# By far the largest section, which one table needs: it is read when that is made, that of so many ranks at a time.
+_LARGE = "sketches"
+_BATCH = 64
+
+
+class Group(NamedTuple):
+    """A process group of the job; two may have one name.
+
+    Attributes:
+        name: Its name, or its ranks; empty in a job with one group.
+        description: The program's description of it; empty without.
+        ranks: Its global ranks; empty where they are not known.
+        size: How many these are; -1 where that is not known.
+    """
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+    size: int
+
+
+class Sections:
+    """The summaries of the ranks of a job.
+
+    Attributes:
+        summaries: One row for each rank, in order of rank.
+        ranks: The rank of each row; -1 for that of a program without ranks.
+    """
+
+    def __init__(self, summaries: Sequence[pyarrow.Table], files: Sequence[Path] = ()) -> None:
+        """Take summaries.
+
+        Args:
+            summaries: Tables with any number of rows.
+            files: Where each of them was read from, if they lack a section.
+
+        Raises:
+            ArgumentError: There are none, or two of one rank.
+        """
+        import pyarrow as pa
+
+        ranks = [-1 if rank is None else rank for table in summaries for rank in table["rank"].to_pylist()]
+        if not ranks:
+            raise ArgumentError("there are no summaries: name at least one file or a folder with some")
+        if len(set(ranks)) < len(ranks):
+            twice = min(rank for rank in set(ranks) if ranks.count(rank) > 1)
+            whose = "no rank" if twice < 0 else f"rank {twice}"
+            raise ArgumentError(f"several summaries are of {whose}: pass those of one job, each rank once")
+        self._order = np.argsort(ranks, kind="stable").tolist()
+        self._files = files
+        self._found: dict[str, dict[str, pyarrow.Array]] = {}
+        # Not `take`, which copies lists one by one.
+        self.summaries = pa.concat_tables(self._ordered(summaries))
+        self.ranks: Rows = np.sort(np.array(ranks, dtype=np.int64))
+
+    @classmethod
+    def of_files(cls, files: Sequence[Path]) -> Sections:
+        """Read the files of summaries."""
+        columns = None
+        tables = []
+        for file in files:
+            tables.append(read(file, columns))
+            if columns is None:
+                columns = [name for name in tables[0].column_names if name != _LARGE]
+                tables[0] = tables[0].select(columns)
+        return cls(tables, files)
+
+    def __len__(self) -> int:
+        """The number of ranks."""
+        return len(self.ranks)
+
+    def _ordered(self, tables: Sequence[pyarrow.Table]) -> list[pyarrow.Table]:
+        """The rows of some tables, in order of rank."""
+        rows = [table.slice(row, 1) for table in tables for row in range(table.num_rows)]
+        return [rows[place] for place in self._order]
+
+    def records(self, name: str) -> dict[str, pyarrow.Array]:
+        """The columns of a section of all ranks, and `row`: for each record the row of its rank in `summaries`.
+
+        Raises:
+            ArgumentError: There is no such section.
+        """
+        import pyarrow as pa
+
+        if name not in SECTIONS:
+            raise ArgumentError(f"there is no section {name!r}: the sections are {', '.join(SECTIONS)}")
+        if name not in self.summaries.column_names:
+            lists = pa.concat_tables(self._ordered([read(file, [name]) for file in self._files]))[name]
+            return _records(lists, np.arange(len(self)))
+        if name not in self._found:
+            self._found[name] = _records(self.summaries[name], np.arange(len(self)))
+        return self._found[name]
+
+    def batches(self, name: str) -> Iterator[dict[str, pyarrow.Array]]:
+        """The same of some ranks at a time, in any order, where it is not in memory."""
+        import pyarrow as pa
+
+        if name in self.summaries.column_names:
+            yield self.records(name)
+            return
+        first_row = 0
+        for begin in range(0, len(self._files), _BATCH):
+            table = pa.concat_tables([read(file, [name]) for file in self._files[begin : begin + _BATCH]])
+            yield _records(table[name], np.arange(first_row, first_row + table.num_rows))
+            first_row += table.num_rows
+
+    def rows(self, name: str) -> Rows:
+        """For each record of a section the row of its rank in `summaries`."""
+        return to_numpy(self.records(name)["row"])
+
+    def numbers(self, name: str, column: str) -> Rows:
+        """A column of integers of a section, -1 for null."""
+        return integers(self.records(name)[column])
+
+    def codes(self, name: str, column: str) -> NDArray[np.int32]:
+        """A column of texts of a section as numbers that are equal where the texts are; -1 for null."""
+        return codes_of(self.records(name)[column])
+
+    def texts(self, name: str, column: str, rows: NDArray[Any]) -> list[str | None]:
+        """Some values of a column of texts of a section."""
+        found: list[str | None] = self.records(name)[column].take(number_array(rows)).to_pylist()
+        return found
+
+    def identity(self, name: str) -> Rows:
+        """A column of integers of `summaries`, -1 for null."""
+        return integers(self.summaries[name])
+
+    def medians(self, rows: Rows, values: Rows) -> Rows:
+        """The median of some values of each rank; -1 without."""
+        order = np.lexsort((values, rows))
+        rows, values = rows[order], values[order]
+        first = np.searchsorted(rows, np.arange(len(self)), side="left")
+        last = np.searchsorted(rows, np.arange(len(self)), side="right")
+        padded = np.append(values, -1)
+        low, high = (padded[np.where(last > first, (first + last - one) // 2, len(values))] for one in (1, 0))
+        return np.asarray((low + high) // 2, dtype=np.int64)
+
+    @cached_property
+    def step_ns(self) -> Rows:
+        """The median step of each rank; -1 without steps."""
+        return self.medians(self.rows("steps"), self.numbers("steps", "duration_ns"))
+
+    @cached_property
+    def groups(self) -> tuple[list[Group], Rows]:
+        """The process groups of the job, and for each record of `collectives` the place of its group in them, -1 where it is not known."""
+        records = self.records("groups")
+        known: dict[tuple[int, str], Group] = {}
+        named: dict[str, set[Group]] = {}
+        described = zip(
+            *(records[name].to_pylist() for name in ("row", "group", "description", "ranks", "size")),
+            strict=True,
+        )
+        for row, name, description, text, size in described:
+            ranks = tuple(json.loads(text)) if text else ()
+            known[row, name] = group = Group(name, "", ranks, -1 if size is None else size)
+            named.setdefault(name, set()).add(group._replace(description=description))
+        # A rank may not have recorded what others know of the group.
+        best = {
+            name: max(groups, key=lambda one: (len(one.ranks), one.description))
+            for name, groups in named.items()
+        }
+        row, code = self.rows("collectives"), self.codes("collectives", "group")
+        cell, first = _core.group([np.ascontiguousarray(row), code.astype(np.int64)])
+        places: dict[tuple[str, tuple[int, ...]], int] = {}
+        found: list[Group] = []
+        number = np.full(len(first) + 1, -1, dtype=np.int64)
+        names = self.texts("collectives", "group", first)
+        for at, (rank_row, name) in enumerate(zip(row[first].tolist(), names, strict=True)):
+            if name is None:
+                continue
+            group = known.get((rank_row, name), Group(name, "", (), -1))
+            likely = best.get(name, group)
+            if not group.ranks and int(self.ranks[rank_row]) in likely.ranks:
+                group = likely
+            key = (group.name, group.ranks)
+            if key not in places:
+                places[key] = len(found)
+                same = [one for one in named.get(name, ()) if one.ranks == group.ranks]
+                description = max((one.description or "" for one in same), default="")
+                found.append(group._replace(description=description))
+            number[at] = places[key]
+        return found, number[cell]
+
+    @cached_property
+    def meetings(self) -> Meetings:
+        """The collectives that several ranks ran together and left together."""
+        return Meetings(self, to_numpy(self.records("collectives")["leaves_together"]))
+
+    @cached_property
+    def matched(self) -> Meetings:
+        """The same, and each all_to_all: its ranks leave at about one moment, too, but need not."""
+        together = to_numpy(self.records("collectives")["leaves_together"])
+        return Meetings(self, together | self.is_named("all_to_all"))
+
+    def is_named(self, name: str) -> NDArray[np.bool_]:
+        """Which collectives have a name."""
+        codes = self.codes("collectives", "name")
+        _, first = _core.group([codes])
+        wanted = [
+            int(codes[row])
+            for row, text in zip(first.tolist(), self.texts("collectives", "name", first), strict=True)
+            if text == name
+        ]
+        return np.isin(codes, wanted)
+
+    @cached_property
+    def late_by_step(self) -> tuple[Rows, Rows, Rows]:
+        """How late each rank was in each step, at the collective for which it was latest: its row, the step, and how late."""
+        found = self.meetings
+        return self.by_step(found.rows, found.late_of_row_ns, np.maximum)
+
+    def by_step(self, rows: Rows, values: Rows, join: np.ufunc) -> tuple[Rows, Rows, Rows]:
+        """Values of records of `collectives` put together for each rank and step: its row, the step (-1 outside), and the value."""
+        step, row = self.numbers("collectives", "step")[rows], self.rows("collectives")[rows]
+        width = int(step.max(initial=0)) + 2
+        cell, which = np.unique(row * width + step + 1, return_inverse=True)
+        joined = np.zeros(len(cell), dtype=np.int64)
+        join.at(joined, which.ravel(), values)
+        return cell // width, cell % width - 1, joined
+
+    @cached_property
+    def late_ns(self) -> Rows:
+        """How late each rank usually is; -1 where it has no collectives with others."""
+        row, _, late = self.late_by_step
+        return self.medians(row, late)
+
+
+class Meetings:
+    """The collectives that several ranks ran together, in order of their first records.
+
+    Ranks that do not agree on the calls of a step, name and group are not compared: the second call of one may be the first of another.
+
+    Attributes:
+        rows: The records of `collectives` that are of one, those of a meeting in a row.
+        rank: The row of the rank of each of these; so for the next ones.
+        place: Its meeting.
+        late_of_row_ns: How much later than the first rank it arrived.
+        first: The first record of each meeting; so for the next ones.
+        count: How many ranks it has.
+        last: The row of the rank that arrived last.
+        late_ns: How late that was.
+        waited_ns: How long the others waited for it, added up.
+        shortest_ns: The shortest transfer.
+    """
+
+    def __init__(self, sections: Sections, chosen: NDArray[np.bool_]) -> None:
+        """Group records by step, group, name and number."""
+        group = sections.groups[1]
+        kept = np.flatnonzero(chosen & (group >= 0))
+        step = sections.numbers("collectives", "step")[kept]
+        name = sections.codes("collectives", "name")[kept].astype(np.int64)
+        number = sections.numbers("collectives", "number")[kept]
+        row = sections.rows("collectives")[kept]
+        keys = [np.ascontiguousarray(one) for one in (step, group[kept], name)]
+        series, _ = _core.group(keys)
+        # What a rank gives to others than an all_reduce may have a size of its own.
+        reduced = sections.is_named("all_reduce")[kept]
+        size = np.where(reduced, sections.numbers("collectives", "bytes")[kept], 0)
+        agreed = _agreed(series, row, number, size)
+        kept, series, number, row = kept[agreed], series[agreed], number[agreed], row[agreed]
+        which, _ = _core.group([series.astype(np.int64), number])
+        several = np.bincount(which)[which] > 1 if len(which) else np.zeros(0, dtype=bool)
+        kept, which, row = kept[several], which[several], row[several]
+        order = np.argsort(which, kind="stable")
+        self.rows, which = kept[order], which[order]
+        begin = np.flatnonzero(np.append(True, which[1:] != which[:-1])[: len(which)])
+        self.count = np.diff(np.append(begin, len(which)))
+        self.place = np.repeat(np.arange(len(begin)), self.count)
+        self.rank = row[order]
+        duration = sections.numbers("collectives", "duration_ns")[self.rows]
+        longest = np.maximum.reduceat(duration, begin) if len(begin) else duration
+        self.shortest_ns = np.minimum.reduceat(duration, begin) if len(begin) else duration
+        self.late_of_row_ns = longest[self.place] - duration
+        self.first = self.rows[begin]
+        ascending = np.lexsort((self.late_of_row_ns, self.place))
+        self.last = self.rank[ascending[begin + self.count - 1]]
+        self.late_ns = longest - self.shortest_ns
+        waited = np.bincount(
+            self.place, weights=duration - self.shortest_ns[self.place], minlength=len(begin)
+        )
+        self.waited_ns = waited.astype(np.int64)
+
+
+def _agreed(series: NDArray[np.int32], row: Rows, number: Rows, size: Rows) -> NDArray[np.bool_]:
+    """Which calls are of series (step, group, name) that all ranks that have them have equally often, from the same one on, and as large."""
+    cell, first = _core.group([np.ascontiguousarray(row), series.astype(np.int64)])
+    whose = series[first].astype(np.int32)
+    agreed = np.ones(int(series.max(initial=-1)) + 1, dtype=bool)
+    least = np.full(len(first), np.iinfo(np.int64).max)
+    np.minimum.at(least, cell, number)
+    bytes_in_all = np.zeros(len(first), dtype=np.int64)
+    np.add.at(bytes_in_all, cell, size)
+    for value in (np.bincount(cell, minlength=len(first)), least, bytes_in_all):
+        low, high = (np.zeros(len(agreed), dtype=np.int64) for _ in range(2))
+        low[:] = np.iinfo(np.int64).max
+        np.minimum.at(low, whose, value)
+        np.maximum.at(high, whose, value)
+        agreed &= low == high
+    return agreed[series]
+
+
+def _records(lists: pyarrow.ChunkedArray, rows: Rows) -> dict[str, pyarrow.Array]:
+    """The columns of the records of some lists, and which of some rows each belongs to."""
+    column = lists.combine_chunks()
+    records = column.flatten()
+    found = {field.name: part for field, part in zip(records.type, records.flatten(), strict=True)}
+    return found | {"row": number_array(np.repeat(rows, np.diff(to_numpy(column.offsets))))}
+
+
+def codes_of(column: pyarrow.Array) -> NDArray[np.int32]:
+    """A column of texts as numbers that are equal where the texts are; -1 for null."""
+    import pyarrow as pa
+
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    return np.ascontiguousarray(integers(encoded.indices), dtype=np.int32)
