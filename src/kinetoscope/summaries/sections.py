@@ -315,8 +315,8 @@ def _agreed(series: NDArray[np.int32], row: Rows, number: Rows, size: Rows) -> N
     bytes_in_all = np.zeros(len(first), dtype=np.int64)
     np.add.at(bytes_in_all, cell, size)
     for value in (np.bincount(cell, minlength=len(first)), least, bytes_in_all):
-        low, high = (np.zeros(len(agreed), dtype=np.int64) for _ in range(2))
-        low[:] = np.iinfo(np.int64).max
+        limits = np.iinfo(np.int64)
+        low, high = np.full(len(agreed), limits.max), np.full(len(agreed), limits.min)
         np.minimum.at(low, whose, value)
         np.maximum.at(high, whose, value)
         agreed &= low == high
