@@ -95,6 +95,16 @@ def test_a_part_that_the_recorder_cannot_have_written_is_left_out_and_counted(ch
     assert [loss["count"] for loss in trace.losses] == [1]
 
 
+def test_a_value_instead_of_a_list_is_that_of_all_rows():
+    rows = {name: value * 2 for name, value in GOOD.items()} | {"address": [16, 32]}
+    once = {name: value[0] for name, value in GOOD.items()} | {"address": [16, 32]}
+    tables = [TraceBuilder().know("storages.0", part).build().table("storages") for part in (rows, once)]
+    assert tables[0].num_rows == 2
+    assert tables[0].equals(tables[1])
+    # Addresses are always a list: they say how many rows there are.
+    assert TraceBuilder().know("storages.0", once | {"address": 16}).build().losses[0]["count"] == 1
+
+
 @pytest.mark.parametrize("role", [5, 200])
 def test_roles_of_later_releases_are_left_out(role):
     trace = TraceBuilder().know("storages.0", GOOD | {"role": [role]}).build()

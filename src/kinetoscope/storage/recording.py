@@ -173,14 +173,15 @@ def add_storages(
 
 
 def _checked(part: object) -> dict[str, Any] | None:
-    """Return an entry with its numbers as arrays, or None if it is invalid."""
-    if not isinstance(part, dict):
+    """Return an entry with its numbers as arrays, or None if it is invalid. A value in place of a list is that of all rows."""
+    addresses = part.get("address") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or not isinstance(addresses, list):
         return None
     made: dict[str, Any] = {}
     for name in (*_NUMBERS, "device", "name"):
         values = part.get(name)
         if not isinstance(values, list):
-            return None
+            values = [values] * len(addresses)
         if name in _NUMBERS:
             if not all(type(value) is int for value in values):
                 return None

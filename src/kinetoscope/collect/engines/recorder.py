@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
 _FACE_VERSION = 6
+# More than the system lets a path have.
+_LONGEST_PATH = 1 << 13
 # With a separator at its end: another package's name may start with ours.
 _OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
 
@@ -204,7 +206,7 @@ class Recorder:
 
     def recording_path(self) -> Path | None:
         """The path of the active recording; None if there is none."""
-        path = ctypes.create_string_buffer(1 << 16)
+        path = ctypes.create_string_buffer(_LONGEST_PATH)
         if self._library.kinetoscope_recorder_path(path, len(path)) != 0:
             return None
         return Path(os.fsdecode(path.value))

@@ -106,7 +106,7 @@ class _Seen:
         return True
 
     def taken(self) -> dict[str, str]:
-        """The rows since the last call as JSON texts, none longer than the recorder takes."""
+        """The rows since the last call as JSON texts, none longer than the recorder takes; a value that all rows share is written once."""
         info: dict[str, str] = {}
         names = (
             "time_ns",
@@ -122,7 +122,10 @@ class _Seen:
         rows, self.rows = self.rows, []
         for first in range(0, len(rows), _ROWS_IN_A_PART):
             part = list(zip(*rows[first : first + _ROWS_IN_A_PART], strict=True))
-            columns = {name: list(values) for name, values in zip(names, part, strict=True)}
+            columns = {
+                name: values[0] if name != "address" and len(set(values)) == 1 else values
+                for name, values in zip(names, part, strict=True)
+            }
             info[f"{_PREFIX}.{self._parts}"] = json.dumps(columns, separators=(",", ":"))
             self._parts += 1
         if self.skipped:
