@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
 import textwrap
@@ -144,6 +145,42 @@ def test_what_was_compiled_before_is_known_too(native):  # noqa: F811
         assert row["count"] == 2 * 4
         assert 0 < row["time_per_step_ns"] <= row["time_ns"] // 2
     assert set(trace.table("steps")["compile_ns"].to_pylist()) == {0}
+
+
+def test_breaks_of_programs_that_do_not_run_are_left_out(native):  # noqa: F811
+    def another(x):
+        x = x.sin()
+        torch._dynamo.graph_break()
+        return x.cos()
+
+    compiled, not_called = fresh(two_breaks), torch.compile(another, backend="aot_eager")
+    two_sizes(compiled)
+    two_sizes(not_called)
+    trace = recorded(lambda: two_sizes(compiled))
+    printing, branch = helper.__code__.co_firstlineno + 1, two_breaks.__code__.co_firstlineno + 2
+    assert {row["line"] for row in rows(trace, "graph_breaks")} == {printing, branch}
+    assert "another" not in trace.columns("compiles")["function"]
+    other = recorded(lambda: two_sizes(not_called))
+    assert {row["line"] for row in rows(other, "graph_breaks")} == {another.__code__.co_firstlineno + 2}
+
+
+@pytest.mark.parametrize("ending", ["json", "pftrace"])
+def test_the_timeline_and_other_viewers_show_guards_and_phases(native, tmp_path, ending):  # noqa: F811
+    compiled = fresh(whole, dynamic=False)
+    trace = recorded(lambda: [compiled(torch.ones(3), factor) for factor in (1.0, 2.0)])
+    *_, again = rows(trace, "compiles")
+    path = tmp_path / f"trace.{ending}"
+    if ending == "json":
+        trace.save(path)
+        said = rows(kinetoscope.open(path), "spans")
+        (own,) = (
+            json.loads(row["arguments"]) for row in said if row["arguments"] and "factor" in row["arguments"]
+        )
+        assert own["reason"] == again["reason"]
+        assert (own["function"], own["dynamo_ns"]) == ("whole", again["dynamo_ns"])
+    else:
+        trace.save(path)
+        assert again["reason"].encode() in path.read_bytes()
 
 
 def test_steps_say_how_much_of_them_was_compiling(engine):  # noqa: F811

@@ -22,6 +22,7 @@ from kinetoscope.model.losses import Loss
 from kinetoscope.model.schema import SCOPE_FUSED, STORED
 from kinetoscope.model.strings import StringTable
 from kinetoscope.tables.costs.evaluate import cost_of
+from kinetoscope.tables.host import compiling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -154,6 +155,26 @@ def attribute_kernels(
     if len(rows) and (unknown := int(inexact[site[rows]].sum())):
         losses.append(Loss.of("unknown_kernels", unknown))
     return cast("AnyTrace", made.trace({"origin": origin, "scope": scope, "arguments": arguments}, losses))
+
+
+# Columns of `compiles` that a reader of the timeline wants to see of a compilation, in this order.
+_DESCRIBED = (
+    *("compile_id", "function", "file", "line", "reason", "failure"),
+    *(f"{phase}_ns" for phase in ("dynamo", "aot", "inductor", "codegen", "kernel_compile", "autotune")),
+    *("cache_hits", "cache_misses", "guards", "operators"),
+)
+
+
+def describe_compilations(trace: AnyTrace) -> AnyTrace:
+    """Return a trace whose ranges of compilations have what `compiles` says of them as arguments, for every viewer to show."""
+    spans = trace.columns("spans")
+    arguments, described = _Growing(trace, "arguments", ("json",)), spans["arguments"].copy()
+    for row in compiling.compiles(trace).to_pylist():
+        said = {name: row[name] for name in _DESCRIBED if row[name] is not None}
+        if row["span"] is not None and described[row["span"]] < 0 and "function" in said:
+            described[row["span"]] = arguments.row((json.dumps(said, ensure_ascii=False),))
+    columns = {name: trace.column("spans", name) for name in spans.given} | {"arguments": described}
+    return extend(trace, tables={"spans": columns, "arguments": arguments.columns()})
 
 
 _NOT_GENERATED = -2

@@ -16,6 +16,7 @@ _DEVICE_TYPES = frozenset(DeviceType)
 # How torch names the ranges around compiled code, and around a compiled graph in it; both go on behind a blank.
 COMPILED_REGION = "Torch-Compiled Region"
 COMPILED_GRAPH = "## Call CompiledFxGraph"
+_REGION = re.compile(rf"{COMPILED_REGION}: (\S+)")
 # Bookkeeping operators that torch leaves out of its event lists.
 HIDDEN_NAMES = frozenset(
     {
@@ -29,6 +30,12 @@ HIDDEN_NAMES = frozenset(
         "aten::_version",
     }
 )
+
+
+def region_id(name: str) -> str:
+    """The id of the compilation that made a compiled region, from the name of its range; empty for other names, and where torch has no id."""
+    found = _REGION.match(name)
+    return found[1] if found else ""
 
 
 def device_name(kind: int, index: int) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
 from kinetoscope.collect.sources.source import ClockReading
-from kinetoscope.model.names import COMPILED_REGION
+from kinetoscope.model.names import COMPILED_REGION, region_id
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -323,7 +323,7 @@ class GatheredCompiling:
     Attributes:
         begun: The clocks when it began.
         compilations: What was compiled.
-        breaks: All graph breaks, those of earlier compilations too.
+        breaks: All graph breaks of the process, those of earlier compilations too.
         functions: Function, file and line of all compiled code, by the id of its compilation.
         failure: Why something of this is missing, if so.
         missing: What this torch lacks, so that all of it is missing, if so.
@@ -338,24 +338,26 @@ class GatheredCompiling:
 
     def add_to(self, trace: Trace) -> Trace:
         """Return the trace with the tables `compiles` and `graph_breaks`."""
+        from kinetoscope.combine.compiled import describe_compilations
         from kinetoscope.combine.extend import extend
         from kinetoscope.model.losses import Loss
 
-        ran = any(text.startswith(COMPILED_REGION) for text in trace.strings)
-        if not (self.compilations or self.failure or ran):
+        regions = {text for text in trace.strings if text.startswith(COMPILED_REGION)}
+        if not (self.compilations or self.failure or regions):
             # What the process compiled earlier did not run here.
             return trace
+        ran = {region_id(text) for text in regions}
         why = self.failure or self.missing
         losses = [Loss.of("compiling_unreadable", why=why)] if why else []
-        tables = {"compiles": self._compiles(trace), "graph_breaks": self._graph_breaks()}
+        tables = {"compiles": self._compiles(trace, ran), "graph_breaks": self._graph_breaks(ran)}
         tables = {name: columns for name, columns in tables.items() if any(map(len, columns.values()))}
-        return extend(trace, losses=losses, tables=tables) if tables or losses else trace
+        return describe_compilations(extend(trace, losses=losses, tables=tables)) if tables or losses else trace
 
     def discard(self) -> None:
         """Nothing is held outside of this."""
 
-    def _compiles(self, trace: Trace) -> dict[str, list[Any]]:
-        """The columns of `compiles`: what ran, then the functions of what was compiled before."""
+    def _compiles(self, trace: Trace, ran: set[str]) -> dict[str, list[Any]]:
+        """The columns of `compiles`: the compilations, then the functions of older ones whose code ran, by their ids."""
         begin_ns = self.begun.begin_of(trace)
         thread_of = {tid: row for row, tid in enumerate(trace.column("threads", "os_tid").tolist())}
         functions = dict(self.functions)
@@ -372,13 +374,18 @@ class GatheredCompiling:
             rows.append(row)
         known = {row["compile_id"] for row in rows if row["stage"] == "frame"}
         for compile_id, (function, file, line) in self.functions.items():
-            if compile_id not in known:
+            if compile_id in ran - known:
                 older = {"compile_id": compile_id, "stage": "frame", "start_ns": -1}
                 rows.append({**older, "function": function, "file": file, "line": line})
         return _columns("compiles", rows)
 
-    def _graph_breaks(self) -> dict[str, list[Any]]:
-        """The columns of `graph_breaks`, equal ones once."""
+    def _graph_breaks(self, ran: set[str]) -> dict[str, list[Any]]:
+        """The columns of `graph_breaks`, equal ones once: those of functions that were compiled or ran, by the ids of their compilations."""
+        compiled = {(one.columns["function"], one.columns["file"]) for one in self.compilations}
+        functions = {self.functions[one][:2] for one in ran & self.functions.keys()} | compiled
+        # The code of the others is gone: any break may be theirs.
+        unknown = ran - self.functions.keys() - {one.columns["compile_id"] for one in self.compilations}
+        breaks = [one for one in self.breaks if unknown or one.frames[0][:2] in functions]
         skipped = [
             GraphBreak(
                 reason or "torch.compile failed",
@@ -396,7 +403,7 @@ class GatheredCompiling:
             for reason, file, line in (one.broke,)
         ]
         counts: dict[GraphBreak, int] = {}
-        for found in (*self.breaks, *skipped):
+        for found in (*breaks, *skipped):
             counts[found] = counts.get(found, 0) + 1
         rows = []
         for found, count in counts.items():

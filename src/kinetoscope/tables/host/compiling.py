@@ -15,7 +15,7 @@ import numpy as np
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import is_outermost
 from kinetoscope.model.kinds import is_call
-from kinetoscope.model.names import COMPILED_GRAPH, COMPILED_REGION
+from kinetoscope.model.names import COMPILED_GRAPH, region_id
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.model.schema import STORED, Column, Table
 from kinetoscope.model.steps import step_at
@@ -40,7 +40,6 @@ _STAGE_OF_RANGE = {
     "CachingAutotuner.combo_sequential_autotune (dynamo_timed)": 2,
 }
 _ID_IN_RANGE = re.compile(r"entire_(?:frame|backward)_compile_data: .*compile_id=([^,]+)")
-_REGION = re.compile(rf"{COMPILED_REGION}: (\S+)")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
 # Calls of compiled graphs, by Inductor and by autograd; backends without either run the operators of a graph one by one.
 _GRAPH_CALLS = (f"{COMPILED_GRAPH} ", "CompiledFunction")
@@ -219,7 +218,7 @@ def _passages(trace: TraceData) -> Passages:
     spans, strings = trace.columns("spans"), trace.strings
     breaks = _Breaks(trace)
     names, work = spans["name"], ~is_call(spans["kind"]) & (spans["stream"] < 0)
-    region_of = {row: found[1] for row, text in enumerate(strings) if (found := _REGION.match(text))}
+    region_of = {row: found for row, text in enumerate(strings) if (found := region_id(text))}
     calls = [row for row, text in enumerate(strings) if text.startswith(_GRAPH_CALLS)]
     calls = calls or [row for row, text in enumerate(strings) if _OPERATOR in text]
     regions = np.flatnonzero(np.isin(names, list(region_of)) & work)
