@@ -17,7 +17,11 @@ import kinetoscope
 from kinetoscope.collect.sources import compiling
 from kinetoscope.collect.sources.compiling import COMPILE_HOOKS
 from kinetoscope.trace import merge_processes
+from kinetoscope.viewer.server.routes import answer
+from tests.support.compiled_cache import compiler_cache
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
+
+__all__ = ["compiler_cache"]
 
 CPU = [kinetoscope.ProfilerActivity.CPU]
 PHASES = ("dynamo_ns", "aot_ns", "inductor_ns", "codegen_ns", "kernel_compile_ns", "autotune_ns")
@@ -181,6 +185,35 @@ def test_the_timeline_and_other_viewers_show_guards_and_phases(native, tmp_path,
     else:
         trace.save(path)
         assert again["reason"].encode() in path.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore::UserWarning:torch")
+def test_the_timeline_has_a_track_of_compilations_and_their_phases(native, compiler_cache):  # noqa: F811
+    torch._dynamo.reset()
+    trace = recorded(lambda: [torch.compile(whole, dynamic=False)(torch.ones(3), by) for by in (1.0, 2.0)])
+    found = answer(trace, "tracks", {})
+    (track,) = (
+        one for group in found["groups"] for one in group["tracks"] if one["label"] == "torch.compile"
+    )
+    shown = answer(
+        trace,
+        "window",
+        {"start": "0", "end": str(found["duration_ns"]), "width": "8000", "tracks": str(track["id"])},
+    ).to_pylist()
+    first, again = [row for row in shown if row["row"] == 0]
+    assert first["name"] == "compile whole [0/0]"
+    assert again["name"].startswith("recompile whole [0/1]: factor == 1.0")
+    names = {row["name"] for row in shown}
+    assert {"AOTAutograd", "Inductor", "Code generation", "Guards"} <= names
+    # Phases lie in what they are phases of.
+    for row in shown:
+        if row["row"]:
+            assert any(
+                outer["row"] == row["row"] - 1
+                and outer["start"] <= row["start"]
+                and row["start"] + row["duration"] <= outer["start"] + outer["duration"]
+                for outer in shown
+            )
 
 
 def test_steps_say_how_much_of_them_was_compiling(engine):  # noqa: F811

@@ -1,6 +1,6 @@
 /** Where each track lies on the screen. Lengths are CSS pixels. */
 
-export type Sort = "steps" | "thread" | "python" | "modules" | "stream" | "counter";
+export type Sort = "steps" | "thread" | "python" | "modules" | "compiling" | "stream" | "counter";
 
 export interface Track {
   id: number;
@@ -11,7 +11,7 @@ export interface Track {
   spans: number;
   device: string | null;
   detail: string;
-  /** True where its boxes are no spans but runs, made from what stacks or modules neighbors share. */
+  /** True where its boxes are no spans but runs, made from what stacks or modules neighbors share, or phases of torch.compile. */
   runs?: boolean;
   /** The track of the thread whose calls or modules these are. */
   of?: number | null;

@@ -351,7 +351,9 @@ class GatheredCompiling:
         losses = [Loss.of("compiling_unreadable", why=why)] if why else []
         tables = {"compiles": self._compiles(trace, ran), "graph_breaks": self._graph_breaks(ran)}
         tables = {name: columns for name, columns in tables.items() if any(map(len, columns.values()))}
-        return describe_compilations(extend(trace, losses=losses, tables=tables)) if tables or losses else trace
+        return (
+            describe_compilations(extend(trace, losses=losses, tables=tables)) if tables or losses else trace
+        )
 
     def discard(self) -> None:
         """Nothing is held outside of this."""

@@ -39,6 +39,30 @@ _STAGE_OF_RANGE = {
     "CachingAutotuner.coordinate_descent_tuning (dynamo_timed)": 2,
     "CachingAutotuner.combo_sequential_autotune (dynamo_timed)": 2,
 }
+# The phase that begins with a range; each goes on in the ranges inside it, up to the next one here.
+_PHASE_OF_RANGE = {
+    f"{name} (dynamo_timed)": phase
+    for phase, names in {
+        "Guards": ("build_guards",),
+        "AOTAutograd": ("create_aot_dispatcher_function",),
+        "Inductor": (
+            "compile_fx_inner",
+            "_recursive_joint_graph_passes",
+            "min_cut_rematerialization_partition",
+        ),
+        "Code generation": ("GraphLowering.compile_to_module",),
+        "Kernel compilation": ("compile_file", "async_compile.wait", "async_compile.precompile"),
+        "Autotuning": (
+            "CachingAutotuner.benchmark_all_configs",
+            "CachingAutotuner.coordinate_descent_tuning",
+            "CachingAutotuner.combo_sequential_autotune",
+        ),
+    }.items()
+    for name in names
+}
+_LONGEST_GUARD = 160
+# The reason for compiling again begins with the id of the earlier compilation.
+_EARLIER = re.compile(r"^\d+/\d+: ")
 _ID_IN_RANGE = re.compile(r"entire_(?:frame|backward)_compile_data: .*compile_id=([^,]+)")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
 # Calls of compiled graphs, by Inductor and by autograd; backends without either run the operators of a graph one by one.
@@ -65,7 +89,7 @@ COMPILES_SCHEMA = Table(
 )  # fmt: skip
 GRAPH_BREAKS_SCHEMA = Table(
     "graph_breaks",
-    "A place where torch.compile could not continue a graph, also if it was compiled before the recording.",
+    "A place where torch.compile could not continue a graph, of functions that were compiled or ran in the recording.",
     (
         *(_STORED_BREAKS.column(name) for name in ("file", "line", "function", "reason", "stack")),
         Column("skipped", "bool", "", "Whether the whole function runs uncompiled instead of in two parts."),
@@ -192,6 +216,60 @@ def compile_time(trace: TraceData, threads: NDArray[np.bool_]) -> Intervals:
     spans, rows = trace.columns("spans"), compile_ranges(trace).rows
     rows = rows[threads[spans["thread"][rows]]]
     return Intervals.of(spans["start_ns"][rows], spans["start_ns"][rows] + spans["duration_ns"][rows])
+
+
+@dataclass(frozen=True)
+class CompilePhases:
+    """Compilations and the phases in them, as they lie in time.
+
+    Attributes:
+        span: The range of each in `spans`, by thread and time.
+        level: 0 for a compilation; a phase is one below what it is in.
+        text: What it is: what was compiled, and why again; or the name of the phase.
+    """
+
+    span: Rows
+    level: Rows
+    text: list[str]
+
+
+def compile_phases(trace: TraceData) -> CompilePhases:
+    """Find the compilations and their phases by torch's ranges, in any trace that has these."""
+    spans, ranges = trace.columns("spans"), compile_ranges(trace)
+    of_range = {
+        int(row["span"]): _title(row) for row in compiles(trace).to_pylist() if row["span"] is not None
+    }
+    text = {row: of_range.get(row, "autotuning") for row in ranges.rows.tolist()}
+    level = dict.fromkeys(text, 0)
+    phase_of = {
+        row: _PHASE_OF_RANGE[name] for row, name in enumerate(trace.strings) if name in _PHASE_OF_RANGE
+    }
+    parts = np.flatnonzero(np.isin(spans["name"], list(phase_of)) & ~is_call(spans["kind"]))
+    around = {row: row for row in text}
+    for row in parts[np.lexsort((spans["start_ns"][parts], spans["thread"][parts]))].tolist():
+        outer = int(spans["parent"][row])
+        while outer >= 0 and outer not in around:
+            outer = int(spans["parent"][outer])
+        if outer < 0 or row in text:
+            continue
+        phase, inside = phase_of[int(spans["name"][row])], around[outer]
+        if text[inside] == phase:
+            around[row] = inside
+        else:
+            around[row], text[row], level[row] = row, phase, level[inside] + 1
+    span = np.array(list(text), dtype=np.int64)
+    span = span[np.lexsort((spans["start_ns"][span], spans["thread"][span]))]
+    shown = span.tolist()
+    levels = np.array([level[row] for row in shown], dtype=np.int64)
+    return CompilePhases(span, levels, [text[row] for row in shown])
+
+
+def _title(row: dict[str, Any]) -> str:
+    """What a row of `compiles` is, in a line: the function, and the guard that failed."""
+    what = {"backward": "compile backward of", "runtime": "autotune"}.get(row["stage"], "compile")
+    name = f"{'re' if row['recompile'] else ''}{what} {row['function'] or 'a function'}"
+    guard = _EARLIER.sub("", (row["reason"] or "").strip()).partition("\n")[0][:_LONGEST_GUARD]
+    return f"{name} [{row['compile_id']}]{': ' if guard else ''}{guard}" if row["compile_id"] else name
 
 
 @dataclass(frozen=True)

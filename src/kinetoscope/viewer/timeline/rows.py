@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-THREAD, PYTHON, MODULES, STREAM, STEPS, COUNTER, MEMORY = range(7)
+THREAD, PYTHON, MODULES, STREAM, STEPS, COUNTER, MEMORY, COMPILING = range(8)
 """What a track is of. With the row of the thread, stream, process or counter it makes the track's number."""
 _SORTS = 8
 _LARGEST_NS = np.iinfo(np.int64).max

@@ -14,9 +14,11 @@ from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import processes, thread_processes
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import MARK
+from kinetoscope.tables.host.compiling import compile_phases
 from kinetoscope.tables.windows import start_up_steps
 from kinetoscope.viewer.server.requests import window_of
 from kinetoscope.viewer.timeline.rows import (
+    COMPILING,
     COUNTER,
     MEMORY,
     MODULES,
@@ -40,8 +42,15 @@ if TYPE_CHECKING:
     from kinetoscope.viewer.server.requests import Query
 
 
-_OF_THREADS = (THREAD, PYTHON, MODULES)
-SORT_NAMES = {THREAD: "thread", PYTHON: "python", MODULES: "modules", STREAM: "stream", STEPS: "steps"}
+_OF_THREADS = (THREAD, PYTHON, MODULES, COMPILING)
+SORT_NAMES = {
+    THREAD: "thread",
+    PYTHON: "python",
+    MODULES: "modules",
+    STREAM: "stream",
+    STEPS: "steps",
+    COMPILING: "compiling",
+}
 
 REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("tracks", {}),)
 """What a report includes."""
@@ -68,6 +77,7 @@ def timeline(trace: Trace) -> Timeline:
         found = list(span_tracks(trace).tracks)
         for sort in (PYTHON, MODULES):
             found += run_tracks(trace, sort, process)
+        found += _compile_tracks(trace, process)
         found += _step_tracks(trace)
         busy = {track.number: track.busy_ns for track in found if track.sort == THREAD}
         streams = trace.columns("streams")
@@ -77,8 +87,10 @@ def timeline(trace: Trace) -> Timeline:
             if track.sort == STEPS:
                 return (track.process, 0, track.number)
             if track.sort == STREAM:
-                return (track.process, 2, *(column[track.number] for column in where), track.number)
-            return (track.process, 1, -busy.get(track.number, 0), track.number, track.sort)
+                return (track.process, 3, *(column[track.number] for column in where), track.number)
+            # Above the threads, which are deep while something is compiled.
+            rank = 1 if track.sort == COMPILING else 2
+            return (track.process, rank, -busy.get(track.number, 0), track.number, track.sort)
 
         tracks = sorted(found, key=place)
         return Timeline(tracks, {track.id: track for track in tracks})
@@ -179,6 +191,34 @@ def _step_tracks(trace: Trace) -> list[Track]:
     return found
 
 
+def _compile_tracks(trace: Trace, process: NDArray[np.int32]) -> list[Track]:
+    """What torch.compile did on each thread: compilations, and below them their phases."""
+    phases, spans = compile_phases(trace), trace.columns("spans")
+    threads, place = np.unique(spans["thread"][phases.span], return_inverse=True)
+    depths = np.zeros(len(threads), np.int64)
+    np.maximum.at(depths, place, phases.level + 1)
+    firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(depths)))
+    order, rows = rows_of(
+        firsts[place] + phases.level,
+        int(firsts[-1]),
+        spans["start_ns"][phases.span],
+        np.maximum(spans["duration_ns"][phases.span], 0),
+    )
+    names = order.astype(np.int32)
+    rows = Rows(
+        rows.edges,
+        rows.start_ns,
+        rows.sum_ns,
+        names=names,
+        texts=phases.text,
+        kind=SpanKind.USER_ANNOTATION,
+    )
+    return [
+        Track(COMPILING, thread, max(int(process[thread]), 0), thread, rows, int(firsts[at]), int(depths[at]))
+        for at, thread in enumerate(threads.tolist())
+    ]
+
+
 def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str | None]:
     """The label of a track, its details, and its device."""
     if track.sort == STEPS:
@@ -197,6 +237,8 @@ def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str 
     if track.sort == THREAD:
         own = str(int(threads["os_tid"][track.thread]))
         return name, "" if name.endswith(own) else f"thread {own}", None
+    if track.sort == COMPILING:
+        return "torch.compile", f"phases on {name}", None
     runs = track.rows.spans is None
     if track.sort == PYTHON:
         detail = "from operators' stacks" if runs else "recorded calls"
