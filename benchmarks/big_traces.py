@@ -9,9 +9,11 @@ import gzip
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +42,7 @@ _IDS = frozenset(
 )
 # A plausible Unix time.
 _FIRST_NS = 1_419_124_704_850_743_000
+_STEP = "ProfilerStep#"
 _MARKS = ("Iteration Start: ", "Record Window End")
 
 
@@ -71,11 +74,13 @@ class Pattern:
         """The number of events in a repetition."""
         return len(self.starts)
 
-    def repetition(self, number: int, begin_ns: int, stretch: float) -> bytes:
-        """Return the text of one repetition, which begins at `begin_ns`."""
+    def repetition(
+        self, number: int, begin_ns: int, moved: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    ) -> bytes:
+        """Return the text of one repetition; `moved` says for times after the first event when they are after `begin_ns`, in order."""
         numbers = self.numbers + number * self.steps
-        start_ns = (self.start_ns * stretch).astype(np.int64)
-        duration_ns = (self.end_ns * stretch).astype(np.int64) - start_ns
+        start_ns = moved(self.start_ns)
+        duration_ns = moved(self.end_ns) - start_ns
         lasting = self.durations >= 0
         for places, times_ns in (
             (self.starts, start_ns + begin_ns),
@@ -112,19 +117,21 @@ def record(path: Path) -> None:
     session.export_chrome_trace(str(path))
 
 
+def is_repeated(event: dict[str, Any]) -> bool:
+    """Whether an event is one of those that are repeated: not metadata, and not about the recording itself."""
+    return event["ph"] != "M" and event.get("cat") != "Trace" and not event["name"].startswith(_MARKS)
+
+
 def pattern_of(content: bytes, source: str) -> Pattern:
     """Split a trace into the part before the events, the repeated events, and the part after them."""
     trace = json.loads(content, parse_float=Decimal)
     events = trace.pop("traceEvents")
     once = [event for event in events if event["ph"] == "M"]
-    repeated = [
-        event
-        for event in events
-        if event["ph"] != "M" and event.get("cat") != "Trace" and not event["name"].startswith(_MARKS)
-    ]
+    repeated = [event for event in events if is_repeated(event)]
     layout = _Layout()
     text = ",".join(layout.event(event) for event in repeated)
-    lengths = {
+    steps = [number for number, key in zip(layout.numbers, layout.keys, strict=True) if key == _STEP]
+    lengths = {_STEP: len(set(steps))} | {
         key: 1
         + max(
             (number for number, own in zip(layout.numbers, layout.keys, strict=True) if own == key), default=0
@@ -189,6 +196,10 @@ class _Layout:
     def pair(self, key: str, value: object) -> str:
         """Format a key and its value; collect the value if it differs between repetitions."""
         begin = f"{json.dumps(key)}: ".replace("%", "%%")
+        if isinstance(value, str) and value.startswith(_STEP) and value[len(_STEP) :].isdecimal():
+            self.numbers.append(int(value[len(_STEP) :]))
+            self.keys.append(_STEP)
+            return begin + f'"{_STEP}%d"'
         if key in _IDS and isinstance(value, int):
             self.numbers.append(value)
             self.keys.append(key)
@@ -217,6 +228,12 @@ def write_trace(repeated: Pattern, events: int, path: Path) -> int:
         for number, stretch in enumerate(np.linspace(_LEAST_STRETCH, _MOST_STRETCH, repetitions)):
             if number:
                 file.write(b",")
-            file.write(repeated.repetition(number, _FIRST_NS + number * length_ns, stretch))
+            file.write(
+                repeated.repetition(
+                    number,
+                    _FIRST_NS + number * length_ns,
+                    lambda times_ns, stretch=stretch: (times_ns * stretch).astype(np.int64),
+                )
+            )
         file.write(repeated.after)
     return repetitions * repeated.events

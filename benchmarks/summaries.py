@@ -1,6 +1,7 @@
 """Summaries of many ranks: how fast traces are reduced on each engine, and what a thousand summaries cost.
 
-The traces repeat the events of a real one, as many ranks of different lengths; the thousand summaries are those of one rank under other numbers.
+The traces repeat the events of a real one, as many ranks of different lengths; the thousand summaries are of a job that `tools.synthesize_ranks` makes of eight real
+ranks.
 """
 
 import json
@@ -11,15 +12,14 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-import pyarrow as pa
-
-import kinetoscope
-from benchmarks.big_traces import pattern, write_trace
+from benchmarks.big_traces import FOLDER, pattern, write_trace
 from benchmarks.harness import Result, run
 from kinetoscope.summaries.engines import engine_of
-from kinetoscope.summaries.summary import file_of, summarized, summary_of
+from kinetoscope.summaries.summary import file_name, file_of, summarized
+from tools.synthesize_ranks import Delay, Plan, SyntheticJob
 
-EVENTS, TRACES, RANKS = 400_000, 8, 1_000
+EVENTS, TRACES, RANKS, STEPS = 400_000, 8, 1_000, 20
+REAL_RANKS = sorted(FOLDER.glob("dlrm_8rank/*.json.gz"))
 WORKERS = 2
 SPEED, MOST_BYTES = 1_000_000, 500_000_000
 EFFICIENCY = 0.8
@@ -66,7 +66,7 @@ def measure(options: Namespace) -> list[Result]:
         return [
             *alone(files, folder, events),
             *engines(files, events),
-            *merged(files[0], folder, ranks),
+            *merged(folder, ranks),
         ]
 
 
@@ -118,15 +118,16 @@ def engines(files: list[Path], events: int) -> list[Result]:
     ]
 
 
-def merged(file: Path, folder: Path, ranks: int) -> list[Result]:
-    """All tables of the summaries of many ranks."""
-    with kinetoscope.open(file) as trace:
-        one = summary_of(trace)
+def merged(folder: Path, ranks: int) -> list[Result]:
+    """All tables of the summaries of many ranks, one of which is late; none without the real ranks that they are made of."""
+    if not REAL_RANKS:
+        print(f"{FOLDER / 'dlrm_8rank'} is not there: no summaries of {ranks:,} ranks are merged.")
+        return []
     place = folder / "merged"
     place.mkdir()
-    for rank in range(ranks):
-        row = one.set_column(one.schema.get_field_index("rank"), "rank", pa.array([rank], pa.int32()))
-        (place / f"rank-{rank:05d}.parquet").write_bytes(file_of(row))
+    job = SyntheticJob(REAL_RANKS, Plan(ranks, STEPS, delays=(Delay(ranks // 2, "compute", 5),)))
+    for rank, summary in enumerate(job.summaries()):
+        (place / file_name(rank)).write_bytes(file_of(summary))
     seconds, peak_bytes, rows = _run(_MERGED, place)
     return [
         Result(
