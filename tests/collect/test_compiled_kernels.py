@@ -183,8 +183,44 @@ def test_the_operations_of_a_kernel_are_those_of_its_nodes(noting_compiler: None
     # mul, mul, erf, add and mul, on each of the elements of the hidden layer.
     assert [span["flops"] for span in gelu] == [5 * 64 * 2 * compiled_programs.WIDTH] * 2
     assert [span["bytes_moved"] for span in gelu] == [2 * 4 * 64 * 2 * compiled_programs.WIDTH] * 2
-    # Sizes of inputs were not recorded: operators outside of graphs have no operations, and the total is unknown.
-    assert counted_flops(trace).flops is None
+    # Sizes of inputs were not recorded: operators outside of graphs have no operations.
+    assert counted_flops(trace).covered_percent < 100
+
+
+def test_operators_that_a_graph_calls_have_their_operations_without_recorded_sizes(
+    noting_compiler: None,
+) -> None:
+    without, shaped = recorded(PROGRAMS[0]), recorded(PROGRAMS[0], record_shapes=True)
+
+    def products(trace: kinetoscope.Trace) -> list[tuple[Any, ...]]:
+        spans = trace.table("spans").to_pylist()
+        return [
+            (span["name"], span["flops"], span["bytes_moved"])
+            for span in spans
+            if span["name"] in ("aten::mm", "aten::addmm")
+        ]
+
+    assert products(without) == products(shaped)
+    assert {name for name, flops, _ in products(without) if flops} == {"aten::mm", "aten::addmm"}
+    families = {row["family"] for row in without.table("flops").to_pylist() if row["flops"]}
+    assert families == {"matmul", "fused"}
+
+
+def test_modules_of_a_compiled_program_have_the_operations_of_their_kernels(noting_compiler: None) -> None:
+    trace, eager = recorded(PROGRAMS[0], record_shapes=True), recorded_eagerly(PROGRAMS[0])
+    rows = {row["path"]: row for row in trace.table("modules").to_pylist()}
+    spans = trace.table("spans").to_pylist()
+    inside = sum(span["flops"] or 0 for span in spans if span["module"] is not None)
+    assert sum(row["self_flops"] for row in rows.values()) == inside == rows["_orig_mod"]["flops"]
+    # A layer's products are those of the eager one; beside them, its gradient of the bias is fused.
+    for row in eager.table("modules").to_pylist():
+        if row["class"] == "Linear":
+            found = rows[f"_orig_mod.{row['path']}"]
+            assert found["self_flops"] == pytest.approx(row["self_flops"], rel=0.02), row["path"]
+    # Without recorded sizes, those outside of graphs are lacking, such as the sums of gradients.
+    inference = recorded(PROGRAMS[-1]).table("modules").to_pylist()
+    assert all(row["flops"] is not None for row in inference)
+    assert max(row["flops"] for row in inference) > 0
 
 
 def test_operations_of_sizes_that_change_are_unknown(compiler_cache: None) -> None:

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from kinetoscope.combine.extend import extend
+from kinetoscope.combine.origins import Origins
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.losses import Loss
 from kinetoscope.model.schema import SCOPE_FUSED, STORED
 from kinetoscope.model.strings import StringTable
-from kinetoscope.tables.costs.evaluate import cost_of
+from kinetoscope.tables.costs.call import UNKNOWN, Cost
+from kinetoscope.tables.costs.evaluate import cost_of, recorded_names
 from kinetoscope.tables.host import compiling
 
 if TYPE_CHECKING:
@@ -77,14 +79,10 @@ class Node:
     inputs: tuple[str, str, str] | None = None
 
     @property
-    def flops(self) -> int:
-        """Its floating-point operations; -1 where unknown."""
-        space, _, rest = self.operator.partition(".")
-        name, _, overload = rest.partition(".")
-        if self.inputs is None or not name:
-            return -1
-        flops = cost_of(f"{space}::{name}", "" if overload == "default" else overload, self.inputs).flops
-        return -1 if flops is None else flops
+    def cost(self) -> Cost:
+        """Its floating-point operations, and what it reads and writes."""
+        name, overload = recorded_names(self.operator)
+        return UNKNOWN if self.inputs is None or not name else cost_of(name, overload, self.inputs)
 
 
 @dataclass(frozen=True)
@@ -222,15 +220,13 @@ class _Origins:
 
     def __init__(self, trace: TraceData, sites: _Sites) -> None:
         self._trace, self._sites = trace, sites
-        self._texts = list(trace.strings)
-        self.strings = StringTable(self._texts)
+        self._origins = Origins(trace)
+        self.strings = self._origins.strings
         self._frames = _Growing(trace, "frames", ("function", "file", "line"))
         self._stacks = _Growing(trace, "stacks", ("parent", "frame"))
         self._arguments = _Growing(trace, "arguments", ("json",))
         self._modules = _Modules(trace, self.strings)
         self._calls: dict[int, KernelCall] = {}
-        self._rows: dict[str, list[Any]] = {column.name: [] for column in STORED["origins"].columns}
-        self._known: dict[tuple[int, int, int], int] = {}
 
     def add(self, site: int, own: int, forward: int, module: int) -> int:
         """The first row for a kernel called at a site, by a stack, in backward also that of the forward, and in a module."""
@@ -246,22 +242,23 @@ class _Origins:
         for share, _, place, stack in nodes:
             of_place[place, stack] = of_place.get((place, stack), 0.0) + share
         nodes.sort(key=lambda one: (-of_place[one[2], one[3]], one[2], one[3], -one[0]))
-        first = len(self._rows["first"])
+        first = self._origins.add(
+            call.kernel,
+            [
+                {
+                    "node": self.strings.row(node.name),
+                    "operator": self.strings.row(node.operator),
+                    "module": place,
+                    "stack": stack,
+                    "weight": share,
+                    "flops": _known(node.cost.flops),
+                    "bytes": call.bytes if call.fused else _known(node.cost.bytes),
+                }
+                for share, node, place, stack in nodes
+            ],
+        )
         self._calls[first] = call
-        for share, node, place, stack in nodes:
-            for name, value in (
-                ("first", first),
-                ("kernel", self.strings.row(call.kernel)),
-                ("node", self.strings.row(node.name)),
-                ("operator", self.strings.row(node.operator)),
-                ("module", place),
-                ("stack", stack),
-                ("weight", share),
-                ("flops", node.flops),
-                ("bytes", call.bytes),
-            ):
-                self._rows[name].append(value)
-        return first if nodes else -1
+        return first
 
     def described(self, first: int) -> int:
         """The row of `arguments` that says what the kernel with these nodes computes; -1 without nodes."""
@@ -285,10 +282,10 @@ class _Origins:
         grown = (self._frames, self._stacks, self._arguments, self._modules.grown)
         tables: dict[str, Mapping[str, Any]] = {
             "spans": spans | dict(changed),
-            "origins": self._rows,
+            "origins": self._origins.columns,
             **{one.name: one.columns() for one in grown},
         }
-        return extend(trace, losses=losses, tables=tables, strings=self._texts)
+        return extend(trace, losses=losses, tables=tables, strings=self._origins.texts)
 
     def _below(self, own: int) -> list[int]:
         """The frames that a stack has below the generated file's, outermost first."""
@@ -319,8 +316,8 @@ class _Origins:
         while stack >= 0:
             frame = self._stacks.value("frame", stack)
             parent = self._stacks.value("parent", stack)
-            if frame >= 0 and self._texts[self._frames.value("file", frame)] == outer.file:
-                function = self._texts[self._frames.value("function", frame)].rpartition(".")[2]
+            if frame >= 0 and self._origins.texts[self._frames.value("file", frame)] == outer.file:
+                function = self._origins.texts[self._frames.value("function", frame)].rpartition(".")[2]
                 if function == name or function.startswith(f"{_RESUMED}{name}_at_"):
                     return parent
             stack = parent
@@ -444,6 +441,11 @@ def _parsed(path: str) -> tuple[str, tuple[str, ...]]:
     base, rest = (found[1], path[found.end() :]) if found else ("", path)
     parts = tuple(part for one in _PART.findall(rest) if (part := one[0] or one[1]) != "_modules")
     return base, parts
+
+
+def _known(value: int | None) -> int:
+    """A number as columns have it: -1 where unknown."""
+    return -1 if value is None else value
 
 
 def _shares(nodes: tuple[Node, ...]) -> list[float]:

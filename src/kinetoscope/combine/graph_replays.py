@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kinetoscope.combine.extend import extend
+from kinetoscope.combine.origins import Origins
 from kinetoscope.model.device_time import operators_around
 from kinetoscope.model.kinds import is_call, is_device_work, is_runtime_call
 from kinetoscope.model.losses import Loss
-from kinetoscope.model.schema import STORED, SpanKind
-from kinetoscope.model.strings import StringTable
+from kinetoscope.model.schema import SpanKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +54,7 @@ def attribute_replays(trace: AnyTrace) -> AnyTrace:
         return trace
     captures = _captures(trace)
     calls_of = _matched(replays, captures)
-    origins = _CapturedOperators(trace)
+    origins, captured = Origins(trace), _Captured(trace)
     origin = trace.column("spans", "origin").copy()
     unmatched = 0
     for graph, rows, _ in replays:
@@ -62,7 +62,7 @@ def attribute_replays(trace: AnyTrace) -> AnyTrace:
         if calls is None:
             unmatched += len(rows)
         else:
-            origin[rows] = origins.rows(calls)
+            origin[rows] = [captured.origin(operator, origins) for operator in captured.operators(calls)]
     spans = {name: trace.column("spans", name) for name in trace.columns("spans").given} | {"origin": origin}
     losses = [Loss.of("unknown_replays", unmatched)] if unmatched else []
     return extend(
@@ -143,46 +143,25 @@ def _matched(
     return found
 
 
-class _CapturedOperators:
-    """The table `origins` of a trace, with the operators that were captured.
-
-    Attributes:
-        columns: Its columns.
-        texts: The strings of the trace, with those of the table.
-    """
+class _Captured:
+    """The operators that were captured."""
 
     def __init__(self, trace: TraceData) -> None:
-        self._trace = trace
         self._spans = spans = trace.columns("spans")
         self._nests = (spans["lane"] == 0) & (spans["stream"] < 0) & ~is_call(spans["kind"])
-        own = trace.columns("origins")
-        self.columns: dict[str, list[Any]] = {
-            column.name: np.asarray(own[column.name]).tolist() for column in STORED["origins"].columns
-        }
-        self.texts = list(trace.strings)
-        self._none = StringTable(self.texts).row("")
-        self._row_of: dict[int, int] = {}
+        self._origin_of: dict[int, int] = {}
 
-    def rows(self, calls: NDArray[np.int64]) -> NDArray[np.int32]:
-        """The rows for the operators around some calls of the runtime."""
+    def operators(self, calls: NDArray[np.int64]) -> list[int]:
+        """The spans of the operators around some calls of the runtime."""
         spans = self._spans
-        around = operators_around(spans, calls.astype(np.int32), spans["parent"], self._nests)
-        return np.array([self._row(operator) for operator in around.tolist()], dtype=np.int32)
+        found = operators_around(spans, calls.astype(np.int32), spans["parent"], self._nests)
+        return [int(row) for row in found]
 
-    def _row(self, operator: int) -> int:
-        known = self._row_of.get(operator)
+    def origin(self, operator: int, origins: Origins) -> int:
+        """The row of `origins` for the kernels of an operator."""
+        known = self._origin_of.get(operator)
         if known is None:
-            spans, known = self._spans, len(self.columns["first"])
-            values = {
-                "first": known,
-                "kernel": self._none,
-                "node": self._none,
-                "operator": int(spans["name"][operator]),
-                "module": int(spans["module"][operator]),
-                "stack": int(spans["stack"][operator]),
-                "weight": 1.0,
-            }
-            for column in STORED["origins"].columns:
-                self.columns[column.name].append(values.get(column.name, column.default))
-            self._row_of[operator] = known
+            own = {name: int(self._spans[name][operator]) for name in ("module", "stack")}
+            own |= {"operator": int(self._spans["name"][operator]), "node": origins.strings.row("")}
+            known = self._origin_of[operator] = origins.add("", [own | {"weight": 1.0}])
         return known

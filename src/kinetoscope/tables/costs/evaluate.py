@@ -239,10 +239,10 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
     """Evaluate the cost of every distinct call of a trace."""
     spans = trace.columns("spans")
     # Kernels of different graphs can share a name.
-    fused = np.where(spans["kind"] == SpanKind.FUSED_KERNEL, spans["origin"], np.int32(-1))
+    graphed = np.where(_is_of_graph(trace), spans["origin"], np.int32(-1))
     stated = np.where(is_generated_launch(trace), spans["arguments"], np.int32(-1))
     of_span, first = _core.group(
-        [spans["name"], spans["shapes"], spans["overload"], spans["kind"].astype(np.int32), fused, stated]
+        [spans["name"], spans["shapes"], spans["overload"], spans["kind"].astype(np.int32), graphed, stated]
     )
     count = len(first)
     found = DistinctCalls(
@@ -267,9 +267,12 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
         known = saved.get((call.name, *input_texts(trace, shapes))) if saved else None
         cost = of_graph.get(row) or launches.get(arguments[row])
         if cost is not None and known is None and registry.registered(call.name) is None:
-            # Compilers state operations for matrix products only.
-            found.family[row] = FUSED_FAMILY if row in of_graph or cost.flops is None else "matmul"
-            _settle(found, row, Standing.FIRM, cost, call)
+            rule = rule_of(call.name) if row in of_graph else None
+            # In launches, compilers state operations for matrix products only.
+            generated = FUSED_FAMILY if row in of_graph or cost.flops is None else "matmul"
+            found.family[row] = generated if rule is None else rule.family
+            deferred = rule is not None and rule.deferred
+            _settle(found, row, Standing.DEFERRED if deferred else Standing.FIRM, cost, call)
             found.bytes[row] = -1 if cost.bytes is None else cost.bytes
         else:
             _evaluate(found, row, call, kind, known)
@@ -277,9 +280,9 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
 
 
 def _costs_by_graph(trace: TraceData, first: NDArray[np.int32]) -> dict[int, Cost]:
-    """The costs of fused kernels, by their distinct call: of the nodes of the compiled graph that each computes."""
+    """The costs of what a compiled graph calls, by distinct call: of the nodes that each computes."""
     spans, origins = trace.columns("spans"), trace.columns("origins")
-    rows = np.flatnonzero((spans["kind"][first] == SpanKind.FUSED_KERNEL) & (spans["origin"][first] >= 0))
+    rows = np.flatnonzero(_is_of_graph(trace)[first])
     if len(rows) == 0:
         return {}
     origin = spans["origin"][first[rows]]
@@ -292,6 +295,28 @@ def _costs_by_graph(trace: TraceData, first: NDArray[np.int32]) -> dict[int, Cos
             rows.tolist(), lacking.tolist(), flops.tolist(), size.tolist(), strict=True
         )
     }
+
+
+def _is_of_graph(trace: TraceData) -> NDArray[np.bool_]:
+    """Mark the fused kernels of compiled graphs, and the operators that these call, if their inputs were not recorded."""
+    spans, origins = trace.columns("spans"), trace.columns("origins")
+    found: NDArray[np.bool_] = (spans["kind"] == SpanKind.FUSED_KERNEL) & (spans["origin"] >= 0)
+    if len(origins):
+        row_of = {text: row for row, text in enumerate(trace.strings)}
+        called = np.full(len(trace.strings), -1, np.int64)
+        for node in np.unique(origins["operator"]).tolist():
+            called[node] = row_of.get(recorded_names(trace.strings[node])[0], -1)
+        # What such an operator calls itself has its origin, too.
+        own = np.append(called[origins["operator"]], -1)[spans["origin"]] == spans["name"]
+        found |= own & (spans["shapes"] < 0) & is_operator(spans["kind"])
+    return found
+
+
+def recorded_names(target: str) -> tuple[str, str]:
+    """The name and overload that an operator is recorded with, from how graphs spell it, such as `aten.add.Tensor`; empty for others."""
+    space, _, rest = target.partition(".")
+    name, _, overload = rest.partition(".")
+    return (f"{space}::{name}", "" if overload == "default" else overload) if name else ("", "")
 
 
 def generated_launches(trace: TraceData) -> dict[int, Cost]:

@@ -11,7 +11,8 @@ from kinetoscope.model.hierarchy import host_work, module_calls, operator_spans,
 from kinetoscope.model.names import module_classes
 from kinetoscope.model.nesting import sums_below
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
-from kinetoscope.model.schema import Column, Phase, Table
+from kinetoscope.model.schema import Column, Phase, SpanKind, Table
+from kinetoscope.tables.costs.columns import costs_of, coverage
 from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.ops import percent
 from kinetoscope.tables.host.python_time import charged, gaps
@@ -36,20 +37,32 @@ def by_module(
 
     What a fused kernel has is divided among the modules whose operators it computes, unless `divided` is False, as for counts.
     """
-    modules = len(trace.columns("modules"))
+    modules, origins = len(trace.columns("modules")), trace.columns("origins")
     module = trace.column("spans", "module")
     rows = np.flatnonzero(chosen & (module >= 0))
     sums = np.zeros(modules, dtype=np.int64)
     np.add.at(sums, module[rows], values[rows])
-    if divided and len(trace.columns("origins")):
-        _divide(trace, values, rows, sums)
+    if divided and len(origins):
+        _divide(trace, rows, values, origins["weight"], sums)
     return sums
 
 
 def _divide(
-    trace: TraceData, values: NDArray[np.int64], rows: NDArray[np.int64], sums: NDArray[np.int64]
+    trace: TraceData,
+    rows: NDArray[np.int64],
+    values: NDArray[np.int64],
+    parts: NDArray[Any],
+    sums: NDArray[np.int64],
 ) -> None:
-    """Move the shares of other modules in kernels from the module that the kernels were counted for, in place."""
+    """Move what other modules have in kernels from the module that the kernels were counted for, in place.
+
+    Args:
+        trace: The trace.
+        rows: The spans to look at.
+        values: What each span of the trace has.
+        parts: For each row of `origins` how much of that is its, as a factor.
+        sums: What each module has.
+    """
     spans, origins = trace.columns("spans"), trace.columns("origins")
     rows = rows[spans["origin"][rows] >= 0]
     of_kernel = np.zeros(len(origins), dtype=np.int64)
@@ -58,9 +71,31 @@ def _divide(
     holder[spans["origin"][rows]] = spans["module"][rows]
     holder = holder[origins["first"]]
     other = np.flatnonzero((holder >= 0) & (origins["module"] >= 0) & (origins["module"] != holder))
-    moved = (of_kernel[origins["first"][other]] * origins["weight"][other]).astype(np.int64)
+    moved = (of_kernel[origins["first"][other]] * parts[other]).astype(np.int64)
     np.add.at(sums, origins["module"][other], moved)
     np.subtract.at(sums, holder[other], moved)
+
+
+def _flops(trace: TraceData) -> dict[str, NDArray[np.int64]]:
+    """The operations counted in each module, -1 where too little is known; those of fused kernels by the operators that they compute."""
+    costs, spans, origins = costs_of(trace), trace.columns("spans"), trace.columns("origins")
+    everything = np.ones(len(spans), dtype=np.bool_)
+    own = by_module(trace, np.maximum(costs.flops, 0), everything, divided=False)
+    counted = np.flatnonzero((spans["kind"] == SpanKind.FUSED_KERNEL) & (costs.flops > 0))
+    _divide(trace, counted, np.ones(len(spans), np.int64), np.maximum(origins["flops"], 0), own)
+    unknown_ns = np.where(costs.unknown, spans["self_ns"], 0)
+    operators_ns = np.where(operator_spans(trace).mask | costs.unknown, spans["self_ns"], 0)
+    parts = [
+        by_module(trace, operators_ns, everything),
+        by_module(trace, unknown_ns, everything),
+        by_module(trace, (costs.flops < 0).astype(np.int64), everything, divided=False),
+        own,
+    ]
+    whole = [with_submodules(trace, part) for part in parts]
+    return {
+        name: np.where(coverage(*values).lacking, -1, values[-1])
+        for name, values in (("self_flops", parts), ("flops", whole))
+    }
 
 
 def python_by_module(trace: TraceData) -> NDArray[np.int64]:
@@ -129,6 +164,9 @@ MODULES_SCHEMA = Table(
         Column("device_self_ns", "int64", "ns", "Device time of what was launched in it, in backward attributed through "
                                                 "the forward operator, submodules excluded."),
         Column("device_ns", "int64", "ns", "The same, submodules included."),
+        Column("self_flops", "int64", "", "Operations counted in it, in backward attributed through the forward operator, submodules "
+                                          "excluded; null where they are known of too little, as without `record_shapes=True`."),
+        Column("flops", "int64", "", "The same, submodules included."),
         *PROCESS_COLUMNS,
     ),
 )  # fmt: skip
@@ -206,6 +244,7 @@ def modules(trace: TraceData) -> pyarrow.Table:
         "bytes": None,
         "device_self_ns": on_device,
         "device_ns": with_submodules(trace, on_device),
+        **_flops(trace),
     }
     columns |= of_processes(trace, own["process_row"])
     if len(called):
