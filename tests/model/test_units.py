@@ -37,6 +37,21 @@ def test_a_duration_has_three_digits_and_a_unit(ns, text):
 
 
 @pytest.mark.parametrize(
+    ("percent", "text"),
+    [
+        (0.123, "+0.12 %"),
+        (-37.6, "-38 %"),
+        (-99.4, "-99 %"),
+        (99.6, "+100 %"),
+        (-204.3, "-204 %"),
+        (12_345, "+12,345 %"),
+    ],
+)
+def test_a_change_in_percent_has_no_exponent(percent, text):
+    assert units.change_percent(percent) == text
+
+
+@pytest.mark.parametrize(
     ("count_bytes", "text"),
     [
         (0, "0 B"),

@@ -586,7 +586,7 @@ def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
     least = max(time.margins.percent / 100 * old, time.margins.least_ns)
     sure = float(estimate.p[0]) <= 1 - time.margins.confidence
     verdict = time_verdict(now - old, width, least, sure=sure)
-    said = f"{_STEP_TIME}: {units.duration(now)}, {units.duration(old)} in the baseline ({100 * (now - old) / old:+.2g} %)"
+    said = f"{_STEP_TIME}: {units.duration(now)}, {units.duration(old)} in the baseline ({units.change_percent(100 * (now - old) / old)})"
     if time.machine and any(run.machine != time.machine for run in runs):
         other = next(run.machine for run in runs if run.machine != time.machine)
         said += (

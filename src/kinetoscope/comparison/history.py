@@ -251,7 +251,7 @@ class History:
                 printable(one.build),
                 amount(one.series, one.before),
                 amount(one.series, one.after),
-                f"{one.percent:+.2g} %" if math.isfinite(one.percent) else "from 0",
+                units.change_percent(one.percent) if math.isfinite(one.percent) else "from 0",
                 f"p = {one.p:.1g}",
             ]
             for one in self.changes

@@ -445,7 +445,7 @@ def headline(comparison: Comparison) -> str:
     sure = f"{100 * comparison.margins.confidence:g} % confidence"
     # An interval that leaves everything open is not worth a number.
     between = (
-        f"{low:+.2g} % to {high:+.2g} %, {sure}"
+        f"{units.change_percent(low)} to {units.change_percent(high)}, {sure}"
         if high - low < 1000
         else "too uncertain for a confidence interval"
     )
@@ -453,7 +453,7 @@ def headline(comparison: Comparison) -> str:
         return f"cannot tell: {times} ({between})"
     if comparison.net_of_rows_ns is not None:
         net = 100 * comparison.net_of_rows_ns / max(whole.base_ns, 1)
-        return f"{whole.verdict}: what changed comes to {net:+.2g} % of a step; {times} ({between})"
+        return f"{whole.verdict}: what changed comes to {units.change_percent(net)} of a step; {times} ({between})"
     return f"{whole.verdict}: {times} ({between})"
 
 

@@ -71,6 +71,11 @@ def percent(part: float, whole: float = 100.0) -> str:
     return f"{_rounded(share, 0 if share >= 99.95 or share == 0 else 1)} %"
 
 
+def change_percent(value: float) -> str:
+    """Format a change of so many percent, with its sign: two digits, or all of a large number."""
+    return f"{value:+.2g} %" if abs(value) < 99.5 else f"{value:+,.0f} %"
+
+
 def parse_size(text: str) -> int:
     """Parse a number of bytes: `64M` and `64MB` are 64,000,000 bytes, `64MiB` is 64 * 1024 * 1024.
 

@@ -14,7 +14,7 @@ def traces():
 
 def looked_at(page):
     """What the page says, once everything has come."""
-    page.wait_for_selector(".cmp-steps rect")
+    page.wait_for_selector(".cmp-steps canvas")
     page.wait_for_selector("section[aria-label='Times'] .row")
     return page.locator("main").inner_text()
 

@@ -36,7 +36,7 @@ export function BlocksView(props: {
       nothing={NO_BLOCKS[order] ?? "No blocks."}
       id="blocks"
       order={order === "longest" ? "-lifetime_ns" : "-bytes"}
-      height="22rem"
+      height="max(22rem, 30vh)"
       chosen={props.chosen}
       heading={
         <>

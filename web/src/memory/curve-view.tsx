@@ -61,7 +61,7 @@ function Drawn(props: {
         time={time}
         layers={layers}
         lines={counts ? lines : NONE}
-        height="19rem"
+        height="max(19rem, 24vh)"
         cursor={cursor}
         marks={marks}
         description={description}

@@ -51,7 +51,7 @@ export function Holders(props: {
 
 function whoOf(table: Columns): readonly ShownColumn[] {
   return [
-    { name: "category", width: "minmax(8.6rem, 1fr)" },
+    { name: "category", width: "minmax(9.8rem, 1fr)" },
     {
       name: "module",
       width: "minmax(8rem, 2fr)",

@@ -42,7 +42,7 @@ export function LiveView(props: {
       nothing="No recorded blocks were live at that time."
       id="live"
       order="-bytes"
-      height="17rem"
+      height="max(17rem, 24vh)"
       chosen={props.chosen}
       heading={
         <>

@@ -1,7 +1,7 @@
 /** What runs on the host, in the groups in which the page offers it. */
 
 import type { Columns } from "../source/source";
-import { kernelName, plain, pythonName } from "../timeline/names";
+import { boxName, kernelName, plain, pythonName } from "../timeline/names";
 
 export interface Category {
   key: string;
@@ -56,7 +56,8 @@ export function kindColor(kind: string): string {
 export function lineName(kind: string, name: string, aten = false): string {
   if (isCall(kind)) return pythonName(plain(name));
   if (kind === "kernel") return kernelLine(name);
-  return aten && kind === "operator" ? plain(name).replace(ATEN, "") : plain(name);
+  const shown = boxName(kind, name);
+  return aten && kind === "operator" ? shown.replace(ATEN, "") : shown;
 }
 
 const ATEN = /^aten::(?=.)/;

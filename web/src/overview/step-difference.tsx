@@ -1,6 +1,6 @@
 /** What a step has more of than the others: by part, operator, line, Python, module and kernel. */
 
-import { kernelLine, lineName } from "../operators/kinds";
+import { kernelLine, kindWord, lineName } from "../operators/kinds";
 import { Shown, useColumns, useSource } from "../parts/answer";
 import { Button } from "../parts/button";
 import { Middle } from "../parts/middle";
@@ -90,7 +90,7 @@ function Differences(props: { table: Columns }) {
         height="18rem"
         columns={[
           { name: "name", width: "minmax(14rem, 4fr)", cell: (row) => <Middle>{named(row)}</Middle> },
-          { name: "kind", width: 6 },
+          { name: "kind", width: 8, cell: (row) => kindWord(kinds?.[row] ?? "") },
           { name: "more_ns", title: "More", bar: true, cell: (row) => difference(more[row] ?? 0) },
           { name: "time_ns", title: "This step" },
           { name: "usual_ns", title: "Others" },

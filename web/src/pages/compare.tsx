@@ -118,7 +118,7 @@ function Counts(props: { about: About; query: Sides }) {
                 columns={[
                   {
                     name: "name",
-                    width: "minmax(12rem, 2fr)",
+                    width: "minmax(16rem, 2fr)",
                     cell: (row) => about.counts[names[row] ?? ""],
                   },
                   { name: "base", title: "Base", cell: (row) => amount(row)(changed.numbers("base")[row]) },

@@ -127,7 +127,7 @@ function Listed(props: { name: string; title: string; order: string; columns: re
             table={table}
             id={props.name}
             order={props.order}
-            height="min(28rem, 70vh)"
+            height="max(min(28rem, 70vh), 45vh)"
             columns={props.columns}
           />
         )}

@@ -146,6 +146,8 @@ function placeCell(way: string, place: string | null) {
 function columnsOf(table: Columns, way: string): ShownColumn[] {
   const text = (column: string, row: number) => table.texts(column)[row] ?? "";
   const aten = allAten(table);
+  const kinds = new Set(Array.from(table.texts("kind")));
+  const longest = Math.max(0, ...[...kinds].map((kind) => kindWord(kind ?? "").length));
   const where = (column: string, ...columns: ShownColumn[]) => (says(table, column) ? columns : []);
   const place: ShownColumn = {
     name: "place",
@@ -162,7 +164,7 @@ function columnsOf(table: Columns, way: string): ShownColumn[] {
     ...(way === "name" ? [] : [place]),
     {
       name: "kind",
-      width: [7, 0.35],
+      width: [longest > 9 ? 9.4 : 7, 0.35],
       cell: (row) => (
         <>
           <span class="swatch" style={{ background: kindColor(text("kind", row)) }} />

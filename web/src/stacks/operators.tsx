@@ -1,6 +1,7 @@
 /** What ran in the chosen frame and in those within it, by name. */
 
 import { useMemo } from "preact/hooks";
+import { kindWord } from "../operators/kinds";
 import { OperatorLink } from "../operators/link";
 import { Shown, useColumns, useSource } from "../parts/answer";
 import { Button } from "../parts/button";
@@ -84,7 +85,7 @@ function Inside(props: { flame: Flame; table: Columns; node: number; title: stri
             return <OperatorLink name={name} kind={kinds[row] ?? ""} />;
           },
         },
-        { name: "kind", width: "10rem" },
+        { name: "kind", width: "9rem", cell: (row) => kinds[row] && kindWord(kinds[row] ?? "") },
         { name: "value", title, bar: true, width: "9rem" },
         { name: "share", width: "7rem" },
         { name: "count", width: "7rem" },

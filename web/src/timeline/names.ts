@@ -14,12 +14,15 @@ export function plain(name: string): string {
   return name.slice(0, MOST).replace(HIDDEN, " ").trim();
 }
 
+/** What torch's compiler adds to the names of all that it times. */
+const TIMED = / \(dynamo_timed\)$/;
+
 /** The name of a box: as it is, or shorter for names that a compiler or an interpreter made. */
 export function boxName(kind: string, name: string): string {
   const text = plain(name);
   if (kind === "kernel") return kernelName(text);
   if (kind === "python") return pythonName(text);
-  return text;
+  return text.replace(TIMED, "");
 }
 
 /** `elementwise_kernel ‹add›` for the name a compiler gave a kernel. */

@@ -1,9 +1,11 @@
 /** What ran in the selected time range, or in the view while nothing is selected. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
+import { kindWord, lineName } from "../operators/kinds";
 import { Shown, useColumns, useSource } from "../parts/answer";
 import { Button } from "../parts/button";
 import { Select } from "../parts/choice";
+import { Middle } from "../parts/middle";
 import { Table } from "../parts/table";
 import { change, go, route } from "../router";
 import type { Columns } from "../source/source";
@@ -85,12 +87,14 @@ export function RangeTable(props: { timeline: Timeline; range: View | null }) {
             id="range"
             order="-self_ns"
             columns={[
-              { name: "name", width: "minmax(12rem, 4fr)" },
               {
-                name: "kind",
-                width: "10rem",
-                cell: (row) => (table.texts("kind")[row] ?? "").replaceAll("_", " "),
+                name: "name",
+                width: "minmax(12rem, 4fr)",
+                cell: (row) => (
+                  <Middle>{lineName(table.texts("kind")[row] ?? "", table.texts("name")[row] ?? "")}</Middle>
+                ),
               },
+              { name: "kind", width: "9rem", cell: (row) => kindWord(table.texts("kind")[row] ?? "") },
               { name: "count", width: "minmax(5rem, 1fr)" },
               { name: "self_ns", bar: true },
               { name: "total_ns", bar: true },

@@ -136,7 +136,7 @@ function SearchStatus(props: { timeline: Timeline }) {
   const { search, chosen } = timeline;
   if (search.problem.value) return <span class="warn">{search.problem.value}</span>;
   if (!search.text.value.trim())
-    return <span class="faint">Ctrl+wheel: zoom · Shift+drag: range · ?: help</span>;
+    return <span class="faint tl-hint">Ctrl+wheel: zoom · Shift+drag: range · ?: help</span>;
   if (!timeline.source.has("search"))
     return (
       <span title="To step through them, open the trace with `kinetoscope view`">

@@ -390,7 +390,8 @@ def _memory(trace: Trace) -> list[Counter]:
         for place, (column, label, detail) in enumerate(_MEMORY):
             values = allocations[column][rows]
             known = values != -1 if column != "total_bytes" else np.ones(len(rows), np.bool_)
-            if known.any():
+            # An allocator that never had any, such as the host's with its reserved bytes, is no track.
+            if values[known].any():
                 times = allocations["time_ns"][rows][known]
                 name = f"{label} · {device or 'host'}"
                 of_track = track_id(MEMORY, one * len(_MEMORY) + place)
