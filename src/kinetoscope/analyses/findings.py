@@ -20,6 +20,8 @@ from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.strings import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow
 
     from kinetoscope.model.trace_data import TraceData
@@ -99,12 +101,17 @@ def examine(trace: TraceData) -> Report:
                     RuntimeWarning,
                     stacklevel=4,
                 )
-        found = _causes_only([one for one in results if isinstance(one, Finding)])
-        found.sort(key=lambda one: (-(one.gain_ns or 0), -one.share_percent, one.code))
+        found = ranked([one for one in results if isinstance(one, Finding)])
         unknown = tuple(one for one in results if isinstance(one, CannotTell))
-        return Report(tuple(found), unknown, len(loop.steps), loop.whole_ns)
+        return Report(found, unknown, len(loop.steps), loop.whole_ns)
 
     return trace.cached("findings", make)
+
+
+def ranked(found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Findings of which no others name the cause, the largest possible gain first."""
+    causes = _causes_only(list(found))
+    return tuple(sorted(causes, key=lambda one: (-(one.gain_ns or 0), -one.share_percent, one.code)))
 
 
 def _causes_only(found: list[Finding]) -> list[Finding]:
@@ -127,7 +134,11 @@ def findings(trace: TraceData) -> pyarrow.Table:
     Returns:
         A row for each finding, the largest possible gain first; the meaning of its columns is in `FINDINGS_SCHEMA`.
     """
-    report = examine(trace)
+    return table_of(examine(trace))
+
+
+def table_of(report: Report) -> pyarrow.Table:
+    """Return a report as the `findings` table."""
     found, whole_ns = report.findings, report.whole_ns
     columns: dict[str, Any] = {
         "code": [one.code for one in found],

@@ -28,7 +28,7 @@ def command(path: str, *, as_json: bool, most: int) -> None:
 
     from kinetoscope.analyses.findings import as_dict, examine, lines
     from kinetoscope.cli.opening import open_trace
-    from kinetoscope.display.terminal import UNLIMITED, console
+    from kinetoscope.display.terminal import console, reading_width
 
     with open_trace(path) as trace:
         report = examine(trace)
@@ -36,6 +36,5 @@ def command(path: str, *, as_json: bool, most: int) -> None:
             click.echo(json.dumps(as_dict(report, most), ensure_ascii=False))
             return
         printer = console()
-        width = 100 if printer.width >= UNLIMITED else max(40, min(100, printer.width))
-        for text, style in lines(report, most, width):
+        for text, style in lines(report, most, reading_width(printer)):
             printer.print(Text(text, style=style), soft_wrap=True)

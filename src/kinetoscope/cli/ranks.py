@@ -4,7 +4,28 @@ from __future__ import annotations
 
 import click
 
-TABLES = ("ranks", "stragglers", "collective_arrivals", "clocks", "durations")
+TABLES = (
+    "ranks",
+    "stragglers",
+    "without_lateness",
+    "collective_arrivals",
+    "exposed_communication",
+    "links",
+    "coordinates",
+    "clocks",
+    "durations",
+)
+
+
+# What a table without rows means.
+_EMPTY = {
+    "stragglers": "No rank is late again and again.",
+    "links": "No two ranks communicated with each other alone, in a group of two or by send and receive: from collectives of more ranks, a slow "
+    "link cannot be found.",
+    "coordinates": "The traces describe no process groups that are smaller than the job.",
+    "without_lateness": "No steps and collectives of several ranks were recorded, so lateness cannot be left out.",
+    "collective_arrivals": "No collective is in the summaries of several ranks.",
+}
 
 
 @click.command("ranks")
@@ -22,13 +43,15 @@ TABLES = ("ranks", "stragglers", "collective_arrivals", "clocks", "durations")
     "--csv", "as_csv", is_flag=True, help="Print the table as CSV, with times in nanoseconds; needs --table."
 )
 def command(sources: tuple[str, ...], *, name: str | None, limit: int, as_csv: bool) -> None:
-    """Compare the ranks of a job: their steps, their lateness at collectives, and the stragglers.
+    """Compare the ranks of a job: what makes it slow, the steps of the ranks, their lateness at collectives, and the stragglers.
 
     SUMMARIES are files of `kinetoscope summarize`, or folders of them.
     """
-    from kinetoscope.display.terminal import console
+    from rich.text import Text
+
+    from kinetoscope.analyses.findings import lines
+    from kinetoscope.display.terminal import console, reading_width
     from kinetoscope.display.text_table import print_csv, print_table
-    from kinetoscope.model import units
     from kinetoscope.summaries.job import Job
 
     if as_csv and name is None:
@@ -38,14 +61,13 @@ def command(sources: tuple[str, ...], *, name: str | None, limit: int, as_csv: b
     if as_csv:
         print_csv(tables[str(name)])
         return
-    for one, rows in tables.items():
-        if one == "stragglers" and rows.num_rows == 0:
-            click.echo("No rank is late again and again." if len(job) > 1 else "There is one rank only.")
-        else:
-            print_table(console(), rows, limit, f"--table {one} --csv")
+    printer = console()
     if name is None:
-        for row in tables["stragglers"].to_pylist():
-            longer = f": {row['phase']} takes {units.duration(row['extra_ns'])} more" if row["phase"] else ""
-            click.echo(
-                f"Rank {row['rank']} is {units.duration(row['late_ns'])} late in a step ({row['late_percent']:.1f}% of it){longer}."
-            )
+        for text, style in lines(job.report, width=reading_width(printer)):
+            printer.print(Text(text, style=style), soft_wrap=True)
+        printer.print()
+    for one, rows in tables.items():
+        if rows.num_rows == 0:
+            click.echo(_EMPTY.get(one, "No rows.") if len(job) > 1 else "There is one rank only.")
+        else:
+            print_table(printer, rows, limit, f"--table {one} --csv")

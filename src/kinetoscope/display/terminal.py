@@ -86,3 +86,8 @@ def complain(message: str) -> None:
     import click
 
     click.echo(f"kinetoscope: error: {' '.join(message.split())}", err=True)
+
+
+def reading_width(printer: Console) -> int:
+    """How many characters a line of text has: as many as are read with ease, or fewer where the terminal is narrower."""
+    return 100 if printer.width >= UNLIMITED else max(40, min(100, printer.width))

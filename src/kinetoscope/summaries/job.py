@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.analyses.findings import Report, table_of
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.clocks import clocks
+from kinetoscope.summaries.communication import coordinates, coordinates_of, exposed_communication, links
 from kinetoscope.summaries.durations import durations
 from kinetoscope.summaries.engines import engine_of
+from kinetoscope.summaries.findings import examine_job
 from kinetoscope.summaries.lateness import collective_arrivals, exposed_by_rank, stragglers
+from kinetoscope.summaries.replay import without_lateness
 from kinetoscope.summaries.sections import Sections
 from kinetoscope.summaries.summary import SECTIONS, file_name, summarized
 from kinetoscope.tables.breakdown import PARTS
@@ -34,6 +39,7 @@ RANKS = Table(
     (
         Column("rank", "int32", "", "The rank."),
         Column("host", "category", "", "The machine."),
+        Column("coordinates", "category", "", "Its places along the dimensions of the job, such as `DP=1 TP=0`; see `coordinates`."),
         Column("device", "category", "", "The device on which it worked most."),
         Column("steps", "int64", "", "How many steps."),
         Column("step_ns", "int64", "ns", "The duration of a step."),
@@ -47,6 +53,10 @@ RANKS = Table(
         Column("source", "category", "", "The file of the trace."),
     ),
 )  # fmt: skip
+
+
+# Of so many stragglers it is estimated what a step would take without each.
+_REPLAYED = 7
 
 
 class Job:
@@ -103,6 +113,15 @@ class Job:
         rank = number_array(self._sections.ranks[self._sections.rows(name)])
         return pa.table({"rank": rank} | {one: records[one] for one in SECTIONS[name].column_names})
 
+    @cached_property
+    def report(self) -> Report:
+        """What makes the job slow: at most seven findings, the largest possible gain first, of the steps of the median rank."""
+        return examine_job(self._sections)
+
+    def findings(self) -> pyarrow.Table:
+        """Return what makes the job slow as a table, with the columns of `findings` of a trace."""
+        return table_of(self.report)
+
     def clocks(self) -> pyarrow.Table:
         """Return the table `clocks`: how the clock of each rank is aligned with that of a reference, and how far its times may be off."""
         return clocks(self._sections)
@@ -115,6 +134,23 @@ class Job:
         """Return the table `stragglers`: the ranks for which the others wait, and what takes them longer."""
         return stragglers(self._sections)
 
+    def without_lateness(self) -> pyarrow.Table:
+        """Return the table `without_lateness`: how long a step would take if no rank were late, or one of the worst stragglers were not."""
+        worst = self.stragglers()["rank"].to_pylist()[:_REPLAYED]
+        return without_lateness(self._sections, worst)
+
+    def exposed_communication(self) -> pyarrow.Table:
+        """Return the table `exposed_communication`: what each collective of each process group costs, the wait for late ranks apart."""
+        return exposed_communication(self._sections)
+
+    def links(self) -> pyarrow.Table:
+        """Return the table `links`: pairs of ranks that communicated with each other alone, and how fast."""
+        return links(self._sections)
+
+    def coordinates(self) -> pyarrow.Table:
+        """Return the table `coordinates`: ranks by their places along TP, DP, PP, EP and CP."""
+        return coordinates(self._sections)
+
     def ranks(self) -> pyarrow.Table:
         """Return the table `ranks`: each rank's steps, their parts, and how late it usually is."""
         found = self._sections
@@ -122,6 +158,7 @@ class Job:
         columns: dict[str, Any] = {
             "rank": found.ranks,
             "host": self.summaries["host"].to_pylist(),
+            "coordinates": self._places(),
             "device": self.summaries["device"].to_pylist(),
             "steps": np.bincount(rows, minlength=len(self)),
             "step_ns": found.step_ns,
@@ -138,6 +175,14 @@ class Job:
     def durations(self) -> pyarrow.Table:
         """Return the table `durations`: operators, kernels and modules of all ranks, with quantiles."""
         return durations(self._sections)
+
+    def _places(self) -> list[str | None]:
+        """The coordinates of each rank, as text."""
+        found = sorted(coordinates_of(self._sections).items())
+        return [
+            " ".join(f"{name}={places[row]}" for name, places in found if places[row] >= 0) or None
+            for row in range(len(self))
+        ]
 
     def _largest(self, section: str, name: str) -> NDArray[np.int64]:
         """The largest number of a section of each rank; -1 without."""

@@ -30,6 +30,8 @@ _OWN_PARTS = {
 _NETWORK = "network"
 _LEAST_SCORE = 5.0
 """A rank whose lateness lies this many standard deviations from that of the others is a straggler."""
+_MOST_HELD = 0.5
+"""A rank is late itself if it waits for others for less than this part of its lateness."""
 _LEAST_LATE_STEPS = 2
 """One late step has happened to any rank."""
 _LEAST_LATE_PERCENT = 1.0
@@ -103,11 +105,13 @@ def stragglers(sections: Sections) -> pyarrow.Table:
     """
     row, _, late = sections.late_by_step
     step_ns = np.maximum(sections.step_ns, 1)
+    waited = _waited_ns(sections)
     found: list[dict[str, Any]] = []
     known = np.unique(row)
     for one in known.tolist() if len(known) > 1 else ():
         usual = _usual(sections, one, known[known != one], row, late, step_ns[one])
-        if usual is not None:
+        # Whoever waits for a late rank in one group is late in the next one, and no straggler.
+        if usual is not None and waited[one] < _MOST_HELD * usual["late_ns"]:
             found.append({"row": one, "late_percent": 100.0 * usual["late_ns"] / step_ns[one], **usual})
     found.sort(key=lambda one: -one["late_ns"])
     rows = np.array([one["row"] for one in found], dtype=np.int64)
@@ -173,6 +177,16 @@ def _transfer_ns(sections: Sections) -> Rows:
     found = sections.meetings
     row, _, transfer = sections.by_step(found.rows, found.shortest_ns[found.place], np.add)
     return np.maximum(sections.medians(row, transfer), 0)
+
+
+def _waited_ns(sections: Sections) -> Rows:
+    """How long each rank usually waits for others in a step; 0 in a job whose ranks meet in one group only."""
+    found = sections.meetings
+    if len(np.unique(sections.groups[1][found.rows])) < 2:
+        return np.zeros(len(sections), dtype=np.int64)
+    waited = sections.numbers("collectives", "duration_ns")[found.rows] - found.shortest_ns[found.place]
+    row, _, in_step = sections.by_step(found.rows, waited, np.add)
+    return sections.medians(row, in_step)
 
 
 def _latest_percent(sections: Sections) -> NDArray[np.float64]:

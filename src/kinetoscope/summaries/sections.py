@@ -165,45 +165,56 @@ class Sections:
         return self.medians(self.rows("steps"), self.numbers("steps", "duration_ns"))
 
     @cached_property
-    def groups(self) -> tuple[list[Group], Rows]:
-        """The process groups of the job, and for each record of `collectives` the place of its group in them, -1 where it is not known."""
+    def world_size(self) -> int:
+        """How many ranks the job has, as far as is known."""
+        return max(len(self), int(self.identity("world_size").max()))
+
+    @cached_property
+    def _groups_of_ranks(self) -> dict[tuple[int, str], Group]:
+        """The process groups that each rank is in, by its row and the name of the group, as they were recorded."""
         records = self.records("groups")
-        known: dict[tuple[int, str], Group] = {}
-        named: dict[str, set[Group]] = {}
-        described = zip(
-            *(records[name].to_pylist() for name in ("row", "group", "description", "ranks", "size")),
-            strict=True,
-        )
-        for row, name, description, text, size in described:
-            ranks = tuple(json.loads(text)) if text else ()
-            known[row, name] = group = Group(name, "", ranks, -1 if size is None else size)
-            named.setdefault(name, set()).add(group._replace(description=description))
-        # A rank may not have recorded what others know of the group.
-        best = {
-            name: max(groups, key=lambda one: (len(one.ranks), one.description))
-            for name, groups in named.items()
+        columns = (records[name].to_pylist() for name in ("row", "group", "description", "ranks", "size"))
+        return {
+            (row, name): Group(
+                name, description, tuple(json.loads(ranks)) if ranks else (), -1 if size is None else size
+            )
+            for row, name, description, ranks, size in zip(*columns, strict=True)
         }
+
+    @cached_property
+    def known_groups(self) -> list[Group]:
+        """All process groups whose ranks are known, each once."""
+        found: dict[tuple[str, tuple[int, ...]], Group] = {}
+        for group in self._groups_of_ranks.values():
+            key = (group.name, group.ranks)
+            if group.ranks and (key not in found or not found[key].description):
+                found[key] = group
+        return list(found.values())
+
+    @cached_property
+    def groups(self) -> tuple[list[Group], Rows]:
+        """The process groups of collectives, and for each record of `collectives` the place of its group in them, -1 where it is not known."""
+        named: dict[str, list[Group]] = {}
+        for group in self.known_groups:
+            named.setdefault(group.name, []).append(group)
         row, code = self.rows("collectives"), self.codes("collectives", "group")
         cell, first = _core.group([np.ascontiguousarray(row), code.astype(np.int64)])
-        places: dict[tuple[str, tuple[int, ...]], int] = {}
-        found: list[Group] = []
-        number = np.full(len(first) + 1, -1, dtype=np.int64)
         names = self.texts("collectives", "group", first)
+        places: dict[Group, int] = {}
+        number = np.full(len(first) + 1, -1, dtype=np.int64)
         for at, (rank_row, name) in enumerate(zip(row[first].tolist(), names, strict=True)):
-            if name is None:
-                continue
-            group = known.get((rank_row, name), Group(name, "", (), -1))
-            likely = best.get(name, group)
-            if not group.ranks and int(self.ranks[rank_row]) in likely.ranks:
-                group = likely
-            key = (group.name, group.ranks)
-            if key not in places:
-                places[key] = len(found)
-                same = [one for one in named.get(name, ()) if one.ranks == group.ranks]
-                description = max((one.description or "" for one in same), default="")
-                found.append(group._replace(description=description))
-            number[at] = places[key]
-        return found, number[cell]
+            if name is not None:
+                # Without a name it is the only group of the job.
+                unknown = Group(name, "", (), -1 if name else self.world_size)
+                own = self._groups_of_ranks.get((rank_row, name), unknown)
+                # Others may have recorded of the group what this rank has not.
+                same = [
+                    one
+                    for one in named.get(name, ())
+                    if one.ranks == own.ranks or (not own.ranks and int(self.ranks[rank_row]) in one.ranks)
+                ]
+                number[at] = places.setdefault(same[0] if same else own, len(places))
+        return list(places), number[cell]
 
     @cached_property
     def meetings(self) -> Meetings:

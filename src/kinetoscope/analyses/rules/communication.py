@@ -12,7 +12,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.analyses.finding import CannotTell, Finding, Signal
-from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.breakdown import PARTS
@@ -100,28 +100,50 @@ def _exposed(loop: Loop, *, could_overlap: bool) -> Finding | None:
         return None
     rows, name = _largest(loop)
     most = f", mostly {name}" if name and name != UNKNOWN_CALL else ""
-    if could_overlap:
-        code, text = (
-            "poor-overlap",
-            (
-                f"Communication takes {{}} of step time alone{most}; {{}} of it overlaps with the computation, which is long enough to hide it"
-            ),
-        )
-        advice = "Start collectives earlier and wait later: gradient buckets during backward, prefetch of sharded parameters, async_op=True."
-        values = ((share, "%"), (percent, "%"))
-    else:
-        code, text = (
-            "exposed-communication",
-            (
-                f"Steps wait for communication between ranks for {{}} of their time{most}; the device computes for {{}}"
-            ),
-        )
-        advice = "Communicate less: more work for each step and rank, gradient accumulation, smaller types; and check whether a rank is late."
-        values = ((share, "%"), (loop.share(computed), "%"))
     calls = device.operators(rows)
-    place = loop.place_of(int(calls[0]) if len(calls) else -1)
+    place, spans = loop.place_of(int(calls[0]) if len(calls) else -1), tuple(rows[:MOST_ROWS].tolist())
+    if not could_overlap:
+        name = "" if name == UNKNOWN_CALL else name
+        return exposed_finding(share, name, (), loop.share(computed), time_ns, place, spans)
     return Finding(
-        code, sentence(text, *values), advice, share, time_ns, place, spans=tuple(rows[:MOST_ROWS].tolist())
+        "poor-overlap",
+        sentence(
+            f"Communication takes {{}} of step time alone{most}; {{}} of it overlaps with the computation, which is long enough to hide it",
+            (share, "%"),
+            (percent, "%"),
+        ),
+        "Start collectives earlier and wait later: gradient buckets during backward, prefetch of sharded parameters, async_op=True.",
+        share,
+        time_ns,
+        place,
+        spans=spans,
+    )
+
+
+def exposed_finding(
+    share: float,
+    most: str,
+    values: tuple[tuple[float, str], ...],
+    computed: float,
+    time_ns: int,
+    place: Place | None = None,
+    spans: tuple[int, ...] = (),
+) -> Finding:
+    """The finding that steps wait for communication; `most` names what most of it is, if that is known, with `values` in its places."""
+    mostly = f", mostly {most}" if most else ""
+    return Finding(
+        "exposed-communication",
+        sentence(
+            f"Steps wait for communication between ranks for {{}} of their time{mostly}; the device computes for {{}}",
+            (share, "%"),
+            *values,
+            (computed, "%"),
+        ),
+        "Communicate less: more work for each step and rank, gradient accumulation, smaller types; and check whether a rank is late.",
+        share,
+        time_ns,
+        place or Place(),
+        spans=spans,
     )
 
 

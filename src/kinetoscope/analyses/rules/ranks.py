@@ -53,17 +53,32 @@ def straggler_rank(loop: Loop) -> Finding | CannotTell | None:
         return None
     late = next(place for place in places.values() if place.rank == rank)
     own = late.duration_ns - late.parts_ns[0] - late.parts_ns[1]
+    return late_finding(
+        rank,
+        share,
+        "; its device neither computes nor communicates for {}",
+        ((100.0 * own / max(1, late.duration_ns), "%"),),
+        min(waited[rank], loop.whole_ns),
+        tuple(calls[rank][:MOST_ROWS]),
+    )
+
+
+def late_finding(
+    rank: int,
+    share: float,
+    rest: str,
+    values: tuple[tuple[float, str], ...],
+    gain_ns: int | None,
+    spans: tuple[int, ...] = (),
+) -> Finding:
+    """The finding that others wait for a rank; `rest` says more of it, with `values` in its places."""
     return Finding(
         "straggler-rank",
-        sentence(
-            f"The other ranks wait for rank {rank} for {{}} of step time; its device neither computes nor communicates for {{}}",
-            (share, "%"),
-            (100.0 * own / max(1, late.duration_ns), "%"),
-        ),
+        sentence(f"The other ranks wait for rank {rank} for {{}} of step time{rest}", (share, "%"), *values),
         f"Look at rank {rank} alone: its data loading, its host, its clocks, and what only it does, such as logging.",
         share,
-        min(waited[rank], loop.whole_ns),
-        spans=tuple(calls[rank][:MOST_ROWS]),
+        gain_ns,
+        spans=spans,
     )
 
 
@@ -77,17 +92,21 @@ def unbalanced_ranks(loop: Loop) -> Finding | None:
     computed = np.array([place.parts_ns[PARTS.index("compute_ns")] for place in places], dtype=np.int64)
     most, median = int(computed.max()), float(np.median(computed))
     gain_ns = int(most - computed.mean())
-    share = loop.share(gain_ns)
-    if median <= 0 or most < UNEVEN * median or share < LEAST_UNEVEN_PERCENT:
-        return None
     busiest = places[int(np.argmax(computed))]
     steps = max(1, busiest.steps)
+    return uneven_finding(busiest.rank, most / steps, median / steps, loop.share(gain_ns), gain_ns)
+
+
+def uneven_finding(rank: int, most_ns: float, median_ns: float, share: float, gain_ns: int) -> Finding | None:
+    """The finding that a rank computes for longer in a step than the rank in the middle, if it does so by enough."""
+    if median_ns <= 0 or most_ns < UNEVEN * median_ns or share < LEAST_UNEVEN_PERCENT:
+        return None
     return Finding(
         "unbalanced-ranks",
         sentence(
-            f"Rank {busiest.rank} computes for {{}} a step, the rank in the middle for {{}}: the others wait for it",
-            (most / steps, "ns"),
-            (median / steps, "ns"),
+            f"Rank {rank} computes for {{}} a step, the rank in the middle for {{}}: the others wait for it",
+            (most_ns, "ns"),
+            (median_ns, "ns"),
         ),
         "Give ranks equal work: samples of equal length in each batch, even shards and pipeline stages.",
         share,

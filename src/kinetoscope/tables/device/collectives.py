@@ -640,20 +640,20 @@ def _speeds(
     """How fast calls moved their messages; null where the size or the time is not known."""
     known = (size > 0) & (time_ns > 0)
     speed = np.where(known, size, np.nan) / np.where(known, time_ns, 1)
-    factors = np.array([_bus_factor(fact) for fact in facts], dtype=np.float64)
+    factors = np.array([bus_factor(fact.name, fact.size) for fact in facts], dtype=np.float64)
     return {"gb_per_s": speed, "bus_gb_per_s": speed * factors}
 
 
-def _bus_factor(facts: Facts) -> float:
-    """What a rank has to send of a message, as a part of it; not a number where that is not known.
+def bus_factor(name: str, size: int) -> float:
+    """What a rank of a group of some size has to send of a message, as a part of it; not a number where that is not known.
 
     See ``doc/PERFORMANCE.md`` of nccl-tests.
     """
-    if facts.name in _WHOLE_MESSAGES:
+    if name in _WHOLE_MESSAGES:
         return 1.0
-    if facts.size < 1 or facts.name not in _PARTS_OF_MESSAGES:
+    if size < 1 or name not in _PARTS_OF_MESSAGES:
         return float("nan")
-    return _PARTS_OF_MESSAGES[facts.name] * (facts.size - 1) / facts.size
+    return _PARTS_OF_MESSAGES[name] * (size - 1) / size
 
 
 def _rows(trace: TraceData) -> list[_Row]:

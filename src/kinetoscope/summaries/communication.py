@@ -1,0 +1,263 @@
+"""What communication costs a job: by process group, by pair of ranks, and along the dimensions in which ranks are arranged."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.schema import Column, Table
+from kinetoscope.summaries.lateness import exposed_by_rank
+from kinetoscope.tables.breakdown import PARTS
+from kinetoscope.tables.device.collectives import bus_factor
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.summaries.sections import Group, Sections
+
+    Rows = NDArray[np.int64]
+
+EXPOSED = Table(
+    "exposed_communication",
+    "A collective of a process group, and what it costs: means over all ranks and steps that ran it. Most exposed first.",
+    (
+        Column("group", "category", "", "The name of the process group, or its ranks."),
+        Column("description", "category", "", "The program's description of it."),
+        Column("dimension", "category", "", "The dimension of the job that it belongs to, such as TP; see `coordinates`."),
+        Column("size", "int32", "", "How many ranks the group has."),
+        Column("name", "category", "", "The collective, such as all_reduce."),
+        Column("ranks", "int32", "", "How many ranks' summaries have it."),
+        Column("calls", "float64", "", "How many calls of a rank in a step."),
+        Column("bytes", "float64", "bytes", "The size of their messages."),
+        Column("total_ns", "float64", "ns", "How long they took: `transfer_ns` and `waited_ns`."),
+        Column("transfer_ns", "float64", "ns", "The transfers once all ranks had arrived: that of the rank that arrived last."),
+        Column("waited_ns", "float64", "ns", "Skew: how long a rank waited for later ones; null where that cannot be separated."),
+        Column("exposed_ns", "float64", "ns", "The part of `total_ns` in which the rank did not compute; on the host all of it."),
+        Column("exposed_transfer_ns", "float64", "ns", "What would be exposed at most if no rank arrived late; null as `waited_ns` is."),
+        Column("exposed_percent", "float64", "%", "`exposed_ns` as a share of step time."),
+        Column("bus_gb_per_s", "float64", "GB/s", "Bus bandwidth of the transfers, as in `collectives`, but without the wait for later ranks."),
+    ),
+)  # fmt: skip
+LINKS = Table(
+    "links",
+    "A pair of ranks that communicated with each other alone: in a group of two, or by send and receive. The slowest first, compared to others.",
+    (
+        Column("rank", "int32", "", "The lower rank, or the sender."),
+        Column("peer", "int32", "", "The other one."),
+        Column("host", "category", "", "The machine of `rank`."),
+        Column("peer_host", "category", "", "The machine of `peer`."),
+        Column("name", "category", "", "The collective; `send` for a send and its receive."),
+        Column("transfers", "int64", "", "How many transfers."),
+        Column("bytes", "int64", "bytes", "The size of one: the median."),
+        Column("transfer_ns", "int64", "ns", "How long one took once both ranks were there: the median of the shorter sides."),
+        Column("gb_per_s", "float64", "GB/s", "`bytes` divided by `transfer_ns`."),
+        Column("times_slower", "float64", "", "`transfer_ns` divided by the median of links with messages of this name and about this size; "
+                                              "null with fewer than three."),
+        Column("extra_percent", "float64", "%", "What it takes longer than that median, as a share of step time."),
+    ),
+)  # fmt: skip
+COORDINATES = Table(
+    "coordinates",
+    "A place along a dimension in which ranks are arranged, such as a stage of a pipeline: medians of the ranks that are there.",
+    (
+        Column("dimension", "category", "", "TP, DP, PP, EP or CP by the description of the process groups, else this description or, without "
+                                            "one, their size and the distance of their ranks."),
+        Column("coordinate", "int32", "", "The place in the group."),
+        Column("ranks", "int32", "", "How many ranks are there."),
+        Column("step_ns", "int64", "ns", "The duration of a step."),
+        *(Column(name, "int64", "ns", "See `breakdown`.") for name in PARTS),
+        Column("exposed_ns", "int64", "ns", "Exposed communication in a step."),
+        Column("late_ns", "int64", "ns", "How late they arrive at the collective of a step for which they are latest."),
+    ),
+)  # fmt: skip
+
+# Words in the descriptions of process groups, as torch's meshes, Megatron and DeepSpeed write them.
+_DIMENSIONS = {
+    "tp": "TP", "tensor": "TP", "dp": "DP", "data": "DP", "ddp": "DP", "fsdp": "DP", "hsdp": "DP", "pp": "PP", "pipeline": "PP",
+    "pipe": "PP", "ep": "EP", "expert": "EP", "cp": "CP", "context": "CP",
+}  # fmt: skip
+# What libraries call groups that nobody has described.
+_UNDESCRIBED = frozenset({"", "undefined", "default_pg"})
+_LEAST_LINKS = 3
+
+
+def dimension_of(group: Group, world: int) -> str:
+    """The dimension of the job that a process group belongs to; empty for that of all ranks, or of one."""
+    if group.description.lower() not in _UNDESCRIBED:
+        words = re.split(r"[^a-z]+", group.description.lower())
+        known = dict.fromkeys(_DIMENSIONS[word] for word in words if word in _DIMENSIONS)
+        return "+".join(known) or group.description
+    distances = set(np.diff(group.ranks).tolist())
+    if len(distances) != 1 or len(group.ranks) >= world:
+        return ""
+    return f"{len(group.ranks)} ranks, {distances.pop()} apart"
+
+
+def exposed_communication(sections: Sections) -> pyarrow.Table:
+    """Return the table `exposed_communication`."""
+    found, (groups, of_record) = sections.matched, sections.groups
+    names = sections.codes("collectives", "name").astype(np.int64)
+    which, first = _core.group([of_record, names])
+    duration, exposed, size = (
+        sections.numbers("collectives", name) for name in ("duration_ns", "exposed_ns", "bytes")
+    )
+    exposed = np.where(exposed < 0, duration, exposed)
+    # How long each took once all were there; of what no other rank is known to have run, all that it took.
+    transfer = duration.copy()
+    transfer[found.rows] = found.shortest_ns[found.place]
+    split = np.zeros(len(first), dtype=bool)
+    split[which[found.rows]] = True
+    row = sections.rows("collectives").astype(np.int64)
+    _, each = _core.group([which.astype(np.int64), row])
+    # Steps of a rank in which it is: over these, means are comparable to step times.
+    _, in_step = _core.group([which.astype(np.int64), row, sections.numbers("collectives", "step")])
+    steps = np.bincount(which[in_step], minlength=len(first)).astype(np.float64)
+
+    def mean(values: NDArray[Any]) -> NDArray[np.float64]:
+        return np.asarray(np.bincount(which, weights=values, minlength=len(first)) / steps)
+
+    step_ns = np.maximum(sections.step_ns, 1)[row]
+    texts = sections.texts("collectives", "name", first)
+    of_group = [groups[place] if place >= 0 else None for place in of_record[first].tolist()]
+    factors = np.array([
+        bus_factor(name or "", group.size if group else -1) for name, group in zip(texts, of_group, strict=True)
+    ])  # fmt: skip
+    nan = np.where(split, 1.0, np.nan)
+    moved, transfers = mean(np.maximum(size, 0)), mean(transfer)
+    columns: dict[str, Any] = {
+        "group": [group.name if group else None for group in of_group],
+        "description": [group.description or None if group else None for group in of_group],
+        "dimension": [
+            dimension_of(group, sections.world_size) or None if group else None for group in of_group
+        ],
+        "size": np.array([group.size if group else -1 for group in of_group]),
+        "name": texts,
+        "ranks": np.bincount(which[each], minlength=len(first)),
+        "calls": mean(np.ones(len(which))),
+        "bytes": np.where(moved > 0, moved, np.nan),
+        "total_ns": mean(duration),
+        "transfer_ns": transfers,
+        "waited_ns": mean(duration - transfer) * nan,
+        "exposed_ns": mean(exposed),
+        "exposed_transfer_ns": mean(np.minimum(exposed, transfer)) * nan,
+        "exposed_percent": 100.0 * mean(exposed / step_ns),
+        "bus_gb_per_s": np.where(moved > 0, moved, np.nan) * factors / np.maximum(transfers, 1),
+    }
+    return to_arrow(EXPOSED, columns, np.argsort(-mean(exposed) * steps, kind="stable"))
+
+
+def links(sections: Sections) -> pyarrow.Table:
+    """Return the table `links`; without rows where no two ranks communicated with each other alone."""
+    rank, peer, record, transfer = (
+        np.concatenate(pair)
+        for pair in zip(_groups_of_two(sections), _sends_and_receives(sections), strict=True)
+    )
+    names = sections.codes("collectives", "name").astype(np.int64)[record]
+    which, first = _core.group([rank, peer, names])
+    count = np.bincount(which, minlength=len(first))
+    size, time_ns = (
+        _medians(which, values, len(first))
+        for values in (np.maximum(sections.numbers("collectives", "bytes")[record], 0), transfer)
+    )
+    # Sizes of the same power of two are compared.
+    like, _ = _core.group([names[first], np.frexp(size.astype(np.float64))[1].astype(np.int64)])
+    usual = _medians(like, time_ns, int(like.max(initial=-1)) + 1)[like].astype(np.float64)
+    usual[np.bincount(like)[like] < _LEAST_LINKS if len(like) else []] = np.nan
+    row, peer_row = np.searchsorted(sections.ranks, [rank[first], peer[first]])
+    hosts = sections.summaries["host"].to_pylist()
+    steps = np.bincount(sections.rows("steps"), minlength=len(sections))
+    whole_ns = np.maximum(steps * sections.step_ns, 1)[row]
+    slower = np.where(time_ns > 0, time_ns, np.nan) / np.maximum(usual, 1)
+    columns: dict[str, Any] = {
+        "rank": rank[first],
+        "peer": peer[first],
+        "host": [hosts[one] for one in row.tolist()],
+        "peer_host": [hosts[one] for one in peer_row.tolist()],
+        "name": sections.texts("collectives", "name", record[first]),
+        "transfers": count,
+        "bytes": np.where(size > 0, size, -1),
+        "transfer_ns": time_ns,
+        "gb_per_s": np.where(size > 0, size, np.nan) / np.maximum(time_ns, 1),
+        "times_slower": slower,
+        "extra_percent": 100.0 * np.maximum(time_ns - usual, 0) * count / whole_ns,
+    }
+    return to_arrow(LINKS, columns, np.argsort(-np.nan_to_num(slower), kind="stable"))
+
+
+def _groups_of_two(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
+    """The collectives of groups of two: both ranks, a record, and how long the transfer took once both were there."""
+    found, (groups, of_record) = sections.matched, sections.groups
+    sizes = np.array([group.size for group in groups] + [-1])
+    chosen = np.flatnonzero((sizes[of_record[found.first]] == 2) & (found.count == 2))
+    begin = np.append(0, np.cumsum(found.count))[chosen].astype(np.int64)
+    ranks = np.sort([sections.ranks[found.rank[begin]], sections.ranks[found.rank[begin + 1]]], axis=0)
+    return ranks[0], ranks[1], found.first[chosen], found.shortest_ns[chosen]
+
+
+def _sends_and_receives(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
+    """The sends whose receives were recorded too: sender, receiver, the record of the send, and the shorter of the two transfers."""
+    own = sections.ranks[sections.rows("collectives")]
+    peer, step = sections.numbers("collectives", "peer"), sections.numbers("collectives", "step")
+    sent, received = (sections.is_named(name) & (peer >= 0) for name in ("send", "recv"))
+    record = np.flatnonzero(sent | received)
+    outward = sent[record]
+    keys = [np.where(outward, own[record], peer[record]), np.where(outward, peer[record], own[record])]
+    keys += [sections.groups[1][record], step[record]]
+    series, _ = _core.group([np.ascontiguousarray(key) for key in keys])
+    # In order of time on either side, where both sides have equally many.
+    order = np.lexsort((sections.numbers("collectives", "start_ns")[record], outward, series))
+    record, outward, series = record[order], outward[order], series[order]
+    count = int(series.max(initial=-1)) + 1
+    both = np.bincount(series[outward], minlength=count) == np.bincount(series[~outward], minlength=count)
+    record, outward = record[both[series]], outward[both[series]]
+    out, back = record[outward], record[~outward]
+    duration = sections.numbers("collectives", "duration_ns")
+    return own[out], own[back], out, np.minimum(duration[out], duration[back])
+
+
+def coordinates_of(sections: Sections) -> dict[str, Rows]:
+    """For each dimension of the job the place of each rank in its group, -1 for a rank that is in none."""
+    found: dict[str, Rows] = {}
+    for group in sorted(sections.known_groups, key=lambda one: len(one.ranks)):
+        dimension = dimension_of(group, sections.world_size)
+        if dimension and len(group.ranks) > 1:
+            places = found.setdefault(dimension, np.full(len(sections), -1, dtype=np.int64))
+            at = np.minimum(np.searchsorted(sections.ranks, group.ranks), len(sections) - 1)
+            here = sections.ranks[at] == np.array(group.ranks)
+            places[at[here]] = np.arange(len(group.ranks))[here]
+    return found
+
+
+def coordinates(sections: Sections) -> pyarrow.Table:
+    """Return the table `coordinates`; without rows where the process groups are not known, or have all ranks."""
+    steps = sections.rows("steps")
+    of_rank: dict[str, Rows] = {"step_ns": sections.step_ns}
+    of_rank |= {name: sections.medians(steps, sections.numbers("steps", name)) for name in PARTS}
+    of_rank |= {"exposed_ns": exposed_by_rank(sections), "late_ns": sections.late_ns}
+    rows: dict[str, list[Any]] = {name: [] for name in COORDINATES.column_names}
+    for dimension, places in sorted(coordinates_of(sections).items()):
+        for place in range(int(places.max(initial=-1)) + 1):
+            here = places == place
+            rows["dimension"].append(dimension)
+            rows["coordinate"].append(place)
+            rows["ranks"].append(int(here.sum()))
+            for name, values in of_rank.items():
+                known = values[here & (values >= 0)]
+                rows[name].append(int(np.median(known)) if len(known) else -1)
+    numbers = {name: np.array(values, dtype=np.int64) for name, values in rows.items() if name != "dimension"}
+    return to_arrow(COORDINATES, {"dimension": rows["dimension"], **numbers})
+
+
+def _medians(which: NDArray[np.int32], values: Rows, count: int) -> Rows:
+    """The lower median of the values of each of some groups that have some."""
+    order = np.lexsort((values, which))
+    first = np.searchsorted(which[order], np.arange(count), side="left")
+    last = np.searchsorted(which[order], np.arange(count), side="right")
+    return np.asarray(
+        values[order][(first + last - 1) // 2] if len(values) else np.zeros(count, dtype=np.int64)
+    )

@@ -1,0 +1,140 @@
+"""What makes a job of many ranks slow, in words, from the tables of its summaries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.findings import MOST_FINDINGS, Report, ranked
+from kinetoscope.analyses.rules.communication import LEAST_PERCENT, exposed_finding
+from kinetoscope.analyses.rules.ranks import late_finding, uneven_finding
+from kinetoscope.display.sentence import sentence
+from kinetoscope.summaries.communication import exposed_communication, links
+from kinetoscope.summaries.lateness import stragglers
+from kinetoscope.summaries.replay import without_lateness
+
+if TYPE_CHECKING:
+    from kinetoscope.summaries.sections import Sections
+
+_MOST_STRAGGLERS = 3
+_TAKES = {
+    "input": "waiting for data",
+    "host": "the host",
+    "compute": "computing",
+    "copies": "copying",
+    "network": "the network",
+}
+_SLOWER = 1.5
+"""A link is slow if it takes so many times as long as others."""
+_LEAST_LINK_PERCENT = 1.0
+
+
+def examine_job(sections: Sections) -> Report:
+    """Say what makes a job slow: at most seven findings, the largest possible gain first.
+
+    Shares and gains are of the steps of the median rank.
+    """
+    steps = np.bincount(sections.rows("steps"), minlength=len(sections))
+    step_ns = int(np.median(sections.step_ns[steps > 0])) if steps.any() else 0
+    count = int(np.median(steps[steps > 0])) if steps.any() else 0
+    whole_ns = step_ns * count
+    if whole_ns <= 0 or len(sections) < 2:
+        return Report((), (), count, whole_ns)
+    found = [
+        *_stragglers(sections, whole_ns),
+        _unbalanced(sections, step_ns, count),
+        _slow_link(sections, whole_ns),
+        _exposed(sections, step_ns, count),
+    ]
+    return Report(ranked([one for one in found if one is not None])[:MOST_FINDINGS], (), count, whole_ns)
+
+
+def _stragglers(sections: Sections, whole_ns: int) -> list[Finding]:
+    """The worst ranks for which the others wait, with what a replay says is gained without them."""
+    rows = stragglers(sections).to_pylist()[:_MOST_STRAGGLERS]
+    gains = without_lateness(sections, [row["rank"] for row in rows]).to_pylist()
+    percents = {row["rank"]: max(row["gain_percent"], 0.0) for row in gains}
+    found = []
+    for row in rows:
+        share, phase = row["late_percent"], row["phase"]
+        text, values = (
+            ("", ())
+            if phase is None
+            else (f"; {_TAKES[phase]} takes it {{}} longer in a step", ((row["extra_ns"], "ns"),))
+        )
+        if not row["persistent"]:
+            text, share = f"{text}; only in some steps", share * row["steps_percent"] / 100
+        percent = percents.get(row["rank"])
+        gain_ns = None if percent is None else int(0.01 * percent * whole_ns)
+        found.append(late_finding(row["rank"], share, text, values, gain_ns))
+    return found
+
+
+def _unbalanced(sections: Sections, step_ns: int, steps: int) -> Finding | None:
+    """Ranks whose devices compute for longer than those of the others."""
+    devices = np.array(
+        [device not in ("", "cpu") for device in sections.summaries["device"].to_pylist()], dtype=bool
+    )
+    computed = sections.medians(sections.rows("steps"), sections.numbers("steps", "compute_ns"))
+    rows = np.flatnonzero(devices & (computed >= 0))
+    if len(rows) < 2:
+        return None
+    most = int(rows[np.argmax(computed[rows])])
+    gain_ns = float(computed[most] - computed[rows].mean())
+    return uneven_finding(
+        int(sections.ranks[most]),
+        float(computed[most]),
+        float(np.median(computed[rows])),
+        100.0 * gain_ns / step_ns,
+        int(gain_ns * steps),
+    )
+
+
+def _slow_link(sections: Sections, whole_ns: int) -> Finding | None:
+    """The pair of ranks that loses most time compared to other pairs."""
+    rows = [
+        row
+        for row in links(sections).to_pylist()
+        if (row["times_slower"] or 0) >= _SLOWER and row["extra_percent"] >= _LEAST_LINK_PERCENT
+    ]
+    if not rows:
+        return None
+    worst = max(rows, key=lambda row: row["extra_percent"])
+    hosts = f" ({worst['host']} and {worst['peer_host']})" if worst["host"] else ""
+    return Finding(
+        "slow-link",
+        sentence(
+            f"Between rank {worst['rank']} and rank {worst['peer']}{hosts} {worst['name']} takes {{}}, {worst['times_slower']:.1f} times as "
+            "long as between other ranks: {} of step time",
+            (worst["transfer_ns"], "ns"),
+            (worst["extra_percent"], "%"),
+        ),
+        "Check what connects the two: network cards, cables and switches between machines, and the order of devices and their topology on one.",
+        worst["extra_percent"],
+        int(0.01 * worst["extra_percent"] * whole_ns),
+    )
+
+
+def _exposed(sections: Sections, step_ns: int, steps: int) -> Finding | None:
+    """Communication that steps wait for; on the host nothing could hide it."""
+    if all(device in ("", "cpu") for device in sections.summaries["device"].to_pylist()):
+        return None
+    parts = {
+        name: float(np.median(sections.medians(sections.rows("steps"), sections.numbers("steps", name))))
+        for name in ("communication_ns", "compute_ns")
+    }
+    share = 100.0 * parts["communication_ns"] / step_ns
+    rows = exposed_communication(sections).to_pylist()
+    if share < LEAST_PERCENT or not rows:
+        return None
+    most = rows[0]
+    where = next((most[name] for name in ("dimension", "description") if most[name]), None)
+    name = most["name"] + (f" in {where}" if where else "")
+    late: tuple[Any, ...] = ()
+    if most["waited_ns"] is not None and most["total_ns"] > 0:
+        name += ", {} of which is waiting for late ranks"
+        late = ((100.0 * most["waited_ns"] / most["total_ns"], "%"),)
+    computed = 100.0 * parts["compute_ns"] / step_ns
+    return exposed_finding(share, name, late, computed, int(parts["communication_ns"]) * steps)
