@@ -1,7 +1,8 @@
 """Build the wheels to publish, with recorders for many torch releases, and their bill of materials.
 
 One wheel is for Python 3.12 and later, the other for 3.11, whose stable ABI lacks functions that the compiled module needs.
-Each wheel is then installed without a compiler, for each available Python and torch, and must record with the native engine.
+Each wheel is then installed without a compiler, for each available Python and torch, and must record with the native engine,
+also what `torch.compile` compiles meanwhile; `kinetoscope doctor` must say that the recorder is the wheel's.
 
     python tools/build_wheels.py --torch 2.12 2.13 --python python3.11 python3.12
 
@@ -29,15 +30,24 @@ _STABLE = (3, 12)
 
 # Runs in the environment with the wheel, without a compiler and without previously compiled recorders.
 TRY = """
-import sys, torch, kinetoscope
+import subprocess, sys, torch, kinetoscope
 from kinetoscope.collect.engines.native import native_engine_status
 with kinetoscope.profile(engine="native", with_stack=True, record_shapes=True, profile_memory=True) as prof:
     torch.nn.Linear(8, 8)(torch.randn(4, 8)).sum().backward()
 names = set(prof.trace.table("spans").column("name").to_pylist())
+model = torch.compile(torch.nn.Linear(8, 8), backend="aot_eager")
+with kinetoscope.profile(engine="native") as compiling:
+    for size in (2, 3):
+        model(torch.randn(size, 8)).sum().backward()
+(first, *_) = compiling.trace.table("compiles").to_pylist()
+assert (first["compile_id"], first["recompile"], first["stage"]) == ("0/0", False, "frame"), first
 assert {"aten::addmm", "aten::sum", "autograd::engine::evaluate_function: AddmmBackward0"} <= names, names
 details = native_engine_status().details
 assert details["taken"] == "prebuilt, from the wheel", details
-print(torch.__version__, all(value == "ok" for key, value in details.items() if key.startswith("self-test")))
+passed = all(value == "ok" for key, value in details.items() if key.startswith("self-test"))
+doctor = subprocess.run([sys.executable, "-m", "kinetoscope", "doctor"], capture_output=True, text=True, check=True)
+assert details["taken"] in " ".join(doctor.stdout.split()), doctor.stdout
+print(torch.__version__, passed)
 """
 
 

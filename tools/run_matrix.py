@@ -149,7 +149,7 @@ def tested(interpreter: Path, folder: Path, log: Path, only: list[str] | None) -
         output.write(doctor.stdout)
         output.flush()
         done = subprocess.run(
-            [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(only or TESTS)],
+            [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'tests'}", *(only or TESTS)],
             check=False, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
     lines = log.read_text(encoding="utf-8").strip().splitlines()

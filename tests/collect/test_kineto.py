@@ -23,6 +23,7 @@ from kinetoscope.collect.engines.pauses import Pauses
 from kinetoscope.collect.session.activities import has_setting
 from kinetoscope.model.schema import SpanKind
 from tests.support.device_text import WrittenResults
+from tests.support.torch_release import TORCH
 
 CPU = [ProfilerActivity.CPU]
 # torch 2.7 takes the setting and writes no overload for it.
@@ -539,7 +540,7 @@ def test_torchs_results_can_be_saved_before_and_after_the_trace_was_read(tmp_pat
 
 
 @pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12),
+    TORCH < (2, 12),
     reason="a collector of older releases of torch that was prepared and never started fails every later one, torch's too",
 )
 def test_an_engine_that_may_not_start_stops_nobody_else():

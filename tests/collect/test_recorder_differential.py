@@ -23,6 +23,7 @@ from tests.support.differential import (
 from tests.support.effort import STRESS
 from tests.support.known_differences import AT_THE_SAME_TIME, KNOWN, ONE_AFTER_THE_OTHER, Difference
 from tests.support.programs import PROGRAMS, SLOW_PROGRAMS, Program
+from tests.support.torch_release import TORCH, notes_what_kernels_compute
 
 MAKERS = PROGRAMS | SLOW_PROGRAMS
 NAMES = [
@@ -61,7 +62,8 @@ def one_after_the_other(run: Program) -> tuple[Told, Told]:
     """What both tell of the thread that runs the program, each of a run of its own."""
     theirs = record_theirs(marked(run))
     ours = record_ours(marked(run))
-    assert ours.complete
+    losses = {row["code"] for row in ours.table("losses").to_pylist()}
+    assert ours.complete or (losses == {"unknown_kernels"} and not notes_what_kernels_compute())
     return told_by_theirs(theirs, main_only=True), told_by_ours(ours, main_only=True)
 
 
@@ -98,7 +100,7 @@ def test_both_tell_the_same(name: str, way: str) -> None:
 def test_a_known_difference_is_still_one(known: Difference) -> None:
     if known.aspects == {"types"} and not KNOWS_TYPES:
         pytest.skip("events of this torch do not know the types of their inputs")
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < known.since:
+    if known.since > TORCH:
         pytest.skip(f"torch has this difference from {'.'.join(map(str, known.since))} on")
     for way in known.ways:
         theirs, ours = told_by_both(known.seen_in, way)

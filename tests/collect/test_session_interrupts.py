@@ -15,6 +15,7 @@ from kinetoscope.collect.engines.native import native_engine_status
 from kinetoscope.collect.session.profile import running
 from kinetoscope.collect.sources import ranges
 from tests.support.noting_engine import NotingEngine
+from tests.support.torch_release import TORCH
 
 ROOM = Path(kinetoscope.collect.__file__).parent
 INTERRUPTED = {
@@ -168,7 +169,7 @@ def test_with_an_observer_that_is_exact_about_its_state_and_all_cycles_kept():
         pytest.param(
             "kineto",
             marks=pytest.mark.skipif(
-                tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12),
+                TORCH < (2, 12),
                 reason="an interrupt between preparing and starting leaves the collector of torch before 2.12 prepared, "
                 "which fails every profiler after it, torch's own included",
             ),

@@ -14,16 +14,20 @@ from torch.autograd import profiler as collector
 import kinetoscope
 from kinetoscope.collect.sources import ranges as ranges_module
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
+from tests.support.torch_release import TORCH
 
 CPU = [torch.profiler.ProfilerActivity.CPU]
-KEYWORDS = {
+KEYWORDS: dict[str, object] = {
     "stream": 0,
     "kernel_file": "a/b.py",
     "grid": "grid(3,)",
     "flop": 1.5,
     "big": True,
-    "names": ["x", "y"],
 }
+OF_RANGE = {"key": "value"}
+if TORCH >= (2, 11):  # older ones take no lists and no scope
+    KEYWORDS["names"] = ["x", "y"]
+    OF_RANGE["scope"] = "user_scope"
 
 
 def quick(*given):
@@ -36,7 +40,7 @@ def ranges():
             torch.ones(2)
         with quick("keywords", (torch.ones(3),), KEYWORDS):
             torch.ones(2)
-        with quick("range", [], {"scope": "user_scope", "key": "value"}):
+        with quick("range", [], OF_RANGE):
             torch.ones(2)
 
 

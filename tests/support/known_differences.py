@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.support.programs.differentiation import CubeOfCube
 from tests.support.programs.distributed import DISTRIBUTED
+from tests.support.torch_release import TORCH
 
 ONE_AFTER_THE_OTHER = "one after the other"
 AT_THE_SAME_TIME = "at the same time"
@@ -123,6 +124,15 @@ KNOWN = (
         "",
         # torch does not follow the threads on which a backend lets go of its buffers.
         lambda program, thing: program in DISTRIBUTED and thing[0] < 0,
+        ways=frozenset({AT_THE_SAME_TIME}),
+    ),
+    Difference(
+        "Frees",
+        frozenset({"blocks"}),
+        "",
+        # torch's profiler and ours begin and end an operator at slightly different moments. While torch 2.8 compiles, blocks
+        # are freed in between: ours belong to the operator, torch's to the range around it.
+        lambda program, thing: TORCH < (2, 11) and program == "compiled_while_recorded" and thing[0] < 0,
         ways=frozenset({AT_THE_SAME_TIME}),
     ),
     Difference(

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
@@ -353,6 +353,17 @@ class GatheredCompiling:
         tables = {name: columns for name, columns in tables.items() if any(map(len, columns.values()))}
         return (
             describe_compilations(extend(trace, losses=losses, tables=tables)) if tables or losses else trace
+        )
+
+    def and_later(self, later: GatheredCompiling) -> GatheredCompiling:
+        """What both recordings compiled; the later one has the graph breaks of all earlier compilations."""
+        return replace(
+            later,
+            begun=self.begun,
+            compilations=[*self.compilations, *later.compilations],
+            functions=self.functions | later.functions,
+            failure=self.failure or later.failure,
+            missing=self.missing or later.missing,
         )
 
     def discard(self) -> None:
