@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -304,13 +308,80 @@ def test_a_later_process_finds_what_an_earlier_one_noted(noting_compiler: None) 
     ]
 
 
+KILLED = """
+import sys
+import torch
+import kinetoscope
+from tests.support.compiled_programs import PROGRAMS
+
+def before(x):
+    x = x.sin()
+    torch._dynamo.graph_break()
+    return x.cos()
+
+(program,) = [one for one in PROGRAMS if one.name == "two graph breaks"]
+session = kinetoscope.profile(path=sys.argv[1], engine="native")
+older = torch.compile(before)
+older(torch.ones(8))
+session.start()
+older(torch.ones(8))
+program.compiled()
+print("recorded", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_process_keeps_what_was_compiled(
+    noting_compiler: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "killed.recording"
+    child = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", KILLED, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "recorded\n"
+        os.kill(child.pid, signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL
+    trace = kinetoscope.open(path)
+    assert not trace.complete
+    compiles, breaks = (trace.table(name).to_pylist() for name in ("compiles", "graph_breaks"))
+    # Of three parts; from the compiler's cache, backward comes with forward.
+    assert [row["stage"] for row in compiles].count("frame") == 3
+    assert [row["stage"] for row in compiles].count("backward") in (0, 3)
+    assert all(row["function"] and row["dynamo_ns"] for row in compiles if row["stage"] == "frame")
+    assert all(row["span"] is not None for row in compiles)
+    assert sorted((row["function"], row["count"]) for row in breaks) == [
+        ("before", 1),
+        ("forward", 1),
+        ("forward", 1),
+    ]
+    kernels = [span for span in trace.table("spans").to_pylist() if span["name"].startswith("cpp_fused_")]
+    assert {span["kind"] for span in kernels} == {"fused_kernel"}
+    assert any(span["module"] == "_orig_mod" for span in kernels)
+    assert all("Broken.forward" in span["stack"] for span in kernels if span["module"])
+    assert unknown_kernels(trace) == []
+    # As where the compiler's cache was cleared.
+    monkeypatch.setattr("kinetoscope.combine.compiled._SUFFIX", ".of-nobody")
+    assert unknown_kernels(kinetoscope.open(path)) == [len(kernels)]
+
+
+def unknown_kernels(trace: kinetoscope.Trace) -> list[int]:
+    return [loss["count"] for loss in trace.table("losses").to_pylist() if loss["code"] == "unknown_kernels"]
+
+
 def test_kernels_that_nobody_noted_have_lines_and_a_loss(
     compiler_cache: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kinetoscope.collect.sources import compiled_kernels
 
     run = compiled(PROGRAMS[0])
-    monkeypatch.setattr(compiled_kernels, "_SUFFIX", ".of-nobody")
+    monkeypatch.setattr("kinetoscope.combine.compiled._SUFFIX", ".of-nobody")
     monkeypatch.setattr(compiled_kernels, "COMPILED_MODULES", CompiledModules())
     with kinetoscope.profile() as session:
         run()

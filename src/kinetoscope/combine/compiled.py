@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,6 +21,7 @@ from kinetoscope.combine.extend import extend
 from kinetoscope.combine.origins import Origins
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.losses import Loss
+from kinetoscope.model.names import COMPILED_GRAPH
 from kinetoscope.model.schema import SCOPE_FUSED, STORED
 from kinetoscope.model.strings import StringTable
 from kinetoscope.tables.costs.call import UNKNOWN, Cost
@@ -106,6 +108,70 @@ class KernelCall:
     exact: bool = True
 
 
+# Notes on a generated file, which are stored beside it.
+
+_SUFFIX = ".kinetoscope.json"
+_VERSION = 2
+
+
+def notes_of(file: str) -> Path:
+    """The file with the notes on a generated file."""
+    return Path(f"{file.removesuffix('.py')}{_SUFFIX}")
+
+
+def notes(calls: Sequence[KernelCall]) -> bytes:
+    """What is stored of the kernels that a generated file calls."""
+    return json.dumps({"version": _VERSION, "calls": [asdict(call) for call in calls]}).encode()
+
+
+def stored_calls(file: str) -> tuple[KernelCall, ...] | None:
+    """Read the notes on a generated file; None without any that can be used. The addresses of modules are another process's, and left out."""
+    if not file.endswith(".py"):
+        return None
+    try:
+        stored = json.loads(notes_of(file).read_bytes())
+        return tuple(map(_stored_call, stored["calls"])) if stored["version"] == _VERSION else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _stored_call(call: dict[str, Any]) -> KernelCall:
+    """A call as its notes have it."""
+    nodes = tuple(
+        Node(
+            node["name"],
+            node["operator"],
+            tuple(SourceFrame(**frame) for frame in node["frames"]),
+            tuple(ModuleFrame(module["path"], module["class_name"]) for module in node["modules"]),
+            node["elements"],
+            None if node["inputs"] is None else tuple(node["inputs"]),
+        )
+        for node in call["nodes"]
+    )
+    return KernelCall(call["line"], call["kernel"], call["fused"], nodes, call["bytes"])
+
+
+def attribute_recording(trace: AnyTrace) -> AnyTrace:
+    """Return the trace of a recording that is read without its session, with what is stored of its compiled programs.
+
+    Kernels of which nothing is stored any more are a loss.
+    """
+    if not any(text.startswith(COMPILED_GRAPH) for text in trace.strings):
+        return describe_compilations(trace)
+    attributed = describe_compilations(attribute_kernels(trace, stored_calls))
+    spans = attributed.columns("spans")
+    kernels = [row for row, text in enumerate(attributed.strings) if text.startswith(_CPU_KERNEL)]
+    unknown = int(np.count_nonzero(np.isin(spans["name"], kernels) & (spans["origin"] < 0)))
+    if not unknown:
+        return attributed
+    return extend(attributed, losses=[Loss.of("unknown_kernels", unknown, why=_NOT_STORED)])
+
+
+# How Inductor names its kernels for the CPU.
+_CPU_KERNEL = "cpp_fused_"
+_NOT_STORED = "The recording was read without its session, and the compiler's cache has no notes on what these kernels compute."
+
+
 def attribute_kernels(
     trace: AnyTrace,
     calls_of: Callable[[str], Sequence[KernelCall] | None],
@@ -166,6 +232,8 @@ _DESCRIBED = (
 def describe_compilations(trace: AnyTrace) -> AnyTrace:
     """Return a trace whose ranges of compilations have what `compiles` says of them as arguments, for every viewer to show."""
     spans = trace.columns("spans")
+    if len(trace.columns("compiles")) == 0:
+        return trace
     arguments, described = _Growing(trace, "arguments", ("json",)), spans["arguments"].copy()
     for row in compiling.compiles(trace).to_pylist():
         said = {name: row[name] for name in _DESCRIBED if row[name] is not None}

@@ -11,10 +11,13 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
 from kinetoscope.model.assemble import assemble
+from kinetoscope.model.compile_facts import PREFIX as COMPILING
+from kinetoscope.model.compile_facts import CompileFacts
 from kinetoscope.model.losses import (
     NOT_STOPPED,
     TOLD_AT_STOP,
     TORN_SAMPLES,
+    Loss,
     counted_losses,
     loss_columns,
     paused_losses,
@@ -276,7 +279,15 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> Tra
     found |= {name: count for name in TOLD_AT_STOP if isinstance(count := info.get(name), int)}
     sampled = len(recording["samples"]["time_ns"]) + recording["losses"].get("recycled_samples", 0)
     of_samples = sample_losses(found.pop(TORN_SAMPLES, 0), sampled, info.get("samples_missing"))
-    tables["losses"] = loss_columns([*counted_losses(found), *of_samples, *paused_losses(info.get("pauses"))])
+    lost = [*counted_losses(found), *of_samples, *paused_losses(info.get("pauses"))]
+    parts = [info.pop(key) for key in sorted(info) if key.startswith(COMPILING)]
+    try:
+        facts = CompileFacts.from_parts(parts)
+        began_ns = recording.get("start_monotonic_ns", -1)
+        tables |= facts.tables(strings, tables["threads"]["os_tid"].tolist(), began_ns)
+    except ValueError as error:
+        lost.append(Loss.of("compiling_unreadable", why=str(error)))
+    tables["losses"] = loss_columns(lost)
     tables["cycles"] = one_cycle(run.cycle_number, recording["stop_ns"])
     info.update(
         process=recording["process"],

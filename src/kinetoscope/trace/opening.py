@@ -149,7 +149,9 @@ def _open_path(
 ) -> Trace:
     """Open a recording or a `.ktrace` file."""
     if head == RECORDING_MAGIC:
-        return Trace.from_recording(path)
+        from kinetoscope.combine.compiled import attribute_recording
+
+        return attribute_recording(Trace.from_recording(path))
     from kinetoscope.storage.ktrace import read_ktrace
 
     return Trace.of(

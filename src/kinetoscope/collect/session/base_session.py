@@ -48,7 +48,7 @@ from kinetoscope.collect.session.options import (
 from kinetoscope.collect.session.reading import ReadsCycles
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.compiled_kernels import COMPILED_MODULES, CompiledKernels
-from kinetoscope.collect.sources.compiling import Compiling
+from kinetoscope.collect.sources.compiling import COMPILE_HOOKS, Compiling
 from kinetoscope.collect.sources.ranges import ROUTES, TORCH_RANGES
 from kinetoscope.collect.sources.source import ObserverWindow, SourceWindow
 from kinetoscope.collect.torch_compat.session import TorchSessionApi
@@ -671,6 +671,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             with self._stopwatch.starting():
                 self._require_engine().start()
             self._cycles_begun += 1
+            COMPILE_HOOKS.recording_began()
             ROUTES.open(self)
             TORCH_RANGES.open(self)
         except BaseException:

@@ -22,7 +22,6 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,16 @@ from kinetoscope._after_import import AfterImport
 from kinetoscope._errors import RecorderError
 from kinetoscope.collect.engines.recorder import ready_recorder
 from kinetoscope.collect.sources.ranges import begin_range, end_range
-from kinetoscope.combine.compiled import KernelCall, ModuleFrame, Node, SourceFrame, attribute_kernels
+from kinetoscope.combine.compiled import (
+    KernelCall,
+    ModuleFrame,
+    Node,
+    SourceFrame,
+    attribute_kernels,
+    notes,
+    notes_of,
+    stored_calls,
+)
 from kinetoscope.combine.graph_replays import attribute_replays
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.costs.call import SCALAR_TYPES, recorded_type
@@ -40,8 +48,6 @@ if TYPE_CHECKING:
 
 _COMPILER = "torch._inductor.graph"
 _NOTES_KERNELS = "set_kernel_post_grad_provenance_tracing"
-_SUFFIX = ".kinetoscope.json"
-_VERSION = 2
 # The compiler collects what it needs for this level only, and nothing that takes time: any other than 0 and 1 is "basic".
 _BASIC_PROVENANCE = 2
 
@@ -71,10 +77,8 @@ class CompiledModules:
             The calls; None if the file is not one that the compiler generated.
         """
         known = self._calls.get(file)
-        if known is None and file.endswith(".py") and os.path.isfile(stored := _beside(file)):
-            known = _read(stored)
-            if known is not None:
-                self._calls[file] = known
+        if known is None and (known := stored_calls(file)) is not None:
+            self._calls[file] = known
         if known is None and _COMPILER in sys.modules:
             from torch._inductor.codecache import PyCodeCache
 
@@ -131,9 +135,8 @@ class CompiledModules:
         text = Path(file).read_text(encoding="utf-8")
         calls = _placed(text, begun)
         self._calls[file] = calls
-        stored = {"version": _VERSION, "calls": [asdict(call) for call in calls]}
-        with open_atomically(Path(_beside(file))) as out:
-            out.write(json.dumps(stored).encode())
+        with open_atomically(notes_of(file)) as out:
+            out.write(notes(calls))
 
     def _safely(self, do: Callable[[], object]) -> None:
         """Do something of ours within the compiler; a failure is counted, and the job goes on."""
@@ -142,39 +145,6 @@ class CompiledModules:
         except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
             why = f"{type(error).__name__}: {error}"
             self.failures[why] = self.failures.get(why, 0) + 1
-
-
-def _beside(file: str) -> str:
-    """The file with our notes on a generated file."""
-    return f"{file.removesuffix('.py')}{_SUFFIX}"
-
-
-def _read(file: str) -> tuple[KernelCall, ...] | None:
-    """Read what `CompiledModules` stored, None for another version; the addresses of modules are another process's, and left out."""
-    with open(file, encoding="utf-8") as opened:
-        stored = json.load(opened)
-    if stored["version"] != _VERSION:
-        return None
-    return tuple(
-        KernelCall(
-            call["line"],
-            call["kernel"],
-            call["fused"],
-            tuple(
-                Node(
-                    node["name"],
-                    node["operator"],
-                    tuple(SourceFrame(**frame) for frame in node["frames"]),
-                    tuple(ModuleFrame(module["path"], module["class_name"]) for module in node["modules"]),
-                    node["elements"],
-                    None if node["inputs"] is None else tuple(node["inputs"]),
-                )
-                for node in call["nodes"]
-            ),
-            call["bytes"],
-        )
-        for call in stored["calls"]
-    )
 
 
 def _placed(text: str, begun: list[tuple[str, tuple[Node, ...], int]]) -> tuple[KernelCall, ...]:

@@ -12,13 +12,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
+from kinetoscope.collect.engines.recorder import ready_recorder
 from kinetoscope.collect.sources.source import ClockReading
-from kinetoscope.model.names import COMPILED_REGION, region_id
+from kinetoscope.model.compile_facts import PREFIX, Compilation, CompileFacts, GraphBreak
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -32,32 +33,6 @@ _REPORT = "add_compilation_metrics_to_chromium"
 _JUMP = "generic_jump"
 _JUMP_REASON = "Data-dependent branching: a condition needs the value of a tensor"
 _LONGEST_TEXT = 4_000
-
-
-@dataclass(frozen=True)
-class Compilation:
-    """One compilation that ran while a session was open; times in nanoseconds, -1 where unknown.
-
-    Attributes:
-        columns: Its values for the columns of the stored table `compiles` that need no trace.
-        begin_ns: When it began, by the monotonic clock.
-        thread: The operating system's id of its thread.
-        broke: Where its frame could not be compiled at all, if so: the reason, file and line.
-    """
-
-    columns: dict[str, Any]
-    begin_ns: int
-    thread: int
-    broke: tuple[str, str, int] | None = None
-
-
-@dataclass(frozen=True)
-class GraphBreak:
-    """One time that a compilation was cut; the frames are (function, file, line), outermost first."""
-
-    reason: str
-    frames: tuple[tuple[str, str, int], ...]
-    skipped: bool = False
 
 
 class CompileHooks:
@@ -77,6 +52,7 @@ class CompileHooks:
         # By identity: torch forgets its reasons when the program resets the compiler.
         self._breaks: dict[int, tuple[Any, GraphBreak | None]] = {}
         self._failure = ""
+        self._written = (0, 0, 0)
 
     def open(self, source: object) -> None:
         """Collect for a source from now on."""
@@ -129,6 +105,30 @@ class CompileHooks:
         module = sys.modules.get(_MODULE)
         return "" if module is None or hasattr(module, _REPORT) else f"this torch has no {_MODULE}.{_REPORT}"
 
+    def recording_began(self) -> None:
+        """Write what is known into a recording of the native engine that has just begun, and then all that becomes known."""
+        with self._lock:
+            self._written = (0, len(self._compilations), 0)
+            self._write()
+
+    def _write(self) -> None:
+        """Write what is new into the running recording, so that it survives the process."""
+        try:
+            recorder = ready_recorder()
+            if recorder is None or not recorder.is_recording:
+                return
+            with self._lock:
+                parts, compilations, breaks = self._written
+                known = self.breaks()
+                # Later compilations have their functions themselves.
+                functions = {} if parts else _compiled_functions()
+                facts = CompileFacts(self._compilations[compilations:], known[breaks:], functions)
+                if facts.compilations or facts.breaks or facts.functions:
+                    self._written = (parts + 1, compilations + len(facts.compilations), len(known))
+                    recorder.add_info({f"{PREFIX}{parts:06d}": facts.to_json()})
+        except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
+            self._failure = f"{type(error).__name__}: {error}"
+
     # What is replaced
 
     def _wrap(self) -> None:
@@ -163,6 +163,7 @@ class CompileHooks:
             self._see_breaks()
         except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
             self._failure = f"{type(error).__name__}: {error}"
+        self._write()
 
     def _see_breaks(self) -> None:
         for one in _reasons():
@@ -309,7 +310,8 @@ class Compiling:
             functions = _compiled_functions()
         except Exception as error:  # noqa: BLE001  (private parts of torch; without them only functions are unknown)
             failure = failure or f"{type(error).__name__}: {error}"
-        return GatheredCompiling(begun, compilations, COMPILE_HOOKS.breaks(), functions, failure, missing)
+        facts = CompileFacts(compilations, COMPILE_HOOKS.breaks(), functions)
+        return GatheredCompiling(begun, facts, failure, missing)
 
     def close(self) -> None:
         """Leave torch as it was."""
@@ -322,17 +324,13 @@ class GatheredCompiling:
 
     Attributes:
         begun: The clocks when it began.
-        compilations: What was compiled.
-        breaks: All graph breaks of the process, those of earlier compilations too.
-        functions: Function, file and line of all compiled code, by the id of its compilation.
+        facts: What was compiled.
         failure: Why something of this is missing, if so.
         missing: What this torch lacks, so that all of it is missing, if so.
     """
 
     begun: ClockReading
-    compilations: list[Compilation]
-    breaks: list[GraphBreak]
-    functions: dict[str, tuple[str, str, int]]
+    facts: CompileFacts
     failure: str
     missing: str
 
@@ -342,99 +340,23 @@ class GatheredCompiling:
         from kinetoscope.combine.extend import extend
         from kinetoscope.model.losses import Loss
 
-        regions = {text for text in trace.strings if text.startswith(COMPILED_REGION)}
-        if not (self.compilations or self.failure or regions):
-            # What the process compiled earlier did not run here.
-            return trace
-        ran = {region_id(text) for text in regions}
-        why = self.failure or self.missing
+        tids = trace.column("threads", "os_tid").tolist()
+        tables = self.facts.tables(trace.strings, tids, self.begun.begin_of(trace))
+        why = self.failure or (self.missing if tables else "")
         losses = [Loss.of("compiling_unreadable", why=why)] if why else []
-        tables = {"compiles": self._compiles(trace, ran), "graph_breaks": self._graph_breaks(ran)}
-        tables = {name: columns for name, columns in tables.items() if any(map(len, columns.values()))}
-        return (
-            describe_compilations(extend(trace, losses=losses, tables=tables)) if tables or losses else trace
-        )
+        if not tables and not losses:
+            return trace
+        return describe_compilations(extend(trace, losses=losses, tables=tables))
 
     def and_later(self, later: GatheredCompiling) -> GatheredCompiling:
         """What both recordings compiled; the later one has the graph breaks of all earlier compilations."""
-        return replace(
-            later,
-            begun=self.begun,
-            compilations=[*self.compilations, *later.compilations],
-            functions=self.functions | later.functions,
-            failure=self.failure or later.failure,
-            missing=self.missing or later.missing,
+        facts = CompileFacts(
+            [*self.facts.compilations, *later.facts.compilations],
+            later.facts.breaks,
+            self.facts.functions | later.facts.functions,
         )
+        failure, missing = self.failure or later.failure, self.missing or later.missing
+        return GatheredCompiling(self.begun, facts, failure, missing)
 
     def discard(self) -> None:
         """Nothing is held outside of this."""
-
-    def _compiles(self, trace: Trace, ran: set[str]) -> dict[str, list[Any]]:
-        """The columns of `compiles`: the compilations, then the functions of older ones whose code ran, by their ids."""
-        begin_ns = self.begun.begin_of(trace)
-        thread_of = {tid: row for row, tid in enumerate(trace.column("threads", "os_tid").tolist())}
-        functions = dict(self.functions)
-        for one in self.compilations:
-            if one.columns["function"]:
-                place = (one.columns["function"], one.columns["file"], one.columns["line"])
-                functions.setdefault(one.columns["compile_id"], place)
-        rows = []
-        for one in self.compilations:
-            row = {**one.columns, "recorded": 1, "start_ns": one.begin_ns - begin_ns}
-            row["thread"] = thread_of.get(one.thread, -1)
-            if not row["function"] and row["compile_id"] in functions:
-                row |= dict(zip(("function", "file", "line"), functions[row["compile_id"]], strict=True))
-            rows.append(row)
-        known = {row["compile_id"] for row in rows if row["stage"] == "frame"}
-        for compile_id, (function, file, line) in self.functions.items():
-            if compile_id in ran - known:
-                older = {"compile_id": compile_id, "stage": "frame", "start_ns": -1}
-                rows.append({**older, "function": function, "file": file, "line": line})
-        return _columns("compiles", rows)
-
-    def _graph_breaks(self, ran: set[str]) -> dict[str, list[Any]]:
-        """The columns of `graph_breaks`, equal ones once: those of functions that were compiled or ran, by the ids of their compilations."""
-        compiled = {(one.columns["function"], one.columns["file"]) for one in self.compilations}
-        functions = {self.functions[one][:2] for one in ran & self.functions.keys()} | compiled
-        # The code of the others is gone: any break may be theirs.
-        unknown = ran - self.functions.keys() - {one.columns["compile_id"] for one in self.compilations}
-        breaks = [one for one in self.breaks if unknown or one.frames[0][:2] in functions]
-        skipped = [
-            GraphBreak(
-                reason or "torch.compile failed",
-                (
-                    (
-                        one.columns["function"],
-                        file or one.columns["file"],
-                        line if file else one.columns["line"],
-                    ),
-                ),
-                skipped=True,
-            )
-            for one in self.compilations
-            if one.broke is not None
-            for reason, file, line in (one.broke,)
-        ]
-        counts: dict[GraphBreak, int] = {}
-        for found in (*breaks, *skipped):
-            counts[found] = counts.get(found, 0) + 1
-        rows = []
-        for found, count in counts.items():
-            (root, root_file, root_line), (function, file, line) = found.frames[0], found.frames[-1]
-            stack = ";".join(f"{file}({line}): {name}" for name, file, line in found.frames)
-            row = {"function": function, "file": file, "line": line, "reason": found.reason, "stack": stack}
-            row |= {"root_function": root, "root_file": root_file, "root_line": root_line}
-            rows.append({**row, "skipped": int(found.skipped), "compiles": count})
-        return _columns("graph_breaks", rows)
-
-
-def _columns(table: str, rows: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Rows of a stored table as its columns."""
-    from kinetoscope.model.schema import STORED
-
-    rows = list(rows)
-    return {
-        column.name: [row.get(column.name, "" if column.type == "text" else column.default) for row in rows]
-        for column in STORED[table].columns
-        if column.name != "process_row"
-    }

@@ -373,7 +373,8 @@ class _Breaks:
             if function
         }
         self._rows: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
-        keys = zip(own["process_row"].tolist(), own["root_function"], own["root_file"], strict=True)
+        roots = map(_begun_as, own["root_function"])
+        keys = zip(own["process_row"].tolist(), roots, own["root_file"], strict=True)
         for row, (key, line, skipped) in enumerate(
             zip(keys, own["root_line"].tolist(), own["skipped"].tolist(), strict=True)
         ):
@@ -389,11 +390,17 @@ class _Breaks:
         outer, inner = self._functions.get((process, before)), self._functions.get((process, after))
         if outer is None or inner is None or (resumed := _RESUMED.match(inner[0])) is None:
             return -1
-        candidates = self._rows.get((process, *outer), [])
+        candidates = self._rows.get((process, _begun_as(outer[0]), outer[1]), [])
         line = int(resumed[2])
         # A part after a branch may begin on a later line than that of the condition.
         earlier = [one for one in candidates if one[0] <= line]
         return max(earlier)[1] if earlier else candidates[0][1] if candidates else -1
+
+
+def _begun_as(function: str) -> str:
+    """The function that a compiled part is the rest of, or the function itself: torch names either as the root of a break."""
+    resumed = _RESUMED.match(function)
+    return resumed[1] if resumed else function
 
 
 def _spans_of(trace: TraceData, rows: Rows, ranges: CompileRanges) -> Rows:

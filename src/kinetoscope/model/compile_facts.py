@@ -1,0 +1,158 @@
+"""What a process knows of torch.compile's work, and the stored tables `compiles` and `graph_breaks` that it becomes.
+
+A running recording has these facts in its metadata, in parts: each as it became known, so that a killed process keeps them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kinetoscope.model.names import COMPILED_REGION, region_id
+from kinetoscope.model.schema import STORED
+
+PREFIX = "compiling."
+"""How the metadata of a recording names the parts; a number follows."""
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One compilation that ran while a session was open; times in nanoseconds, -1 where unknown.
+
+    Attributes:
+        columns: Its values for the columns of the stored table `compiles` that need no trace.
+        begin_ns: When it began, by the monotonic clock.
+        thread: The operating system's id of its thread.
+        broke: Where its frame could not be compiled at all, if so: the reason, file and line.
+    """
+
+    columns: dict[str, Any]
+    begin_ns: int
+    thread: int
+    broke: tuple[str, str, int] | None = None
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """One time that a compilation was cut; the frames are (function, file, line), outermost first."""
+
+    reason: str
+    frames: tuple[tuple[str, str, int], ...]
+    skipped: bool = False
+
+
+@dataclass(frozen=True)
+class CompileFacts:
+    """What was compiled.
+
+    Attributes:
+        compilations: The compilations during a recording.
+        breaks: All graph breaks of the process, those of earlier compilations too.
+        functions: Function, file and line of all compiled code, by the id of its compilation.
+    """
+
+    compilations: list[Compilation] = field(default_factory=list)
+    breaks: list[GraphBreak] = field(default_factory=list)
+    functions: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """As a text for the metadata of a recording."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_parts(cls, parts: Iterable[Any]) -> CompileFacts:
+        """Join what `to_json` wrote, parsed.
+
+        Raises:
+            ValueError: A part is damaged.
+        """
+        found = cls()
+        try:
+            for part in parts:
+                for one in part["compilations"]:
+                    broke = None if one["broke"] is None else tuple(one["broke"])
+                    found.compilations.append(Compilation(**{**one, "broke": broke}))
+                for one in part["breaks"]:
+                    found.breaks.append(GraphBreak(**{**one, "frames": tuple(map(tuple, one["frames"]))}))
+                for compile_id, (function, file, line) in part["functions"].items():
+                    found.functions[compile_id] = (function, file, line)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+        return found
+
+    def tables(self, strings: Sequence[str], os_tids: Iterable[int], begin_ns: int) -> dict[str, Any]:
+        """The stored tables of a trace, without empty ones.
+
+        Args:
+            strings: The strings of the trace, which say what ran in it.
+            os_tids: The operating system's ids of its threads.
+            begin_ns: When it began, by the monotonic clock.
+        """
+        ran = {region_id(text) for text in strings if text.startswith(COMPILED_REGION)}
+        if not self.compilations and not ran:
+            # What the process compiled earlier did not run here.
+            return {}
+        tables = {"compiles": self._compiles(ran, os_tids, begin_ns), "graph_breaks": self._graph_breaks(ran)}
+        return {name: columns for name, columns in tables.items() if any(map(len, columns.values()))}
+
+    def _compiles(self, ran: set[str], os_tids: Iterable[int], begin_ns: int) -> dict[str, list[Any]]:
+        """The columns of `compiles`: the compilations, then the functions of older ones whose code ran, by their ids."""
+        thread_of = {tid: row for row, tid in enumerate(os_tids)}
+        functions = dict(self.functions)
+        for one in self.compilations:
+            if one.columns["function"]:
+                place = (one.columns["function"], one.columns["file"], one.columns["line"])
+                functions.setdefault(one.columns["compile_id"], place)
+        rows = []
+        for one in self.compilations:
+            row = {**one.columns, "recorded": 1, "start_ns": one.begin_ns - begin_ns}
+            row["thread"] = thread_of.get(one.thread, -1)
+            if not row["function"] and row["compile_id"] in functions:
+                row |= dict(zip(("function", "file", "line"), functions[row["compile_id"]], strict=True))
+            rows.append(row)
+        known = {row["compile_id"] for row in rows if row["stage"] == "frame"}
+        for compile_id, (function, file, line) in self.functions.items():
+            if compile_id in ran - known:
+                older = {"compile_id": compile_id, "stage": "frame", "start_ns": -1}
+                rows.append({**older, "function": function, "file": file, "line": line})
+        return _columns("compiles", rows)
+
+    def _graph_breaks(self, ran: set[str]) -> dict[str, list[Any]]:
+        """The columns of `graph_breaks`, equal ones once: those of functions that were compiled or ran, by the ids of their compilations."""
+        compiled = {(one.columns["function"], one.columns["file"]) for one in self.compilations}
+        functions = {self.functions[one][:2] for one in ran & self.functions.keys()} | compiled
+        # The code of the others is gone: any break may be theirs.
+        unknown = ran - self.functions.keys() - {one.columns["compile_id"] for one in self.compilations}
+        counts: dict[GraphBreak, int] = {}
+        for found in (*self.breaks, *map(_skipped, self.compilations)):
+            if found is not None and (unknown or found.skipped or found.frames[0][:2] in functions):
+                counts[found] = counts.get(found, 0) + 1
+        rows = []
+        for found, count in counts.items():
+            (root, root_file, root_line), (function, file, line) = found.frames[0], found.frames[-1]
+            stack = ";".join(f"{file}({line}): {name}" for name, file, line in found.frames)
+            row = {"function": function, "file": file, "line": line, "reason": found.reason, "stack": stack}
+            row |= {"root_function": root, "root_file": root_file, "root_line": root_line}
+            rows.append({**row, "skipped": int(found.skipped), "compiles": count})
+        return _columns("graph_breaks", rows)
+
+
+def _skipped(compilation: Compilation) -> GraphBreak | None:
+    """The break that a compilation is whose function could not be compiled at all."""
+    if compilation.broke is None:
+        return None
+    reason, file, line = compilation.broke
+    own = compilation.columns
+    place = (own["function"], file or own["file"], line if file else own["line"])
+    return GraphBreak(reason or "torch.compile failed", (place,), skipped=True)
+
+
+def _columns(table: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Rows of a stored table as its columns."""
+    return {
+        column.name: [row.get(column.name, "" if column.type == "text" else column.default) for row in rows]
+        for column in STORED[table].columns
+        if column.name != "process_row"
+    }
