@@ -35,6 +35,7 @@ SCRIPTS = (
     "ktrace",
     "findings",
     "compare",
+    "stragglers",
     "summaries",
     "trainers",
     "viewing",

@@ -124,3 +124,22 @@ def test_counts_and_sums_of_two_traces_agree(names, monkeypatch):
                     [row["base_total_duration"], row["new_total_duration"]], abs=1e-3
                 )
         assert compared > 20
+
+
+def test_the_ranks_of_a_job_agree(tmp_path):
+    """HTA names the ranks that start the most uneven of the last long communication kernels of a step last."""
+    paths = [shared_trace(f"dlrm_8rank/rank-{rank}") for rank in range(8)]
+    theirs = TraceAnalysis(
+        trace_files=dict(enumerate(map(str, paths))), trace_dir="/", include_last_profiler_step=True
+    )
+    job = kinetoscope.summarize(*paths, output=tmp_path)
+    rows = sorted(job.ranks().to_pylist(), key=lambda row: -row["holds_up_ns"])
+    for count in (1, 2, 3):
+        assert set(theirs.get_potential_stragglers(num_candidates=count)) == {
+            row["rank"] for row in rows[:count]
+        }
+    calls = job.section("collectives").to_pandas().groupby("rank")[["exposed_ns", "duration_ns"]].sum()
+    hidden = theirs.get_comm_comp_overlap(visualize=False).set_index("rank")["comp_comm_overlap_pctg"]
+    assert (100 * (1 - calls["exposed_ns"] / calls["duration_ns"])).tolist() == pytest.approx(
+        hidden.tolist(), abs=0.006
+    )

@@ -21,7 +21,7 @@ from kinetoscope.summaries.communication import coordinates, coordinates_of, exp
 from kinetoscope.summaries.durations import durations
 from kinetoscope.summaries.engines import engine_of
 from kinetoscope.summaries.findings import examine_job
-from kinetoscope.summaries.lateness import collective_arrivals, exposed_by_rank, stragglers
+from kinetoscope.summaries.lateness import collective_arrivals, exposed_by_rank, less_waiting, stragglers
 from kinetoscope.summaries.replay import without_lateness
 from kinetoscope.summaries.sections import Sections
 from kinetoscope.summaries.summary import SECTIONS, file_name, summarized
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
     import pyarrow
     from numpy.typing import NDArray
+
+# No difference of times: those may be below 0.
+_UNKNOWN_NS = -(2**63)
 
 RANKS = Table(
     "ranks",
@@ -47,6 +50,8 @@ RANKS = Table(
         Column("exposed_ns", "int64", "ns", "Exposed communication in a step; on the host the time in collectives."),
         Column("late_ns", "int64", "ns", "How much later than the first rank it arrived at the collective of a step for which it was "
                                          "latest; null without collectives."),
+        Column("holds_up_ns", "int64", "ns", "How much less than the median of the other ranks it waits for others in a step: a rank with much holds the others "
+                                             "up, see `stragglers`; null without collectives.", _UNKNOWN_NS),
         Column("memory_bytes", "int64", "bytes", "The largest memory peak of its devices; null if memory was not recorded."),
         Column("findings", "int64", "", "How many findings its trace has.", 0),
         Column("losses", "int64", "", "How many kinds of losses.", 0),
@@ -155,6 +160,7 @@ class Job:
         """Return the table `ranks`: each rank's steps, their parts, and how late it usually is."""
         found = self._sections
         rows = found.rows("steps")
+        row, _, less = less_waiting(found)
         columns: dict[str, Any] = {
             "rank": found.ranks,
             "host": self.summaries["host"].to_pylist(),
@@ -164,6 +170,9 @@ class Job:
             "step_ns": found.step_ns,
             "exposed_ns": exposed_by_rank(found),
             "late_ns": found.late_ns,
+            "holds_up_ns": np.where(
+                np.isin(np.arange(len(self)), row), found.medians(row, less), _UNKNOWN_NS
+            ),
             "memory_bytes": self._largest("memory", "bytes"),
             "findings": np.bincount(found.rows("findings"), minlength=len(self)),
             "losses": np.bincount(found.rows("losses"), minlength=len(self)),

@@ -30,8 +30,6 @@ _OWN_PARTS = {
 _NETWORK = "network"
 _LEAST_SCORE = 5.0
 """A rank whose lateness lies this many standard deviations from that of the others is a straggler."""
-_MOST_HELD = 0.5
-"""A rank is late itself if it waits for others for less than this part of its lateness."""
 _LEAST_LATE_STEPS = 2
 """One late step has happened to any rank."""
 _LEAST_LATE_PERCENT = 1.0
@@ -65,11 +63,12 @@ STRAGGLERS = Table(
     "A rank for which the others wait again and again. The worst first.",
     (
         Column("rank", "int32", "", "The rank."),
-        Column("late_ns", "int64", "ns", "How late it is in a step: the median."),
+        Column("late_ns", "int64", "ns", "How long it holds up the others in a step: how much less than the median of these it waits for others; the "
+                                           "median over steps."),
         Column("late_percent", "float64", "%", "The same as a share of a step."),
         Column("score", "float64", "", "How far this lies from the median of the other ranks, in robust standard deviations (1.4826 times the "
                                        "median absolute deviation) of theirs or of its own median, whichever is larger."),
-        Column("steps_percent", "float64", "%", "In which share of the steps it was the latest of all ranks."),
+        Column("steps_percent", "float64", "%", "In which share of the steps it held up the others most."),
         Column("persistent", "bool", "", "Whether it is late in most steps; if not, `late_ns` is of those in which it is."),
         Column("phase", "category", "", "What takes it longer than others: `input`, `host`, `compute`, `copies`, or `network` (its "
                                              "transfers, once all ranks have arrived); null if none does."),
@@ -100,19 +99,23 @@ def collective_arrivals(sections: Sections) -> pyarrow.Table:
 def stragglers(sections: Sections) -> pyarrow.Table:
     """Return the table `stragglers`.
 
-    A rank is one if its lateness is far from that of the other ranks (a robust score above 5), and at least 1 % of a step: in most steps, or
-    in single ones if these come to 1 % of all.
+    A rank is one if it waits for others notably less than these do (a robust score above 5), by at least 1 % of a step: in most steps, or in
+    single ones if these come to 1 % of all. A rank that is late with others because it waited for them is none.
     """
-    row, _, late = sections.late_by_step
+    row, step, late = less_waiting(sections)
     step_ns = np.maximum(sections.step_ns, 1)
-    waited = _waited_ns(sections)
-    found: list[dict[str, Any]] = []
+    usually = sections.medians(row, late)
     known = np.unique(row)
+    found: list[dict[str, Any]] = []
     for one in known.tolist() if len(known) > 1 else ():
-        usual = _usual(sections, one, known[known != one], row, late, step_ns[one])
-        # Whoever waits for a late rank in one group is late in the next one, and no straggler.
-        if usual is not None and waited[one] < _MOST_HELD * usual["late_ns"]:
+        others = usually[known[known != one]]
+        usual = _usual(late[row == one], others, late[row != one], float(step_ns[one]))
+        if usual is not None:
             found.append({"row": one, "late_percent": 100.0 * usual["late_ns"] / step_ns[one], **usual})
+    irregular = [one for one in found if not one["persistent"]]
+    if len(irregular) > 1:
+        # Several that are late at times: then it is the job that is irregular, and not a rank.
+        found = [one for one in found if one["persistent"]]
     found.sort(key=lambda one: -one["late_ns"])
     rows = np.array([one["row"] for one in found], dtype=np.int64)
     phases, longer = _phases(sections, rows)
@@ -121,7 +124,7 @@ def stragglers(sections: Sections) -> pyarrow.Table:
         "late_ns": np.array([one["late_ns"] for one in found], dtype=np.int64),
         "late_percent": np.array([one["late_percent"] for one in found]),
         "score": np.array([one["score"] for one in found]),
-        "steps_percent": _latest_percent(sections)[rows],
+        "steps_percent": _latest_percent(row, step, late, len(sections))[rows],
         "persistent": np.array([one["persistent"] for one in found], dtype=np.int8),
         "phase": phases,
         "extra_ns": longer,
@@ -129,32 +132,52 @@ def stragglers(sections: Sections) -> pyarrow.Table:
     return to_arrow(STRAGGLERS, columns)
 
 
-def _usual(
-    sections: Sections, one: int, others: Rows, row: Rows, late: Rows, step_ns: int
-) -> dict[str, Any] | None:
-    """How late a rank is in its steps or in some of them, and how far that lies from the others; None where it is no straggler."""
-    own = late[row == one]
-    floor_ns = max(_FLOOR * float(step_ns), 1.0)
-    middle, spread = _middle(sections.late_ns[others])
-    # The median of n values of a normal distribution varies by 1.2533 times their deviation over the root of n.
-    error = 1.2533 * _middle(own)[1] / float(np.sqrt(len(own)))
-    usually = int(sections.late_ns[one])
-    score = (usually - middle) / max(spread, error, floor_ns)
+def less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
+    """How much less each rank waits for others in a step than the median of the other ranks: its row, the step, and the time."""
+    found = sections.matched
+    waited = sections.numbers("collectives", "duration_ns")[found.rows] - found.shortest_ns[found.place]
+    row, step, waited = sections.by_step(found.rows, waited, np.add)
+    order = np.lexsort((waited, step))
+    row, step, waited = row[order], step[order], waited[order]
+    first = np.flatnonzero(np.append(True, step[1:] != step[:-1])[: len(step)])
+    count = np.repeat(np.diff(np.append(first, len(step))), np.diff(np.append(first, len(step))))
+    first = np.repeat(first, count[first]) if len(first) else first
+    place = np.arange(len(step)) - first
+    several = count > 1
+    row, step, first, count, place = (one[several] for one in (row, step, first, count, place))
+    # Of the others: those behind its own place move up by one.
+    low, high = (count - 2) // 2, (count - 1) // 2
+    middle = waited[first + low + (place <= low)] + waited[first + high + (place <= high)]
+    return row, step, middle // 2 - waited[several]
+
+
+def _usual(own: Rows, others: Rows, late_others: Rows, step_ns: float) -> dict[str, Any] | None:
+    """How late a rank is in its steps or in some of them, and how far that lies from the others; None where it is no straggler.
+
+    Args:
+        own: How late it is in each step.
+        others: How late each other rank usually is.
+        late_others: How late these are in single steps.
+        step_ns: How long a step takes.
+    """
+    floor_ns = max(_FLOOR * step_ns, 1.0)
     least_ns = 0.01 * _LEAST_LATE_PERCENT * step_ns
+    middle, spread = _middle(others)
+    # The median of n values of a normal distribution varies by 1.2533 times their deviation over the root of n.
+    usually, deviation = _middle(own)
+    score = (usually - middle) / max(spread, 1.2533 * deviation / float(np.sqrt(len(own))), floor_ns)
     if score >= _LEAST_SCORE and usually >= least_ns:
-        return {"late_ns": usually, "score": score, "persistent": 1}
+        return {"late_ns": int(usually), "score": score, "persistent": 1}
     # Single steps are compared to single steps of the others.
-    middle, spread = _middle(late[row != one])
-    spread = max(spread, floor_ns)
-    outside = own[own - middle >= _LEAST_SCORE * spread]
+    middle, spread = _middle(late_others)
+    limit = middle + _LEAST_SCORE * max(spread, floor_ns)
+    outside = own[own >= limit]
     if len(outside) < _LEAST_LATE_STEPS or (outside - middle).sum() < least_ns * len(own):
         return None
-    # Others may be as late as often: then it is the job that is irregular, and not this rank.
-    often = np.bincount(row[late - middle >= _LEAST_SCORE * spread], minlength=len(sections))[others]
-    if len(outside) < 2 * max(1, int(often.max(initial=0))):
-        return None
     typical = float(np.median(outside))
-    return {"late_ns": int(typical), "score": (typical - middle) / spread, "persistent": 0}
+    if typical < least_ns:
+        return None
+    return {"late_ns": int(typical), "score": (typical - middle) / max(spread, floor_ns), "persistent": 0}
 
 
 def _phases(sections: Sections, rows: Rows) -> tuple[list[str | None], Rows]:
@@ -179,24 +202,11 @@ def _transfer_ns(sections: Sections) -> Rows:
     return np.maximum(sections.medians(row, transfer), 0)
 
 
-def _waited_ns(sections: Sections) -> Rows:
-    """How long each rank usually waits for others in a step; 0 in a job whose ranks meet in one group only."""
-    found = sections.meetings
-    if len(np.unique(sections.groups[1][found.rows])) < 2:
-        return np.zeros(len(sections), dtype=np.int64)
-    waited = sections.numbers("collectives", "duration_ns")[found.rows] - found.shortest_ns[found.place]
-    row, _, in_step = sections.by_step(found.rows, waited, np.add)
-    return sections.medians(row, in_step)
-
-
-def _latest_percent(sections: Sections) -> NDArray[np.float64]:
+def _latest_percent(row: Rows, step: Rows, late: Rows, ranks: int) -> NDArray[np.float64]:
     """In which share of the steps each rank was the latest."""
-    row, step, late = sections.late_by_step
     order = np.lexsort((late, step))
     last = np.append(step[order][1:] != step[order][:-1], True)[: len(order)]
-    return np.asarray(
-        100.0 * np.bincount(row[order][last], minlength=len(sections)) / max(1, int(last.sum()))
-    )
+    return np.asarray(100.0 * np.bincount(row[order][last], minlength=ranks) / max(1, int(last.sum())))
 
 
 def exposed_by_rank(sections: Sections) -> Rows:

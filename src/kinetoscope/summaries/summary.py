@@ -288,10 +288,11 @@ def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
     info = trace.run_info.processes[0] if len(trace.run_info.processes) == 1 else trace.run_info
     places = busiest_places(trace).values()
     device = max(places, key=lambda one: one.working_ns).device if places else ""
+    calls = collectives(trace)
     sections = {
         "steps": _steps(trace, device, lost),
-        "collectives": _collectives(trace, lost),
-        "groups": _groups(trace),
+        "collectives": _collectives(trace, calls, lost),
+        "groups": _groups(trace, calls),
         "clock_marks": _clock_marks(trace),
         "sketches": _sketches(trace, lost),
         "memory": _memory(trace),
@@ -351,9 +352,8 @@ def _steps(trace: Trace, device: str, lost: list[Loss]) -> pyarrow.Table:
     return _last(rows.select(list(STEPS.column_names)), MOST_STEPS, "steps", lost)
 
 
-def _collectives(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
-    """The collectives whose transfers were recorded."""
-    rows = collectives(trace)
+def _collectives(trace: Trace, rows: pyarrow.Table, lost: list[Loss]) -> pyarrow.Table:
+    """Those of the collectives whose transfers were recorded."""
     start_ns = integers(rows["transfer_start_ns"])
     carried = np.flatnonzero((start_ns >= 0) & (integers(rows["transfer_ns"]) >= 0))
     rows = rows.take(number_array(carried[np.argsort(start_ns[carried], kind="stable")]))
@@ -397,7 +397,7 @@ def _peers(rows: pyarrow.Table) -> NDArray[np.int32]:
     return found
 
 
-def _groups(trace: Trace) -> pyarrow.Table:
+def _groups(trace: Trace, calls: pyarrow.Table) -> pyarrow.Table:
     """The process groups: those that existed when the recording began, and those of collectives."""
     found = {
         group.name: ("", json.dumps(group.ranks), len(group.ranks))
@@ -405,8 +405,9 @@ def _groups(trace: Trace) -> pyarrow.Table:
         for group in run.process_groups
         if group.name and group.ranks
     }
-    rows = collectives(trace)
-    columns = (rows[name].to_pylist() for name in ("group", "group_description", "group_ranks", "group_size"))
+    columns = (
+        calls[name].to_pylist() for name in ("group", "group_description", "group_ranks", "group_size")
+    )
     for name, description, ranks, size in dict.fromkeys(zip(*columns, strict=True)):
         if name or ranks:
             found[name or ranks] = (
