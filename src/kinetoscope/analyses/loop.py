@@ -230,17 +230,29 @@ class Loop:
 
     def backward_of(self, rows: Rows) -> Rows:
         """What backward runs in the steps for some operators of forward, inner ones left out."""
-        of_forward = np.append(lies_in(self.trace, rows), False)
-        back = np.flatnonzero(of_forward[self.trace.column("spans", "forward")] & self.inside)
+        back, forward = self._backward_rows
+        back = back[lies_in(self.trace, rows, forward)]
         return back[is_outermost(self.trace, back)]
+
+    @cached_property
+    def _backward_rows(self) -> tuple[Rows, Rows]:
+        """What backward runs in the steps, and the operators of forward that it is of."""
+        forward = self.trace.column("spans", "forward")
+        back = np.flatnonzero((forward >= 0) & self.inside)
+        return back, forward[back].astype(np.int64)
 
     @cached_property
     def outermost(self) -> NDArray[np.bool_]:
         """Which spans are operators of the steps that no other operator called."""
-        rows = self._inside_rows
         found = np.zeros(len(self.inside), dtype=bool)
-        found[rows[is_outermost(self.trace, rows)]] = True
+        found[self.outermost_rows] = True
         return found
+
+    @cached_property
+    def outermost_rows(self) -> Rows:
+        """The same as rows."""
+        rows = self._inside_rows
+        return rows[is_outermost(self.trace, rows)]
 
     @cached_property
     def time(self) -> StepTime | None:
@@ -307,7 +319,10 @@ class Loop:
 
     def place_of_stack(self, stack: int) -> Place:
         """The user's innermost line on a stack."""
-        frame = int(self._shown_frame[stack]) if stack >= 0 else -1
+        return self._place_of_frame(int(self._shown_frame[stack]) if stack >= 0 else -1)
+
+    def _place_of_frame(self, frame: int) -> Place:
+        """The line of a frame; none for -1."""
         if frame not in self._places:
             frames, strings = self.trace.columns("frames"), self.trace.strings
             line = int(frames["line"][frame])
@@ -432,11 +447,14 @@ class Loop:
         cells, which = np.unique(found.kind[mine] * steps + step, return_inverse=True)
         in_cell = np.bincount(which.ravel(), weights=length, minlength=len(cells))
         share, cell = found.shares.of_kinds(cells // steps)
-        stacks = zip(found.shares.stack.tolist(), found.shares.other.tolist(), strict=True)
-        places = [self._from_to(*pair) for pair in stacks]
-        keys = [(one.file, one.function) if by_function else one for one in places]
+        lines = [self._shown_frame[stack] for stack in (found.shares.stack, found.shares.other)]
+        which_lines, leading = _core.group(lines)
+        distinct = [
+            self._from_to(*pair) for pair in zip(*(line[leading].tolist() for line in lines), strict=True)
+        ]
+        keys = [(one.file, one.function) if by_function else one for one in distinct]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        place_of = np.array([numbers[key] for key in keys])
+        place_of = np.array([numbers[key] for key in keys])[which_lines]
         # Imports are start-up, also in a run without steps and in the middle of one.
         importing = np.append(stacks_with(self.trace, "importlib._bootstrap>"), False)[found.shares.stack]
         part = np.where(importing, 0.0, found.shares.part)
@@ -460,7 +478,7 @@ class Loop:
             rows = tuple(dict.fromkeys(before[before >= 0].tolist()))
             made.append(
                 Gap(
-                    places[largest[number]],
+                    distinct[which_lines[largest[number]]],
                     int(usual[number] * steps),
                     int(last[number] - first[number]),
                     rows,
@@ -475,10 +493,10 @@ class Loop:
         mine &= (found.thread == self.thread) & ~found.in_loading & (found.stretch_ns >= least_ns)
         return np.flatnonzero(mine)
 
-    def _from_to(self, stack: int, other: int) -> Place:
-        """The user's line that a stack was in, or from there to that of another stack of the same function."""
-        here = self.place_of_stack(stack)
-        there = self.place_of_stack(other) if other >= 0 else here
+    def _from_to(self, frame: int, other: int) -> Place:
+        """The line of a frame, or from there to that of another frame of the same function."""
+        here = self._place_of_frame(frame)
+        there = self._place_of_frame(other) if other >= 0 else here
         if (here.file, here.function) != (there.file, there.function):
             return here
         low, high = sorted((here.line, there.line))

@@ -271,9 +271,11 @@ def is_outermost(trace: TraceData, rows: NDArray[np.int64]) -> Mask:
     return found
 
 
-def lies_in(trace: TraceData, ranges: NDArray[np.int64]) -> Mask:
-    """Mark the spans of a trace that lie in some spans on their thread, those themselves included."""
+def lies_in(trace: TraceData, ranges: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> Mask:
+    """Mark the spans of a trace, or some of them, that lie in some spans on their thread, those themselves included."""
     spans = trace.columns("spans")
+    if rows is not None:
+        return _some_lie_in(spans, np.sort(ranges), rows)
     marked = np.zeros(len(spans), dtype=np.bool_)
     if len(ranges) == 0:
         return marked
@@ -290,3 +292,17 @@ def lies_in(trace: TraceData, ranges: NDArray[np.int64]) -> Mask:
         marked[inside] = (start[inside] < reach) & (end[inside] <= reach)
     marked[ranges] = True
     return marked
+
+
+def _some_lie_in(spans: Columns, ranges: NDArray[np.int64], rows: NDArray[np.int64]) -> Mask:
+    """The same for some spans, without a look at the others."""
+    start, thread = spans["start_ns"], spans["thread"]
+    found = np.isin(rows, ranges)
+    for one in np.unique(thread[ranges]).tolist():
+        mine = ranges[thread[ranges] == one]
+        reach = np.maximum.accumulate(start[mine] + spans["duration_ns"][mine])
+        before = np.searchsorted(mine, rows, side="right") - 1
+        within = np.flatnonzero((before >= 0) & (thread[rows] == one))
+        chosen, end = rows[within], reach[before[within]]
+        found[within] |= (start[chosen] < end) & (start[chosen] + spans["duration_ns"][chosen] <= end)
+    return found

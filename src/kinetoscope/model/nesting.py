@@ -214,9 +214,8 @@ def attribute_beside_calls(
         )
     )
     for name in ("span_bytes", "span_self_bytes"):
-        values = np.array(everywhere[name])
-        values[work] = made[name]
-        made[name] = values
+        everywhere[name][work] = made[name]
+        made[name] = everywhere[name]
     return made
 
 

@@ -60,15 +60,16 @@ class _Around:
 def _around(loop: Loop, names: tuple[str, ...], near: int) -> list[_Around]:
     """The operators of some names, with up to `near` operators before and after each."""
     spans, texts = loop.trace.columns("spans"), loop.trace.strings
-    forward = (
-        loop.inside
-        & (spans["phase"] == Phase.FORWARD)
-        & (spans["thread"] == loop.thread)
-        & ~loop.in_optimizer
+    chosen, outer = loop.rows_named(*names), loop.outermost_rows
+    chosen = chosen[loop.outermost[chosen]]
+    chosen, outer = (
+        rows[
+            (spans["phase"][rows] == Phase.FORWARD)
+            & (spans["thread"][rows] == loop.thread)
+            & ~loop.in_optimizer[rows]
+        ]
+        for rows in (chosen, outer)
     )
-    called = forward & loop.outermost
-    outer, chosen = np.flatnonzero(called), loop.rows_named(*names)
-    chosen = chosen[called[chosen]]
     module, name = spans["module"][outer], spans["name"][outer]
     found = []
     for row, at in zip(chosen.tolist(), np.searchsorted(outer, chosen).tolist(), strict=True):

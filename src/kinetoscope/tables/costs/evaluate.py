@@ -238,12 +238,13 @@ def costs_to_save(trace: TraceData, calls: DistinctCalls) -> list[list[object]]:
 def distinct_calls(trace: TraceData) -> DistinctCalls:
     """Evaluate the cost of every distinct call of a trace."""
     spans = trace.columns("spans")
-    # Kernels of different graphs can share a name.
-    graphed = np.where(_is_of_graph(trace), spans["origin"], np.int32(-1))
-    stated = np.where(is_generated_launch(trace), spans["arguments"], np.int32(-1))
-    of_span, first = _core.group(
-        [spans["name"], spans["shapes"], spans["overload"], spans["kind"].astype(np.int32), graphed, stated]
-    )
+    parts = [spans["name"], spans["shapes"], spans["overload"], spans["kind"].astype(np.int32)]
+    if len(trace.columns("origins")):
+        # Kernels of different graphs can share a name.
+        parts.append(np.where(_is_of_graph(trace), spans["origin"], np.int32(-1)))
+    if generated_launches(trace):
+        parts.append(np.where(is_generated_launch(trace), spans["arguments"], np.int32(-1)))
+    of_span, first = _core.group(parts)
     count = len(first)
     found = DistinctCalls(
         of_span,

@@ -240,10 +240,13 @@ def at_peak(trace: TraceData, costs: Costs, given: object = None) -> NDArray[np.
     seconds = least_seconds(trace, costs, given)
     if seconds is None:
         return None
-    counted: NDArray[np.float64] = np.where(costs.counted.counts, seconds[costs.calls.of_span], 0.0)
+    found = np.zeros(len(costs.flops))
+    rows = np.flatnonzero(costs.counted.counts & (seconds != 0)[costs.calls.of_span])
+    call = costs.calls.of_span[rows]
+    whole = costs.calls.flops[call]
     # Sparse products count less than their distinct call says.
-    whole = costs.calls.flops[costs.calls.of_span]
-    return np.where(whole > 0, counted * costs.flops / np.maximum(whole, 1), counted)
+    found[rows] = seconds[call] * np.where(whole > 0, costs.flops[rows] / np.maximum(whole, 1), 1.0)
+    return found
 
 
 def share_of_peak(ideal_s: NDArray[np.float64], time_ns: NDArray[np.int64]) -> NDArray[np.float64]:
