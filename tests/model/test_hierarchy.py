@@ -14,6 +14,7 @@ from kinetoscope.model.hierarchy import (
     device_work_spans,
     host_work,
     is_outermost,
+    lies_in,
     module_calls,
     operator_spans,
     recorded_calls,
@@ -190,3 +191,25 @@ def test_outermost_spans_lie_in_no_other_one_of_those_given():
 
     assert outermost("a", "b", "c", "d", "e") == {"a", "d", "e"}
     assert outermost("b", "c", "e") == {"b", "e"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_some_spans_lie_in_ranges_as_all_do(seed: int) -> None:
+    trace = random_trace(seed, calls=True)
+    spans, random = trace.columns("spans"), np.random.default_rng(seed)
+    ranges = random.choice(len(spans), size=min(5, len(spans)), replace=False)
+    start, end = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
+    expected = [
+        row in ranges
+        or any(
+            one < row
+            and spans["thread"][one] == spans["thread"][row]
+            and start[row] < end[one]
+            and end[row] <= end[one]
+            for one in ranges
+        )
+        for row in range(len(spans))
+    ]
+    assert lies_in(trace, ranges).tolist() == expected
+    rows = random.choice(len(spans), size=len(spans) // 2)
+    assert lies_in(trace, ranges, rows).tolist() == [expected[row] for row in rows]
