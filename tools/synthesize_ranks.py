@@ -186,6 +186,14 @@ class SyntheticJob:
             table = table.set_column(
                 place, table.schema.field(place), pa.array([value], table.schema.types[place])
             )
+        named = list({group[0]: group for group in groups}.values())
+        described = {
+            "group": [name for name, _, _ in named],
+            "description": [dimension for _, dimension, _ in named],
+            "ranks": [json.dumps(ranks) for _, _, ranks in named],
+            "size": [len(ranks) for _, _, ranks in named],
+        }
+        table = _with_records(table, "groups", np.zeros(0, np.int64), described)
         table = _with_records(table, "steps", np.zeros(steps, np.int64), step_columns)
         return _with_records(table, "collectives", np.tile(real.collectives, steps), columns)
 
@@ -352,7 +360,7 @@ def _with_records(table: pa.Table, section: str, rows: Times, changed: dict[str,
         for one in records.type
     ]
     made = pa.StructArray.from_arrays(columns, fields=[*records.type])
-    whole = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), made)
+    whole = pa.ListArray.from_arrays(pa.array([0, len(made)], pa.int32()), made)
     return table.set_column(place, field, whole.cast(field.type))
 
 

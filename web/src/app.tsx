@@ -24,6 +24,8 @@ export interface Offered {
   version?: number;
   /** False where it could not be read at all. */
   readable?: boolean;
+  /** True for the summaries of a job. */
+  job?: boolean;
   /** Why it cannot be read, or not again since its file changed. */
   problem?: string | null;
 }
@@ -46,8 +48,9 @@ export function App(props: {
     [props.source, part],
   );
   const { live = false, problem = null, readable = true } = offered[chosen] ?? {};
+  const traces = offered.filter(({ job }) => !job).length;
   const pages = PAGES.filter(
-    (page) => source.has(page.needs) && !(page.ofTwo && source.served && offered.length < 2),
+    (page) => source.has(page.needs) && !(page.ofTwo && source.served && traces < 2),
   );
   const page = pages.find((page) => page.name === route.value.page) ?? pages[0];
   const name = offered[chosen]?.name ?? "";

@@ -6,7 +6,7 @@ import { onDrop } from "./drop";
 import { version } from "./parts/answer";
 import { route } from "./router";
 import { reportInPage } from "./source/report";
-import { requested, ServerSource } from "./source/server";
+import { lookAgain, onLookAgain, requested, ServerSource } from "./source/server";
 
 const LOOK_AGAIN_MS = 2000;
 const root = document.getElementById("app") as HTMLElement;
@@ -26,15 +26,18 @@ async function start(): Promise<void> {
   const gone = signal(false);
   const sources: ServerSource[] = [];
   const sourceOf = (index: number) => {
-    sources[index] ??= new ServerSource(index, options.perfetto_ui);
+    sources[index] ??= new ServerSource(index, options.perfetto_ui, offered.value[index]?.job);
     return sources[index];
   };
   const chosen = () => {
     const wanted = Number(route.value.query["trace"] ?? 0);
     return offered.value[wanted] ? wanted : 0;
   };
-  onDrop(async (trace) => {
+  onLookAgain(async () => {
     offered.value = await asked<Offered[]>("api/traces");
+  });
+  onDrop(async (trace) => {
+    await lookAgain();
     location.hash = `#/overview?trace=${trace}`;
   });
   effect(() => {

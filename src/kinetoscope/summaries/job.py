@@ -102,6 +102,11 @@ class Job:
             )
         )
 
+    @property
+    def sections(self) -> Sections:
+        """The sections of all summaries as columns."""
+        return self._sections
+
     def __len__(self) -> int:
         """The number of ranks."""
         return len(self._sections)

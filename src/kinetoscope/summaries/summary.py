@@ -247,6 +247,17 @@ def file_of(summary: pyarrow.Table) -> bytes:
         return bytes(file.getvalue())
 
 
+def is_summary(path: str | os.PathLike[str]) -> bool:
+    """Whether a file has summaries, and not another table."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return _FORMAT_KEY in (pq.read_schema(path).metadata or {})
+    except (OSError, pa.ArrowInvalid):
+        return False
+
+
 def read(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> pyarrow.Table:
     """Read summaries from a Parquet file; texts of sections are dictionaries.
 

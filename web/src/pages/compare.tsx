@@ -33,7 +33,7 @@ export function ComparePage() {
 
 function Choices(props: { about: About }) {
   const { about } = props;
-  const options = about.traces.map((name, place) => [String(place), name] as const);
+  const options = about.traces.flatMap((name, place) => (name ? [[String(place), name] as const] : []));
   return (
     <>
       <span>

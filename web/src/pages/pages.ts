@@ -1,4 +1,4 @@
-/** The pages in the order of the navigation. Ranks will follow Memory when there is something in it. */
+/** The pages in the order of the navigation. */
 
 import type { ComponentType } from "preact";
 import { ComparePage } from "./compare";
@@ -8,6 +8,7 @@ import { MemoryPage } from "./memory";
 import { Modules } from "./modules";
 import { Operators } from "./operators";
 import { OverviewPage } from "./overview";
+import { RanksPage } from "./ranks";
 import { Sql } from "./sql";
 import { Stacks } from "./stacks";
 import { TimelinePage } from "./timeline";
@@ -33,6 +34,7 @@ export const PAGES: readonly Page[] = [
   { name: "modules", title: "Modules", full: true, show: Modules, needs: "modules" },
   { name: "stacks", title: "Stacks", full: true, show: Stacks, needs: "flame_choices" },
   { name: "memory", title: "Memory", full: false, show: MemoryPage, needs: "memory" },
+  { name: "ranks", title: "Ranks", full: false, show: RanksPage, needs: "ranks" },
   { name: "compare", title: "Compare", full: false, show: ComparePage, needs: "compare", ofTwo: true },
   { name: "health", title: "Trace health", full: false, show: HealthPage, needs: "health" },
   { name: "sql", title: "SQL", full: true, show: Sql, needs: "sql/about" },

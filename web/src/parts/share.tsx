@@ -60,7 +60,7 @@ export function Share() {
       >
         {at && <Link />}
         {at && <Pictures />}
-        {at && source.served && <Files source={source} />}
+        {at && source.has("export/about") && <Files source={source} />}
       </div>
     </>
   );

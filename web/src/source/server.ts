@@ -14,10 +14,11 @@ import {
 export class ServerSource implements Source {
   readonly served = true;
 
-  /** `trace` is the number of the trace among those that the server has open. */
+  /** `trace` is the number of the trace among those that the server has open; `job` says that it is the summaries of a job instead. */
   constructor(
     readonly trace: number,
     readonly perfettoUi?: string,
+    readonly job = false,
   ) {}
 
   async info<T>(path: string, query?: Query): Promise<T> {
@@ -42,13 +43,20 @@ export class ServerSource implements Source {
     return this.info(`span/${id}`);
   }
 
-  has(): boolean {
-    return true;
+  has(path: string): boolean {
+    return this.job === /^ranks\b/.test(path);
   }
 
   download(path: string, query?: Query): string {
     return `api/${this.trace}/${spelled(path, query)}`;
   }
+}
+
+/** Learns which traces are open now; set where the list of them is. */
+export let lookAgain = async (): Promise<void> => {};
+
+export function onLookAgain(look: () => Promise<void>): void {
+  lookAgain = look;
 }
 
 /** The response of the server to a request. */

@@ -44,7 +44,10 @@ def answer(offers: Sequence[Offer], path: str, query: Query) -> Answer:
         ArgumentError: An option is no number of an open trace, or of a step of both.
         StateError: A trace cannot be read.
     """
-    places = [_place(offers, query, name, default) for default, name in enumerate(SIDES)]
+    # Summaries of a job cannot be compared.
+    traces = [number for number, one in enumerate(offers) if one.job is None]
+    defaults = [*traces[:2], 0, 1][:2]
+    places = [_place(offers, query, name, default) for default, name in zip(defaults, SIDES, strict=True)]
     sides = {name: _trace(offers[place]) for name, place in zip(SIDES, places, strict=True)}
     _, _, rest = path.partition("/")
     part, _, side = rest.partition("/")
@@ -63,7 +66,7 @@ def answer(offers: Sequence[Offer], path: str, query: Query) -> Answer:
     found = compare_runs(runs[:1], runs[1:])
     if rest:
         return found.table(rest)
-    names = [one.name for one in offers]
+    names = [one.name if one.job is None else "" for one in offers]
     return about(found) | {"traces": names, "base": places[0], "new": places[1]}
 
 

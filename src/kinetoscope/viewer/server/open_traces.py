@@ -11,13 +11,16 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope.summaries import SUFFIX
+from kinetoscope.summaries.job import Job
+from kinetoscope.summaries.summary import is_summary
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    Source = Trace | str | os.PathLike[str]
+    Source = Trace | Job | str | os.PathLike[str]
 
 LOOK_EVERY_S = 2.0
 """A file is checked no more often than this."""
@@ -38,10 +41,11 @@ class Offer(NamedTuple):
 
     Attributes:
         name: What people know it by.
-        trace: The newest reading of it; None where it could not be read.
+        trace: The newest reading of it; None where it could not be read, or is a job.
         problem: Why it could not be read, or not again since it changed.
         version: Counts the readings, so that a page knows when to ask again.
         live: Whether it is still being written.
+        job: The summaries of the ranks of a job, where it is one.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Offer(NamedTuple):
     problem: str | None = None
     version: int = 1
     live: bool = False
+    job: Job | None = None
 
 
 class Given:
@@ -57,6 +62,7 @@ class Given:
     Attributes:
         offer: What can be looked at now.
         error: What went wrong when it was read first.
+        path: Where it is read from; None for what was given.
     """
 
     def __init__(
@@ -68,33 +74,31 @@ class Given:
     ) -> None:
         """Read it for the first time."""
         self.error: Exception | None = None
-        self._open, self._clock = open_trace, clock
+        self._open_trace, self._clock = open_trace, clock
         self._one_at_a_time = threading.Lock()
         self._closed = False
-        self._path: str | None = None
-        if isinstance(source, Trace):
-            self.offer = Offer(name, source, live=False)
+        self.path: str | None = None
+        if isinstance(source, Trace | Job):
+            self.offer = self._offer(name, source)
             return
-        self._path = os.fspath(source)
-        self._stamp = self._seen = stamp(self._path)
+        self.path = os.fspath(source)
+        self._stamp = self._seen = stamp(self.path)
         began = clock()
         try:
-            trace = open_trace(self._path)
+            self.offer = self._offer(name, self._open(self.path))
         except Exception as error:  # noqa: BLE001  (whatever it was, the other traces can be looked at)
             self.error = error
             self.offer = Offer(name, problem=words(error))
-        else:
-            self.offer = Offer(name, trace, live=is_running(trace))
         self._rest(began)
 
     def look_again(self) -> None:
         """Read the file again if it has changed, unless another thread is reading it."""
-        if self._path is None or "://" in self._path or self._clock() < self._next:
+        if self.path is None or "://" in self.path or self._clock() < self._next:
             return
         if not self._one_at_a_time.acquire(blocking=False):
             return
         try:
-            self._read_if_changed(self._path)
+            self._read_if_changed(self.path)
         finally:
             self._one_at_a_time.release()
 
@@ -102,7 +106,7 @@ class Given:
         """Let go of the trace, unless it belongs to whoever gave it."""
         with self._one_at_a_time:
             self._closed = True
-            if self._path is not None and self.offer.trace is not None:
+            if self.path is not None and self.offer.trace is not None:
                 self.offer.trace.close()
 
     def _read_if_changed(self, path: str) -> None:
@@ -111,7 +115,7 @@ class Given:
         self._seen = now = stamp(path)
         if now is None and (written := finished(path)) is not None:
             # The program has ended, and wrote its trace in the place of the recording.
-            self._path, path = written, written
+            self.path, path = written, written
             self._seen = now = stamp(path)
             before = now
             offer = self.offer = offer._replace(name=str(PurePath(offer.name).with_suffix(TRACE_SUFFIX)))
@@ -126,15 +130,24 @@ class Given:
             return  # Who writes it may not be done: only a recording can be read at any moment.
         self._stamp = now
         try:
-            trace = self._open(path)
+            # Questions about the reading before may still be being answered, so it is not closed.
+            self.offer = self._offer(offer.name, self._open(path), offer.version + 1)
         except Exception as error:  # noqa: BLE001  (what was read before can still be looked at)
             self.offer = offer._replace(problem=words(error), version=offer.version + 1, live=False)
         else:
-            # Questions about the reading before may still be being answered, so it is not closed.
-            self.offer = Offer(offer.name, trace, None, offer.version + 1, is_running(trace))
-            if self._closed:
-                trace.close()
+            if self._closed and self.offer.trace is not None:
+                self.offer.trace.close()
         self._rest(began)
+
+    def _open(self, path: str) -> Trace | Job:
+        """Read a trace or, from a folder of summaries, a job."""
+        return Job.open(path) if is_job(path) else self._open_trace(path)
+
+    def _offer(self, name: str, opened: Trace | Job, version: int = 1) -> Offer:
+        """What was read, to be looked at."""
+        if isinstance(opened, Job):
+            return Offer(name, None, None, version, job=opened)
+        return Offer(name, opened, None, version, self.path is not None and is_running(opened))
 
     def _rest(self, began: float) -> None:
         """Look at the file again when there was time for other things."""
@@ -194,6 +207,13 @@ def stamp(path: str) -> Hashable:
         return None
 
 
+def is_job(path: str) -> bool:
+    """Whether a path is a folder of summaries, or a summary; traces can be Parquet, too."""
+    found = Path(path)
+    files = sorted(found.glob(f"*{SUFFIX}")) if found.is_dir() else [found]
+    return bool(files) and files[0].suffix == SUFFIX and is_summary(files[0])
+
+
 def finished(path: str) -> str | None:
     """The trace that `kinetoscope run` made of a recording that is gone, or None where there is none."""
     written = Path(path).with_suffix(TRACE_SUFFIX)
@@ -222,7 +242,7 @@ def words(error: Exception) -> str:
 
 def _plain(source: Any) -> Source:
     """A path or a trace; of a session its trace."""
-    if isinstance(source, str | os.PathLike | Trace):
+    if isinstance(source, str | os.PathLike | Trace | Job):
         return source
     trace = getattr(source, "trace", None)
     if isinstance(trace, Trace):
@@ -232,6 +252,8 @@ def _plain(source: Any) -> Source:
 
 def _parts(source: Source) -> tuple[str, ...]:
     """The parts of a path."""
+    if isinstance(source, Job):
+        return (f"{len(source):,} ranks",)
     path = source.path if isinstance(source, Trace) else os.fspath(source)
     return PurePath(path).parts[-8:] or ("trace",) if path is not None else ("trace",)
 

@@ -25,6 +25,7 @@ from kinetoscope.viewer.pages import (
     modules,
     operators,
     overview,
+    ranks,
     source_text,
     stacks,
 )
@@ -72,6 +73,7 @@ def respond(
     query: Mapping[str, str],
     options: Mapping[str, str] | None = None,
     answer_of: Callable[[Trace, str, Query], Answer] | None = None,
+    opened: Callable[[str], int] | None = None,
 ) -> Response:
     """Respond to a request of the viewer.
 
@@ -81,6 +83,7 @@ def respond(
         query: Its options.
         options: Options of the server that the page needs.
         answer_of: Responds to a request about a trace; `answer` if None.
+        opened: Opens a trace that a job names, and returns its number; None opens none.
 
     Returns:
         The page for an empty path, the answer of `api/N/...`, or an error as JSON with one sentence in `error`.
@@ -97,7 +100,8 @@ def respond(
                     "name": one.name,
                     "live": one.live,
                     "version": one.version,
-                    "readable": one.trace is not None,
+                    "readable": one.trace is not None or one.job is not None,
+                    "job": one.job is not None,
                     "problem": one.problem,
                 }
                 for one in offers
@@ -106,11 +110,15 @@ def respond(
     match = re.fullmatch(r"api/([0-9]{1,6})/(.+)", path)
     if match is None or int(match[1]) >= len(offers):
         return _error(404, "There is nothing at this address.")
-    trace, problem = offers[int(match[1])][1:3]
-    of_two = match[2].partition("/")[0] == "compare"
-    if trace is None and not of_two:
-        return _error(409, problem or "There is no such trace.")
+    trace, problem, _, _, job = offers[int(match[1])][1:]
+    page = match[2].partition("/")[0]
+    of_two, of_job = page == "compare", job is not None and page == "ranks"
+    if trace is None and not of_two and not of_job:
+        nothing = "There is no such trace." if job is None else "Summaries are shown by the page Ranks only."
+        return _error(409, problem or nothing)
     try:
+        if job is not None and of_job:
+            return encoded(ranks.answer(job, match[2], query, opened))
         if of_two or trace is None:
             # Of two traces, whichever is looked at now.
             return encoded(compare.answer(offers, match[2], query))

@@ -81,6 +81,7 @@ class Viewer:
             self._look_again,
             lasting_token(traces),
             Uploads(self._take),
+            self._opened,
         )
         self.address: str = self._server.address
         self.browser_address: str = self._server.browser_address
@@ -123,6 +124,14 @@ class Viewer:
         """Show the trace in a file that was dropped on the page; returns its number."""
         self._given += open_traces.given([path], self._open_trace)
         self._dropped.append(path.parent)
+        return len(self._given) - 1
+
+    def _opened(self, path: str) -> int:
+        """Show a trace that a job names; returns its number, the one that it has if it is open already."""
+        for number, one in enumerate(self._given):
+            if one.path == path:
+                return number
+        self._given += open_traces.given([path], self._open_trace)
         return len(self._given) - 1
 
     def _look_again(self) -> None:
@@ -269,6 +278,7 @@ class Server:
         look_again: Callable[[], object] = tuple,
         token: str | None = None,
         uploads: Uploads | None = None,
+        opened: Callable[[str], int] | None = None,
     ) -> None:
         """Take a port; who connects before `run` waits.
 
@@ -280,6 +290,7 @@ class Server:
             look_again: Called before a page gets the list of traces.
             token: The token of the address; a new one if None.
             uploads: What becomes of files that are dropped on the page; None rejects them.
+            opened: Opens a trace that a job names, and returns its number; None opens none.
 
         Raises:
             ArgumentError: There is no such port.
@@ -303,7 +314,7 @@ class Server:
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
                 application(
-                    answering(traces, options or {}, look_again),
+                    answering(traces, options or {}, look_again, opened),
                     self._token,
                     self.port,
                     Ticket(ticket),
@@ -374,14 +385,19 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def answering(traces: Offering, options: Mapping[str, str], look_again: Callable[[], object]) -> Answering:
+def answering(
+    traces: Offering,
+    options: Mapping[str, str],
+    look_again: Callable[[], object],
+    opened: Callable[[str], int] | None = None,
+) -> Answering:
     """Return the function that responds to a path and a query; see `Server`."""
 
     def answer(path: str, query: Mapping[str, str]) -> Response:
         if path == "api/traces":
             look_again()
         try:
-            return respond(traces(), path, query, options, answer_with_report)
+            return respond(traces(), path, query, options, answer_with_report, opened)
         except Exception as error:  # noqa: BLE001  (a question that goes wrong must not end the others)
             traceback.print_exc()
             message = f"The viewer failed ({type(error).__name__}); its terminal shows the details."

@@ -1,0 +1,296 @@
+"""The page Ranks: a job of many ranks by their summaries, from a map of all steps down to one collective and the traces of two ranks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.model import units
+from kinetoscope.model.arrow import number_array, to_arrow
+from kinetoscope.model.schema import Column, Table
+from kinetoscope.tables.breakdown import PARTS
+from kinetoscope.viewer.server.requests import Limited, choice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.summaries.job import Job
+    from kinetoscope.summaries.sections import Group
+    from kinetoscope.viewer.server.requests import Answer, Query
+
+    Opener = Callable[[str], int]
+    Rows = NDArray[np.int64]
+
+MEASURES = {"late_ns": "lateness", "duration_ns": "step"} | {
+    name: name.removesuffix("_ns").replace("_", " ") for name in PARTS
+}
+"""What the map can be colored by: a column of its cells, and its title. Ranks that wait for a late one have long steps, too, so steps are not first."""
+_ONE_AT_A_TIME = threading.Lock()
+_MOST_STRAGGLERS = 5
+_MOST_DIGITS = 9
+
+ARRIVALS = Table(
+    "arrivals",
+    "A rank in one collective.",
+    (
+        Column("rank", "int32", "", "The rank."),
+        Column("late_ns", "int64", "ns", "How much later than the first rank it arrived.", 0),
+        Column(
+            "duration_ns", "int64", "ns", "From its arrival to the end of the transfer, waiting included.", 0
+        ),
+    ),
+)
+
+
+def answer(job: Job, path: str, query: Query, opened: Opener | None = None) -> Answer:
+    """Respond to `ranks` and the paths below it.
+
+    Args:
+        job: The summaries.
+        path: `ranks` is what can be chosen on the map, `ranks/findings` is what is worth knowing, `ranks/table` the ranks, `ranks/cells`
+            the values of the map by the option `by`, `ranks/step` one cell of it, `ranks/arrivals` one collective, and `ranks/pair` opens two traces.
+        query: The options.
+        opened: Opens a trace in the viewer and returns its number; None where no trace can be opened.
+
+    Raises:
+        LookupError: There is no such path.
+        ArgumentError: An option has a value that cannot be used.
+        StateError: A trace cannot be opened.
+    """
+    rest = path.partition("/")[2]
+    if rest == "pair":
+        return pair(job, _row(job, query), opened)
+    with _ONE_AT_A_TIME:
+        # What several answers need is computed by the first one.
+        found = _answer(job, rest, query)
+    if found is None:
+        raise LookupError(path)
+    return found
+
+
+def _answer(job: Job, rest: str, query: Query) -> Answer | None:
+    """Respond to what takes no file; None for an unknown path."""
+    if not rest:
+        return about(job)
+    if rest == "findings":
+        return findings(job)
+    if rest == "table":
+        return table(job)
+    if rest == "cells":
+        return cells(job, choice(query, "by", list(MEASURES)))
+    if rest == "step":
+        return step(job, _row(job, query), _whole(query, "step"))
+    if rest == "arrivals":
+        return arrivals(job, _whole(query, "collective"))
+    return None
+
+
+def about(job: Job) -> dict[str, Any]:
+    """What can be chosen on the map."""
+    return {
+        "ranks": len(job),
+        "steps": _steps(job).tolist(),
+        "measures": [
+            [name, title]
+            for name, title in MEASURES.items()
+            if name != "late_ns" or (job.sections.late_ns >= 0).any()
+        ],
+        "dimensions": [*_coordinates(job)],
+    }
+
+
+def table(job: Job) -> Limited:
+    """The table `ranks`, and the place of each rank in the dimensions of the job."""
+    found = job.ranks()
+    for name, places in _coordinates(job).items():
+        found = found.append_column(name, number_array(places, absent=places < 0))
+    return Limited(found, found.num_rows)
+
+
+def cells(job: Job, measure: str) -> pyarrow.Table:
+    """The values of the map: for each rank, in order, one for each step; not a number where there is none."""
+    import pyarrow as pa
+
+    steps = _steps(job)
+    values = np.full((len(job), len(steps)), np.nan, dtype=np.float32)
+    sections = job.sections
+    if measure == "late_ns":
+        rows, numbers, found = sections.late_by_step
+    else:
+        rows, numbers = sections.rows("steps"), sections.numbers("steps", "step")
+        found = sections.numbers("steps", measure)
+    places = np.searchsorted(steps, numbers)
+    known = (places < len(steps)) & (steps[np.minimum(places, len(steps) - 1)] == numbers)
+    values[rows[known], places[known]] = found[known]
+    return pa.table({"value": number_array(values.ravel())})
+
+
+def step(job: Job, row: int, number: int) -> dict[str, Any]:
+    """A step of a rank: its parts beside the medians of all ranks, and its collectives."""
+    sections = job.sections
+    of_step = np.flatnonzero(sections.numbers("steps", "step") == number)
+    mine = of_step[sections.rows("steps")[of_step] == row]
+    if not len(mine):
+        raise ArgumentError(f"rank {sections.ranks[row]} has no step {number}")
+    parts = []
+    for name in ("duration_ns", *PARTS):
+        values = sections.numbers("steps", name)
+        parts.append([MEASURES[name], int(values[mine[0]]), int(np.median(values[of_step]))])
+    found = sections.matched
+    groups, group_of = sections.groups
+    here = np.flatnonzero(
+        (found.rank == row) & (sections.numbers("collectives", "step")[found.rows] == number)
+    )
+    records = found.rows[here]
+    names = sections.texts("collectives", "name", records)
+    size = sections.numbers("collectives", "bytes")[records]
+    collectives = [
+        {
+            "collective": (meeting := int(found.place[at])),
+            "name": name,
+            "group": _named(groups[group_of[record]]),
+            "ranks": int(found.count[meeting]),
+            "bytes": None if message < 0 else message,
+            "late_ns": int(found.late_of_row_ns[at]),
+            "last_rank": int(sections.ranks[found.last[meeting]]),
+            "last_ns": int(found.late_ns[meeting]),
+        }
+        for at, record, name, message in zip(
+            here.tolist(), records.tolist(), names, size.tolist(), strict=True
+        )
+    ]
+    return {
+        "rank": int(sections.ranks[row]),
+        "host": job.summaries["host"][row].as_py(),
+        "source": job.summaries["source"][row].as_py(),
+        "step": number,
+        "parts": parts,
+        "collectives": collectives,
+    }
+
+
+def arrivals(job: Job, meeting: int) -> pyarrow.Table:
+    """When each rank arrived at a collective."""
+    found = job.sections.matched
+    at = np.flatnonzero(found.place == meeting)
+    if not len(at):
+        raise ArgumentError(
+            f"collective={meeting} is not valid: there are {units.count(len(found.first), 'collective')}"
+        )
+    columns: dict[str, Any] = {
+        "rank": job.sections.ranks[found.rank[at]],
+        "late_ns": found.late_of_row_ns[at],
+        "duration_ns": job.sections.numbers("collectives", "duration_ns")[found.rows[at]],
+    }
+    return to_arrow(ARRIVALS, columns)
+
+
+def pair(job: Job, row: int, opened: Opener | None) -> dict[str, Any]:
+    """Open the traces of a rank and of the one whose step is closest to the median, of those whose traces are there."""
+    sections = job.sections
+    late = _source(job, row)
+    step_ns = sections.step_ns
+    distance = np.abs(step_ns - np.median(step_ns[step_ns >= 0]))
+    others = [
+        one for one in np.argsort(distance, kind="stable").tolist() if one != row and _is_there(job, one)
+    ]
+    if not others:
+        raise StateError(
+            "The trace of no other rank is where its summary says: there is nothing to compare with."
+        )
+    if opened is None:
+        raise StateError("Traces cannot be opened from here.")
+    return {
+        "base": opened(_source(job, others[0])),
+        "new": opened(late),
+        "ranks": [int(sections.ranks[one]) for one in (others[0], row)],
+    }
+
+
+def _source(job: Job, row: int) -> str:
+    """Where the trace of a rank is."""
+    source, rank = str(job.summaries["source"][row].as_py() or ""), job.sections.ranks[row]
+    if not source:
+        raise StateError(
+            f"The summary of rank {rank} does not say where its trace is: it was not saved, or later."
+        )
+    if not _is_there(job, row):
+        raise StateError(f"The trace of rank {rank} is not at {source}, where its summary says it is.")
+    return source
+
+
+def _is_there(job: Job, row: int) -> bool:
+    """Whether the trace of a rank can be opened, as far as can be seen without opening it."""
+    source = str(job.summaries["source"][row].as_py() or "")
+    return bool(source) and ("://" in source or Path(os.path.expanduser(source)).exists())
+
+
+def findings(job: Job) -> list[str]:
+    """What is worth knowing of the job, in words."""
+    rows = job.stragglers().to_pylist()
+    if len(job) < 2:
+        return ["There is one rank only."]
+    if not rows:
+        return ["No rank is late again and again."]
+    found = []
+    for row in rows[:_MOST_STRAGGLERS]:
+        longer = f": {row['phase']} takes {units.duration(row['extra_ns'])} more" if row["phase"] else ""
+        found.append(
+            f"Rank {row['rank']} is {units.duration(row['late_ns'])} late in a step ({row['late_percent']:.1f}% of it){longer}."
+        )
+    if len(rows) > _MOST_STRAGGLERS:
+        found.append(f"{units.count(len(rows) - _MOST_STRAGGLERS, 'more rank')} are late, too.")
+    return found
+
+
+def _steps(job: Job) -> Rows:
+    """The numbers of all steps."""
+    numbers = np.unique(job.sections.numbers("steps", "step"))
+    return np.asarray(numbers, dtype=np.int64)
+
+
+def _coordinates(job: Job) -> dict[str, Rows]:
+    """For each dimension of the job, such as data or tensor parallelism, the place of each rank in its group; -1 where it has none."""
+    found: dict[str, Rows] = {}
+    groups, _ = job.sections.groups
+    row_of = {rank: row for row, rank in enumerate(job.sections.ranks.tolist())}
+    taken = set(job.ranks().column_names)
+    for group in groups:
+        name = group.description
+        if not name or name in taken or len(group.ranks) < 2 or len(group.ranks) == len(job):
+            continue
+        places = found.setdefault(name, np.full(len(job), -1, dtype=np.int64))
+        for place, rank in enumerate(group.ranks):
+            if rank in row_of:
+                places[row_of[rank]] = place
+    return found
+
+
+def _named(group: Group) -> str:
+    """What a process group is called."""
+    return group.name or "all ranks"
+
+
+def _row(job: Job, query: Query) -> int:
+    """The row of the rank that a request names."""
+    rank = _whole(query, "rank")
+    found = np.flatnonzero(job.sections.ranks == rank)
+    if not len(found):
+        raise ArgumentError(f"rank={rank} is not valid: there is no summary of it")
+    return int(found[0])
+
+
+def _whole(query: Query, name: str) -> int:
+    """An option that is a whole number; -1 is one."""
+    text = query.get(name, "")
+    if not text.removeprefix("-").isdecimal() or len(text) > _MOST_DIGITS:
+        raise ArgumentError(f"{name}={text[:50]!r} is not valid: need a whole number")
+    return int(text)
