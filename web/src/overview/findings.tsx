@@ -35,8 +35,9 @@ interface Findings {
   unknown: readonly string[];
 }
 
-export function FindingsCard() {
-  const answer = useJson<Findings>("findings");
+/** `path` is where the findings of something else than a trace are. */
+export function FindingsCard(props: { path?: string }) {
+  const answer = useJson<Findings>(props.path ?? "findings");
   return (
     <section class="card ov-findings" aria-label="Findings">
       <h2>Findings</h2>

@@ -1,6 +1,7 @@
 /** A job of many ranks by their summaries: all steps as a map, one of them with its collectives, and who arrived late there. */
 
 import { useMemo, useState } from "preact/hooks";
+import { FindingsCard } from "../overview/findings";
 import { Nothing, Problem, Shown, useColumns, useJson, useSource, words } from "../parts/answer";
 import { Button } from "../parts/button";
 import { Select } from "../parts/choice";
@@ -39,7 +40,7 @@ function Whole(props: { about: About; ranks: Columns }) {
   const { about, ranks } = props;
   return (
     <div class="ranks">
-      <Findings />
+      <FindingsCard path="ranks/findings" />
       {about.steps.length > 0 ? (
         <MapCard about={about} ranks={ranks} />
       ) : (
@@ -58,22 +59,6 @@ function Whole(props: { about: About; ranks: Columns }) {
         />
       </section>
     </div>
-  );
-}
-
-/** What is worth knowing, in words. It comes last where there are many ranks, so the map does not wait for it. */
-function Findings() {
-  const answer = useJson<readonly string[]>("ranks/findings");
-  return (
-    <Shown answer={answer}>
-      {(sentences) => (
-        <ul role="status">
-          {sentences.map((sentence) => (
-            <li key={sentence}>{sentence}</li>
-          ))}
-        </ul>
-      )}
-    </Shown>
   );
 }
 

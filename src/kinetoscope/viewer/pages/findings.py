@@ -10,6 +10,7 @@ from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.strings import printable
 
 if TYPE_CHECKING:
+    from kinetoscope.analyses.findings import Report
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.server.requests import Query
 
@@ -24,13 +25,17 @@ def findings(trace: Trace, query: Query) -> dict[str, Any]:
         The keys of `kinetoscope findings --json`. The `spans` of a finding are `span`, `name`, `kind` and `duration_ns`. `summary` is one sentence
         where nothing was found, `unknown` one for each rule that could not decide; all are empty for a trace without time.
     """
-    report = examine(trace)
-    found = as_dict(report)
+    found = described(examine(trace))
     for one in found["findings"]:
         one["spans"] = [_evidence(trace, span) for span in one["spans"]]
+    return found
+
+
+def described(report: Report) -> dict[str, Any]:
+    """A report for a page, with the rows of spans as they are."""
     nothing = report.whole_ns > 0 and not report.findings
     return {
-        **found,
+        **as_dict(report),
         "summary": NOTHING_FOUND if nothing else "",
         "unknown": unknown_lines(report),
     }

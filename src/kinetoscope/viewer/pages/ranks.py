@@ -13,7 +13,9 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, to_arrow
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.summaries.communication import coordinates_of
 from kinetoscope.tables.breakdown import PARTS
+from kinetoscope.viewer.pages.findings import described
 from kinetoscope.viewer.server.requests import Limited, choice
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ MEASURES = {"late_ns": "lateness", "duration_ns": "step"} | {
 }
 """What the map can be colored by: a column of its cells, and its title. Ranks that wait for a late one have long steps, too, so steps are not first."""
 _ONE_AT_A_TIME = threading.Lock()
-_MOST_STRAGGLERS = 5
 _MOST_DIGITS = 9
 
 ARRIVALS = Table(
@@ -81,7 +82,7 @@ def _answer(job: Job, rest: str, query: Query) -> Answer | None:
     if not rest:
         return about(job)
     if rest == "findings":
-        return findings(job)
+        return described(job.report)
     if rest == "table":
         return table(job)
     if rest == "cells":
@@ -103,14 +104,14 @@ def about(job: Job) -> dict[str, Any]:
             for name, title in MEASURES.items()
             if name != "late_ns" or (job.sections.late_ns >= 0).any()
         ],
-        "dimensions": [*_coordinates(job)],
+        "dimensions": [*coordinates_of(job.sections)],
     }
 
 
 def table(job: Job) -> Limited:
     """The table `ranks`, and the place of each rank in the dimensions of the job."""
     found = job.ranks()
-    for name, places in _coordinates(job).items():
+    for name, places in sorted(coordinates_of(job.sections).items()):
         found = found.append_column(name, number_array(places, absent=places < 0))
     return Limited(found, found.num_rows)
 
@@ -233,45 +234,10 @@ def _is_there(job: Job, row: int) -> bool:
     return bool(source) and ("://" in source or Path(os.path.expanduser(source)).exists())
 
 
-def findings(job: Job) -> list[str]:
-    """What is worth knowing of the job, in words."""
-    rows = job.stragglers().to_pylist()
-    if len(job) < 2:
-        return ["There is one rank only."]
-    if not rows:
-        return ["No rank is late again and again."]
-    found = []
-    for row in rows[:_MOST_STRAGGLERS]:
-        longer = f": {row['phase']} takes {units.duration(row['extra_ns'])} more" if row["phase"] else ""
-        found.append(
-            f"Rank {row['rank']} is {units.duration(row['late_ns'])} late in a step ({row['late_percent']:.1f}% of it){longer}."
-        )
-    if len(rows) > _MOST_STRAGGLERS:
-        found.append(f"{units.count(len(rows) - _MOST_STRAGGLERS, 'more rank')} are late, too.")
-    return found
-
-
 def _steps(job: Job) -> Rows:
     """The numbers of all steps."""
     numbers = np.unique(job.sections.numbers("steps", "step"))
     return np.asarray(numbers, dtype=np.int64)
-
-
-def _coordinates(job: Job) -> dict[str, Rows]:
-    """For each dimension of the job, such as data or tensor parallelism, the place of each rank in its group; -1 where it has none."""
-    found: dict[str, Rows] = {}
-    groups, _ = job.sections.groups
-    row_of = {rank: row for row, rank in enumerate(job.sections.ranks.tolist())}
-    taken = set(job.ranks().column_names)
-    for group in groups:
-        name = group.description
-        if not name or name in taken or len(group.ranks) < 2 or len(group.ranks) == len(job):
-            continue
-        places = found.setdefault(name, np.full(len(job), -1, dtype=np.int64))
-        for place, rank in enumerate(group.ranks):
-            if rank in row_of:
-                places[row_of[rank]] = place
-    return found
 
 
 def _named(group: Group) -> str:
