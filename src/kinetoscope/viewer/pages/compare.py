@@ -46,7 +46,7 @@ def answer(offers: Sequence[Offer], path: str, query: Query) -> Answer:
     """
     # Summaries of a job cannot be compared.
     traces = [number for number, one in enumerate(offers) if one.job is None]
-    defaults = [*traces[:2], 0, 1][:2]
+    defaults = [*traces, len(offers), len(offers)][:2]
     places = [_place(offers, query, name, default) for default, name in zip(defaults, SIDES, strict=True)]
     sides = {name: _trace(offers[place]) for name, place in zip(SIDES, places, strict=True)}
     _, _, rest = path.partition("/")

@@ -101,8 +101,8 @@ def respond(
                     "live": one.live,
                     "version": one.version,
                     "readable": one.trace is not None or one.job is not None,
-                    "job": one.job is not None,
                     "problem": one.problem,
+                    **({} if one.job is None else {"job": True}),
                 }
                 for one in offers
             ]
