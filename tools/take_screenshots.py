@@ -1,9 +1,9 @@
 """Take screenshots of every page of the viewer, light and dark, as docs/images/PAGE-THEME.png.
 
-    python tools/take_screenshots.py [TRACE] [--gpu TRACE] [--folder docs/images] [--page overview ...]
+    python tools/take_screenshots.py [TRACE] [--gpu TRACE] [--job SUMMARIES] [--folder docs/images] [--page overview ...]
 
 Without TRACE, the demo's small GPT is recorded first. The screenshots of kernels, and those whose names begin with `gpu-`, need a
-trace with a device. Needs Chromium and `pip install playwright pillow`; without pillow the files are larger.
+trace with a device; that of ranks needs summaries, such as those of `tools.synthesize_ranks`. Needs Chromium and `pip install playwright pillow`; without pillow the files are larger.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 SIZE = {"width": 1280, "height": 800}
+# Pages of which more than a screen is worth seeing.
+HEIGHTS = {"ranks": 1480}
 THEMES = ("light", "dark")
 # Page and query by screenshot. `{…}` is replaced by a value of the trace.
 QUERY = (
@@ -43,6 +45,7 @@ HOST = {
     "health": "health",
     "sql": f"sql?q={quote(QUERY)}",
 }
+JOB = {"ranks": "ranks?rank={rank}&step={step}"}
 DEVICE = {
     "gpu-overview": "overview",
     "gpu-timeline": "timeline?span={kernel}",
@@ -55,22 +58,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("trace", nargs="?", help="the trace to show")
     parser.add_argument("--gpu", help="a trace with a device, needed for screenshots of kernels")
+    parser.add_argument("--job", help="a folder of summaries, needed for the screenshot of ranks")
     parser.add_argument(
         "--folder", type=Path, default=ROOT / "docs" / "images", help="the folder of the screenshots"
     )
     parser.add_argument(
-        "--page", action="append", choices=[*HOST, *DEVICE], help="only this screenshot (repeatable)"
+        "--page", action="append", choices=[*HOST, *DEVICE, *JOB], help="only this screenshot (repeatable)"
     )
     options = parser.parse_args()
-    wanted = options.page or [*HOST, *DEVICE]
+    wanted = options.page or [*HOST, *DEVICE, *JOB]
     host = {name: HOST[name] for name in wanted if name in HOST}
     device = {name: DEVICE[name] for name in wanted if name in DEVICE} if options.gpu else {}
+    job = {name: JOB[name] for name in wanted if name in JOB} if options.job else {}
     options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        for path, shown in ((options.trace, host), (options.gpu, device)):
+        for path, shown in ((options.trace, host), (options.gpu, device), (options.job, job)):
             if not shown:
                 continue
-            for picture in pictures(Path(path or recorded(Path(folder))), options.folder, shown):
+            opened = (
+                kinetoscope.Job.open(path)
+                if shown is job
+                else kinetoscope.open(path or recorded(Path(folder)))
+            )
+            for picture in pictures(opened, options.folder, shown):
                 print(f"{picture}  {picture.stat().st_size / 1000:.0f} kB")
 
 
@@ -82,27 +92,25 @@ def recorded(folder: Path) -> Path:
     return folder / "train_gpt.ktrace"
 
 
-def pictures(path: Path, folder: Path, shown: dict[str, str]) -> Iterator[Path]:
-    """Take the screenshots of a trace one by one."""
+def pictures(
+    opened: kinetoscope.Trace | kinetoscope.Job, folder: Path, shown: dict[str, str]
+) -> Iterator[Path]:
+    """Take the screenshots of a trace or a job one by one."""
     from playwright.sync_api import sync_playwright
 
     browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser_path is None:
         sys.exit("Chromium was not found: install it (on Debian and Ubuntu: apt-get install chromium).")
-    with kinetoscope.open(path) as trace:
-        facts = query_values(trace)
-        viewer = kinetoscope.view(trace, browser=False, wait=False)
-        try:
-            with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(executable_path=browser_path, args=list(OPTIONS))
-                for theme in THEMES:
-                    for name, page in shown.items():
-                        target = folder / f"{name}-{theme}.png"
-                        take(browser, f"{viewer.address}#/{page.format_map(facts)}", theme, target)
-                        yield target
-                browser.close()
-        finally:
-            viewer.close()
+    facts = query_values(opened) if isinstance(opened, kinetoscope.Trace) else job_values(opened)
+    with kinetoscope.view(opened, browser=False, wait=False) as viewer, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=list(OPTIONS))
+        for theme in THEMES:
+            for name, page in shown.items():
+                target = folder / f"{name}-{theme}.png"
+                size = {**SIZE, "height": HEIGHTS.get(name, SIZE["height"])}
+                take(browser, f"{viewer.address}#/{page.format_map(facts)}", theme, target, size)
+                yield target
+        browser.close()
 
 
 def query_values(trace: kinetoscope.Trace) -> dict[str, object]:
@@ -118,6 +126,12 @@ def query_values(trace: kinetoscope.Trace) -> dict[str, object]:
     }
 
 
+def job_values(job: kinetoscope.Job) -> dict[str, object]:
+    """Return the latest rank and a step from the middle of the run."""
+    rows, steps = job.ranks().to_pylist(), sorted(set(job.section("steps")["step"].to_pylist()))
+    return {"rank": max(rows, key=lambda row: row["late_ns"] or 0)["rank"], "step": steps[len(steps) // 2]}
+
+
 def one_of(trace: kinetoscope.Trace, name: str) -> int | str:
     """Return a span with this name from the middle of the run."""
     texts, names = trace.strings, trace.column("spans", "name")
@@ -125,9 +139,9 @@ def one_of(trace: kinetoscope.Trace, name: str) -> int | str:
     return int(rows[len(rows) // 2]) if len(rows) else ""
 
 
-def take(browser: Browser, address: str, theme: str, target: Path) -> None:
+def take(browser: Browser, address: str, theme: str, target: Path, size: dict[str, int]) -> None:
     """Take one screenshot after the page has finished loading."""
-    page: Page = browser.new_page(viewport=SIZE, color_scheme=theme)  # type: ignore[arg-type]
+    page: Page = browser.new_page(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
     page.goto(address)
     page.wait_for_function("() => document.querySelector('main')?.childElementCount > 0")
     page.wait_for_load_state("networkidle")

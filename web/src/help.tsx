@@ -32,6 +32,13 @@ const GROUPS: readonly (readonly [title: string, lines: readonly Line[]])[] = [
     ],
   ],
   [
+    "Map of ranks",
+    [
+      [["↑", "↓", "←", "→"], "walk through ranks and steps"],
+      [["Esc"], "clear selection"],
+    ],
+  ],
+  [
     "Timeline, mouse",
     [
       [["Click"], "show a span's details"],

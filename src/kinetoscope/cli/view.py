@@ -29,7 +29,7 @@ import click
 def command(paths: tuple[str, ...], *, port: int | None, browser: bool, perfetto_ui: str) -> None:
     """Show traces in the browser, from a server that only this machine can reach. Press Ctrl-C to stop it.
 
-    TRACE is a path or URL of a trace. A file that changes, such as the recording of a running program, is read again while
+    TRACE is a path or URL of a trace, or a folder of summaries (see `kinetoscope summarize`). A file that changes, such as the recording of a running program, is read again while
     the page is open.
     """
     from kinetoscope.cli.opening import open_trace

@@ -25,7 +25,7 @@ def test_a_cell_leads_to_its_collectives_and_to_two_timelines(visit, viewer):
     page.wait_for_selector(".heat canvas")
     # The bottom left cell of the map: rank 3 in the first step.
     box = page.locator(".heat canvas").bounding_box()
-    page.mouse.click(box["x"] + 70, box["y"] + box["height"] - 28)
+    page.mouse.click(box["x"] + 84, box["y"] + box["height"] - 28)
     page.wait_for_selector("text=Rank 3, step 0")
     assert "late: rank 3" in page.locator("svg.arrivals").get_attribute("aria-label")
     page.locator(".heat").focus()
@@ -37,7 +37,7 @@ def test_a_cell_leads_to_its_collectives_and_to_two_timelines(visit, viewer):
     # The latest rank is now the first one.
     page.get_by_label("Order").select_option("late_ns")
     page.get_by_label("Color").select_option("duration_ns")
-    page.mouse.click(box["x"] + 70, box["y"] + 4)
+    page.mouse.click(box["x"] + 84, box["y"] + 4)
     page.wait_for_selector("text=Rank 3, step 0")
     page.get_by_role("button", name="Timelines of this and a median rank").click()
     page.wait_for_selector("h1:text-is('Compare')")

@@ -307,7 +307,7 @@ function Collectives(props: { facts: StepFacts }) {
           { name: "bytes", title: "Size", width: 6, cell: (row) => units.bytes(at(row)?.bytes) },
           {
             name: "late_ns",
-            title: "This rank late",
+            title: "Late",
             width: [8, 1],
             bar: true,
             cell: (row) => units.time(at(row)?.late_ns),

@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { FONT } from "../parts/icicle-paint";
-import { beside, useSized } from "../parts/lengths";
+import { beside, rem, useSized } from "../parts/lengths";
 import { color, theme } from "../parts/theme";
 import { pixels, rampColor } from "./ranks";
 
@@ -12,8 +12,9 @@ export interface Cell {
   step: number;
 }
 
-const MARGIN = { left: 58, bottom: 22 };
-const LABEL = { x: 64, y: 26 };
+/** In rem. */
+const MARGINS = { left: 5.2, bottom: 1.6 };
+const LABEL = { x: 4.6, y: 1.9 };
 /** The height of a row where there are few. */
 const ROW = 14;
 const LEAST = 90;
@@ -40,13 +41,15 @@ export function HeatMap(props: {
   const ratio = devicePixelRatio || 1;
   const height = Math.max(LEAST, Math.min(order.length * ROW, Math.round(innerHeight * 0.55)));
   const shade = theme.value;
+  const size = rem();
+  const margin = { left: Math.round(MARGINS.left * size), bottom: Math.round(MARGINS.bottom * size) };
   const picture = useMemo(
     () =>
       pixels(
         values,
         steps.length,
         order,
-        Math.round((width - MARGIN.left) * ratio),
+        Math.round((width - margin.left) * ratio),
         Math.round(height * ratio),
       ),
     [values, steps, order, width, height, ratio],
@@ -58,9 +61,9 @@ export function HeatMap(props: {
     });
     return places;
   }, [order]);
-  const inner = { width: Math.max(width - MARGIN.left, 1), height };
+  const inner = { width: Math.max(width - margin.left, 1), height };
   const box = (cell: Cell) => ({
-    x: MARGIN.left + (cell.step * inner.width) / steps.length,
+    x: margin.left + (cell.step * inner.width) / steps.length,
     y: ((placeOf[cell.row] ?? 0) * height) / order.length,
     width: inner.width / steps.length,
     height: height / order.length,
@@ -69,9 +72,9 @@ export function HeatMap(props: {
   // The theme is set by an effect of its own, which runs first.
   useEffect(() => {
     const context = canvas.current?.getContext("2d");
-    if (!context || width <= MARGIN.left) return;
+    if (!context || width <= margin.left) return;
     context.canvas.width = Math.round(width * ratio);
-    context.canvas.height = Math.round((height + MARGIN.bottom) * ratio);
+    context.canvas.height = Math.round((height + margin.bottom) * ratio);
     const { columns, rows, cell } = picture;
     const image = new ImageData(columns, rows);
     const scale = 255 / (props.high - props.low);
@@ -89,25 +92,25 @@ export function HeatMap(props: {
     context.scale(ratio, ratio);
     context.imageSmoothingEnabled = false;
     context.fillStyle = color("sunken");
-    context.fillRect(MARGIN.left, 0, inner.width, height);
-    context.drawImage(small, MARGIN.left, 0, inner.width, height);
-    context.font = `12px ${FONT}`;
+    context.fillRect(margin.left, 0, inner.width, height);
+    context.drawImage(small, margin.left, 0, inner.width, height);
+    context.font = `${Math.round(0.86 * size)}px ${FONT}`;
     context.fillStyle = color("muted");
     context.textAlign = "right";
     context.textBaseline = "middle";
-    const every = Math.ceil((LABEL.y * order.length) / height);
+    const every = Math.ceil((LABEL.y * size * order.length) / height);
     for (let place = 0; place < order.length; place += every)
       context.fillText(
         `rank ${props.ranks[order[place] ?? 0]}`,
-        MARGIN.left - 6,
+        margin.left - 6,
         Math.max(((place + 0.5) * height) / order.length, 7),
       );
     context.textBaseline = "top";
     context.textAlign = "left";
-    const apart = Math.ceil((LABEL.x * steps.length) / inner.width);
+    const apart = Math.ceil((LABEL.x * size * steps.length) / inner.width);
     for (let step = 0; step < steps.length; step += apart) {
-      const x = MARGIN.left + (step * inner.width) / steps.length;
-      if (x < width - LABEL.x / 2)
+      const x = margin.left + (step * inner.width) / steps.length;
+      if (x < width - (LABEL.x * size) / 2)
         context.fillText(`${step === 0 ? "step " : ""}${steps[step]}`, x, height + 6);
     }
     for (const [one, line] of [
@@ -115,7 +118,7 @@ export function HeatMap(props: {
       [chosen, 2],
     ] as const) {
       if (!one) continue;
-      const { x, y, ...size } = box(one);
+      const { x, y, ...large } = box(one);
       // Two lines, one of which can be seen on any color.
       for (const [name, wide] of [
         ["surface", line + 2],
@@ -123,7 +126,7 @@ export function HeatMap(props: {
       ] as const) {
         context.strokeStyle = color(name);
         context.lineWidth = wide;
-        context.strokeRect(x - 1, y - 1, Math.max(size.width, 3) + 2, Math.max(size.height, 3) + 2);
+        context.strokeRect(x - 1, y - 1, Math.max(large.width, 3) + 2, Math.max(large.height, 3) + 2);
       }
     }
   }, [
@@ -144,7 +147,7 @@ export function HeatMap(props: {
   ): (Cell & { x: number; y: number }) | null => {
     const place = event.currentTarget.getBoundingClientRect();
     const [x, y] = [event.clientX - place.left, event.clientY - place.top];
-    const column = Math.floor(((x - MARGIN.left) / inner.width) * picture.columns);
+    const column = Math.floor(((x - margin.left) / inner.width) * picture.columns);
     const row = Math.floor((y / height) * picture.rows);
     if (column < 0 || column >= picture.columns || row < 0 || row >= picture.rows) return null;
     const cell = picture.cell[row * picture.columns + column] ?? -1;
@@ -181,7 +184,7 @@ export function HeatMap(props: {
       onPointerLeave={() => setHovered(null)}
       onClick={(event) => props.onChoose(at(event))}
     >
-      <canvas ref={canvas} style={{ width: `${width}px`, height: `${height + MARGIN.bottom}px` }} />
+      <canvas ref={canvas} style={{ width: `${width}px`, height: `${height + margin.bottom}px` }} />
       {hovered && (
         <div class="tip" style={beside(hovered.x, hovered.y, width)} role="presentation">
           {props.tip(hovered)}

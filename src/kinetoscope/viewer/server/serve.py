@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response as StarletteResponse
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from kinetoscope.summaries.job import Job
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.server.open_traces import Given, Offer, Source
 
@@ -162,7 +163,7 @@ class Viewer:
 
 
 def view(
-    *traces: Trace | str | os.PathLike[str],
+    *traces: Trace | Job | str | os.PathLike[str],
     port: int | None = None,
     browser: bool = True,
     wait: bool | None = None,
@@ -174,7 +175,7 @@ def view(
     to a file without it. A file that changes, such as a recording that still runs, is read again while it is looked at.
 
     Args:
-        *traces: What to look at: traces, sessions that were stopped, paths, or URLs.
+        *traces: What to look at: traces, sessions that were stopped, paths, or URLs; also jobs, and folders of summaries.
         port: The port of the server; without it the first free one from 8765 on, 0 for any.
         browser: Open a browser, where this machine has one to open.
         wait: Wait until somebody interrupts (Ctrl-C). Without it: in programs, but not in notebooks and at Python's
