@@ -29,7 +29,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 SIZE = {"width": 1280, "height": 800}
 # Pages of which more than a screen is worth seeing.
-HEIGHTS = {"ranks": 1480}
+HEIGHTS = {"ranks": 1240}
 THEMES = ("light", "dark")
 # Page and query by screenshot. `{…}` is replaced by a value of the trace.
 QUERY = (

@@ -18,6 +18,8 @@ const LABEL = { x: 4.6, y: 1.9 };
 /** The height of a row where there are few. */
 const ROW = 14;
 const LEAST = 90;
+/** In rem: no higher, so that what a cell leads to stays in reach. */
+const MOST = 42;
 
 export function HeatMap(props: {
   /** For each row one value for each step; not a number where there is none. */
@@ -39,7 +41,10 @@ export function HeatMap(props: {
   const [hovered, setHovered] = useState<(Cell & { x: number; y: number }) | null>(null);
   const around = useSized<HTMLDivElement>((element) => setWidth(element.clientWidth));
   const ratio = devicePixelRatio || 1;
-  const height = Math.max(LEAST, Math.min(order.length * ROW, Math.round(innerHeight * 0.55)));
+  const height = Math.max(
+    LEAST,
+    Math.min(order.length * ROW, Math.round(Math.min(innerHeight * 0.55, MOST * rem()))),
+  );
   const shade = theme.value;
   const size = rem();
   const margin = { left: Math.round(MARGINS.left * size), bottom: Math.round(MARGINS.bottom * size) };
