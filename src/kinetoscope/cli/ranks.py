@@ -42,7 +42,12 @@ _EMPTY = {
 @click.option(
     "--csv", "as_csv", is_flag=True, help="Print the table as CSV, with times in nanoseconds; needs --table."
 )
-def command(sources: tuple[str, ...], *, name: str | None, limit: int, as_csv: bool) -> None:
+@click.option(
+    "--html", metavar="FILE", help="Write the map of ranks and steps to FILE, one page that opens anywhere."
+)
+def command(
+    sources: tuple[str, ...], *, name: str | None, limit: int, as_csv: bool, html: str | None
+) -> None:
     """Compare the ranks of a job: what makes it slow, the steps of the ranks, their lateness at collectives, and the stragglers.
 
     SUMMARIES are files of `kinetoscope summarize`, or folders of them.
@@ -52,11 +57,22 @@ def command(sources: tuple[str, ...], *, name: str | None, limit: int, as_csv: b
     from kinetoscope.analyses.findings import lines
     from kinetoscope.display.terminal import console, reading_width
     from kinetoscope.display.text_table import print_csv, print_table
+    from kinetoscope.model import units
     from kinetoscope.summaries.job import Job
 
+    if html is not None and (as_csv or name is not None):
+        raise click.UsageError("--html writes a page, not a table: leave out --table and --csv")
     if as_csv and name is None:
         raise click.UsageError(f"--csv prints one table: add --table {'|'.join(TABLES)}")
     job = Job.open(*sources)
+    if html is not None:
+        from pathlib import Path, PurePath
+
+        from kinetoscope.viewer.report import write_job_report
+
+        target = write_job_report(job, PurePath(sources[0]).name, Path(html))
+        click.echo(f"{target}  {units.size(target.stat().st_size)}")
+        return
     tables = {one: getattr(job, one)() for one in ((name,) if name else TABLES[:2])}
     if as_csv:
         print_csv(tables[str(name)])

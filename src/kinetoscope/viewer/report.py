@@ -38,6 +38,7 @@ from kinetoscope.viewer.pages import (
     modules,
     operators,
     overview,
+    ranks,
     source_text,
     stacks,
 )
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.comparison.result import Comparison
+    from kinetoscope.summaries.job import Job
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.server.requests import Answer, Query
 
@@ -461,6 +463,28 @@ def comparison_page(found: Comparison, base: Trace, new: Trace) -> str:
         carried.add(f"compare/steps/{side}", compare.boxes(trace, drawn[side]))
     directory: dict[str, Any] = {"version": __version__, "name": "Comparison", "timeline": None, "cut": None}
     return _page_with(directory | {"start": "#/compare", "notice": ""}, carried)
+
+
+def job_page(job: Job, name: str) -> str:
+    """Make a report with the page Ranks only: the whole map, and what is behind its latest cells.
+
+    Args:
+        job: The summaries.
+        name: What the page calls it.
+    """
+    from kinetoscope._version import __version__
+
+    carried = Parts()
+    for path, query in ranks.reported(job):
+        carried.add(spelled(path, query), ranks.answer(job, path, query))
+    directory: dict[str, Any] = {"version": __version__, "name": name, "timeline": None, "cut": None}
+    return _page_with(directory | {"start": "#/ranks", "notice": ""}, carried)
+
+
+def write_job_report(job: Job, name: str, path: Path) -> Path:
+    """Write a report of a job to a file, which appears when it is whole."""
+    _write(job_page(job, name), path)
+    return path
 
 
 def _page_with(directory: dict[str, Any], carried: Parts) -> str:

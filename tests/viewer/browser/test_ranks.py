@@ -1,13 +1,15 @@
 """The page Ranks in a browser: the map, one cell of it, and the way to the traces."""
 
 import pytest
+from click.testing import CliRunner
 
 import kinetoscope
+from kinetoscope.cli import main
 from tests.summaries.test_job import COMPUTE_NS, rank_trace
 
 
 @pytest.fixture(scope="module")
-def viewer(tmp_path_factory):
+def folder(tmp_path_factory):
     """Four ranks, of which the last is late, with their traces."""
     folder = tmp_path_factory.mktemp("ranks")
     arrivals = [[COMPUTE_NS + (rank == 3) * 2_000_000 for _ in range(8)] for rank in range(4)]
@@ -15,6 +17,11 @@ def viewer(tmp_path_factory):
     for rank, own in enumerate(arrivals):
         rank_trace(rank, own, arrivals[3]).save(paths[rank])
     kinetoscope.summarize(*paths, output=folder / "summaries")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def viewer(folder):
     with kinetoscope.view(folder / "summaries", browser=False, wait=False, port=0) as viewer:
         yield viewer
 
@@ -45,3 +52,20 @@ def test_a_cell_leads_to_its_collectives_and_to_two_timelines(visit, viewer):
     options = page.get_by_label("Base").locator("option").all_inner_texts()
     assert len(options) == 2
     assert "rank3.ktrace" in options
+
+
+def test_a_report_has_the_map_and_what_is_behind_its_late_cells(visit, folder, tmp_path):
+    made = CliRunner().invoke(
+        main, ["ranks", str(folder / "summaries"), "--html", str(tmp_path / "job.html")]
+    )
+    assert made.exit_code == 0, made.output
+    page = visit.open((tmp_path / "job.html").as_uri())
+    assert page.locator("nav a").all_inner_texts() == ["Ranks"]
+    page.wait_for_selector(".heat canvas")
+    page.locator(".heat").focus()
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector("svg.arrivals circle.late")
+    assert page.get_by_role("button", name="Timelines").count() == 0
+    for wrong in (["--csv"], ["--table", "ranks"]):
+        refused = CliRunner().invoke(main, ["ranks", str(folder / "summaries"), "--html", "x.html", *wrong])
+        assert refused.exit_code == 2

@@ -19,7 +19,7 @@ from kinetoscope.viewer.pages.findings import described
 from kinetoscope.viewer.server.requests import Limited, choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import pyarrow
     from numpy.typing import NDArray
@@ -37,6 +37,8 @@ MEASURES = {"late_ns": "lateness", "duration_ns": "step"} | {
 """What the map can be colored by: a column of its cells, and its title. Ranks that wait for a late one have long steps, too, so steps are not first."""
 _ONE_AT_A_TIME = threading.Lock()
 _MOST_DIGITS = 9
+# What is behind a cell takes about a kilobyte of a report.
+_MOST_REPORTED = 1_000
 
 ARRIVALS = Table(
     "arrivals",
@@ -75,6 +77,24 @@ def answer(job: Job, path: str, query: Query, opened: Opener | None = None) -> A
     if found is None:
         raise LookupError(path)
     return found
+
+
+def reported(job: Job) -> Iterator[tuple[str, dict[str, str]]]:
+    """What a report includes: the whole map, and of its latest cells the step with its collectives."""
+    yield from (("ranks", {}), ("ranks/findings", {}), ("ranks/table", {}))
+    for name, _ in about(job)["measures"]:
+        yield "ranks/cells", {"by": name}
+    late = cells(job, "late_ns")["value"].to_numpy()
+    known = ~np.isnan(cells(job, "duration_ns")["value"].to_numpy())
+    steps, meetings = _steps(job), set()
+    # Without collectives, those are the first cells.
+    for cell in np.argsort(-np.nan_to_num(late, nan=-1), kind="stable")[:_MOST_REPORTED].tolist():
+        row, number = cell // len(steps), int(steps[cell % len(steps)])
+        if known[cell]:
+            yield "ranks/step", {"rank": str(job.sections.ranks[row]), "step": str(number)}
+            meetings |= {one["collective"] for one in step(job, row, number)["collectives"]}
+    for meeting in sorted(meetings):
+        yield "ranks/arrivals", {"collective": str(meeting)}
 
 
 def _answer(job: Job, rest: str, query: Query) -> Answer | None:
