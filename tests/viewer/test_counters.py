@@ -27,7 +27,8 @@ def values(trace, label, start, end, width):
         "end": str(end),
         "width": str(width),
     }
-    return [tuple(row.values()) for row in answer(trace, "counter", query).to_pylist()]
+    columns = ["time", "low", "high", "last"]
+    return [tuple(row.values()) for row in answer(trace, "counter", query).select(columns).to_pylist()]
 
 
 def trace():
@@ -92,6 +93,19 @@ def test_a_window_says_of_each_pixel_what_its_values_are(samples, start, length,
     # Values of one moment come in any order.
     assert [row[:3] for row in found[1:]] == [row[:3] for row in expected[1:]]
     assert [row[0] for row in found] == [row[0] for row in expected]
+
+
+def test_several_tracks_follow_each_other():
+    one = trace()
+    known = counters(one)
+    labels = ["process_rss_bytes", "memory in use · cuda:0"]
+    tracks = [known[label]["id"] for label in labels]
+    window = {"start": "0", "end": "60", "width": "6"}
+    found = answer(one, "counter", {"track": ",".join(map(str, tracks)), **window}).to_pylist()
+    assert [tuple(row.values())[1:] for row in found] == [
+        row for label in labels for row in values(one, label, 0, 60, 6)
+    ]
+    assert [row["track"] for row in found] == sorted((row["track"] for row in found), key=tracks.index)
 
 
 @pytest.mark.parametrize("track", ["", "0", "999999", "x"])

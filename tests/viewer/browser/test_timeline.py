@@ -248,6 +248,19 @@ def test_zooming_is_kept_in_the_address(visit, served, device_trace):
     again.get_by_role("dialog").get_by_text("zoom in, out").wait_for()
 
 
+def test_all_counters_come_with_one_request(visit, served):
+    builder = TraceBuilder().span("aten::mm", 0, 1000 * US)
+    for time in range(0, 1000, 10):
+        for number in range(4):
+            builder.counter(f"load{number}", time * US, float(time + number))
+    asked = []
+    visit.page.on("request", lambda request: asked.append(urlsplit(request.url)))
+    with visit.page.expect_response(lambda response: "/counter?" in response.url):
+        open_timeline(visit, served, builder.build())
+    (one,) = [parse_qs(one.query) for one in asked if one.path.endswith("/counter")]
+    assert len(one["track"][0].split(",")) == 4
+
+
 def test_names_of_any_kind_are_texts(visit, served):
     script = "<img src=x onerror=\"document.title='taken'\">\u202egnirts"
     builder = TraceBuilder()

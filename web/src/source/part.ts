@@ -36,8 +36,8 @@ export class PartSource implements Source {
     return this.whole.window(query);
   }
 
-  counter(track: number, view: Omit<WindowQuery, "tracks">): Promise<Columns> {
-    return this.whole.counter(track, view);
+  counters(query: WindowQuery): Promise<Columns[]> {
+    return this.whole.counters(query);
   }
 
   span(id: number): Promise<SpanFacts> {

@@ -87,8 +87,8 @@ export class ReportSource implements Source {
   }
 
   /** Of the whole trace, in less detail than a server would give. */
-  counter(track: number): Promise<Columns> {
-    return this.table("counter", { track });
+  counters({ tracks }: WindowQuery): Promise<Columns[]> {
+    return Promise.all(tracks.map((track) => this.table("counter", { track })));
   }
 
   async span(id: number): Promise<SpanFacts> {

@@ -35,8 +35,10 @@ export class ServerSource implements Source {
     return this.table("window", { ...window, tracks: tracks.join() });
   }
 
-  counter(track: number, view: Omit<WindowQuery, "tracks">): Promise<Columns> {
-    return this.table("counter", { ...view, track });
+  async counters({ tracks, ...window }: WindowQuery): Promise<Columns[]> {
+    const all = await this.table("counter", { ...window, track: tracks.join() });
+    const track = all.numbers("track");
+    return tracks.map((one) => all.where((row) => track[row] === one));
   }
 
   span(id: number): Promise<SpanFacts> {

@@ -142,8 +142,8 @@ export interface Source {
   table(path: string, query?: Query): Promise<Columns>;
   /** What is visible of some tracks from `start` to `end` on `width` pixels. */
   window(query: WindowQuery): Promise<Columns>;
-  /** A counter over a stretch of time: for each pixel in which it changes its lowest, highest and last value. */
-  counter(track: number, view: Omit<WindowQuery, "tracks">): Promise<Columns>;
+  /** Counters over a stretch of time: for each pixel in which one changes its lowest, highest and last value. */
+  counters(query: WindowQuery): Promise<Columns[]>;
   /** The details of a span. */
   span(id: number): Promise<SpanFacts>;
   /** The address of a file made from the trace, or null where there is no server to make it. */

@@ -104,8 +104,12 @@ export class Loader {
     const wish = this.#wish;
     if (this.#busy || this.#ended || !wish || performance.now() < this.#paused + PAUSE_MS) return;
     const question = missing(wish, this.#whole, (track) => this.#near.get(track));
+    this.#askBoxes(wish, question);
     // Counters are drawn stretched while the view moves, so boxes never wait for them.
-    if (!question && !this.#counting) this.#askCounters(wish);
+    if (!this.#counting) this.#askCounters(wish);
+  }
+
+  #askBoxes(wish: Wish, question: Question | undefined): void {
     // The coarse whole is for when the view moves faster than answers come.
     const coarse = wish.tracks.filter((track) => !this.#all.has(track));
     const { view, width, tracks } = question ?? { view: this.#whole, width: ALL_PIXELS, tracks: coarse };
@@ -130,9 +134,8 @@ export class Loader {
     if (!lacking.length) return;
     this.#counting = true;
     const { view, width } = asked(wish, this.#whole);
-    const answers = lacking.map(({ id }) => this.#source.counter(id, { ...view, width }));
     this.#follow(
-      Promise.all(answers),
+      this.#source.counters({ ...view, width, tracks: lacking.map(({ id }) => id) }),
       (found) => {
         found.forEach((columns, index) => {
           const { id = -1, values = 0 } = lacking[index] ?? {};

@@ -53,7 +53,7 @@ function source(spans: readonly Span[], asked: WindowQuery[] = []): Source {
     download: () => null,
     info: unexpected,
     table: unexpected,
-    counter: unexpected,
+    counters: unexpected,
     span: unexpected,
     window: (query) => {
       asked.push(query);

@@ -346,7 +346,8 @@ def counter_tracks(trace: Trace) -> list[tuple[int, dict[str, Any]]]:
 def counter(trace: Trace, query: Query) -> pyarrow.Table:
     """Respond to `counter`: for each pixel in which values were taken the lowest, the highest and the last.
 
-    The value that holds when the window begins comes first, at the time when it was taken.
+    The value that holds when the window begins comes first, at the time when it was taken. The option `track` can name several tracks;
+    their rows follow each other.
 
     Raises:
         ArgumentError: No such counter, or a window that is none.
@@ -354,11 +355,21 @@ def counter(trace: Trace, query: Query) -> pyarrow.Table:
     import pyarrow as pa
 
     start, end, width = window_of(query)
-    text = query.get("track", "")
-    found = next((one for one in counters_of(trace) if str(one.id) == text), None)
-    if found is None:
-        raise ArgumentError(f"track={text[:50]!r}: there is no such counter; request `tracks` for the list")
+    known = {str(one.id): one for one in counters_of(trace)}
+    asked = query.get("track", "").split(",")
+    for text in asked:
+        if text not in known:
+            raise ArgumentError(
+                f"track={text[:50]!r}: there is no such counter; request `tracks` for the list"
+            )
     pixels = np.ceil(start + np.arange(width + 1) * (end - start) / width).astype(np.int64)
+    return pa.concat_tables([_extremes(known[text], pixels) for text in asked])
+
+
+def _extremes(found: Counter, pixels: NDArray[np.int64]) -> pyarrow.Table:
+    """The rows of `counter` of one track, for pixels that begin and end at some times."""
+    import pyarrow as pa
+
     places = np.searchsorted(found.time_ns, pixels)
     first = places[:-1][places[1:] > places[:-1]]
     if places[0] > 0:
@@ -367,6 +378,7 @@ def counter(trace: Trace, query: Query) -> pyarrow.Table:
     beyond = np.append(first[1:], len(value)) if len(first) else first
     none = np.zeros(0)
     return pa.table({
+        "track": np.full(len(first), found.id, dtype=np.float64),
         "time": found.time_ns[first].astype(np.float64),
         "low": np.minimum.reduceat(value, first) if len(first) else none,
         "high": np.maximum.reduceat(value, first) if len(first) else none,
