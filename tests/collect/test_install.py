@@ -269,6 +269,20 @@ def test_a_module_with_odd_contents_does_no_harm(monkeypatch):
         pass
 
 
+@pytest.mark.parametrize("flags", [{}, {"record_shapes": True, "with_stack": True}])
+def test_a_memory_profile_without_memory_is_torchs_error(flags):
+    def message():
+        with torch.profiler.profile(activities=CPU, **flags) as prof:
+            torch.ones(2)
+        with pytest.raises(ValueError, match="profile_memory=True") as error:
+            prof._memory_profile()
+        return str(error.value)
+
+    theirs = message()
+    with install():
+        assert message() == theirs
+
+
 def test_a_program_that_cannot_be_changed_can_be_given_torchs_collector():
     with install(engine="kineto"):
         with torch.profiler.profile(activities=CPU) as prof:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 # come first among the bases, before ours. A mistake that torch raises an exception for raises one here too.
 
 
+_memory_profile_of_torch: Callable[[Any], Any] = torch.profiler.profiler._KinetoProfile._memory_profile
+
+
 class SessionAsTorch:
     """For sessions."""
 
@@ -88,6 +91,15 @@ class SessionAsTorch:
             if not suffix or suffix.endswith((".html", ".json", ".gz")):
                 raise
             warn_user(f"export_memory_timeline() wrote nothing: {error}")
+
+    def _memory_profile(self) -> Any:
+        """Memory over time; without recorded memory torch's own error, whose message programs may look at."""
+        try:
+            return super()._memory_profile()  # type: ignore[misc]
+        except ArgumentError:
+            # Raises: it also looks whether memory was recorded, among other things.
+            _memory_profile_of_torch(self)
+            raise
 
     def add_metadata(self, key: str, value: str) -> None:
         """Add a text; invalid ones are skipped."""
