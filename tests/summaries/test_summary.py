@@ -80,3 +80,10 @@ def test_processes_without_ranks_have_one_summary(tmp_path):
         traces.append(builder.build())
     (row,) = summary_of(merge_processes(traces)).to_pylist()
     assert (row["rank"], row["sketches"][0]["count"]) == (None, 2)
+
+
+def test_the_trace_is_found_from_any_folder(tmp_path, monkeypatch):
+    TraceBuilder().build().save(tmp_path / "run.ktrace")
+    monkeypatch.chdir(tmp_path)
+    job = kinetoscope.summarize("run.ktrace", output="out")
+    assert job.summaries["source"].to_pylist() == [str(tmp_path / "run.ktrace")]

@@ -321,7 +321,7 @@ def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
         "start_realtime_ns": (trace.run_info.start_realtime_ns, np.int64),
         "duration_ns": (trace.duration_ns, np.int64),
     }
-    where = str(trace.path or trace.run_info.source) if source is None else source
+    where = _place_of(trace) if source is None else source
     columns = {
         name: number_array(np.array([value or 0], dtype=kind), absent=np.array([value is None]))
         for name, (value, kind) in numbers.items()
@@ -329,6 +329,12 @@ def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
     for name, text in (("host", info.host), ("device", device), ("boot_id", info.boot_id), ("source", where)):
         columns[name] = text_array([text])
     return pa.table(columns | {name: _as_list(table) for name, table in sections.items()})
+
+
+def _place_of(trace: Trace) -> str:
+    """The file or URL that a trace was read from; a path is absolute, because summaries are read from other folders."""
+    where = str(trace.path or trace.run_info.source)
+    return os.path.abspath(where) if where and "://" not in where else where
 
 
 def _as_list(table: pyarrow.Table) -> pyarrow.Array:

@@ -6,6 +6,7 @@ import { Nothing, Problem, Shown, useColumns, useJson, useSource, words } from "
 import { Button } from "../parts/button";
 import { Select } from "../parts/choice";
 import { type ShownColumn, Table } from "../parts/table";
+import { says } from "../parts/table-columns";
 import { theme } from "../parts/theme";
 import { Arrivals } from "../ranks/arrivals";
 import { type Cell, HeatMap } from "../ranks/heat-map";
@@ -52,7 +53,7 @@ function Whole(props: { about: About; ranks: Columns }) {
         <Table
           table={ranks}
           id="ranks"
-          columns={shownColumns(about)}
+          columns={shownColumns(about, ranks)}
           height="24rem"
           onRow={(row) => change({ rank: String(ranks.numbers("rank")[row]) })}
           selected={(row) => String(ranks.numbers("rank")[row]) === route.value.query["rank"]}
@@ -62,7 +63,7 @@ function Whole(props: { about: About; ranks: Columns }) {
   );
 }
 
-function shownColumns(about: About): ShownColumn[] {
+function shownColumns(about: About, ranks: Columns): ShownColumn[] {
   return [
     { name: "rank", width: 5 },
     ...about.dimensions.map((name) => ({ name, title: name, width: 4 })),
@@ -70,12 +71,12 @@ function shownColumns(about: About): ShownColumn[] {
     { name: "step_ns", title: "Step", bar: true },
     { name: "late_ns", title: "Late", bar: true },
     { name: "compute_ns", title: "Compute" },
-    { name: "communication_ns", title: "Communication" },
+    { name: "communication_ns", title: "Communication", width: [8.5, 1] },
     { name: "copy_ns", title: "Copies" },
     { name: "input_wait_ns", title: "Input wait" },
     { name: "cpu_bound_ns", title: "CPU bound" },
     { name: "idle_ns", title: "Idle" },
-    { name: "memory_bytes", title: "Memory peak" },
+    { name: "memory_bytes", title: "Memory peak", width: [7.5, 1], optional: !says(ranks, "memory_bytes") },
   ];
 }
 
