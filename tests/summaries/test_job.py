@@ -193,3 +193,16 @@ def test_the_commands(tmp_path):
     twice = CliRunner().invoke(main, [*summarize, paths[0], paths[0], "-o", str(tmp_path / "twice")])
     assert twice.exit_code == 1
     assert "are both of rank 0" in twice.stderr
+
+
+def test_a_rank_that_is_late_at_times_is_named_as_that():
+    arrivals = [[COMPUTE_NS + 1_000 * ((rank + step) % 3) for step in range(20)] for rank in range(5)]
+    for step in range(0, 20, 4):
+        arrivals[2][step] += 3_000_000
+    (row,) = job_of(arrivals).stragglers().to_pylist()
+    assert (row["rank"], row["persistent"], row["phase"]) == (2, False, None)
+    assert row["late_ns"] == pytest.approx(3_000_000, abs=3_000)
+    # Where others are late as often, it is the job.
+    for step in range(1, 20, 4):
+        arrivals[4][step] += 3_000_000
+    assert job_of(arrivals).stragglers().num_rows == 0

@@ -28,10 +28,16 @@ _OWN_PARTS = {
     "cpu_bound_ns": "host",
 }
 _NETWORK = "network"
+_FALSE_ALARMS = 0.01
+"""So many jobs without a straggler may have one rank named, by chance."""
 _LEAST_SCORE = 5.0
-"""A rank whose lateness lies this many standard deviations from that of the others is a straggler."""
+"""A single step in which a rank is late lies so many standard deviations from those of the others."""
+_LEAST_PART = 0.1
+"""What takes a rank longer explains its lateness if it is at least this part of it."""
 _LEAST_LATE_STEPS = 2
 """One late step has happened to any rank."""
+_MUCH_MORE = 3.0
+"""And it costs so many times as much as those of any other rank: else it is the job that is irregular."""
 _LEAST_LATE_PERCENT = 1.0
 """And it has to delay the others by at least this share of a step."""
 # Of a step: a smaller spread would make a straggler of whom a microsecond sets apart.
@@ -99,30 +105,24 @@ def collective_arrivals(sections: Sections) -> pyarrow.Table:
 def stragglers(sections: Sections) -> pyarrow.Table:
     """Return the table `stragglers`.
 
-    A rank is one if it waits for others notably less than these do (a robust score above 5), by at least 1 % of a step: in most steps, or in
+    A rank is one if it waits for others notably less than these do (a robust score that chance seldom reaches), by at least 1 % of a step: in most steps, or in
     single ones if these come to 1 % of all. A rank that is late with others because it waited for them is none.
     """
     row, step, late = less_waiting(sections)
-    step_ns = np.maximum(sections.step_ns, 1)
-    usually = sections.medians(row, late)
-    known = np.unique(row)
-    found: list[dict[str, Any]] = []
-    for one in known.tolist() if len(known) > 1 else ():
-        others = usually[known[known != one]]
-        usual = _usual(late[row == one], others, late[row != one], float(step_ns[one]))
-        if usual is not None:
-            found.append({"row": one, "late_percent": 100.0 * usual["late_ns"] / step_ns[one], **usual})
-    irregular = [one for one in found if not one["persistent"]]
-    if len(irregular) > 1:
-        # Several that are late at times: then it is the job that is irregular, and not a rank.
-        found = [one for one in found if one["persistent"]]
+    found = _usually_late(sections, row, late) or _late_at_times(sections, row, late)
     found.sort(key=lambda one: -one["late_ns"])
     rows = np.array([one["row"] for one in found], dtype=np.int64)
     phases, longer = _phases(sections, rows)
+    phases = [
+        phase if more >= _LEAST_PART * one["late_ns"] else None
+        for phase, more, one in zip(phases, longer.tolist(), found, strict=True)
+    ]
     columns: dict[str, Any] = {
         "rank": sections.ranks[rows],
         "late_ns": np.array([one["late_ns"] for one in found], dtype=np.int64),
-        "late_percent": np.array([one["late_percent"] for one in found]),
+        "late_percent": np.array(
+            [100.0 * one["late_ns"] / max(sections.step_ns[one["row"]], 1) for one in found]
+        ),
         "score": np.array([one["score"] for one in found]),
         "steps_percent": _latest_percent(row, step, late, len(sections))[rows],
         "persistent": np.array([one["persistent"] for one in found], dtype=np.int8),
@@ -151,33 +151,43 @@ def less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
     return row, step, middle // 2 - waited[several]
 
 
-def _usual(own: Rows, others: Rows, late_others: Rows, step_ns: float) -> dict[str, Any] | None:
-    """How late a rank is in its steps or in some of them, and how far that lies from the others; None where it is no straggler.
+def _usually_late(sections: Sections, row: Rows, late: Rows) -> list[dict[str, Any]]:
+    """The ranks that are late in most steps: how late, and how far that lies from the others."""
+    usually, known = sections.medians(row, late), np.unique(row)
+    # By chance, one of many ranks is further off than one of a few: the bound on the tail of a normal distribution.
+    least_score = float(np.sqrt(2 * np.log(max(1, len(known)) / _FALSE_ALARMS)))
+    found = []
+    for one in known.tolist():
+        step_ns = float(sections.step_ns[one])
+        if usually[one] < 0.01 * _LEAST_LATE_PERCENT * step_ns:
+            continue
+        middle, spread = _middle(usually[known[known != one]])
+        own = late[row == one]
+        # The median of n values of a normal distribution varies by 1.2533 times their deviation over the root of n.
+        error_ns = 1.2533 * _middle(own)[1] / float(np.sqrt(len(own)))
+        score = (usually[one] - middle) / max(spread, error_ns, _FLOOR * step_ns, 1.0)
+        if score >= least_score:
+            found.append({"row": one, "late_ns": int(usually[one]), "score": score, "persistent": 1})
+    return found
 
-    Args:
-        own: How late it is in each step.
-        others: How late each other rank usually is.
-        late_others: How late these are in single steps.
-        step_ns: How long a step takes.
-    """
-    floor_ns = max(_FLOOR * step_ns, 1.0)
-    least_ns = 0.01 * _LEAST_LATE_PERCENT * step_ns
-    middle, spread = _middle(others)
-    # The median of n values of a normal distribution varies by 1.2533 times their deviation over the root of n.
-    usually, deviation = _middle(own)
-    score = (usually - middle) / max(spread, 1.2533 * deviation / float(np.sqrt(len(own))), floor_ns)
-    if score >= _LEAST_SCORE and usually >= least_ns:
-        return {"late_ns": int(usually), "score": score, "persistent": 1}
-    # Single steps are compared to single steps of the others.
-    middle, spread = _middle(late_others)
-    limit = middle + _LEAST_SCORE * max(spread, floor_ns)
-    outside = own[own >= limit]
-    if len(outside) < _LEAST_LATE_STEPS or (outside - middle).sum() < least_ns * len(own):
-        return None
-    typical = float(np.median(outside))
-    if typical < least_ns:
-        return None
-    return {"late_ns": int(typical), "score": (typical - middle) / max(spread, floor_ns), "persistent": 0}
+
+def _late_at_times(sections: Sections, row: Rows, late: Rows) -> list[dict[str, Any]]:
+    """The rank that is late in some steps, if there is one and no other is nearly as often, or as much."""
+    if len(row) == 0:
+        return []
+    middle, spread = _middle(late)
+    step_ns = float(np.median(sections.step_ns[np.unique(row)]))
+    spread = max(spread, _FLOOR * step_ns, 1.0)
+    limit = middle + max(_LEAST_SCORE * spread, 0.01 * _LEAST_LATE_PERCENT * step_ns)
+    outside = late >= limit
+    sums = np.bincount(row[outside], weights=(late - middle)[outside], minlength=len(sections))
+    one, *others = np.argsort(-sums, kind="stable")[:2].tolist()
+    own = late[outside & (row == one)]
+    least_ns = 0.01 * _LEAST_LATE_PERCENT * step_ns * int((row == one).sum())
+    if len(own) < _LEAST_LATE_STEPS or sums[one] < max(least_ns, _MUCH_MORE * sums[others].max(initial=0.0)):
+        return []
+    typical = float(np.median(own))
+    return [{"row": one, "late_ns": int(typical), "score": (typical - middle) / spread, "persistent": 0}]
 
 
 def _phases(sections: Sections, rows: Rows) -> tuple[list[str | None], Rows]:
