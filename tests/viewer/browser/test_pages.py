@@ -14,6 +14,7 @@ from kinetoscope.viewer.report import report
 from kinetoscope.viewer.server.routes import answer
 from kinetoscope.viewer.timeline.tracks import whole_of
 from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.trace_builder import TraceBuilder
 
 PAGES = {
     "overview": "Overview",
@@ -134,3 +135,27 @@ def test_a_cut_report_says_so_on_the_page(visit, training, tmp_path):
     path.write_text(report_page(training, "run", most=500), encoding="utf-8")
     page = visit.open(f"{path.as_uri()}#/timeline")
     assert "The timeline of this report ends after" in page.locator("aside").inner_text()
+
+
+def test_panels_show_source_lines_with_those_around_them(visit, served):
+    code = {"2": "    for batch in loader:", "3": "        loss.item()", "4": "        save()"}
+    builder = TraceBuilder().know("source_lines", {"/code/train.py": code})
+    stack = builder.stack(("/code/train.py", 3, "train"))
+    builder.span("aten::mm", 0, 2_000_000, stack=stack)
+    builder.allocate(1_000, 0x10, 4096, stack=stack)
+    trace = builder.build()
+    for page_name, options, row in (
+        ("operators", {"by": "line"}, ".row"),
+        ("memory", {}, ".part .row"),
+        ("timeline", {"span": "0"}, ""),
+    ):
+        page = visit.open(served.address(trace, page_name, **options))
+        if row:
+            page.locator(row).first.click()
+        shown = page.locator(".excerpt")
+        shown.wait_for()
+        assert [line.strip() for line in shown.inner_text().splitlines()] == [
+            "2 for batch in loader:",
+            "3     loss.item()",
+            "4     save()",
+        ], page_name

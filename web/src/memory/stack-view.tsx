@@ -3,6 +3,7 @@
 import { useEffect, useMemo } from "preact/hooks";
 import { Nothing, Shown, useColumns } from "../parts/answer";
 import { Button } from "../parts/button";
+import { FrameCode } from "../parts/source-text";
 import { change } from "../router";
 import type { Columns } from "../source/source";
 import { type Device, shortFrame } from "./facts";
@@ -41,6 +42,7 @@ function Frames(props: { table: Columns; stack: number }) {
         <li key={index} title={frame.slice(0, 2000)}>
           <span>{shortFrame(frame)}</span>
           <span class="faint name">{folderOf(frame)}</span>
+          <FrameCode stack={frames} index={index} />
         </li>
       ))}
     </ol>

@@ -2,7 +2,7 @@
 
 import { Nothing, Shown, useJson, useSource } from "../parts/answer";
 import { Button } from "../parts/button";
-import { frameText } from "../parts/source-text";
+import { FrameCode } from "../parts/source-text";
 import { address, change, route } from "../router";
 import type { Query } from "../source/source";
 import * as units from "../units";
@@ -10,7 +10,7 @@ import { barOf, bars, type Durations, nameOf } from "./bars";
 import { Calls } from "./calls";
 import type { Fact } from "./find";
 import { Histogram } from "./histogram";
-import { frames, lineName } from "./kinds";
+import { frameLine, lineName } from "./kinds";
 import { type Chosen, type Part, Parts } from "./parts";
 
 const MOST_ASKED = 8000;
@@ -31,7 +31,7 @@ export function Panel(props: {
   const asked: Query = place ? { ...whole, by: place.by, place: place.value ?? undefined } : whole;
   // An address has an end: a name as long as a page does not fit in it.
   const askable = name.length + (place?.value?.length ?? 0) <= MOST_ASKED;
-  const code = place?.by === "line" || place?.by === "stack" ? frameText(place.value ?? "") : "";
+  const stack = place?.by === "line" || place?.by === "stack" ? (place.value?.split(" ← ") ?? []) : [];
   const has = (path: string) => askable && source.has(path, asked);
   const about = useJson<Chosen>(has("chosen") ? "chosen" : null, asked);
   const durations = useJson<Durations>(has("histogram") ? "histogram" : null, asked);
@@ -53,16 +53,14 @@ export function Panel(props: {
           <p class="op-place" title={place.value?.slice(0, 2000)}>
             {place.value === null
               ? "not recorded"
-              : (place.by === "line" || place.by === "stack" ? frames(place.value) : [place.value]).map(
-                  (frame, index) => (
-                    <span key={index} class="name">
-                      {frame}
-                      {code && index === 0 && <code class="muted"> {code}</code>}
-                    </span>
-                  ),
-                )}
+              : (stack.length ? stack.map(frameLine) : [place.value]).map((frame, index) => (
+                  <span key={index} class="name">
+                    {frame}
+                  </span>
+                ))}
           </p>
         )}
+        <FrameCode stack={stack.slice(0, 1)} index={0} />
         <dl class="op-facts">
           {props.facts.map((fact) => (
             <div key={fact.label} title={fact.title}>

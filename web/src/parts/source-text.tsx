@@ -24,8 +24,23 @@ export function lineText(file: string, line: number | string | null): string {
 
 /** The text of the line of a frame, such as `src/model.py(12): forward`. */
 export function frameText(frame: string): string {
+  return lineText(...placeOf(frame));
+}
+
+/** The text of a frame of a stack: with the lines around it in the innermost frame that has any, else alone. */
+export function FrameCode(props: { stack: readonly string[]; index: number }) {
+  const { stack, index } = props;
+  const frame = stack[index] ?? "";
+  const text = frameText(frame);
+  if (!text) return null;
+  if (stack.findIndex((one) => frameText(one)) !== index) return <code class="muted name">{text}</code>;
+  const [file, line] = placeOf(frame);
+  return <Excerpt file={file} line={Number(line)} />;
+}
+
+function placeOf(frame: string): [file: string, line: string] {
   const [, file = "", line = ""] = /^(.*)\((\d+)\): /.exec(frame) ?? [];
-  return lineText(file, line);
+  return [file, line];
 }
 
 /** A line with those around it. */

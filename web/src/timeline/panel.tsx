@@ -5,7 +5,7 @@ import type { ComponentChildren } from "preact";
 import { Problem } from "../parts/answer";
 import { Button } from "../parts/button";
 import { Middle } from "../parts/middle";
-import { frameText } from "../parts/source-text";
+import { FrameCode } from "../parts/source-text";
 import { address } from "../router";
 import type { Link, SpanFacts } from "../source/source";
 import * as units from "../units";
@@ -150,7 +150,7 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
             {span.stack.map((frame, index) => (
               <li key={`${index}${frame}`} title={frame.slice(0, 2000)}>
                 <Middle>{plain(withoutFolder(frame))}</Middle>
-                {frameText(frame) && <code class="muted name">{frameText(frame)}</code>}
+                <FrameCode stack={span.stack} index={index} />
               </li>
             ))}
           </ol>
