@@ -4,7 +4,6 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
 #include <Python.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <cmath>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "json_text.h"
+#include "operators.h"
 #include "session.h"
 #include "thread_state.h"
 
@@ -32,6 +32,7 @@ struct FastRange {
   PyObject* keywords;  // a dict, or null
   PyObject* theirs;    // torch's own range while it is open; else null
   std::unique_ptr<at::RecordFunction> open;
+  bool begun;  // a span begun by hand
 };
 
 // Kept for ever, as the class is.
@@ -196,10 +197,6 @@ class GivenArguments {
   ThreadState* thread_ = nullptr;
 };
 
-bool torch_profiles_this_thread() {
-  return c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr;
-}
-
 FastRange& range_of(PyObject* self) { return *reinterpret_cast<FastRange*>(self); }
 
 PyObject* make(PyTypeObject* type, PyObject*, PyObject*) {
@@ -233,6 +230,7 @@ int initialize(PyObject* self, PyObject* args, PyObject* kwargs) {
 
 void destroy(PyObject* self) {
   FastRange& range = range_of(self);
+  if (range.begun) end_span(self);
   range.open.~unique_ptr();
   Py_CLEAR(range.name);
   Py_CLEAR(range.inputs);
@@ -283,6 +281,14 @@ void open_ours(FastRange& range) {
 PyObject* enter(PyObject* self, PyObject*) {
   FastRange& range = range_of(self);
   if (range.name == nullptr) Py_RETURN_NONE;
+  // An open range that is entered again ends first, as one that is replaced does.
+  if (std::exchange(range.begun, false)) end_span(self);
+  const char* name = PyUnicode_AsUTF8(range.name);
+  if (name == nullptr) PyErr_Clear();
+  if (name != nullptr && begin_span(self, name)) {
+    range.begun = true;
+    Py_RETURN_NONE;
+  }
   try {
     if (torch_profiles_this_thread()) {
       Keywords keywords;
@@ -302,6 +308,7 @@ PyObject* enter(PyObject* self, PyObject*) {
 
 PyObject* leave(PyObject* self, PyObject*) {
   FastRange& range = range_of(self);
+  if (std::exchange(range.begun, false)) end_span(self);
   range.open.reset();
   if (range.theirs == nullptr) Py_RETURN_NONE;
   PyObject* theirs = std::exchange(range.theirs, nullptr);

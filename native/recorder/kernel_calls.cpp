@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "operators.h"
+
 namespace kinetoscope {
 namespace {
 
@@ -21,6 +23,12 @@ ObservedKernel& observed(PyObject* self) { return *reinterpret_cast<ObservedKern
 
 PyObject* call(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords) {
   const ObservedKernel& own = observed(self);
+  // A place of this call on the stack: the kernel may be running on another thread, too.
+  if (const char here = 0; begin_span(&here, own.name.c_str())) {
+    PyObject* answer = PyObject_Vectorcall(own.kernel, args, count, keywords);
+    end_span(&here);
+    return answer;
+  }
   std::optional<at::RecordFunction> range;
   try {
     range.emplace(at::RecordScope::FUNCTION);

@@ -1,6 +1,7 @@
 #include "operators.h"
 
 #include <ATen/record_function.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
 #include <cstring>
@@ -99,10 +100,11 @@ bool wraps_backward(const at::RecordFunction& function, const char* overload) {
 }
 
 // Fills where Python stands into `span`: from the span around it when nothing can have moved, else by a walk.
-// Returns what there is to say of its calls, see SpanRecord::forward_thread.
-uint16_t place(ThreadState& thread, Session& session, const at::RecordFunction& function,
-               const char* overload, OpenSpan& span, bool modules) {
-  const at::RecordScope scope = function.scope();
+// `goes_on` says whether the instruction may have run the thread's previous operator too. Returns what there
+// is to say of its calls, see SpanRecord::forward_thread.
+template <typename GoesOn>
+uint16_t place(ThreadState& thread, Session& session, at::RecordScope scope, GoesOn goes_on, OpenSpan& span,
+               bool modules) {
   const bool backward = scope == at::RecordScope::BACKWARD_FUNCTION;
   uint16_t kept = 0;
   const PythonPosition position = python_position(thread);
@@ -114,8 +116,7 @@ uint16_t place(ThreadState& thread, Session& session, const at::RecordFunction& 
     span.stack = around->stack;
     span.module = around->module;
   } else {
-    const Place here =
-        locate(thread, session, position, modules, backward || wraps_backward(function, overload));
+    const Place here = locate(thread, session, position, modules, backward || goes_on());
     span.stack = here.stack;
     span.module = here.module;
     kept = here.kept;
@@ -182,7 +183,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     if (SpanRecord* record = span.record; record != nullptr) {
       uint16_t kept = 0;
       if ((what & (kRecordStacks | kRecordModules)) != 0) {
-        kept = place(*thread, *session, function, overload, span, (what & kRecordModules) != 0);
+        kept = place(
+            *thread, *session, scope, [&] { return wraps_backward(function, overload); }, span,
+            (what & kRecordModules) != 0);
       }
       const uint32_t name = name_of(*thread, *session, function, overload);
       record->name = name & ~kBetweenRanks;
@@ -218,9 +221,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   return nullptr;
 }
 
-void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
-  const uint64_t now = read_tick();
-  if (__builtin_expect(context != nullptr, 0)) return;
+void end_at(const void* function, uint64_t now) {
   ThreadState* thread = this_thread();
   if (thread == nullptr) return;
   BusyGuard busy(*thread);
@@ -229,7 +230,7 @@ void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
   try {
     if (thread->generation == live.generation.load(std::memory_order_relaxed)) {
       std::vector<OpenSpan>& open = thread->open;
-      if (!open.empty() && open.back().function == &function) {
+      if (!open.empty() && open.back().function == function) {
         if (SpanRecord* record = open.back().record) {
           std::atomic_ref(record->end_tick).store(now, std::memory_order_relaxed);
         }
@@ -238,7 +239,7 @@ void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
       }
       // Ranges that a program opened and closes out of order.
       for (size_t at = open.size(); at-- > 0;) {
-        if (open[at].function != &function) continue;
+        if (open[at].function != function) continue;
         if (open[at].record != nullptr) {
           std::atomic_ref(open[at].record->end_tick).store(now, std::memory_order_relaxed);
         }
@@ -246,13 +247,68 @@ void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
         return;
       }
     }
-    session->end_elsewhere(&function, now);
+    session->end_elsewhere(function, now);
   } catch (...) {
     session->faults.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
+void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
+  const uint64_t now = read_tick();
+  if (__builtin_expect(context != nullptr, 0)) return;
+  end_at(&function, now);
+}
+
 }  // namespace
+
+bool begin_span(const void* open, const char* name) {
+  constexpr uint32_t kTakesFunction = kPaused | kRecordShapes | kRecordMemory | kRecordFunctionIds;
+  ThreadState* thread = this_thread();
+  if (thread == nullptr) return false;
+  BusyGuard busy(*thread);
+  Session* session = Session::current();
+  if (session == nullptr) return false;
+  const uint32_t what = live.what.load(std::memory_order_relaxed);
+  if ((what & kTakesFunction) != 0 || torch_profiles_this_thread() || !at::isRecordFunctionEnabled())
+    return false;
+  try {
+    if (thread->generation != live.generation.load(std::memory_order_relaxed)) thread->join(*session);
+    if (thread->orphans_seen != live.orphans_posted.load(std::memory_order_relaxed))
+      session->adopt_orphans(*thread);
+    const uint32_t id = text_name(*thread, *session, name);
+    if ((id & kBetweenRanks) != 0) return false;
+    OpenSpan span{open, session->next_span(*thread)};
+    if (SpanRecord* record = span.record; record != nullptr) {
+      constexpr at::RecordScope kScope = at::RecordScope::FUNCTION;
+      uint16_t kept = 0;
+      if ((what & (kRecordStacks | kRecordModules)) != 0) {
+        kept = place(*thread, *session, kScope, [] { return false; }, span, (what & kRecordModules) != 0);
+      }
+      *record = {};
+      record->name = id;
+      record->stack = (what & kRecordStacks) != 0 ? span.stack : 0;
+      record->module = span.module;
+      record->sequence = -1;
+      record->forward_thread = kept;
+      record->scope = static_cast<uint8_t>(kScope);
+    }
+    thread->open.push_back(span);
+    if (span.record != nullptr) {
+      span.record->start_tick = read_tick();
+      Session::commit_span(*thread);
+    }
+    return true;
+  } catch (...) {
+    // Out of memory: the range is tried as any other.
+    return false;
+  }
+}
+
+void end_span(const void* open) { end_at(open, read_tick()); }
+
+bool torch_profiles_this_thread() {
+  return c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr;
+}
 
 uint64_t torch_thread_id() { return at::RecordFunction::currentThreadId(); }
 

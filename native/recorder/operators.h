@@ -13,4 +13,14 @@ void add_operator_callback(uint32_t what);
 // [stop] Takes it back. Ranges still open may yet end; their contexts know that the session is over.
 void remove_operator_callback();
 
+// Whether torch's own profiler records the calling thread.
+bool torch_profiles_this_thread();
+
+// [any thread, hot] Begins a span as a RecordFunction would, at a part of its cost; `span` is an address to
+// end it by. False, and nothing has begun, where it takes a RecordFunction: for inputs and ids, and for
+// torch's profiler.
+bool begin_span(const void* span, const char* name);
+// [any thread, hot] Ends it.
+void end_span(const void* span);
+
 }  // namespace kinetoscope

@@ -78,8 +78,8 @@ struct PathCall {
   kinetoscope_reach reach;        // from its position's instruction
 };
 
-// A span in progress. It is found again by the address of torch's RecordFunction, which cannot move while it
-// lives: cheaper than a context object per operator.
+// A span in progress. It is found again by the address of what began it, torch's RecordFunction or a range of
+// ours, which cannot move while it lives: cheaper than a context object per operator.
 struct OpenSpan {
   const void* function = nullptr;
   SpanRecord* record = nullptr;  // null when there was no room for it
