@@ -32,8 +32,9 @@ function onKey(event: KeyboardEvent): void {
   else if (event.key === "?") dialog.value = "help";
   else if (event.key === "/") {
     const search = document.querySelector<HTMLInputElement>("main input[type=search]");
-    if (!search) return;
-    search.select();
+    // A page without a list, such as the overview, leads to those that have one.
+    if (search) search.select();
+    else dialog.value = "go";
   } else return;
   event.preventDefault();
 }

@@ -34,6 +34,13 @@ def test_keys_work_on_every_page(visit, served):
     page.keyboard.type("aten::mm")
     page.get_by_role("button", name="Filter operators: aten::mm").click()
     page.wait_for_function("() => location.hash.includes('operators.find=aten%3A%3Amm')")
+    # The overview has no list of its own to search.
+    page.locator("nav a", has_text="Overview").click()
+    page.wait_for_function("() => document.title.startsWith('Overview')")
+    page.keyboard.press("/")
+    page.keyboard.type("aten::mm")
+    page.get_by_role("button", name="Filter operators: aten::mm").click()
+    page.wait_for_function("() => location.hash.includes('operators.find=aten%3A%3Amm')")
 
 
 def test_pages_without_anything_are_dimmed_with_the_reason(visit, served):
