@@ -97,6 +97,15 @@ def test_it_tells_what_the_trace_holds(tmp_path):
     assert "https://ui.perfetto.dev" in text
 
 
+def test_files_say_what_reads_them(tmp_path):
+    made = finished(tmp_path, training_trace())
+    summary = tmp_path / "all" / "rank-00003.parquet"
+    summary.parent.mkdir()
+    summary.write_bytes(b"")
+    text = "\n".join(shown(replace(made, files=(*made.files, summary))))
+    assert "kinetoscope ranks all" in text
+
+
 def test_operations_are_told_with_the_share_of_time_they_are_known_for(tmp_path):
     builder = TraceBuilder()
     square = builder.shapes([[100, 100], [100, 100]], ["float", "float"])

@@ -65,6 +65,11 @@ def test_the_late_rank_is_named_with_what_takes_it_longer():
     assert [one["rank"] for one in job.ranks().to_pylist()] == [*range(5)]
 
 
+def test_what_needs_other_ranks_is_null_without_them():
+    (row,) = job_of([[COMPUTE_NS] * 3]).ranks().to_pylist()
+    assert (row["late_ns"], row["holds_up_ns"]) == (None, None)
+
+
 def test_ranks_that_take_turns_in_being_late_are_no_stragglers():
     arrivals = [[COMPUTE_NS + 1_000_000 * ((rank + step) % 4) for step in range(16)] for rank in range(4)]
     assert job_of(arrivals).stragglers().num_rows == 0

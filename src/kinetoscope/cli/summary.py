@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from kinetoscope.model.hierarchy import host_work, operator_spans
 from kinetoscope.model.losses import counted
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import Phase
+from kinetoscope.summaries import SUFFIX
 from kinetoscope.tables.breakdown import (
     HostShares,
     StepTime,
@@ -703,9 +705,11 @@ def _files(finished: Finished, width: int) -> list[Text]:
     lines = []
     for place, path in enumerate(finished.files):
         shown = finished.options.shown(path)
-        use = (
-            f"kinetoscope info {shown}" if path.suffix == ".ktrace" else "open it in https://ui.perfetto.dev"
-        )
+        uses = {
+            ".ktrace": f"kinetoscope info {shown}",
+            SUFFIX: f"kinetoscope ranks {os.path.dirname(shown) or shown}",
+        }
+        use = uses.get(path.suffix, "open it in https://ui.perfetto.dev")
         entry = f"{shown}  {units.size(path.stat().st_size)}"
         if LABEL + cell_len(entry) + cell_len(use) + 3 > width:
             lines += [

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
-# No difference of times: those may be below 0.
-_UNKNOWN_NS = -(2**63)
 
 RANKS = Table(
     "ranks",
@@ -52,7 +50,7 @@ RANKS = Table(
         Column("late_ns", "int64", "ns", "How much later than the first rank it arrived at the collective of a step for which it was "
                                          "latest; null without collectives."),
         Column("holds_up_ns", "int64", "ns", "How much less than the median of the other ranks it waits for others in a step: a rank with much holds the others "
-                                             "up, see `stragglers`; null without collectives.", _UNKNOWN_NS),
+                                             "up, see `stragglers`; null without collectives.", 0),
         Column("memory_bytes", "int64", "bytes", "The largest memory peak of its devices; null if memory was not recorded."),
         Column("findings", "int64", "", "How many findings its trace has.", 0),
         Column("losses", "int64", "", "How many kinds of losses.", 0),
@@ -189,16 +187,19 @@ class Job:
             "step_ns": found.step_ns,
             "exposed_ns": exposed_by_rank(found),
             "late_ns": found.late_ns,
-            "holds_up_ns": np.where(
-                np.isin(np.arange(len(self)), row), found.medians(row, less), _UNKNOWN_NS
-            ),
+            "holds_up_ns": found.medians(row, less),
             "memory_bytes": self._largest("memory", "bytes"),
             "findings": np.bincount(found.rows("findings"), minlength=len(self)),
             "losses": np.bincount(found.rows("losses"), minlength=len(self)),
             "source": self.summaries["source"].to_pylist(),
         }
         columns |= {name: found.medians(rows, found.numbers("steps", name)) for name in PARTS}
-        return to_arrow(RANKS, columns)
+        table = to_arrow(RANKS, columns)
+        # It may be -1, which is null elsewhere.
+        alone = ~np.isin(np.arange(len(self)), row)
+        place = table.schema.get_field_index("holds_up_ns")
+        held = number_array(columns["holds_up_ns"], absent=alone)
+        return table.set_column(place, table.schema.field(place), held)
 
     def durations(self) -> pyarrow.Table:
         """Return the table `durations`: operators, kernels and modules of all ranks, with quantiles."""
