@@ -43,9 +43,10 @@ _ALONE = (
     _PEAK
     + """
 import json, sys, time
-import kinetoscope
 before = time.process_time()
-kinetoscope.summarize(*sys.argv[2:], output=sys.argv[1])
+from kinetoscope.summaries.summary import summarized
+for path in sys.argv[1:]:
+    summarized(path)
 print(json.dumps([time.process_time() - before, peak_bytes()]))
 """
 )
@@ -73,16 +74,16 @@ def measure(options: Namespace) -> list[Result]:
             files.append(folder / f"{rank}.json")
             write_trace(pattern(), events, files[-1])
         return [
-            *alone(files, folder, events),
+            *alone(files, events),
             *engines(files, events),
             *merged(folder, ranks),
         ]
 
 
-def alone(files: list[Path], folder: Path, events: int) -> list[Result]:
+def alone(files: list[Path], events: int) -> list[Result]:
     """One process that summarizes one trace after the other, as a worker does; its imports count."""
     some = files[:ALONE]
-    seconds, peak_bytes = _run(_ALONE, folder / "alone", *some)
+    seconds, peak_bytes = _run(_ALONE, *some)
     speed = len(some) * events / seconds
     return [
         Result(
