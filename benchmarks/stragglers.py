@@ -128,7 +128,7 @@ def named(job: Job, where: str) -> tuple[int, str] | None:
 
 def measure(options: Namespace) -> list[Result]:
     """Run the trials of each kind, and as many control trials as of one kind."""
-    ranks, trials, steps, delay_s = (2, 4, 5, 0.03) if options.quick else (RANKS, TRIALS, STEPS, 0.003)
+    ranks, trials, steps, delay_s = (2, 5, 5, 0.03) if options.quick else (RANKS, TRIALS, STEPS, 0.003)
     chosen = random.Random(17)
     kinds = [*PHASES, "nothing"]
     plants = [
