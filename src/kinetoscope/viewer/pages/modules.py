@@ -1,4 +1,4 @@
-"""The tree of modules for its page: the table of modules, with their FLOPs and where to see them on the timeline."""
+"""The tree of modules for its page: the table of modules, with where to see them on the timeline."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, number_array, to_arrow, to_numpy
-from kinetoscope.model.hierarchy import host_work, module_calls, operator_spans, recorded_calls
+from kinetoscope.model.hierarchy import host_work, module_calls, recorded_calls
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.model.steps import MARK
-from kinetoscope.tables.costs.columns import costs_of, coverage
-from kinetoscope.tables.host.modules import by_module, with_submodules
 from kinetoscope.torch_events.event_tree import event_names
 from kinetoscope.torch_events.function_event import STEP_KEY
 from kinetoscope.viewer.server.requests import Limited
@@ -32,8 +30,6 @@ _MORE = Table(
     "modules",
     "What the page shows of modules beyond their table.",
     (
-        Column("self_flops", "int64", "", "FLOPs in it, submodules excluded; null where they are unknown for 10 % or more of its operator time."),
-        Column("flops", "int64", "", "The same, submodules included."),
         Column("span", "int32", "row of spans", "Its first recorded call, or else the first operator in it or its submodules."),
     ),
 )  # fmt: skip
@@ -56,27 +52,10 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("modules", {}), ("module_op
 
 
 def modules(trace: Trace, query: Query) -> Limited:
-    """Respond to `modules`: the table of modules and, for each, its FLOPs and a span to show on the timeline."""
+    """Respond to `modules`: the table of modules and, for each, a span to show on the timeline."""
     found = trace.table("modules")
     order = to_numpy(found.column("id"))
-    flops: NDArray[np.int64] = trace.column("spans", "flops")
-    more: dict[str, Any] = {"self_flops": None, "flops": None, "span": _first_spans(trace)[order]}
-    if (flops > 0).any():
-        unknown, self_ns = costs_of(trace).unknown, trace.column("spans", "self_ns")
-        sums = [
-            by_module(trace, flops, flops > 0),
-            by_module(trace, self_ns, operator_spans(trace).mask | unknown),
-            by_module(trace, self_ns, unknown),
-            by_module(trace, np.ones(len(flops), np.int64), flops < 0, divided=False),
-        ]
-        for name, parts in (
-            ("self_flops", sums),
-            ("flops", [with_submodules(trace, own) for own in sums]),
-        ):
-            counted, operators_ns, unknown_ns, unknowns = parts
-            lacking = coverage(operators_ns, unknown_ns, unknowns, counted).lacking
-            more[name] = np.where(lacking, -1, counted)[order]
-    added = to_arrow(_MORE, more)
+    added = to_arrow(_MORE, {"span": _first_spans(trace)[order]})
     for field, column in zip(added.schema, added.columns, strict=True):
         found = found.append_column(field, column)
     return Limited(found.slice(0, _MOST_MODULES), found.num_rows)
