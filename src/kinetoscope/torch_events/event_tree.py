@@ -144,7 +144,11 @@ _MOST_CROSSING = 10_000
 def nest_as_torch(
     thread: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
 ) -> Nesting:
-    """Nest spans of which some partly overlap others: from where one outlasts a span, nothing more is in that span."""
+    """Nest spans of which some partly overlap others: from where one outlasts a span, nothing more is in that span.
+
+    Self times are torch's. Where two spans that overlap fill one around them, torch's self time of that one is negative; then time is that of
+    the span that began last.
+    """
     shortened_ns = duration_ns.copy()
     while True:
         nesting = nest(thread, start_ns, shortened_ns)
@@ -165,7 +169,7 @@ def nest_as_torch(
     inside = parent >= 0
     own = duration_ns.copy()
     np.subtract.at(own, parent[inside], duration_ns[inside])
-    return Nesting(parent, nesting.depth, lane, own)
+    return Nesting(parent, nesting.depth, lane, nesting.self_ns if (own < 0).any() else own)
 
 
 def _with_calls(trace: TraceData) -> TraceData:
