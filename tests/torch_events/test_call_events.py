@@ -128,14 +128,26 @@ def recorded(kind: type[Any], program: Callable[[], None], **flags: Any) -> Any:
     return session
 
 
+def is_overfull(event: Any | None) -> bool:
+    """Whether it lies in an event that has less time than the events in it, as ranges overlap the calls that begin and end them.
+
+    torch's self time of that one is negative.
+    """
+    if event is None:
+        return False
+    taken = sum(child.cpu_time_total for child in event.cpu_children)
+    return taken > event.cpu_time_total + 1e-3 or is_overfull(event.cpu_parent)
+
+
 def tree(event: Any, kept: Callable[[Any], bool]) -> list[tuple[Any, ...]]:
     """An event with its bytes, if it is an operator, and what is in it; of what is not kept, what is in it alone."""
     inside = [node for child in event.cpu_children for node in tree(child, kept)]
     if not kept(event):
         return inside
     assert all(child.cpu_parent == event for child in event.cpu_children)
-    taken = sum(child.cpu_time_total for child in event.cpu_children)
-    assert event.self_cpu_time_total == pytest.approx(event.cpu_time_total - taken, abs=1e-3)
+    if not is_overfull(event):
+        taken = sum(child.cpu_time_total for child in event.cpu_children)
+        assert event.self_cpu_time_total == pytest.approx(event.cpu_time_total - taken, abs=1e-3)
     size = None if event.is_python_function else event.cpu_memory_usage
     return [(event.name, event.is_python_function, str(event.input_shapes or []), size, inside)]
 
@@ -173,6 +185,7 @@ def test_calls_that_run_operators_are_torchs(program, flags):
     program()
     theirs = recorded(torch.profiler.profile, program, with_stack=True, **flags)
     ours = recorded(kinetoscope.profile, program, with_stack=True, engine="native", **flags)
+    assert all(event.self_cpu_time_total >= 0 for event in ours.events())
     its, mine = called(theirs, program), called(ours, program)
     assert tree(mine, lambda _: True) == tree(its, rebuilt)
     counts = names(tree(mine, lambda _: True))
@@ -188,6 +201,7 @@ def test_recorded_calls_are_torchs(program, flags):
     ours = recorded(
         kinetoscope.profile, program, with_stack=True, python_calls=True, engine="native", **flags
     )
+    assert all(event.self_cpu_time_total >= 0 for event in ours.events())
     its, mine = called(theirs, program), called(ours, program)
     assert tree(mine, in_python) == tree(its, in_python)
     of_ours = [event for event in ours.events() if event.is_python_function]

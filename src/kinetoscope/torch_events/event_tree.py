@@ -146,8 +146,8 @@ def nest_as_torch(
 ) -> Nesting:
     """Nest spans of which some partly overlap others: from where one outlasts a span, nothing more is in that span.
 
-    Self times are torch's. Where two spans that overlap fill one around them, torch's self time of that one is negative; then time is that of
-    the span that began last.
+    Self times are torch's, but where overlapping spans add up to more than the one around them, whose self time is negative there: in such a
+    span, time is that of the span that began last.
     """
     shortened_ns = duration_ns.copy()
     while True:
@@ -169,7 +169,10 @@ def nest_as_torch(
     inside = parent >= 0
     own = duration_ns.copy()
     np.subtract.at(own, parent[inside], duration_ns[inside])
-    return Nesting(parent, nesting.depth, lane, nesting.self_ns if (own < 0).any() else own)
+    overfull = own < 0
+    while (within := inside & overfull[parent] & ~overfull).any():
+        overfull |= within
+    return Nesting(parent, nesting.depth, lane, np.where(overfull, nesting.self_ns, own))
 
 
 def _with_calls(trace: TraceData) -> TraceData:

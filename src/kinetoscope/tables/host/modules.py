@@ -76,11 +76,9 @@ def _divide(
     np.subtract.at(sums, holder[other], moved)
 
 
-def _flops(trace: TraceData) -> dict[str, NDArray[np.int64] | None]:
+def _flops(trace: TraceData) -> dict[str, NDArray[np.int64]]:
     """The operations counted in each module, -1 where too little is known; those of fused kernels by the operators that they compute."""
     costs, spans, origins = costs_of(trace), trace.columns("spans"), trace.columns("origins")
-    if not (costs.flops > 0).any():
-        return {"self_flops": None, "flops": None}
     everything = np.ones(len(spans), dtype=np.bool_)
     own = by_module(trace, np.maximum(costs.flops, 0), everything, divided=False)
     counted = np.flatnonzero((spans["kind"] == SpanKind.FUSED_KERNEL) & (costs.flops > 0))
