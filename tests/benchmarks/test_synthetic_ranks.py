@@ -49,6 +49,19 @@ def test_ranks_of_a_group_leave_together_and_the_slow_one_comes_last():
     assert job.stragglers()["rank"].to_pylist()[:1] == [6]
 
 
+def test_each_of_two_planted_delays_is_a_finding_of_the_job_with_its_gain():
+    delays = (Delay(13, "host", 30.0), Delay(22, "compute", 8.0))
+    made = SyntheticJob(REAL, Plan(32, 12, delays, (("dp", 4), ("tp", 8))))
+    job = Job(pa.concat_tables(made.summaries()))
+    first, second = job.report.findings
+    assert (first.code, second.code) == ("straggler-rank", "unbalanced-ranks")
+    assert "rank 13" in first.finding["text"]
+    assert "Rank 22" in second.finding["text"]
+    # Without rank 13, steps are shorter by its delay, but for what the other one still delays.
+    planted_ns = 12 * next(row["extra_ns"] for row in job.stragglers().to_pylist() if row["rank"] == 13)
+    assert 0.5 * planted_ns < first.gain_ns <= planted_ns
+
+
 def test_clocks_are_those_of_machines():
     made = SyntheticJob(REAL[:1], Plan(4, 2, ranks_per_host=2, largest_offset_ns=1_000_000))
     rows = pa.concat_tables(made.summaries()).to_pylist()

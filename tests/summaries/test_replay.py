@@ -38,8 +38,8 @@ def simulated(own):
     return steps, visits
 
 
-def sections_of(own):
-    """The summaries of a simulated job, by its traces."""
+def sections_of(own, call="all_reduce"):
+    """The summaries of a simulated job, by its traces; `call` is what all its collectives are."""
     summaries = []
     for rank, (steps, visits) in enumerate(zip(*simulated(own), strict=True)):
         builder = TraceBuilder()
@@ -51,7 +51,7 @@ def sections_of(own):
         for place, (group, begin, end) in enumerate(visits):
             ranks = ORDER[group][0]
             facts = {
-                "call": "all_reduce",
+                "call": call,
                 "group": str(group),
                 "type": "Float",
                 "size": len(ranks),
@@ -71,23 +71,27 @@ TIMES = st.lists(
 )
 
 
+# Both wait for the last rank.
+CALLS = st.sampled_from(["all_reduce", "all_to_all"])
+
+
 @settings(max_examples=examples(20), deadline=None)
-@given(TIMES)
-def test_a_replay_with_the_recorded_times_takes_as_long_as_the_recording(own):
-    row, *_ = Job(sections_of(own)).without_lateness().to_pylist()
+@given(TIMES, CALLS)
+def test_a_replay_with_the_recorded_times_takes_as_long_as_the_recording(own, call):
+    row, *_ = Job(sections_of(own, call)).without_lateness().to_pylist()
     assert row["replayed_ns"] == pytest.approx(row["step_ns"], abs=1)
     assert row["without_ns"] <= row["replayed_ns"]
 
 
 @settings(max_examples=examples(20), deadline=None)
-@given(TIMES, st.integers(0, RANKS - 1))
-def test_one_late_rank_less_is_what_a_job_without_it_takes(own, late):
+@given(TIMES, CALLS, st.integers(0, RANKS - 1))
+def test_one_late_rank_less_is_what_a_job_without_it_takes(own, call, late):
     even = [[[min(place)] * RANKS for place in step] for step in own]
     delayed = [[list(place) for place in step] for step in even]
     for step in delayed:
         for place in step:
             place[late] += 700_000
-    rows = without_lateness(sections_of(delayed), [late]).to_pylist()
+    rows = without_lateness(sections_of(delayed, call), [late]).to_pylist()
     steps, _ = simulated(even)
     expected_ns = int(np.median([(own[-1][1] - own[0][0]) / len(even) for own in steps]))
     assert [row["rank"] for row in rows] == [None, late]

@@ -116,11 +116,13 @@ def ranked(found: Sequence[Finding]) -> tuple[Finding, ...]:
 
 def _causes_only(found: list[Finding]) -> list[Finding]:
     """Leave out findings of which others name the cause, so that nothing is said twice."""
-    gains = {one.code: one.gain_ns or 0 for one in found}
+    gains: dict[str, int] = {}
+    for one in found:
+        gains[one.code] = max(gains.get(one.code, 0), one.gain_ns or 0)
 
     def is_explained(one: Finding) -> bool:
         causes = [gains[code] for code in CAUSES.get(one.code, ()) if code in gains]
-        return bool(causes) and 2 * sum(causes) >= gains[one.code]
+        return bool(causes) and 2 * sum(causes) >= (one.gain_ns or 0)
 
     return [one for one in found if not is_explained(one)]
 

@@ -41,7 +41,7 @@ WITHOUT_LATENESS = Table(
 class _Replay:
     """The collectives of a job as a graph: which visit of a rank follows which, and how long the rank takes in between.
 
-    A visit is a rank at a collective, by its place in `sections.meetings`.
+    A visit is a rank at a collective, by its place in `sections.matched`.
 
     Attributes:
         own_ns: How long the rank of each visit ran on its own before it; of the first visit of a rank how late it was.
@@ -50,7 +50,7 @@ class _Replay:
     """
 
     def __init__(self, sections: Sections) -> None:
-        met = sections.meetings
+        met = sections.matched
         start = sections.numbers("collectives", "start_ns")[met.rows]
         end = start + sections.numbers("collectives", "duration_ns")[met.rows]
         self.rank, self._meeting, self._transfer_ns = met.rank, met.place, met.shortest_ns
