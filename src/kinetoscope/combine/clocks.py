@@ -36,7 +36,7 @@ _ROUNDS, _GOLDEN = 48, (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is known of the difference `d(t)` that has to be added to a clock to get another one's time.
+    """Limits of the difference `d(t)` between two clocks: what has to be added to the time of one to get that of the other.
 
     Attributes:
         above_at_ns: Moments of the clock.
@@ -164,7 +164,7 @@ def fit(
     do not move), where a drift has to be worth it: clocks that run apart by parts in 100,000 are usual, by more are not.
 
     Args:
-        bounds: What is known.
+        bounds: The limits of the difference.
         begin_ns: Where the line is wanted from, of the clock.
         end_ns: And to where.
         most_drift: How far the two clocks may run apart, in parts.

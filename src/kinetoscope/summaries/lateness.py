@@ -140,8 +140,8 @@ def less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
     order = np.lexsort((waited, step))
     row, step, waited = row[order], step[order], waited[order]
     first = np.flatnonzero(np.append(True, step[1:] != step[:-1])[: len(step)])
-    count = np.repeat(np.diff(np.append(first, len(step))), np.diff(np.append(first, len(step))))
-    first = np.repeat(first, count[first]) if len(first) else first
+    each = np.diff(np.append(first, len(step)))
+    first, count = np.repeat(first, each), np.repeat(each, each)
     place = np.arange(len(step)) - first
     several = count > 1
     row, step, first, count, place = (one[several] for one in (row, step, first, count, place))

@@ -457,9 +457,10 @@ def comparison_page(found: Comparison, base: Trace, new: Trace) -> str:
     carried.add("compare", compare.about(found))
     for table in compare.TABLES:
         carried.add(f"compare/{table}", found.table(table))
-    drawn = {side: compare.step(trace, side) for side, trace in zip(compare.SIDES, (base, new), strict=True)}
+    sides = dict(zip(compare.SIDES, (base, new), strict=True))
+    drawn = {side: compare.step(trace, side) for side, trace in sides.items()}
     carried.add("compare/steps", drawn)
-    for side, trace in zip(compare.SIDES, (base, new), strict=True):
+    for side, trace in sides.items():
         carried.add(f"compare/steps/{side}", compare.boxes(trace, drawn[side]))
     directory: dict[str, Any] = {"version": __version__, "name": "Comparison", "timeline": None, "cut": None}
     return _page_with(directory | {"start": "#/compare", "notice": ""}, carried)

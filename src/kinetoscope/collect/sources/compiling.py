@@ -106,7 +106,7 @@ class CompileHooks:
         return "" if module is None or hasattr(module, _REPORT) else f"this torch has no {_MODULE}.{_REPORT}"
 
     def recording_began(self) -> None:
-        """Write what is known into a recording of the native engine that has just begun, and then all that becomes known."""
+        """Write the facts of earlier compilations into a native recording that has just begun, and those of later ones as they end."""
         with self._lock:
             self._written = (0, len(self._compilations), 0)
             self._write()

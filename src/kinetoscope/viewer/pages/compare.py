@@ -13,6 +13,7 @@ from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, Run, run_of
 from kinetoscope.comparison.result import Comparison, basis, headline, summary_of_side
 from kinetoscope.comparison.runs import compare_runs
 from kinetoscope.model import units
+from kinetoscope.viewer.server.requests import integer
 from kinetoscope.viewer.timeline.rows import MODULES, STREAM, THREAD
 from kinetoscope.viewer.timeline.tracks import timeline, tracks
 from kinetoscope.viewer.timeline.window import window
@@ -31,7 +32,6 @@ SIDES = ("base", "new")
 # Of the two timelines, whose closest look shows this many pixels of a step.
 _PIXELS = 4_000
 _DRAWN = (THREAD, MODULES, STREAM)
-_MOST_DIGITS = 12
 
 
 def answer(offers: Sequence[Offer], path: str, query: Query) -> Answer:
@@ -52,11 +52,12 @@ def answer(offers: Sequence[Offer], path: str, query: Query) -> Answer:
     _, _, rest = path.partition("/")
     part, _, side = rest.partition("/")
     if part == "steps" and (not side or side in sides):
-        number = _whole(query["step"]) if "step" in query else None
-        if number == -1:
+        number = integer(query["step"]) if "step" in query else None
+        if "step" in query and (number is None or number < 0):
             raise ArgumentError(f"step={query['step'][:50]!r} is not the number of a step")
-        drawn = {name: step(trace, name, number) for name, trace in sides.items()}
-        return boxes(sides[side], drawn[side]) if side else drawn
+        if side:
+            return boxes(sides[side], step(sides[side], side, number))
+        return {name: step(trace, name, number) for name, trace in sides.items()}
     if rest and rest not in TABLES:
         raise LookupError(path)
     runs = [
@@ -163,16 +164,11 @@ def _run(trace: Trace) -> Run:
 def _place(offers: Sequence[Offer], query: Query, name: str, default: int) -> int:
     """An option that is the number of an open trace."""
     text = query.get(name, str(default))
-    place = _whole(text)
-    if not 0 <= place < len(offers):
+    place = integer(text)
+    if place is None or not 0 <= place < len(offers):
         open_now = units.count(len(offers), "trace")
         raise ArgumentError(f"{name}={text[:50]!r} is not valid: {open_now} can be compared, numbered from 0")
     return place
-
-
-def _whole(text: str) -> int:
-    """A whole number; -1 for any other text."""
-    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else -1
 
 
 def _trace(offer: Offer) -> Trace:

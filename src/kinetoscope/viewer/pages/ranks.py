@@ -16,7 +16,7 @@ from kinetoscope.model.schema import Column, Table
 from kinetoscope.summaries.communication import coordinates_of
 from kinetoscope.tables.breakdown import PARTS
 from kinetoscope.viewer.pages.findings import described
-from kinetoscope.viewer.server.requests import Limited, choice
+from kinetoscope.viewer.server.requests import Limited, choice, integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,6 @@ MEASURES = {"late_ns": "lateness", "duration_ns": "step"} | {
 }
 """What the map can be colored by: a column of its cells, and its title. Ranks that wait for a late one have long steps, too, so steps are not first."""
 _ONE_AT_A_TIME = threading.Lock()
-_MOST_DIGITS = 9
 # What is behind a cell takes about a kilobyte of a report.
 _MOST_REPORTED = 1_000
 
@@ -277,6 +276,7 @@ def _row(job: Job, query: Query) -> int:
 def _whole(query: Query, name: str) -> int:
     """An option that is a whole number; -1 is one."""
     text = query.get(name, "")
-    if not text.removeprefix("-").isdecimal() or len(text) > _MOST_DIGITS:
+    number = integer(text)
+    if number is None:
         raise ArgumentError(f"{name}={text[:50]!r} is not valid: need a whole number")
-    return int(text)
+    return number

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 MOST_ASKED = 1_000_000
+_MOST_DIGITS = 9
 
 
 class Limited:
@@ -70,6 +71,11 @@ def whole_number(query: Query, name: str, default: int) -> int:
             f"the option {name!r} must be a whole number from 1 to {MOST_ASKED:,}, not {value:g}"
         )
     return int(value)
+
+
+def integer(text: str) -> int | None:
+    """Return a text as a whole number, which may be negative; None for any other text and for more than nine digits."""
+    return int(text) if text.removeprefix("-").isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def choice(query: Query, name: str, values: Sequence[str]) -> str:
