@@ -132,6 +132,19 @@ def test_the_line_to_change_is_the_programs_and_not_that_of_a_library_that_compu
         assert str(finding.place) == "train.py:3"
 
 
+def test_a_recording_without_steps_is_not_said_to_have_any():
+    builder = TraceBuilder()
+    stack = builder.stack(("train.py", 3, "train"))
+    for start in range(0, 80_000_000, 10_000_000):
+        builder.span("aten::mm", start, 2_000_000, stack=stack)
+    report = examine(builder.build())
+    assert report.steps == 0
+    (found, *_) = lines(report)[0]
+    assert found == (
+        "1. Python in train (train.py:3) runs for 77.8 % of recorded time (56 ms) without any operator"
+    )
+
+
 def test_a_missing_signal_is_said_and_not_guessed():
     report = examine(slow_python().build())
     lacking = {one.code: one.signal for one in report.cannot_tell}

@@ -20,7 +20,7 @@ import kinetoscope
 from kinetoscope.collect.sources.compiled_kernels import CompiledModules
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.costs.flops import counted_flops
+from kinetoscope.tables.costs.flops import counted_flops, flops
 from kinetoscope.tables.costs.peaks import MATRIX
 from tests.support import compiled_programs
 from tests.support.compiled_cache import compiler_cache
@@ -209,6 +209,11 @@ def test_operators_that_a_graph_calls_have_their_operations_without_recorded_siz
     assert {name for name, flops, _ in products(without) if flops} == {"aten::mm", "aten::addmm"}
     families = {row["family"] for row in without.table("flops").to_pylist() if row["flops"]}
     assert families == {"matmul", "fused"}
+    # The peak is that of the element type that the graph states.
+    multiplied = next(
+        row for row in flops(without, {"float32": 1e9}).to_pylist() if row["family"] == "matmul"
+    )
+    assert multiplied["peak_percent"] == pytest.approx(100 * multiplied["flops_per_s"] / 1e9)
 
 
 def test_modules_of_a_compiled_program_have_the_operations_of_their_kernels(noting_compiler: None) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow
 
+    from kinetoscope.display.sentence import Sentence
     from kinetoscope.model.trace_data import TraceData
 
 MOST_FINDINGS = 7
@@ -62,7 +64,7 @@ class Report:
         findings: What was found, the largest possible gain first.
         cannot_tell: Rules that need what was not recorded.
         steps: How many steps count.
-        whole_ns: The step time: what shares are of.
+        whole_ns: The step time, or without steps all recorded time: what shares are of.
     """
 
     findings: tuple[Finding, ...]
@@ -102,10 +104,28 @@ def examine(trace: TraceData) -> Report:
                     stacklevel=4,
                 )
         found = ranked([one for one in results if isinstance(one, Finding)])
+        if len(loop.steps) == 0:
+            found = tuple(replace(one, finding=_without_steps(one.finding)) for one in found)
         unknown = tuple(one for one in results if isinstance(one, CannotTell))
         return Report(found, unknown, len(loop.steps), loop.whole_ns)
 
     return trace.cached("findings", make)
+
+
+# How sentences of rules speak of steps, and what they say of a recording that has none and counts as one.
+_WORDS_OF_STEPS = (
+    (r"^Steps wait\b", "The program waits"),
+    (r"\bof step time\b", "of recorded time"),
+    (r" (in each|a) step\b", ""),
+)
+
+
+def _without_steps(found: Sentence) -> Sentence:
+    """The sentence of a finding for a recording without steps."""
+    text = found["text"]
+    for words, others in _WORDS_OF_STEPS:
+        text = re.sub(words, others, text)
+    return {**found, "text": text}
 
 
 def ranked(found: Sequence[Finding]) -> tuple[Finding, ...]:

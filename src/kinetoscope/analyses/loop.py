@@ -96,7 +96,7 @@ class Loop:
         thread: The row of the thread that runs the loop, -1 where nothing was recorded.
         start_ns: When each step starts.
         end_ns: When each step ends.
-        whole_ns: The step time: what shares are of.
+        whole_ns: The step time, or without steps all recorded time: what shares are of.
     """
 
     def __init__(self, trace: TraceData) -> None:

@@ -25,7 +25,7 @@ from kinetoscope.model.names import COMPILED_GRAPH
 from kinetoscope.model.schema import SCOPE_FUSED, STORED
 from kinetoscope.model.strings import StringTable
 from kinetoscope.tables.costs.call import UNKNOWN, Cost
-from kinetoscope.tables.costs.evaluate import cost_of, recorded_names
+from kinetoscope.tables.costs.evaluate import cost_of, dtype_of, recorded_names
 from kinetoscope.tables.host import compiling
 
 if TYPE_CHECKING:
@@ -85,6 +85,11 @@ class Node:
         """Its floating-point operations, and what it reads and writes."""
         name, overload = recorded_names(self.operator)
         return UNKNOWN if self.inputs is None or not name else cost_of(name, overload, self.inputs)
+
+    @property
+    def dtype(self) -> str:
+        """The element type of its first tensor; empty where unknown."""
+        return "" if self.inputs is None else dtype_of(self.inputs)
 
 
 @dataclass(frozen=True)
@@ -319,6 +324,7 @@ class _Origins:
                     "module": place,
                     "stack": stack,
                     "weight": share,
+                    "dtype": self.strings.row(node.dtype),
                     "flops": _known(node.cost.flops),
                     "bytes": call.bytes if call.fused else _known(node.cost.bytes),
                 }

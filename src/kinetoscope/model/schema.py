@@ -372,6 +372,13 @@ STORED: dict[str, Table] = {
                     "Its estimated share of the kernel's time; the shares of a kernel add up to 1.",
                     0,
                 ),
+                _c(
+                    "dtype",
+                    "int32",
+                    "row of strings",
+                    "The element type of its first tensor; empty where unknown.",
+                    0,
+                ),
                 _c("flops", "int64", "", "The node's floating-point operations; -1 where unknown."),
                 _c("bytes", "int64", "bytes", "What the whole kernel reads and writes; -1 where unknown."),
             ),

@@ -138,7 +138,9 @@ ORIGINS_SCHEMA = Table(
             "",
             "The Python stack of the program's line that made the node, root first, joined by `;`.",
         ),
-        *_same("origins", "weight", "flops", "bytes"),
+        _same("origins", "weight")[0],
+        Column("dtype", "category", "", "The element type of its first tensor; empty where unknown."),
+        *_same("origins", "flops", "bytes"),
     ),
 )
 FRAMES_SCHEMA = Table(
@@ -300,7 +302,7 @@ def origins(trace: TraceData) -> pyarrow.Table:
     """Return the `origins` table."""
     own, strings = trace.columns("origins"), trace.strings
     columns = {name: own[name] for name in ("first", "weight", "flops", "bytes")}
-    columns |= {name: Labels(own[name], strings) for name in ("kernel", "node", "operator")}
+    columns |= {name: Labels(own[name], strings) for name in ("kernel", "node", "operator", "dtype")}
     columns |= {
         "id": np.arange(len(own), dtype=np.int32),
         "module": Labels(own["module"], trace.columns("modules")["path"]),

@@ -27,6 +27,8 @@ interface Finding {
 }
 
 interface Findings {
+  /** 0 for a recording without steps: shares are then of recorded time. */
+  steps: number;
   findings: readonly Finding[];
   more: number;
   /** One sentence where nothing was found. */
@@ -42,12 +44,12 @@ export function FindingsCard(props: { path?: string }) {
     <section class="card ov-findings" aria-label="Findings">
       <h2>Findings</h2>
       <Shown answer={answer}>
-        {({ findings, more, summary, unknown }) => (
+        {({ steps, findings, more, summary, unknown }) => (
           <>
             {summary && <p>{summary}</p>}
             <ol>
               {findings.map((one) => (
-                <Found key={one.code} finding={one} />
+                <Found key={one.code} finding={one} whole={steps ? "step time" : "recorded time"} />
               ))}
             </ol>
             {more > 0 && (
@@ -74,20 +76,20 @@ export function FindingsCard(props: { path?: string }) {
   );
 }
 
-function Found(props: { finding: Finding }) {
-  const { finding } = props;
+function Found(props: { finding: Finding; whole: string }) {
+  const { finding, whole } = props;
   const { share_percent: share, gain_percent: gain } = finding;
   return (
     <li class={finding.severity}>
       <p class="ov-found">
         <strong>{finding.finding}</strong> <code class="muted">{finding.code}</code>
       </p>
-      <p class="ov-gain" title="The share of step time that it concerns, and a ceiling of what can be gained">
+      <p class="ov-gain" title={`The share of ${whole} that it concerns, and a ceiling of what can be gained`}>
         <span class="ov-stacked">
           <span style={{ width: `${Math.min(share, 100)}%` }} />
         </span>
         <span class="muted small">
-          {units.percent(share)} of step time{gain !== null && `, at most ${units.percent(gain)} to gain`}
+          {units.percent(share)} of {whole}{gain !== null && `, at most ${units.percent(gain)} to gain`}
         </span>
       </p>
       <p class="ov-advice">{finding.advice}</p>

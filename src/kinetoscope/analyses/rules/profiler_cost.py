@@ -31,7 +31,6 @@ def profiler_cost(loop: Loop) -> Finding | None:
     share = loop.share(time_ns)
     if share < LEAST_PERCENT:
         return None
-    calls = 2 * int(is_call(spans["kind"][recorded]).sum()) > len(recorded)
     return Finding(
         "profiler-cost",
         sentence(
@@ -39,10 +38,17 @@ def profiler_cost(loop: Loop) -> Finding | None:
             (share, "%"),
             round(loop.per_step(len(recorded))),
         ),
-        "Record without python_calls=True and module_spans=True: stacks and modules of operators do not need them."
-        if calls
-        else "Record fewer steps, and only what you look at: shapes, memory and stacks each cost time.",
+        _advice(loop, calls=2 * int(is_call(spans["kind"][recorded]).sum()) > len(recorded)),
         share,
         time_ns,
         spans=tuple(measured[:MOST_ROWS].tolist()),
     )
+
+
+def _advice(loop: Loop, *, calls: bool) -> str:
+    """What to leave out; `calls`: most records are calls of Python functions."""
+    if not calls:
+        return "Record fewer steps, and only what you look at: shapes, memory and stacks each cost time."
+    if loop.trace.run_info.engine == "kineto":
+        return "Record without with_stack=True: for stacks, torch's profiler records every call of a Python function."
+    return "Record without python_calls=True and module_spans=True: stacks and modules of operators do not need them."

@@ -46,6 +46,8 @@ from kinetoscope.tables.costs.reductions import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
@@ -260,7 +262,8 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
     keys = (spans[part][first].tolist() for part in ("name", "shapes", "overload", "kind"))
     of_graph = _costs_by_graph(trace, first)
     launches = generated_launches(trace)
-    arguments = spans["arguments"][first].tolist()
+    arguments, origins = spans["arguments"][first].tolist(), spans["origin"][first].tolist()
+    dtypes = trace.column("origins", "dtype")
     for row, (name, shapes, overload, kind) in enumerate(zip(*keys, strict=True)):
         call = OperatorCall(
             trace.strings[name], *(parsed_inputs(trace, shapes) or NO_INPUTS), trace.strings[overload]
@@ -275,6 +278,8 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
             deferred = rule is not None and rule.deferred
             _settle(found, row, Standing.DEFERRED if deferred else Standing.FIRM, cost, call)
             found.bytes[row] = -1 if cost.bytes is None else cost.bytes
+            if row in of_graph:
+                found.dtype[row] = trace.strings[dtypes[origins[row]]]
         else:
             _evaluate(found, row, call, kind, known)
     return found
@@ -374,6 +379,16 @@ def cost_of(name: str, overload: str, inputs: tuple[str, str, str]) -> Cost:
     return _applied(rule, call)
 
 
+def dtype_of(inputs: tuple[str, str, str]) -> str:
+    """The element type of the first tensor among such inputs; empty where unknown."""
+    return _first_dtype((_parse(*inputs) or NO_INPUTS).dtypes)
+
+
+def _first_dtype(dtypes: Sequence[str | None]) -> str:
+    """The element type of the first tensor; empty without."""
+    return next((dtype for dtype in dtypes if dtype is not None), "")
+
+
 def _applied(rule: Rule, call: OperatorCall) -> Cost:
     """What a built-in formula gives for a call."""
     try:
@@ -423,4 +438,4 @@ def _settle(found: DistinctCalls, row: int, standing: Standing, cost: Cost, call
     found.standing[row] = standing
     found.flops[row] = flops
     found.bytes[row] = size if type(size) is int and 0 <= size <= _LARGEST else -1
-    found.dtype[row] = next((dtype for dtype in call.dtypes if dtype is not None), "")
+    found.dtype[row] = _first_dtype(call.dtypes)
