@@ -1,5 +1,6 @@
 """Under `install()` a mistake that torch lets pass is a warning, and one that it raises an exception for is an exception."""
 
+import gzip
 import json
 import warnings
 
@@ -130,6 +131,25 @@ def observer_without_a_file(tp, folder):
 def memory_timeline_of_unknown_format(tp, folder):
     everything = {"profile_memory": True, "record_shapes": True, "with_stack": True}
     finished(tp, **everything).export_memory_timeline(str(folder / "timeline.txt"))
+
+
+@passes
+def memory_timeline_of_a_device_that_is_not_here(tp, folder):
+    everything = {"profile_memory": True, "record_shapes": True, "with_stack": True}
+    session = finished(tp, **everything)
+    written = []
+    for name in ("timeline.json", "timeline.json.gz", "timeline.raw.json.gz"):
+        session.export_memory_timeline(str(folder / name), device="xpu:7")
+        content = (folder / name).read_bytes()
+        (folder / name).unlink()
+        written.append(json.loads(gzip.decompress(content) if name.endswith(".gz") else content))
+    return written
+
+
+@raises(RuntimeError)
+def memory_timeline_of_a_device_that_no_torch_has(tp, folder):
+    everything = {"profile_memory": True, "record_shapes": True, "with_stack": True}
+    finished(tp, **everything).export_memory_timeline(str(folder / "timeline.json"), device="unknown")
 
 
 @raises(FileNotFoundError)

@@ -15,7 +15,7 @@ import gzip
 import os
 import tempfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from kinetoscope.tables.memory.timeline import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -77,8 +77,7 @@ def write_memory_timeline(
         ArgumentError: The name ends in something else, or no memory of the device was recorded.
         OSError: The file cannot be written.
     """
-    target = Path(path)
-    name = target.name.lower()
+    name = Path(path).name.lower()
     if not name.endswith(SUFFIXES):
         raise ArgumentError(
             f"{path}: a memory timeline has another suffix; use one of: .html, {', '.join(SUFFIXES)}"
@@ -97,18 +96,28 @@ def write_memory_timeline(
         pieces = _raw(trace, place)
     else:
         pieces = _by_category(trace, place)
+    _write(Path(path), pieces)
+
+
+def write_empty_timeline(path: str | os.PathLike[str]) -> None:
+    """Write the timeline of a device that held no memory, in the form that the name of the file asks for.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    target = Path(path)
+    _write(target, ["[]" if target.name.lower().endswith("raw.json.gz") else "[[], []]"])
+
+
+def _write(target: Path, pieces: Iterable[str]) -> None:
+    """Write texts one after the other, compressed if the name of the file says so."""
+    encoded = (piece.encode("utf-8", "backslashreplace") for piece in pieces)
     with open_atomically(target) as file:
-        if name.endswith(".gz"):
+        if target.name.lower().endswith(".gz"):
             with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
-                _write(packed, pieces)
+                packed.writelines(encoded)
         else:
-            _write(file, pieces)
-
-
-def _write(file: IO[bytes] | gzip.GzipFile, pieces: Iterator[str]) -> None:
-    """Write texts one after the other."""
-    for piece in pieces:
-        file.write(piece.encode("utf-8", "backslashreplace"))
+            file.writelines(encoded)
 
 
 def _written_by(write: Callable[[str, str], None], device: str) -> Iterator[str]:

@@ -28,6 +28,7 @@ from kinetoscope.collect.session.schedule import schedule
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.ranges import ROUTES
 from kinetoscope.collect.torch_compat.execution_trace import ExecutionTraceObserver
+from kinetoscope.tables.memory.timeline import DeviceWithoutMemoryError
 
 if TYPE_CHECKING:
     from kinetoscope.collect.session.cycle import Cycle
@@ -83,10 +84,19 @@ class SessionAsTorch:
             warn_user(f"export_chrome_trace() wrote nothing: {error}")
 
     def export_memory_timeline(self, path: Any, device: str | None = None) -> None:
-        """Write the memory timeline; nothing is written if the suffix names no format."""
+        """Write the memory timeline; empty for a device that held nothing, and none if the suffix names no format."""
         suffix = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
         try:
             super().export_memory_timeline(path, device)  # type: ignore[misc]
+        except DeviceWithoutMemoryError as error:
+            if suffix.endswith(".html"):
+                raise
+            # Raises torch's error for a name that is none of a device.
+            torch.device(str(device))
+            from kinetoscope.formats.memory_timeline import write_empty_timeline
+
+            write_empty_timeline(suffix)
+            warn_user(f"export_memory_timeline() wrote an empty timeline: {error}")
         except ArgumentError as error:
             if not suffix or suffix.endswith((".html", ".json", ".gz")):
                 raise

@@ -44,6 +44,10 @@ MEMORY_TIMELINE_SCHEMA = Table(
 )
 
 
+class DeviceWithoutMemoryError(ArgumentError):
+    """No memory of that device was recorded."""
+
+
 @dataclass(frozen=True)
 class Changes:
     """What happened to the blocks of one device, in order.
@@ -131,7 +135,7 @@ def find_device(trace: TraceData, device: str | None) -> int:
             first of its kind. None: the one that held the most bytes at its peak, as its allocator counted where it did.
 
     Raises:
-        ArgumentError: No memory of that device was recorded.
+        DeviceWithoutMemoryError: No memory of that device was recorded.
     """
     names = device_names(trace)
     if device is None:
@@ -150,7 +154,7 @@ def find_device(trace: TraceData, device: str | None) -> int:
     for place, name in enumerate(names):
         if ":" not in text and name.partition(":")[0] == text:
             return place
-    raise ArgumentError(
+    raise DeviceWithoutMemoryError(
         f"device={device!r} has no recorded memory; the devices of this trace are: {', '.join(names)}"
     )
 
