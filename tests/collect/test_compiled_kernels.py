@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import kinetoscope
 from kinetoscope.collect.sources.compiled_kernels import CompiledModules
@@ -263,6 +264,47 @@ def test_the_time_of_a_kernel_is_divided_among_its_modules(noting_compiler: None
     found = {row["id"]: row["self_ns"] for row in trace.table("modules").to_pylist()}
     assert found == {row: pytest.approx(expected.get(row, 0), abs=100) for row in found}
     assert sum(found.values()) == spans["self_ns"][host & (spans["module"] >= 0)].sum()
+
+
+class Regions(nn.Module):
+    """Two regions of equal structure, which share one compiled graph; compiling each puts a module around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.regions = nn.ModuleList(
+            torch.compile(nn.Sequential(nn.Linear(8, 8), nn.SiLU(), nn.LayerNorm(8))) for _ in range(2)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for region in self.regions:
+            x = region(x)
+        return x
+
+
+@pytest.mark.parametrize("noted_here", [True, False])
+def test_regions_that_share_a_graph_have_each_their_own_modules(
+    noting_compiler: None, monkeypatch: pytest.MonkeyPatch, noted_here: bool
+) -> None:
+    from kinetoscope.collect.sources import compiled_kernels
+
+    kinetoscope.profile()
+    model, x = Regions(), torch.randn(4, 8, requires_grad=True)
+    model(x).sum().backward()
+    if not noted_here:  # as of a module that comes from the compiler's cache
+        monkeypatch.setattr(compiled_kernels, "COMPILED_MODULES", CompiledModules())
+    with kinetoscope.profile() as session:
+        model(x).sum().backward()
+    spans = session.trace.table("spans").to_pylist()
+    modules = [
+        span["module"] for span in spans if span["kind"] == "fused_kernel" or span["name"] == "aten::addmm"
+    ]
+    assert {module.split(".")[1] for module in modules} == {"0", "1"}
+    assert {module.replace("regions.0", "regions.1") for module in modules} <= dict(
+        model.named_modules()
+    ).keys()
+    assert [module.split(".")[2:] for module in modules if "regions.0" in module] == [
+        module.split(".")[2:] for module in modules if "regions.1" in module
+    ]
 
 
 def test_recording_changes_neither_results_nor_the_generated_modules(compiler_cache: None) -> None:

@@ -447,6 +447,8 @@ class _Growing:
         return self._columns
 
 
+# How the compiler reaches a module of torch's own, such as Sequential: by this variable of the module that compiling put around it.
+_WRAPPED, _WRAPPER = "fn", "OptimizedModule"
 _BASE = re.compile(r"[LG]\['([^']*)'\]")
 _PART = re.compile(r"\.([^.\[\]]+)|\[['\"]?([^'\"\]]*)['\"]?\]")
 
@@ -476,6 +478,9 @@ class _Modules:
         inner = modules[-1]
         base, parts = _parsed(inner.path)
         classes = {_parsed(one.path)[1]: one.class_name for one in modules}
+        if base == _WRAPPED and root >= 0 and self.grown.value("class", root) == self._strings.row(_WRAPPER):
+            wrapped = self._descend(root, ("_orig_mod",), 0, {("_orig_mod",): modules[0].class_name})
+            return self._descend(wrapped, parts, 0, classes)
         if base == "self" and root >= 0 and (not parts or self._find(root, parts[0]) >= 0):
             return self._descend(root, parts, 0, classes)
         known = [at for at, one in enumerate(modules) if one.address in self._by_address]
