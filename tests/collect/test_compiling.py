@@ -219,6 +219,20 @@ def test_the_timeline_has_a_track_of_compilations_and_their_phases(native, compi
             )
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore::UserWarning:torch")
+def test_the_time_of_the_cpp_compiler_is_that_of_kernels(native, compiler_cache):  # noqa: F811
+    torch._dynamo.reset()
+    clear_compilation_metrics()
+    trace = recorded(lambda: torch.compile(lambda x: (x * 0.8125).tanh())(torch.ones(5)))
+    (row,), (theirs,) = rows(trace, "compiles"), get_compilation_metrics()
+    compilers = sum(
+        span["duration_ns"] for span in rows(trace, "spans") if span["name"] == "compile_file (dynamo_timed)"
+    )
+    assert row["kernel_compile_ns"] == compilers > 0
+    assert row["codegen_ns"] < theirs.inductor_code_gen_cumulative_compile_time_us * 1000
+    assert sum(row[phase] or 0 for phase in PHASES) <= row["duration_ns"]
+
+
 def test_steps_say_how_much_of_them_was_compiling(engine):  # noqa: F811
     compiled = fresh(whole)
     with kinetoscope.profile(

@@ -60,6 +60,7 @@ _PHASE_OF_RANGE = {
     }.items()
     for name in names
 }
+_CPP_COMPILER = "compile_file (dynamo_timed)"
 _LONGEST_GUARD = 160
 # The reason for compiling again begins with the id of the earlier compilation.
 _EARLIER = re.compile(r"^\d+/\d+: ")
@@ -144,6 +145,11 @@ def compiles(trace: TraceData) -> pyarrow.Table:
         )
     ]
     columns["step"] = _steps_at(trace, columns["start_ns"], process)
+    place_of = {row: place for place, row in enumerate(span.tolist()) if row >= 0}
+    for (row, phase), time_ns in _cpp_compiler_ns(trace, set(place_of)).items():
+        place = place_of[row]
+        columns[phase][place] = max(columns[phase][place] - time_ns, 0)
+        columns["kernel_compile_ns"][place] = max(columns["kernel_compile_ns"][place], 0) + time_ns
     order = np.argsort(columns["start_ns"], kind="stable")
     made: dict[str, Any] = {name: np.asarray(values)[order] for name, values in columns.items()}
     made |= {name: _labels([values[row] for row in order.tolist()]) for name, values in texts.items()}
@@ -209,6 +215,40 @@ def compile_ranges(trace: TraceData) -> CompileRanges:
         return CompileRanges(rows, np.array([stage_of[one] for one in names[rows].tolist()], dtype=np.int64))
 
     return trace.cached("compile_ranges", make)
+
+
+# The column of the phase that a range belongs to.
+_COLUMN_OF_PHASE = {
+    "Guards": "dynamo_ns",
+    "AOTAutograd": "aot_ns",
+    "Inductor": "inductor_ns",
+    "Code generation": "codegen_ns",
+}
+
+
+def _cpp_compiler_ns(trace: TraceData, compilations: set[int]) -> dict[tuple[int, str], int]:
+    """How long the C++ compiler ran on the thread of a compilation, where torch's metrics count it as another phase.
+
+    Args:
+        trace: The trace.
+        compilations: The ranges of the compilations, rows of `spans`.
+
+    Returns:
+        Nanoseconds by the range and the column of the phase that contains them in torch's metrics.
+    """
+    spans, strings = trace.columns("spans"), trace.strings
+    phase_of = {row: _PHASE_OF_RANGE[text] for row, text in enumerate(strings) if text in _PHASE_OF_RANGE}
+    compilers = [row for row in phase_of if strings[row] == _CPP_COMPILER]
+    found: dict[tuple[int, str], int] = {}
+    for row in np.flatnonzero(np.isin(spans["name"], compilers) & ~is_call(spans["kind"])).tolist():
+        outer, phase = int(spans["parent"][row]), None
+        while outer >= 0 and outer not in compilations:
+            phase = phase or phase_of.get(int(spans["name"][outer]))
+            outer = int(spans["parent"][outer])
+        column = "dynamo_ns" if phase is None else _COLUMN_OF_PHASE.get(phase)
+        if outer >= 0 and column is not None:
+            found[outer, column] = found.get((outer, column), 0) + int(spans["duration_ns"][row])
+    return found
 
 
 def compile_time(trace: TraceData, threads: NDArray[np.bool_]) -> Intervals:
