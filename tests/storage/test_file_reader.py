@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tracemalloc
@@ -203,6 +204,55 @@ def test_a_row_count_that_a_small_file_makes_believable_takes_no_memory(tmp_path
         assert tracemalloc.get_traced_memory()[1] < 1 << 24
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("table", ["spans", "arguments", "samples"])
+def test_a_row_count_that_no_column_confirms_is_refused_when_the_file_is_opened(tmp_path, table):
+    path = tmp_path / "x.ktrace"
+    rich_trace().save(path)
+    with zipfile.ZipFile(path) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+    manifest["tables"][table]["rows"] = 10**9
+    rewrite(path, "manifest.json", json.dumps(manifest).encode())
+    with pytest.raises(FormatError, match=f"has 1000000000 rows for {table}, but"):
+        open(path)
+
+
+READ_STRINGS = """
+import sys, kinetoscope
+try:
+    len(kinetoscope.open(sys.argv[1]).strings)
+except kinetoscope.FormatError as error:
+    print(error)
+"""
+
+
+def test_text_beyond_its_member_is_a_format_error_and_no_crash(tmp_path):
+    path = tmp_path / "x.ktrace"
+    rich_trace().save(path)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, pa.schema({"text": pa.string()})) as writer:
+        writer.write_table(pa.table({"text": ["", *["word"] * 1233]}))
+    content = bytes(memoryview(sink.getvalue()))
+    content = content.replace(struct.pack("<2i", 80, 84), struct.pack("<2i", 80, 1 << 30))
+    rewrite(path, "strings.arrow", content)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_STRINGS, str(path)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{path}: the .ktrace file is truncated or damaged (" in done.stdout
+
+
+def test_an_archive_that_points_before_its_start_is_a_format_error(tmp_path):
+    path = tmp_path / "x.ktrace"
+    rich_trace().save(path)
+    content = bytearray(path.read_bytes())
+    # Where the list of members begins, in the last record of the archive.
+    place = content.rindex(b"PK\5\6") + 16
+    content[place + 2] ^= 0x10
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=r"x\.ktrace"):
+        open(path)
 
 
 def test_the_limits_of_open_hold_for_our_own_files(tmp_path):

@@ -27,6 +27,7 @@ or a constant.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -252,35 +253,55 @@ def unpacked_bytes(content: memoryview) -> int:
         ValueError: The file has dictionaries, or impossible sizes or offsets.
         struct.error: The file is truncated or damaged.
     """
-    footer = len(content) - 10 - _number(content, "<i", len(content) - 10)
-    fields = _Flat(content, footer + _number(content, "<I", footer))
-    if fields.vector(2)[1]:
-        raise ValueError("an Arrow file has dictionaries; .ktrace files have none")
-    begin, count = fields.vector(3)
     total = 0
-    for block in range(begin, begin + 24 * count, 24):
-        offset, head, _ = struct.unpack_from("<qi4xq", content, block)
-        # The message follows a four-byte marker and the message's length.
-        message = _Flat(content, offset + 8 + _number(content, "<I", offset + 8))
-        batch = message.table(2)
-        place = batch.field(0)
-        rows = _number(content, "<q", place) if place else 0
+    for body, rows, batch in _batches(lambda at, count: content[at : at + count], len(content)):
         size = 0
         compressed = batch.field(3) != 0
         first, buffers = batch.vector(2)
-        for entry in range(first, first + 16 * buffers, 16):
-            start, length = struct.unpack_from("<qq", content, entry)
+        for start, length in batch.pairs(first, buffers):
             if compressed and length > 0:
-                uncompressed = _number(content, "<q", offset + head + start)
+                uncompressed = _number(content, "<q", body + start)
                 length = length - 8 if uncompressed == -1 else uncompressed
             if length < 0:
                 raise ValueError("an Arrow file has a buffer of negative size")
             size += length
-        if rows < 0:
-            raise ValueError("an Arrow file has a negative number of rows")
         # Types without buffers also have rows.
         total += max(size, rows)
     return total
+
+
+def stored_rows(read: Callable[[int, int], memoryview], size: int) -> int:
+    """Return the number of rows that an Arrow file claims to have, from its metadata alone.
+
+    Args:
+        read: Returns as many bytes of the file as its second argument, from an offset on.
+        size: The size of the file in bytes.
+
+    Raises:
+        ValueError: The file has dictionaries, or impossible sizes or offsets.
+        struct.error: The file is truncated or damaged.
+    """
+    return sum(rows for _, rows, _ in _batches(read, size))
+
+
+def _batches(read: Callable[[int, int], memoryview], size: int) -> Iterator[tuple[int, int, _Flat]]:
+    """Yield the offset of the body, the number of rows and the metadata of each record batch of an Arrow file."""
+    length = _number(read(size - 10, 10), "<i", 0)
+    footer = read(size - 10 - length, length)
+    fields = _Flat(footer, _number(footer, "<I", 0))
+    if fields.vector(2)[1]:
+        raise ValueError("an Arrow file has dictionaries; .ktrace files have none")
+    begin, count = fields.vector(3)
+    for block in range(begin, begin + 24 * count, 24):
+        offset, head, _ = struct.unpack_from("<qi4xq", footer, block)
+        # The message follows a four-byte marker and the message's length.
+        message = read(offset, head)
+        batch = _Flat(message, 8 + _number(message, "<I", 8)).table(2)
+        place = batch.field(0)
+        rows = _number(message, "<q", place) if place else 0
+        if rows < 0:
+            raise ValueError("an Arrow file has a negative number of rows")
+        yield offset + head, rows, batch
 
 
 def _number(content: memoryview, form: str, place: int) -> int:
@@ -320,6 +341,11 @@ class _Flat:
             return 0, 0
         place += _number(self._content, "<I", place)
         return place + 4, _number(self._content, "<I", place)
+
+    def pairs(self, first: int, count: int) -> Iterator[tuple[int, int]]:
+        """Yield the entries of a list of pairs of numbers."""
+        for entry in range(first, first + 16 * count, 16):
+            yield struct.unpack_from("<qq", self._content, entry)
 
 
 FORMAT, VERSION = "ktrace", 2
@@ -442,7 +468,12 @@ def read_ktrace(
         except BaseException:
             reader.close()
             raise
-    except (OSError, FormatError):
+    except FormatError:
+        raise
+    except OSError as error:
+        # What a damaged archive has for an offset can be one that no file has.
+        if error.errno == errno.EINVAL:
+            raise _damaged(path, error) from error
         raise
     except _DAMAGE as error:
         raise _damaged(path, error) from error
@@ -480,6 +511,9 @@ class _Reader:
             if not isinstance(self.info, dict):
                 raise TypeError("the metadata is not a JSON object")
             self._string_count: int | None = manifest.get("strings")
+            for name, rows in self.rows.items():
+                if rows >= LARGE_ROWS:
+                    self._confirm_rows(name, file.fileno())
             self._file = os.dup(file.fileno())
         self._close = weakref.finalize(self, os.close, self._file)
         self._lock = threading.RLock()
@@ -487,7 +521,6 @@ class _Reader:
         self._shared = {f"{name}.arrow" for name in self._tables}
         self._checked: dict[str, pyarrow.Buffer] = {}
         self._strings: list[str] | None = None
-        self._seen_rows: set[str] = set()
 
     def close(self) -> None:
         """Close the file; columns that were read stay valid."""
@@ -509,7 +542,7 @@ class _Reader:
         }
 
     def _defaults(self, table: str, entry: dict[str, Any]) -> dict[str, Callable[[], Any]]:
-        """Return functions for the columns that a large table lacks; like constants, they first confirm its rows."""
+        """Return functions for the columns that a large table lacks; like constants, they count toward the memory limit."""
         if self.rows[table] < LARGE_ROWS:
             return {}
         return {
@@ -550,8 +583,11 @@ class _Reader:
         options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names])
         table = pa.ipc.open_file(content, options=options).read_all()
         columns = [table.column(name) for name in names]
-        if any(column.null_count for column in columns):
-            raise ValueError(f"{member} has null values")
+        for column in columns:
+            # Arrow trusts the lengths and offsets of a file; bad ones would crash the process.
+            column.validate(full=True)
+            if column.null_count:
+                raise ValueError(f"{member} has null values")
         return columns
 
     def _member(self, name: str) -> pyarrow.Buffer:
@@ -623,7 +659,6 @@ class _Reader:
     def _read(self, table: str, column: Column, entry: dict[str, Any]) -> Any:
         """Read and decode one column."""
         if "constant" in entry:
-            self._see_rows(table)
             self._allow(self.rows[table] * np.dtype(column.type).itemsize, keep=True)
             return np.full(self.rows[table], entry["constant"], dtype=column.type)
         if column.type == "text":
@@ -636,20 +671,23 @@ class _Reader:
         stored = {part: to_numpy(array) for part, array in zip(parts, arrays, strict=True)}
         return decoded(column.name, column.type, entry, stored)
 
-    def _see_rows(self, table: str) -> None:
+    def _confirm_rows(self, table: str, file: int) -> None:
         """Check a large number of rows against a stored column, so that no small file can claim all memory."""
         rows = self.rows[table]
-        if rows < LARGE_ROWS or table in self._seen_rows:
-            return
-        entries = [entry for entry in self._tables[table]["columns"].items() if "member" in entry[1]]
-        if not entries:
+        members = {entry["member"] for entry in self._tables[table]["columns"].values() if "member" in entry}
+        if not members:
             raise ValueError(f"the manifest has {rows} rows for {table}, but no column stores any")
-        name, entry = min(entries, key=lambda one: self._places.get(one[1]["member"], (0, 0, 0))[1])
-        if len(self._arrow(entry["member"], column_names(name, entry)[:1])[0]) != rows:
+        member = min(members, key=lambda one: self._places.get(one, (0, 0, 0))[1])
+        if member not in self._places:
+            raise ValueError(f"{member} is missing")
+        start, size, _ = self._places[member]
+        if (
+            stored_rows(lambda at, count: memoryview(_bytes_at(file, start + at, count, member)), size)
+            != rows
+        ):
             raise ValueError(
                 f"the manifest has {rows} rows for {table}, but its columns have a different number"
             )
-        self._seen_rows.add(table)
 
 
 def _bytes_at(file: int, start: int, size: int, name: str) -> bytearray:
