@@ -207,7 +207,9 @@ def test_the_timeline_has_a_track_of_compilations_and_their_phases(native, compi
     assert first["name"] == "compile whole [0/0]"
     assert again["name"].startswith("recompile whole [0/1]: factor == 1.0")
     names = {row["name"] for row in shown}
-    assert {"AOTAutograd", "Inductor", "Code generation", "Guards"} <= names
+    assert {"AOTAutograd", "Inductor", "Code generation"} <= names
+    # torch 2.7 does not time the building of guards.
+    assert ("Guards" in names) == (TORCH >= (2, 8))
     # Phases lie in what they are phases of.
     for row in shown:
         if row["row"]:
@@ -339,7 +341,8 @@ def test_a_program_compiles_as_without_a_recording(engine, options):  # noqa: F8
     if engine == "kineto" and "samples" in options:
         options = {"module_spans": False}
     without = counted(lambda run: run())
-    assert len(without[1]) > without[0]["frames"]["ok"] > 0, "backward is compiled, too"
+    assert without[0]["frames"]["ok"] > 0
+    assert any(function is None for _, function, *_ in without[1]), "backward is compiled, too"
     assert counted(lambda run: recorded(run, engine, **options)) == without
 
 
