@@ -46,6 +46,7 @@ TESTS = (
     "tests/collect/test_session_arguments.py",
     "tests/collect/test_session_interrupts.py",
     "tests/collect/test_session_keywords.py",
+    "tests/collect/test_storages.py",
     "tests/collect/test_torch_ranges.py",
     "tests/e2e/test_torch_profiler_programs.py",
     "tests/tables/test_python_time.py",

@@ -333,10 +333,10 @@ class Living:
         """See what lives now; it is held only inside this."""
         owners = self._owners
         if owners is None or not _HAS_GENERATIONS:
+            self._memory.clear()
             found = gc.get_objects()
             self._worth = len(found)
             self._owners = owners = {}
-            self._memory.clear()
             self._follow()
         else:
             found = _young()
@@ -424,6 +424,8 @@ class Living:
         if self._worth < 0:
             # A program that creates so many objects must not pay for each of them.
             self._owners = None
+            # torch 2.8 and older warn if a storage is freed while anything refers to its Python object.
+            del found
             self._memory.clear()
         else:
             self._meet(found, owners)
