@@ -272,7 +272,7 @@ class Regions(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.regions = nn.ModuleList(
-            torch.compile(nn.Sequential(nn.Linear(8, 8), nn.SiLU(), nn.LayerNorm(8))) for _ in range(2)
+            torch.compile(nn.Sequential(nn.Linear(8, 8), nn.SiLU())) for _ in range(2)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -305,6 +305,24 @@ def test_regions_that_share_a_graph_have_each_their_own_modules(
     assert [module.split(".")[2:] for module in modules if "regions.0" in module] == [
         module.split(".")[2:] for module in modules if "regions.1" in module
     ]
+
+
+def test_modules_that_a_function_closes_over_have_their_names(noting_compiler: None) -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4)))
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    def loss(values: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(model, values, (x,)).sum()
+
+    kinetoscope.profile()
+    gradient = torch.compile(torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0)))
+    x = torch.randn(4, 4)
+    gradient(parameters, x)
+    with kinetoscope.profile() as session:
+        gradient(parameters, x)
+    paths = set(session.trace.column("modules", "path"))
+    assert paths <= {"Sequential", *dict(model.named_modules())}
+    assert "0.0" in paths
 
 
 def test_recording_changes_neither_results_nor_the_generated_modules(compiler_cache: None) -> None:

@@ -450,6 +450,8 @@ class _Growing:
 # How the compiler reaches a module of torch's own, such as Sequential: by this variable of the module that compiling put around it.
 _WRAPPED, _WRAPPER = "fn", "OptimizedModule"
 _BASE = re.compile(r"[LG]\['([^']*)'\]")
+# How the compiler writes an attribute whose name is no identifier, such as a number.
+_GETATTR = re.compile(r"getattr\((.*), '([^']*)'\)")
 _PART = re.compile(r"\.([^.\[\]]+)|\[['\"]?([^'\"\]]*)['\"]?\]")
 
 
@@ -516,6 +518,8 @@ class _Modules:
 
 def _parsed(path: str) -> tuple[str, tuple[str, ...]]:
     """What a path begins with, and the names that follow; `_modules` is how a name is reached, and none itself."""
+    while (plain := _GETATTR.sub(r"\1.\2", path)) != path:
+        path = plain
     found = _BASE.match(path)
     base, rest = (found[1], path[found.end() :]) if found else ("", path)
     parts = tuple(part for one in _PART.findall(rest) if (part := one[0] or one[1]) != "_modules")
