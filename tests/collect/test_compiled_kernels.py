@@ -325,6 +325,45 @@ def test_modules_that_a_function_closes_over_have_their_names(noting_compiler: N
     assert "0.0" in paths
 
 
+def test_looking_up_rows_of_a_table_weighs_as_much_as_the_rows(noting_compiler: None) -> None:
+    rows, width = 4, 16
+    model = nn.Sequential(nn.Embedding(5000, width), nn.LayerNorm(width)).eval()
+    ids = torch.arange(rows)
+    kinetoscope.profile()
+    call = torch.compile(model)
+    with torch.no_grad():
+        call(ids)
+        with kinetoscope.profile() as session:
+            call(ids)
+    (kernel,) = [span for span in session.trace.table("spans").to_pylist() if span["kind"] == "fused_kernel"]
+    assert kernel["module"] == "_orig_mod.1"
+    origins = session.trace.table("origins").to_pylist()
+    (lookup,) = [row["weight"] for row in origins if row["operator"] == "aten.embedding.default"]
+    assert 0 < lookup < 0.5
+    # What goes in and comes out, not the 5,000 rows.
+    assert 2 * rows * width * 4 < kernel["bytes_moved"] < 4 * rows * width * 4
+
+
+def test_modules_of_one_class_that_a_function_calls_are_apart(noting_compiler: None) -> None:
+    first, second = nn.Sequential(nn.GELU()), nn.Sequential(nn.Tanh())
+
+    def both(x: torch.Tensor) -> torch.Tensor:
+        return first(x).sum() + second(x).sum()
+
+    kinetoscope.profile()
+    call, x = torch.compile(both), torch.randn(8)
+    call(x)
+    with kinetoscope.profile() as session:
+        call(x)
+    rows = session.trace.table("modules").to_pylist()
+    assert [row["class"] for row in rows if row["depth"] == 0] == ["Sequential"] * 2
+    leaves = [row for row in rows if row["depth"] == 1]
+    assert {row["class"] for row in leaves} == {"GELU", "Tanh"}
+    assert len({row["parent"] for row in leaves}) == 2
+    kernels = [span for span in session.trace.table("spans").to_pylist() if span["kind"] == "fused_kernel"]
+    assert all(span["module"] for span in kernels)
+
+
 def test_recording_changes_neither_results_nor_the_generated_modules(compiler_cache: None) -> None:
     from torch._dynamo.utils import counters
     from torch._inductor.codecache import PyCodeCache

@@ -314,7 +314,8 @@ class _Origins:
         of_place: dict[tuple[int, int], float] = {}
         for share, _, place, stack in nodes:
             of_place[place, stack] = of_place.get((place, stack), 0.0) + share
-        nodes.sort(key=lambda one: (-of_place[one[2], one[3]], one[2], one[3], -one[0]))
+        # Of places with equal weights, one in a module.
+        nodes.sort(key=lambda one: (-of_place[one[2], one[3]], one[2] < 0, one[2], one[3], -one[0]))
         first = self._origins.add(
             call.kernel,
             [
@@ -435,12 +436,16 @@ class _Growing:
     def row(self, key: tuple[Any, ...], **others: Any) -> int:
         """The row with this identity, added if it is new; then with the given values of other columns."""
         found = self._row_of.get(key)
-        if found is None:
-            found = self._row_of[key] = len(self)
-            values = dict(zip(self._identity, key, strict=True)) | others
-            for column, own in self._columns.items():
-                own.append(values.get(column, STORED[self.name].column(column).default))
-        return found
+        return self.add(key, **others) if found is None else found
+
+    def add(self, key: tuple[Any, ...], **others: Any) -> int:
+        """A new row with an identity that another row may have, too."""
+        added = len(self)
+        self._row_of.setdefault(key, added)
+        values = dict(zip(self._identity, key, strict=True)) | others
+        for column, own in self._columns.items():
+            own.append(values.get(column, STORED[self.name].column(column).default))
+        return added
 
     def columns(self) -> dict[str, list[Any]]:
         """All columns."""
@@ -463,6 +468,7 @@ class _Modules:
         self._strings = strings
         self._child: dict[tuple[int, int], int] = {}
         self._by_address: dict[int, int] = {}
+        self._roots: dict[tuple[str, int | str, int], int] = {}
         for row in range(len(self.grown)):
             self._child.setdefault((self.grown.value("parent", row), self.grown.value("name", row)), row)
             if trace.columns("modules")["address"][row]:
@@ -489,13 +495,22 @@ class _Modules:
         if known:
             outer = modules[known[-1]]
             return self._descend(self._by_address[outer.address], parts, len(_parsed(outer.path)[1]), classes)
+        if base == "self" and root >= 0:
+            return self._descend(root, parts, 0, classes)
         top = modules[0]
-        start = (
-            self.grown.row((-1, 0, self._strings.row(top.class_name)), caller=root)
-            if base != "self" or root < 0
-            else root
-        )
-        return self._descend(start, parts, len(_parsed(top.path)[1]) if start != root else 0, classes)
+        return self._descend(self._apart(top, root), parts, len(_parsed(top.path)[1]), classes)
+
+    def _apart(self, module: ModuleFrame, caller: int) -> int:
+        """The row of a module that a compiled function reaches otherwise than through the module that called it."""
+        key = (module.class_name, module.address or module.path, caller)
+        found = self._roots.get(key)
+        if found is None:
+            row = self.grown.find((-1, 0, self._strings.row(module.class_name)))
+            taken = row < 0 or row in self._roots.values()
+            found = self._roots[key] = (
+                self.grown.add((-1, 0, self._strings.row(module.class_name)), caller=caller) if taken else row
+            )
+        return found
 
     def _find(self, parent: int, name: str) -> int:
         """The row of a module in another one by its name; -1 without."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import operator
 import os
 import re
@@ -270,9 +271,22 @@ def _bytes(parts: Sequence[Any]) -> int:
     read = {one.name: one for part in parts for one in part.read_writes.reads if one.name not in written}
     left_out = V.graph.removed_buffers
     moved = [one for one in (*written.values(), *read.values()) if one.name not in left_out]
-    if any(getattr(one.get_numel(), "free_symbols", ()) for one in moved):
+    reached = [_reached(one) for one in moved]
+    if any(getattr(count, "free_symbols", ()) for count in reached):
         return -1
-    return sum(int(one.numbytes_hint()) for one in moved)
+    return sum(
+        int(one.numbytes_hint()) * int(count) // max(int(one.get_numel()), 1)
+        for one, count in zip(moved, reached, strict=True)
+    )
+
+
+def _reached(access: Any) -> Any:
+    """How many elements of a buffer an access reaches; where it computes their places, these need not be all."""
+    whole = access.get_numel()
+    if not hasattr(access, "is_indirect") or not access.is_indirect():
+        return whole
+    reached = math.prod(access.size)
+    return reached if getattr(reached, "free_symbols", ()) else min(whole, reached)
 
 
 def _node(origin: Any) -> Node:
@@ -307,11 +321,17 @@ def _frames(stack_trace: str) -> tuple[SourceFrame, ...]:
     )
 
 
+# Operators that read as much of their first input as they return.
+_GATHERING = [["embedding"], ["gather"], ["index"], ["index_select"], ["take"], ["_unsafe_index"]]
+
+
 def _elements(origin: Any) -> int:
     """How many elements a node computes, or reads if these are more; 0 for a view."""
     if getattr(origin.target, "is_view", False):
         return 0
-    values = [origin.meta.get("val"), *(one.meta.get("val") for one in origin.all_input_nodes)]
+    values = [origin.meta.get("val")]
+    if str(origin.target).split(".")[1:2] not in _GATHERING:
+        values += [one.meta.get("val") for one in origin.all_input_nodes]
     return max((_count(value) for value in values), default=0)
 
 
