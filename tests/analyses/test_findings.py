@@ -284,6 +284,22 @@ def test_a_step_is_an_outlier_also_where_many_others_are_late():
     assert finding.finding["text"].startswith("Step 4 took")
 
 
+def test_the_time_of_an_optimizer_that_wraps_another_counts_once():
+    builder = TraceBuilder()
+    for step in range(4):
+        start = step * 100_000_000
+        builder.step(step, start, 100_000_000)
+        builder.span("aten::mm", start, 60_000_000)
+        for name in ("Sharded", "Adam"):
+            builder.span(
+                f"Optimizer.step#{name}.step", start + 60_000_000, 40_000_000, kind=SpanKind.USER_ANNOTATION
+            )
+        for one in range(40):
+            builder.span("aten::add_", start + 60_000_000 + one * 1_000_000, 1_000_000)
+    (finding,) = [one for one in examine(builder.build()).findings if one.code == "single-tensor-optimizer"]
+    assert (round(finding.share_percent), finding.gain_ns) == (40, 160_000_000)
+
+
 def test_output_outside_of_the_steps_is_nothing():
     builder = TraceBuilder()
     main = builder.thread()

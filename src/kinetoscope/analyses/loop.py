@@ -160,8 +160,9 @@ class Loop:
 
     @cached_property
     def optimizer_ranges(self) -> Rows:
-        """Rows of the optimizers' steps."""
-        return self.ranges_named("Optimizer.step#")
+        """Rows of the optimizers' steps; of an optimizer that wraps others only its own."""
+        rows = self.ranges_named("Optimizer.step#")
+        return rows[is_outermost(self.trace, rows)]
 
     @cached_property
     def in_optimizer(self) -> NDArray[np.bool_]:
