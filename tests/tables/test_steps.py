@@ -2,6 +2,7 @@
 
 import pytest
 
+from kinetoscope.cli.summary import gather
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -30,6 +31,22 @@ def test_what_makes_a_batch_in_the_wait_for_it_is_waiting_and_not_forward():
     builder.span("aten::stack", 150, 100).span("aten::mm", 500, 70)
     (row,) = builder.build().table("steps").to_pylist()
     assert (row["forward_ns"], row["data_wait_ns"], row["operators"]) == (70, 300, 2)
+
+
+def test_a_range_that_waits_for_backward_on_another_thread_is_not_forward():
+    builder = TraceBuilder().step(0, 0, 1000)
+    main, autograd = builder.thread(), builder.thread()
+    builder.annotation("train", 0, 1000, thread=main)
+    builder.span("aten::linear", 10, 100, sequence=1, thread=main)
+    builder.annotation("## backward ##", 200, 600, thread=main).span("aten::ones_like", 210, 40, thread=main)
+    # Its thread runs nothing else of the step, and the range waits for all of it.
+    builder.backward("LinearBackward0", 300, 400, sequence=1, thread=autograd)
+    builder.backward("AddBackward0", 720, 30, sequence=-1, thread=autograd)
+    trace = builder.build()
+    (row,) = trace.table("steps").to_pylist()
+    backward_ns = row["backward_ns"]
+    assert (row["forward_ns"], backward_ns >= 430) == (1000 - backward_ns, True)
+    assert gather(trace, 5).phases_ns == (1000 - backward_ns, backward_ns, 0)
 
 
 def test_the_peak_counts_what_was_live_before():

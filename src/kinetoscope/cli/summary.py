@@ -35,12 +35,12 @@ from kinetoscope.tables.breakdown import (
     step_time,
 )
 from kinetoscope.tables.costs.flops import Counted, counted_flops
-from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.lines import lines_in
 from kinetoscope.tables.host.modules import modules_in
 from kinetoscope.tables.host.ops import operators_in, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
 from kinetoscope.tables.host.source_lines import line_text
+from kinetoscope.tables.host.steps import phase_times
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks
 from kinetoscope.tables.windows import start_up_steps
 
@@ -103,7 +103,7 @@ class Facts:
         whole_ns: The step time of all processes that have steps; shares are of this.
         in_steps: Whether there are steps.
         places: Where the step time of each process and device went.
-        phases_ns: Self time by phase, on all threads: forward and other, backward, optimizer; without waits for data.
+        phases_ns: Self time by phase, on all threads: forward and other, backward, optimizer; without waits.
         steps_ns: The time of each step.
         start_up: Whether the first step contains what came before the training loop, because its start is not marked.
         by_operator: The operators with the most time.
@@ -158,7 +158,7 @@ def gather(trace: Trace, rows: int) -> Facts:
     spans, shares = trace.columns("spans"), host_shares(trace)
     outside = spans["module"] < 0
     is_operator = operator_spans(trace).mask
-    phases_ns = np.where(in_waits(trace), 0, shares.own_ns)
+    phases_ns = np.where(shares.counts, phase_times(trace), 0)
     stepping, of_first = steps_of_one(trace)
     return Facts(
         operators=int(is_operator.sum()),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.hierarchy import host_work, operator_spans
+from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, thread_processes
-from kinetoscope.model.schema import STEP_SOURCES, Column, Phase, Table
+from kinetoscope.model.schema import STEP_SOURCES, Column, Phase, SpanKind, Table
 from kinetoscope.model.steps import step_at
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import at_peak, per_second, share_of_peak
@@ -17,6 +17,7 @@ from kinetoscope.tables.host.compiling import compile_time
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.stacks import user_stacks
+from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import host_activity, host_owners, owned, start_up_steps
 
@@ -38,7 +39,8 @@ STEPS_SCHEMA = Table(
         Column("duration_ns", "int64", "ns", "How long it took.", 0),
         Column("operators", "int64", "", "Operators and backward functions that began in it."),
         Column("forward_ns", "int64", "ns", "Self time of operators and ranges outside backward, the optimizer and "
-                                            "waiting for batches, on all threads."),
+                                            "waiting for batches, on all threads; of ranges without the time in which "
+                                            "they wait for backward on another thread."),
         Column("backward_ns", "int64", "ns", "Self time of operators in backward, on all threads."),
         Column("optimizer_ns", "int64", "ns", "Self time of the optimizer's step and what it runs, on all threads."),
         Column("operator_ns", "int64", "ns", "Time in which the process ran an operator, a backward function, or a call "
@@ -79,8 +81,8 @@ STEPS_SCHEMA = Table(
 def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     """Return the `steps` table.
 
-    The three phases are sums of self times on all threads, the step marks themselves and all that ran while a batch was waited for left
-    out; several busy threads can add up to more than the duration. The five parts from `operator_ns` to `blocked_ns` add up to it.
+    The three phases are sums of self times on all threads, as `phase_times` returns them; several busy threads can add up to more than
+    the duration. The five parts from `operator_ns` to `blocked_ns` add up to it.
 
     Args:
         trace: The trace.
@@ -95,13 +97,12 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     """
     spans, own = trace.columns("spans"), trace.columns("steps")
     step, phase = spans["step"], spans["phase"]
-    self_ns = spans["self_ns"]
+    self_ns = phase_times(trace)
     ran = (step >= 0) & host_work(trace, with_steps=False).mask
-    work = ran & ~in_waits(trace)
     columns: dict[str, Any] = {name: own[name] for name in ("number", "start_ns", "duration_ns", "span")}
     columns["operators"] = np.bincount(step[ran & operator_spans(trace).mask], minlength=len(own))
     for part in Phase:
-        rows = np.flatnonzero(work & (phase == part))
+        rows = np.flatnonzero(ran & (phase == part))
         sums = np.zeros(len(own), dtype=np.int64)
         np.add.at(sums, step[rows], self_ns[rows])
         columns[f"{part.name.lower()}_ns"] = sums
@@ -114,6 +115,37 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     columns["source"] = Labels(own["source"], STEP_SOURCES)
     columns["peak_bytes"] = _peaks(trace) if memory_recorded(trace) else None
     return to_arrow(STEPS_SCHEMA, columns)
+
+
+def phase_times(trace: TraceData) -> NDArray[np.int64]:
+    """The self time of each span that counts for its phase.
+
+    What runs while a batch is waited for counts for none, nor does a range while it waits for backward on another thread.
+    """
+
+    def make() -> NDArray[np.int64]:
+        found = np.where(in_waits(trace), 0, trace.column("spans", "self_ns"))
+        spans = trace.columns("spans")
+        thread, parent, start = spans["thread"], spans["parent"], spans["start_ns"]
+        end = start + spans["duration_ns"]
+        back = np.flatnonzero((spans["phase"] == Phase.BACKWARD) & host_work(trace).mask)
+        forward = spans["forward"][back]
+        elsewhere = np.where(forward >= 0, thread[forward], thread[back]) != thread[back]
+        is_range = (spans["kind"] == SpanKind.USER_ANNOTATION) & (spans["phase"] != Phase.BACKWARD)
+        for waiting in np.unique(thread[forward[elsewhere]]).tolist():
+            runs = np.unique(thread[back[elsewhere & (thread[forward] == waiting)]])
+            rows = back[np.isin(thread[back], runs)]
+            rows = rows[is_outermost(trace, rows)]
+            backward = Intervals.of(start[rows], end[rows])
+            ranges = np.flatnonzero(is_range & (thread == waiting))
+            inner = np.flatnonzero(np.append(is_range, False)[parent] & (thread == waiting))
+            waited = np.zeros(len(found), dtype=np.int64)
+            waited[ranges] = backward.within(start[ranges], end[ranges])
+            np.subtract.at(waited, parent[inner], backward.within(start[inner], end[inner]))
+            found[ranges] = np.maximum(found[ranges] - waited[ranges], 0)
+        return found
+
+    return trace.cached("phase_times", make)
 
 
 def step_parts(trace: TraceData) -> dict[str, NDArray[np.int64]]:
