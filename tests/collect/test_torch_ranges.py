@@ -50,7 +50,9 @@ NAMES = ("outer", "inputs", "keywords", "range")
 def shown(session, path, names=NAMES):
     """What a Chrome trace shows of ranges, without what counts events."""
     session.export_chrome_trace(str(path))
-    counted = ("External id", "Record function id", "Ev Idx", "Call stack", "Input Strides")
+    counted = ["External id", "Record function id", "Ev Idx", "Call stack", "Input Strides"]
+    if TORCH < (2, 8):
+        counted.append("finished")  # of every event
     return [
         (
             event["cat"],

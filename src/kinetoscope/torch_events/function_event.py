@@ -684,6 +684,9 @@ class FunctionEvent(EventSums):
         """What a range was given by keyword, such as the facts of a compiled kernel's launch; empty for operators."""
         given = self._arguments()
         given.pop(EVENT_METADATA_KEY, None)
+        if self._trace.run_info.engine != "native":
+            # The collector of torch 2.7 adds this to every event.
+            given.pop("finished", None)
         # What torch's collector writes of a collective was no input.
         return {} if "Collective name" in given else given
 
