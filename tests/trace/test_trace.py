@@ -229,6 +229,29 @@ def test_opening_loads_nothing_of_merging_and_of_devices(tmp_path):
     )
 
 
+def test_the_table_of_operators_loads_nothing_of_other_tables(tmp_path):
+    path = tmp_path / "small.ktrace"
+    small().save(path)
+    program = (
+        f"import sys, kinetoscope; print(kinetoscope.open({str(path)!r}).table('ops').num_rows, *sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    rows, *loaded = out.split()
+    assert int(rows) > 0
+    for name in (
+        "pandas",
+        "pyarrow.compute",
+        "numpy.ma",
+        "kinetoscope.tables.device",
+        "kinetoscope.analyses",
+    ):
+        assert name not in loaded
+    assert not {
+        f"kinetoscope.tables.{one}" for one in ("breakdown", "windows", "host.lines", "host.compiling")
+    } & set(loaded)
+    assert sum(name.partition(".")[0] == "kinetoscope" for name in loaded) <= 55
+
+
 def test_every_table_exists_and_is_documented():
     trace = small()
     for name in TABLES:

@@ -374,11 +374,11 @@ def _pass_through_subclasses(
 def _pass_through_graphs(trace: TraceData, standing: NDArray[np.uint8]) -> None:
     """Let the kernels of a compiled graph count instead of the calls of the graph, where these kernels were recorded, in place."""
     spans = trace.columns("spans")
-    rows = np.unique(spans["parent"][spans["origin"] >= 0])
-    around = np.zeros(len(spans), dtype=bool)
+    # Without `np.unique`, which imports `numpy.ma`.
+    rows, around = spans["parent"][spans["origin"] >= 0], np.zeros(len(spans), dtype=bool)
     while len(rows := rows[(rows >= 0) & ~around[rows]]):
         around[rows] = True
-        rows = np.unique(spans["parent"][rows])
+        rows = spans["parent"][rows]
     standing[around & (standing == Standing.NO_FORMULA) & (spans["origin"] < 0)] = Standing.OTHERS
 
 
