@@ -11,20 +11,16 @@
 
 namespace kinetoscope {
 
-// A code object as one recording knows it; a freed code's address is used again, so its parts belong to the
-// key.
-struct CodeKey {
-  const void* code = nullptr;
-  uint64_t fingerprint = 0;
-  bool operator==(const CodeKey&) const = default;
-  uint64_t hash() const { return mix(reinterpret_cast<uintptr_t>(code) ^ mix(fingerprint)); }
-};
-
+// A code object as one recording knows it. A freed code's address is used again: in another epoch than
+// `epoch` it has to show its fingerprint.
 struct CodeEntry {
+  uint64_t fingerprint = 0;
+  uint32_t epoch = 0;
   uint32_t name = 0;   // qualified name
   uint32_t frame = 0;  // the function at its first line
   bool own = false;    // part of Kinetoscope, whose calls are not recorded
 };
+inline bool is_empty(const CodeEntry& entry) { return entry.name == 0; }
 
 // A frame below the stack of its caller.
 struct CalledKey {
@@ -34,20 +30,23 @@ struct CalledKey {
   uint64_t hash() const { return mix(uint64_t{caller} << 32 | frame); }
 };
 
+inline constexpr uint32_t kUnknownCallers = UINT32_MAX;
+
 // A call in progress.
 struct OpenCall {
   const void* frame = nullptr;     // the function's; of a C function, that of its caller
   const void* function = nullptr;  // the C function; null for one in Python
   SpanRecord* record = nullptr;    // null: nothing is kept of it
   SpanRecord* module_record = nullptr;
-  uint32_t module = 0;  // innermost nn.Module around and including it
+  const void* code = nullptr;          // that the frame runs
+  uint32_t callers = kUnknownCallers;  // the stack that `frame` was called from, which lasts as long as it
+  uint32_t module = 0;                 // innermost nn.Module around and including it
   bool own = false;
 };
 
 struct CallState {
-  std::vector<OpenCall> open;   // outermost first
-  ProbingTable<CodeKey> codes;  // index in `entries`, from 1
-  std::vector<CodeEntry> entries;
+  std::vector<OpenCall> open;  // outermost first
+  ProbingTable<AddressKey, CodeEntry> codes;
   ProbingTable<CalledKey> stacks;
   ProbingTable<TextKey> functions;  // names of C functions
   ProbingTable<TextKey> classes;    // names of module classes
@@ -55,7 +54,6 @@ struct CallState {
   void clear() {
     open.clear();
     codes.clear();
-    entries.clear();
     stacks.clear();
     functions.clear();
     classes.clear();

@@ -37,6 +37,17 @@ extern Live live;
 inline constexpr uint32_t kGoneCodes = 256;
 extern std::atomic<const void*> gone_codes[kGoneCodes];
 
+// Whether an address may have stopped meaning the code object that was there in this epoch.
+inline bool code_went_since(uint32_t epoch, const void* code) {
+  const uint32_t now = live.code_epoch.load(std::memory_order_acquire);
+  // Slots are written before the epoch rises: the oldest one may already be another's.
+  if (now - epoch >= kGoneCodes) return true;
+  for (uint32_t at = epoch; at != now; ++at) {
+    if (gone_codes[at % kGoneCodes].load(std::memory_order_relaxed) == code) return true;
+  }
+  return false;
+}
+
 // [GIL] An address stops meaning this code object.
 inline void code_gone(const void* code) {
   const uint32_t epoch = live.code_epoch.load(std::memory_order_relaxed);

@@ -99,6 +99,12 @@ inline uint64_t hash_bytes(const char* data, size_t bytes) {
   return mix(state ^ tail);
 }
 
+struct AddressKey {
+  const void* address = nullptr;
+  bool operator==(const AddressKey&) const = default;
+  uint64_t hash() const { return mix(reinterpret_cast<uintptr_t>(address)); }
+};
+
 // Content known by 128 bits of hash.
 struct TextKey {
   uint64_t first = 0;

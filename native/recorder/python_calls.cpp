@@ -28,13 +28,19 @@ CallState& state_of(ThreadState& thread) {
 }
 
 const CodeEntry& entry_of(CallState& state, Session& session, const PyCodeObject* code) {
-  const CodeKey key{code, code_fingerprint(code)};
-  if (const uint32_t known = state.codes.find(key); known != 0) return state.entries[known - 1];
+  const AddressKey key{code};
+  const uint32_t epoch = live.code_epoch.load(std::memory_order_acquire);
+  CodeEntry& known = state.codes.at(key);
+  if (!is_empty(known) && known.epoch == epoch && live.code_is_watched) return known;
+  if (!is_empty(known) && is_still(code, known.fingerprint, known.epoch)) {
+    known.epoch = epoch;
+    return known;
+  }
   std::string function;
   std::string filename;
   append_text(code->co_qualname, function);
   append_text(code->co_filename, filename);
-  CodeEntry entry;
+  CodeEntry entry{code_fingerprint(code), epoch};
   entry.own = !own_folder.empty() && filename.starts_with(own_folder);
   {
     Dictionary& dictionary = session.dictionary();
@@ -44,29 +50,36 @@ const CodeEntry& entry_of(CallState& state, Session& session, const PyCodeObject
     const uint32_t first_line = line > 0 ? static_cast<uint32_t>(line) : 0;
     entry.frame = dictionary.frame(function, filename, first_line, first_line);
   }
-  state.entries.push_back(entry);
-  state.codes.insert(key, static_cast<uint32_t>(state.entries.size()));
-  return state.entries.back();
+  state.codes.insert(key, entry);
+  return state.codes.at(key);
 }
 
-// The stack of a call: the function at its first line, called from where its caller stands.
-uint32_t stack_of(ThreadState& thread, Session& session, const void* frame, uint32_t own_frame,
-                  bool modules) {
+// The stack that a call came from, up to where its caller stands.
+uint32_t callers_of(ThreadState& thread, Session& session, const void* frame, bool modules) {
   const void* around = frames::previous(frame);
-  uint32_t caller = 0;
   // The frames of C code have no instruction.
   while (around != nullptr && !(frames::is_python(around) && frames::runs_code(around))) {
     around = frames::previous(around);
   }
-  if (around != nullptr) {
-    caller = locate(thread, session, {around, frames::instruction(around)}, modules, true).stack;
+  if (around == nullptr) return 0;
+  // Only the caller has moved on since it was called itself.
+  const std::vector<OpenCall>& open = thread.call_state->open;
+  if (!open.empty() && open.back().frame == around && open.back().callers != kUnknownCallers &&
+      open.back().code == frames::code(around) &&
+      thread.code_epoch == live.code_epoch.load(std::memory_order_acquire)) {
+    return stack_at(thread, session, around, open.back().callers);
   }
-  const CalledKey key{caller, own_frame};
+  return locate(thread, session, {around, frames::instruction(around)}, modules, true).stack;
+}
+
+// The stack of a call: the function at its first line, called from there.
+uint32_t stack_of(ThreadState& thread, Session& session, uint32_t callers, uint32_t own_frame) {
+  const CalledKey key{callers, own_frame};
   if (const uint32_t known = thread.call_state->stacks.find(key); known != 0) return known;
   uint32_t id = 0;
   {
     std::lock_guard lock(session.dictionary().mutex());
-    id = session.dictionary().stack(caller, own_frame);
+    id = session.dictionary().stack(callers, own_frame);
   }
   thread.call_state->stacks.insert(key, id);
   return id;
@@ -165,6 +178,7 @@ void open_call(ThreadState& thread, Session& session, const void* frame, uint8_t
   const auto* code = static_cast<const PyCodeObject*>(frames::code(frame));
   OpenCall call;
   call.frame = frame;
+  call.code = code;
   call.module = state.open.empty() ? 0 : state.open.back().module;
   SpanRecord record = call_record(kScopePython, flags, tick);
   const bool paused = (what & kPaused) != 0;
@@ -177,7 +191,8 @@ void open_call(ThreadState& thread, Session& session, const void* frame, uint8_t
     if (!entry.own && !paused) {
       record.name = entry.name;
       if ((what & kRecordStacks) != 0) {
-        record.stack = stack_of(thread, session, frame, entry.frame, (what & kRecordModules) != 0);
+        call.callers = callers_of(thread, session, frame, (what & kRecordModules) != 0);
+        record.stack = stack_of(thread, session, call.callers, entry.frame);
       }
       record.module = call.module;
       call.record = write_span(thread, session, record);
@@ -330,6 +345,10 @@ void c_began(PyObject* function) {
     OpenCall call;
     call.frame = frame;
     call.function = function;
+    if (around != nullptr && around->frame == frame) {
+      call.code = around->code;
+      call.callers = around->callers;
+    }
     call.module = around != nullptr ? around->module : 0;
     SpanRecord record = call_record(kScopePython, 0, 0);
     record.module = call.module;

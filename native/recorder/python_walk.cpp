@@ -96,11 +96,11 @@ KnownCall known_call(ThreadState& thread, Session& session, const PyCodeObject* 
   const CallKey key{code, instruction, parent};
   KnownCall& known = thread.calls.at(key);
   if (known.stack != 0 && known.epoch == thread.code_epoch && live.code_is_watched) return known;
-  const uint64_t fingerprint = code_fingerprint(code);
-  if (known.stack != 0 && known.fingerprint == fingerprint) {
+  if (known.stack != 0 && is_still(code, known.fingerprint, known.epoch)) {
     known.epoch = thread.code_epoch;
     return known;
   }
+  const uint64_t fingerprint = code_fingerprint(code);
   const KnownStep& step = known_step(thread, session, code, instruction, fingerprint);
   uint32_t stack = 0;
   {
@@ -166,8 +166,15 @@ Kept kept_calls(const CallPosition* path, const PathCall* calls, uint32_t before
 }  // namespace
 
 uint64_t code_fingerprint(const PyCodeObject* code) {
-  return (reinterpret_cast<uintptr_t>(code->co_linetable) * 31 + text_hash(code->co_filename)) * 31 +
-         text_hash(code->co_qualname) + static_cast<uint64_t>(code->co_firstlineno);
+  const auto bytes = static_cast<size_t>(PyBytes_GET_SIZE(code->co_linetable));
+  const uint64_t lines =
+      hash_bytes(PyBytes_AS_STRING(code->co_linetable), std::min(bytes, kHashedBytes)) ^ bytes;
+  return (lines * 31 + text_hash(code->co_filename)) * 31 + text_hash(code->co_qualname) +
+         static_cast<uint64_t>(code->co_firstlineno);
+}
+
+bool is_still(const PyCodeObject* code, uint64_t fingerprint, uint32_t epoch) {
+  return (live.code_is_watched && !code_went_since(epoch, code)) || code_fingerprint(code) == fingerprint;
 }
 
 void append_text(PyObject* text, std::string& out) {
@@ -257,6 +264,11 @@ Place locate(ThreadState& thread, Session& session, const PythonPosition& positi
     place.kept = static_cast<uint16_t>((kept.calls + 1) | std::min(kept.unsure, kMaxUnsure) << kUnsureShift);
   }
   return place;
+}
+
+uint32_t stack_at(ThreadState& thread, Session& session, const void* frame, uint32_t callers) {
+  const auto* code = static_cast<const PyCodeObject*>(frames::code(frame));
+  return known_call(thread, session, code, frames::instruction(frame), callers).stack;
 }
 
 }  // namespace kinetoscope

@@ -30,15 +30,22 @@ struct PythonPosition {
 Place locate(ThreadState& thread, Session& session, const PythonPosition& position, bool modules,
              bool goes_on);
 
+// [owner thread, hot] The stack of `frame` at its instruction, called from the stack `callers`: one step of
+// `locate`, which a thread has to have called since the last code object went.
+uint32_t stack_at(ThreadState& thread, Session& session, const void* frame, uint32_t callers);
+
 // [GIL, once] Tells the walk which code object runs a module's call; the object must live for ever.
 // False when this Python is not the one the recorder was built for.
 bool prepare_walk(PyObject* module_call_code);
 
 const void* module_call_code();
 
-// Tells a code object from another one that later lives at its address, by what its texts say: new texts may
-// lie where the old ones did.
+// Tells a code object from another one that later lives at its address, by what its lines and texts say: new
+// ones may lie where the old ones did.
 uint64_t code_fingerprint(const PyCodeObject* code);
+
+// Whether a code object is the one that had this fingerprint at its address in that epoch.
+bool is_still(const PyCodeObject* code, uint64_t fingerprint, uint32_t epoch);
 
 // Text of a str object, without the GIL: str objects never change. Lone surrogates keep their three-byte
 // form.

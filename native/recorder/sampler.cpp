@@ -30,17 +30,6 @@ constexpr int64_t kLeastPause = 100;
 // The job has its own use for file descriptors.
 constexpr size_t kMostFiles = 32;
 
-// Whether an address may have stopped meaning the code object that was there in this epoch.
-bool went_since(uint32_t epoch, const void* code) {
-  const uint32_t now = live.code_epoch.load(std::memory_order_acquire);
-  // Slots are written before the epoch rises: the oldest one may already be another's.
-  if (now - epoch >= kGoneCodes) return true;
-  for (uint32_t at = epoch; at != now; ++at) {
-    if (gone_codes[at % kGoneCodes].load(std::memory_order_relaxed) == code) return true;
-  }
-  return false;
-}
-
 // Of a file of the system about a thread of this process; -1 where there is none.
 int open_of_task(uint32_t system, const char* name) {
   char path[48];
@@ -140,7 +129,7 @@ bool Sampler::place(uint32_t epoch, SampleRecord& record) {
       record.module = module;
   }
   return std::none_of(frames_.begin(), frames_.end(),
-                      [epoch](const SeenFrame& frame) { return went_since(epoch, frame.code); });
+                      [epoch](const SeenFrame& frame) { return code_went_since(epoch, frame.code); });
 }
 
 uint32_t Sampler::stack_of(const SeenFrame& frame, uint32_t parent, uint32_t epoch) {
@@ -149,7 +138,7 @@ uint32_t Sampler::stack_of(const SeenFrame& frame, uint32_t parent, uint32_t epo
   if (known.stack != 0 && known.epoch == epoch && live.code_is_watched) return known.stack;
   SeenCode code;
   if (!view_.code(frame, code)) return 0;
-  if (went_since(epoch, frame.code)) return 0;
+  if (code_went_since(epoch, frame.code)) return 0;
   const uint64_t fingerprint = code.fingerprint();
   if (known.stack != 0 && known.fingerprint == fingerprint) {
     known.epoch = epoch;

@@ -55,12 +55,6 @@ struct KnownStep {
 };
 inline bool is_empty(const KnownStep& step) { return step.frame == 0; }
 
-struct AddressKey {
-  const void* address = nullptr;
-  bool operator==(const AddressKey&) const = default;
-  uint64_t hash() const { return mix(reinterpret_cast<uintptr_t>(address)); }
-};
-
 // Where one call of a thread's last operator stood. Every walk compares these, and little else: they share
 // few cache lines. An instruction belongs to one code object.
 struct CallPosition {

@@ -186,6 +186,80 @@ def test_recursion() -> None:
     assert inside == []
 
 
+def test_a_call_has_the_stack_that_called_it() -> None:
+    seen: list[list[tuple[str, int]]] = []
+
+    def probe(value: int = 0) -> int:
+        frame, stack = sys._getframe().f_back, []
+        while frame is not None:
+            stack.append((frame.f_code.co_qualname, frame.f_lineno))
+            frame = frame.f_back
+        seen.append(stack[::-1])
+        return value
+
+    def numbers() -> Iterator[int]:
+        yield probe()
+        try:
+            yield probe()
+        except ValueError:
+            yield probe()
+
+    def down(depth: int) -> int:
+        probe()
+        return down(depth - 1) if depth else probe()
+
+    async def waits(others: int) -> None:
+        probe()
+        await asyncio.sleep(0)
+        if others:
+            await waits(others - 1)
+        probe()
+
+    class Left:
+        def __enter__(self) -> None:
+            probe()
+
+        def __exit__(self, *_: object) -> bool:
+            probe()
+            return True
+
+    def program() -> None:
+        probe()
+        down(5)
+        for _ in range(3):
+            probe(); probe()  # fmt: skip  # noqa: E702
+        sorted([3, 1, 2], key=probe)
+        first, second = numbers(), numbers()
+        next(first)
+        branch()
+        next(second)
+        next(first)
+        first.throw(ValueError())
+        list(second)
+        with Left():
+            down(1)
+            raise ValueError
+        for number in range(20):
+            # The code object of each is freed, and its address used again.
+            exec(f"def of_{number}():\n{chr(10) * number}    probe()\nof_{number}()", {"probe": probe})
+        asyncio.run(waits(2))
+
+    trace = recorded(program)
+    stacks, frames = trace.columns("stacks"), trace.columns("frames")
+    found = []
+    for row in rows_of(trace):
+        if name(trace, row) != "probe":
+            continue
+        stack, own = trace.column("spans", "own_stack")[row], []
+        while stack >= 0:
+            frame = stacks["frame"][stack]
+            own.append((trace.strings[frames["function"][frame]], int(frames["line"][frame])))
+            stack = stacks["parent"][stack]
+        found.append(own[:0:-1])
+    assert found == seen
+    assert len(found) > 50
+
+
 def test_calls_that_ran_already_begin_with_the_recording() -> None:
     calls = Calls()
 

@@ -146,6 +146,20 @@ def test_code_at_the_address_of_freed_code_is_told_apart() -> None:
     ]
 
 
+def test_code_of_the_same_name_at_the_same_address_has_its_own_lines() -> None:
+    x = torch.ones(2)
+    expected = [2 + number % 30 for number in range(300)]
+    with profile() as prof:
+        for line in expected:
+            scope: dict[str, Any] = {"torch": torch, "x": x}
+            exec("def made():" + "\n" * (line - 1) + "    return torch.neg(x)\n", scope)
+            scope.pop("made")()
+            scope.clear()
+    stacks, frames = prof.trace.columns("stacks"), prof.trace.columns("frames")
+    own = prof.trace.column("spans", "stack")[named(prof.trace, "aten::neg")]
+    assert frames["line"][stacks["frame"][own]].tolist() == expected
+
+
 def test_hostile_function_names() -> None:
     names = ['quote" \\ back', "line\nbreak\x00\x1f", "\ud800 lone", "日本語 🦎", "x" * 100_000]
     x = torch.ones(2)
