@@ -109,6 +109,21 @@ def test_on_a_cpu_operators_compute_and_gloo_communicates(is_async):
     }  # fmt: skip
 
 
+def test_a_backward_function_that_waits_for_shards_does_not_compute():
+    """FSDP waits for its collectives in a range of its own, inside a backward function."""
+    builder = TraceBuilder()
+    main = builder.thread()
+    pool = builder.thread()
+    builder.step(1, 0, 100)
+    builder.span("RegisterPostBackwardFunctionBackward", 10, 80, thread=main)
+    builder.annotation("FSDP::post_backward_reduce (0)", 20, 60, thread=main)
+    builder.span("aten::cat", 25, 5, thread=main)
+    builder.span("c10d::_reduce_scatter_base_", 30, 5, thread=main)
+    builder.annotation("gloo:reduce_scatter", 32, 40, thread=pool)
+    # Before and after the range, and the operator in it; in the rest of it, the collective or Python.
+    assert parts(builder.build()) == {"compute": 25, "communication": 40, "cpu_bound": 35, "unrecorded": 20}
+
+
 def test_each_device_has_its_row():
     builder = TraceBuilder().step(0, 0, 100)
     builder.thread()

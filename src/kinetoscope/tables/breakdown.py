@@ -56,7 +56,7 @@ BREAKDOWN_SCHEMA = Table(
         Column("start_ns", "int64", "ns", "When the step began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took: the sum of the six parts.", 0),
         Column("compute_ns", "int64", "ns", "A compute kernel ran; on `cpu` an operator or backward function ran, data "
-                                            "loading excluded.", 0),
+                                            "loading and waits of FSDP excluded.", 0),
         Column("communication_ns", "int64", "ns", "Nothing computed, and a communication kernel or a backend on the "
                                                   "host moved data between ranks.", 0),
         Column("copy_ns", "int64", "ns", "Neither of these, and a copy or fill ran.", 0),

@@ -39,6 +39,8 @@ _MAKING = (FETCH_BATCH, COLLATE_BATCH, PIN_BATCH)
 _CARRIED_BY_HOST = ("gloo:", "mpi:", "ucc:")
 # Operators that only ask for communication or wait for it.
 _ASKING = ("c10d::", "_c10d_functional::", "record_param_comms")
+# Ranges of FSDP in backward functions: what computes in them is operators, and the rest asks for communication or waits for it.
+_SHARDING = ("FSDP::", "FullyShardedDataParallel.")
 # Calls of a runtime in which the host waits: cudaStreamSynchronize, hipDeviceSynchronize, cuEventSynchronize,
 # zeCommandQueueSynchronize, urQueueFinish, urEventWait and their like.
 _WAITS = re.compile(r"synchronize|queuefinish|event_?wait$|_wait$|waitforevent", re.IGNORECASE)
@@ -49,7 +51,7 @@ class HostActivity:
     """What the host of one process did.
 
     Attributes:
-        compute: An operator or backward function ran outside the loading of data.
+        compute: An operator or backward function ran outside the loading of data, and did not wait for shards.
         communication: A backend moved data between ranks on threads of the host.
         loading: The program waited for the next batch or made it.
         waiting: A call waited for a device, and no operator or call ran on another thread.
@@ -133,7 +135,7 @@ def waiting_calls(trace: TraceData) -> NDArray[np.int64]:
     """The rows of the host's calls that wait for a device, in the order of spans."""
     spans = trace.columns("spans")
     kind = spans["kind"]
-    waits = _names(trace)[3]
+    waits = _names(trace)[4]
     runtime = is_runtime_call(kind) | (kind == SpanKind.SYNC)
     return np.flatnonzero(runtime & (spans["stream"] < 0) & waits[spans["name"]])
 
@@ -152,18 +154,21 @@ def _host_activity(trace: TraceData, owner: Owner) -> HostActivity:
     def when(chosen: NDArray[np.int64]) -> Intervals:
         return Intervals.of(start[chosen], start[chosen] + spans["duration_ns"][chosen])
 
-    loads, carries, asks, waits, makes = _names(trace)
+    loads, carries, asks, shards, waits, makes = _names(trace)
     operator = is_operator(kind)
     runtime = is_runtime_call(kind) | (kind == SpanKind.SYNC)
     loading = rows(loads[name] & (operator | (kind == SpanKind.USER_ANNOTATION)))
     waiting = rows(runtime & waits[name])
     operators = rows(operator & ~loads[name])
     working = operators[~asks[name[operators]]]
+    sharding = rows((kind == SpanKind.USER_ANNOTATION) & shards[name])
+    sharded = _begin_in(when, start, thread, working, sharding)
     ranges = rows((kind == SpanKind.USER_ANNOTATION) & ~loads[name] & ~(makes[name] & (len(loading) > 0)))
     busy_calls = rows(runtime & ~waits[name])
     active = np.concatenate((operators, busy_calls))
     return HostActivity(
-        compute=_without_own(when, thread, working, loading),
+        compute=_without_own(when, thread, working[~sharded], np.concatenate((loading, sharding)))
+        | _without_own(when, thread, working[sharded], loading),
         # A backend may begin them on the thread that called it, and end them on its own.
         communication=when(np.flatnonzero(on_host & (kind == SpanKind.COLLECTIVE) & carries[name])),
         loading=when(loading),
@@ -173,6 +178,22 @@ def _host_activity(trace: TraceData, owner: Owner) -> HostActivity:
         calls=when(active) | when(waiting),
         ranges=when(ranges),
     )
+
+
+def _begin_in(
+    when: Callable[[NDArray[np.int64]], Intervals],
+    start: NDArray[np.int64],
+    thread: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    outer: NDArray[np.int64],
+) -> NDArray[np.bool_]:
+    """For each of `rows` whether it begins while one of `outer` runs on its thread."""
+    found = np.zeros(len(rows), dtype=bool)
+    for one in np.unique(thread[outer]).tolist():
+        mine, around = np.flatnonzero(thread[rows] == one), when(outer[thread[outer] == one])
+        place = np.searchsorted(around.start_ns, start[rows[mine]], side="right") - 1
+        found[mine] = (place >= 0) & (start[rows[mine]] < around.end_ns[place])
+    return found
 
 
 def _without_own(
@@ -194,20 +215,20 @@ def _without_own(
 
 
 def _names(trace: TraceData) -> tuple[NDArray[np.bool_], ...]:
-    """For each string whether it names loading, communication that the host carries out, a call for it, a wait, or making a batch."""
+    """For each string whether it names loading, communication that the host carries out, a call for it, sharding, a wait, or making a batch."""
 
     def make() -> tuple[NDArray[np.bool_], ...]:
         spans = trace.columns("spans")
         texts = trace.strings
         seen = np.zeros(len(texts), dtype=bool)
         seen[spans["name"]] = True
-        found = tuple(np.zeros(len(texts), dtype=bool) for _ in range(5))
+        found = tuple(np.zeros(len(texts), dtype=bool) for _ in range(6))
         for row in np.flatnonzero(seen).tolist():
             text = texts[row]
-            for place, marks in enumerate((_LOADING, _CARRIED_BY_HOST, _ASKING)):
+            for place, marks in enumerate((_LOADING, _CARRIED_BY_HOST, _ASKING, _SHARDING)):
                 found[place][row] = text.startswith(marks)
-            found[3][row] = _WAITS.search(text) is not None
-            found[4][row] = text in _MAKING
+            found[4][row] = _WAITS.search(text) is not None
+            found[5][row] = text in _MAKING
         return found
 
     return trace.cached("activity_names", make)
