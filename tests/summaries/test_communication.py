@@ -14,9 +14,11 @@ from tests.support.trace_builder import TraceBuilder
 MS = 1_000_000
 
 
-def rank_trace(rank, calls, world=8):
+def rank_trace(rank, calls, world=8, **info):
     """A rank of one step that ran collectives: name, description and ranks of the group, elements, begin, end, and further facts."""
     builder = TraceBuilder().know("distributedInfo", {"rank": rank, "world_size": world})
+    for key, value in info.items():
+        builder.know(key, value)
     builder.thread("main")
     builder.stream(7)
     builder.step(0, 0, 100 * MS)
@@ -107,6 +109,37 @@ def test_links_compare_sends_with_their_receives():
         (1, 2, "send", 2), (0, 1, "send", 2), (2, 3, "send", 2),
     ]  # fmt: skip
     assert [row["transfer_ns"] for row in rows] == [3 * MS, MS, MS]
+
+
+def test_a_send_that_is_waited_for_late_took_no_longer_than_its_receive():
+    ranks = [0, 1]
+    sent = ("send", "default_pg", ranks, 1_000, 10 * MS, 40 * MS, ("peer", 1))
+    received = ("recv", "default_pg", ranks, 1_000, 5 * MS, 12 * MS, ("peer", 0))
+    same_clock = {"boot_id": "a", "start_monotonic_ns": 0}
+    (link,) = job_of([[sent], [received]], world=2, **same_clock).links().to_pylist()
+    assert 2 * MS <= link["transfer_ns"] <= 2 * MS + 10_000
+    # Without clocks to compare, the shorter of both.
+    (link,) = job_of([[sent], [received]], world=2).links().to_pylist()
+    assert link["transfer_ns"] == 7 * MS
+
+
+def test_calls_on_the_host_that_overlap_are_exposed_once():
+    def rank(number):
+        builder = TraceBuilder().know("distributedInfo", {"rank": number, "world_size": 2})
+        builder.thread("main")
+        workers = [builder.thread("gloo") for _ in range(2)]
+        builder.step(0, 0, 100 * MS)
+        shapes = builder.shapes([[4]], ["float"])
+        for place, worker in enumerate(workers):
+            begin = (10 + 10 * place) * MS
+            builder.span("c10d::allreduce_", begin, MS, shapes=shapes)
+            builder.annotation("gloo:all_reduce", begin + MS, 30 * MS, thread=worker, shapes=shapes)
+        return builder.build()
+
+    job = Job(pa.concat_tables([summary_of(rank(number)) for number in range(2)]))
+    (row,) = job.exposed_communication().to_pylist()
+    assert (row["calls"], row["total_ns"], row["exposed_ns"]) == (2, 60 * MS, 40 * MS)
+    assert job.ranks()["exposed_ns"].to_pylist() == [40 * MS] * 2
 
 
 def test_ranks_have_their_coordinates():

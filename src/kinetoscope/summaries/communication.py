@@ -10,6 +10,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.summaries.clocks import aligned
 from kinetoscope.summaries.lateness import exposed_by_rank
 from kinetoscope.tables.breakdown import PARTS
 from kinetoscope.tables.device.collectives import bus_factor
@@ -37,7 +38,7 @@ EXPOSED = Table(
         Column("total_ns", "float64", "ns", "How long they took: `transfer_ns` and `waited_ns`."),
         Column("transfer_ns", "float64", "ns", "The transfers once all ranks had arrived: that of the rank that arrived last."),
         Column("waited_ns", "float64", "ns", "Skew: how long a rank waited for later ones; null where that cannot be separated."),
-        Column("exposed_ns", "float64", "ns", "The part of `total_ns` in which the rank did not compute; on the host all of it."),
+        Column("exposed_ns", "float64", "ns", "The part of `total_ns` in which the rank did not compute; on the host all of it, calls that overlap counted once."),
         Column("exposed_transfer_ns", "float64", "ns", "What would be exposed at most if no rank arrived late; null as `waited_ns` is."),
         Column("exposed_percent", "float64", "%", "`exposed_ns` as a share of step time."),
         Column("bus_gb_per_s", "float64", "GB/s", "Bus bandwidth of the transfers, as in `collectives`, but without the wait for later ranks."),
@@ -54,7 +55,8 @@ LINKS = Table(
         Column("name", "category", "", "The collective; `send` for a send and its receive."),
         Column("transfers", "int64", "", "How many transfers."),
         Column("bytes", "int64", "bytes", "The size of one: the median."),
-        Column("transfer_ns", "int64", "ns", "How long one took once both ranks were there: the median of the shorter sides."),
+        Column("transfer_ns", "int64", "ns", "How long one took once both ranks were there: the median of the shorter sides, or of what is common to both "
+                                             "where their clocks are aligned."),
         Column("gb_per_s", "float64", "GB/s", "`bytes` divided by `transfer_ns`."),
         Column("times_slower", "float64", "", "`transfer_ns` divided by the median of links with messages of this name and about this size; "
                                               "null with fewer than three."),
@@ -103,10 +105,7 @@ def exposed_communication(sections: Sections) -> pyarrow.Table:
     found, (groups, of_record) = sections.matched, sections.groups
     names = sections.codes("collectives", "name").astype(np.int64)
     which, first = _core.group([of_record, names])
-    duration, exposed, size = (
-        sections.numbers("collectives", name) for name in ("duration_ns", "exposed_ns", "bytes")
-    )
-    exposed = np.where(exposed < 0, duration, exposed)
+    duration, size = (sections.numbers("collectives", name) for name in ("duration_ns", "bytes"))
     # How long each took once all were there; of what no other rank is known to have run, all that it took.
     transfer = duration.copy()
     transfer[found.rows] = found.shortest_ns[found.place]
@@ -115,7 +114,8 @@ def exposed_communication(sections: Sections) -> pyarrow.Table:
     row = sections.rows("collectives").astype(np.int64)
     _, each = _core.group([which.astype(np.int64), row])
     # Steps of a rank in which it is: over these, means are comparable to step times.
-    _, in_step = _core.group([which.astype(np.int64), row, sections.numbers("collectives", "step")])
+    of_step, in_step = _core.group([which.astype(np.int64), row, sections.numbers("collectives", "step")])
+    exposed = sections.exposed_ns(of_step)
     steps = np.bincount(which[in_step], minlength=len(first)).astype(np.float64)
 
     def mean(values: NDArray[Any]) -> NDArray[np.float64]:
@@ -217,7 +217,34 @@ def _sends_and_receives(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
     record, outward = record[both[series]], outward[both[series]]
     out, back = record[outward], record[~outward]
     duration = sections.numbers("collectives", "duration_ns")
-    return own[out], own[back], out, np.minimum(duration[out], duration[back])
+    shorter = np.minimum(duration[out], duration[back])
+    return own[out], own[back], out, np.minimum(shorter, _both_there_ns(sections, out, back))
+
+
+def _both_there_ns(sections: Sections, one: Rows, other: Rows) -> Rows:
+    """How long two records of `collectives` overlap at most, as far as clocks tell; the largest number where these are not aligned, or nothing overlaps.
+
+    A backend such as gloo has a send last until the program waits for it, long after the receiver has the message.
+    """
+    longest = np.full(len(one), np.iinfo(np.int64).max)
+    if len(one) == 0:
+        return longest
+    clocks, row = aligned(sections), sections.rows("collectives")
+    known = np.array([line is not None for line in clocks.lines], dtype=bool)
+    lines = np.array([(0.0, 0.0) if line is None else (line.offset_ns, line.drift) for line in clocks.lines])
+    start, duration = (sections.numbers("collectives", name) for name in ("start_ns", "duration_ns"))
+
+    def at(record: Rows, time_ns: Rows) -> NDArray[np.float64]:
+        offset_ns, drift = lines[row[record]].T
+        return np.asarray(offset_ns + time_ns * (1 + drift))
+
+    sides = (one, other)
+    begin = np.maximum(*(at(record, start[record]) for record in sides))
+    end = np.minimum(*(at(record, start[record] + duration[record]) for record in sides))
+    error_ns = clocks.error_ns[row[one]] + clocks.error_ns[row[other]]
+    # A small message can be sent before it is asked for.
+    overlap = known[row[one]] & known[row[other]] & (end > begin)
+    return np.where(overlap, (end - begin + error_ns).astype(np.int64), longest)
 
 
 def coordinates_of(sections: Sections) -> dict[str, Rows]:

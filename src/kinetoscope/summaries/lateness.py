@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import kinetoscope._core as _core
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 
@@ -221,9 +222,9 @@ def _latest_percent(row: Rows, step: Rows, late: Rows, ranks: int) -> NDArray[np
 
 def exposed_by_rank(sections: Sections) -> Rows:
     """The exposed communication of a step of each rank; the transfers where there is no device that could compute meanwhile."""
-    exposed, duration = (sections.numbers("collectives", name) for name in ("exposed_ns", "duration_ns"))
-    exposed = np.where(exposed < 0, duration, exposed)
-    row, _, sums = sections.by_step(np.arange(len(exposed)), exposed, np.add)
+    rows, step = sections.rows("collectives").astype(np.int64), sections.numbers("collectives", "step")
+    of_step, _ = _core.group([rows, step])
+    row, _, sums = sections.by_step(np.arange(len(rows)), sections.exposed_ns(of_step), np.add)
     return sections.medians(row, sums)
 
 

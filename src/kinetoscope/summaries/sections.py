@@ -244,6 +244,29 @@ class Sections:
         found = self.meetings
         return self.by_step(found.rows, found.late_of_row_ns, np.maximum)
 
+    def exposed_ns(self, cell: NDArray[np.int32]) -> Rows:
+        """The exposed communication of each record of `collectives`: of those on the host, which say nothing of it, all the time.
+
+        Args:
+            cell: The number of what each counts for; the time of records on the host that overlap in one counts for the first of them.
+        """
+        exposed, start, duration = (
+            self.numbers("collectives", name) for name in ("exposed_ns", "start_ns", "duration_ns")
+        )
+        host = np.flatnonzero(exposed < 0)
+        host = host[np.lexsort((start[host], cell[host]))]
+        if len(host) == 0:
+            return exposed
+        # Cells are laid out one behind the other, so that one running maximum is that of each.
+        numbers = cell[host].astype(np.int64)
+        begin = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
+        at = start[host] - np.repeat(start[host][begin], np.diff(np.append(begin, len(host))))
+        shift = numbers * (int((at + duration[host]).max()) + 1)
+        end = at + duration[host] + shift
+        before = np.append(0, np.maximum.accumulate(end)[:-1])
+        exposed[host] = np.maximum(end - np.maximum(at + shift, before), 0)
+        return exposed
+
     def by_step(self, rows: Rows, values: Rows, join: np.ufunc) -> tuple[Rows, Rows, Rows]:
         """Values of records of `collectives` put together for each rank and step: its row, the step (-1 outside), and the value."""
         step, row = self.numbers("collectives", "step")[rows], self.rows("collectives")[rows]
