@@ -29,6 +29,24 @@ nb::dict nest_arrays(Array<int32_t> thread, Array<int64_t> start_ns, Array<int64
   return dict;
 }
 
+auto nearest_marked_array(Array<int32_t> parent, Array<int32_t> depth, Array<bool> marked) {
+  Column<int32_t> nearest;
+  {
+    nb::gil_scoped_release released;
+    nearest = nearest_marked(view(parent), view(depth), view(marked));
+  }
+  return to_array(std::move(nearest));
+}
+
+auto sums_below_array(Array<int32_t> parent, Array<int32_t> depth, Array<int64_t> own) {
+  Column<int64_t> sums;
+  {
+    nb::gil_scoped_release released;
+    sums = sums_below(view(parent), view(depth), view(own));
+  }
+  return to_array(std::move(sums));
+}
+
 nb::dict rebuild_calls_arrays(Array<int32_t> thread, Array<int64_t> start_ns, Array<int64_t> duration_ns,
                               Array<int32_t> path, Array<uint16_t> kept, Array<int32_t> path_begin,
                               Array<int32_t> key, Array<int32_t> frames) {
@@ -174,6 +192,28 @@ Returns:
 Raises:
     ValueError: Columns have different lengths or are not sorted.)",
          array("thread"), array("start_ns"), array("duration_ns"));
+  define(module, "nearest_marked", &nearest_marked_array,
+         R"(Finds for each row of a forest itself, or its nearest ancestor, that is marked.
+
+Args:
+    parent: The row of each row's parent, -1 for none.
+    depth: How many ancestors each row has. Only read if a parent comes after its child.
+    marked: Which rows are looked for.
+
+Returns:
+    The rows found, -1 for none.
+
+Raises:
+    ValueError: Columns have different lengths, or a parent is out of range.)",
+         array("parent"), array("depth"), array("marked"));
+  define(module, "sums_below", &sums_below_array,
+         R"(Adds to the value of each row of a forest those of all rows below it.
+
+`parent` and `depth` are those of nearest_marked.
+
+Raises:
+    ValueError: Columns have different lengths, or a parent is out of range.)",
+         array("parent"), array("depth"), array("own"));
   define(module, "rebuild_calls", &rebuild_calls_arrays,
          R"(Rebuilds Python calls from the operators that ran in them.
 

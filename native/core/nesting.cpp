@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,48 @@ struct OpenSpan {
   int32_t row;
 };
 
+// The rows of a forest in an order in which parents come before their children: usually as they stand.
+class TopDown {
+ public:
+  TopDown(std::span<const int32_t> parent, std::span<const int32_t> depth) : rows_(parent.size()) {
+    bool in_order = true;
+    for (std::size_t row = 0; row < rows_; ++row) {
+      if (parent[row] < -1 || parent[row] >= static_cast<int64_t>(rows_))
+        throw BadColumns("row " + std::to_string(row) + " has a parent that is no row");
+      in_order &= parent[row] < static_cast<int64_t>(row);
+    }
+    if (!in_order) sort_by(depth);
+  }
+
+  template <typename Visit>
+  void down(const Visit& visit) const {
+    for (std::size_t place = 0; place < rows_; ++place) visit(row_at(place));
+  }
+
+  template <typename Visit>
+  void up(const Visit& visit) const {
+    for (std::size_t place = rows_; place-- > 0;) visit(row_at(place));
+  }
+
+ private:
+  std::size_t row_at(std::size_t place) const { return order_.empty() ? place : order_[place]; }
+
+  void sort_by(std::span<const int32_t> depth) {
+    order_.resize(rows_);
+    std::iota(order_.begin(), order_.end(), std::size_t{0});
+    std::stable_sort(order_.begin(), order_.end(),
+                     [depth](std::size_t one, std::size_t other) { return depth[one] < depth[other]; });
+  }
+
+  std::size_t rows_;
+  std::vector<std::size_t> order_;
+};
+
+void check_lengths(const char* function, std::size_t parents, std::size_t depths, std::size_t values) {
+  if (parents != depths || parents != values)
+    throw BadColumns(std::string(function) + ": the columns have different lengths");
+}
+
 }  // namespace
 
 Nesting nest(std::span<const int32_t> thread, std::span<const int64_t> start_ns,
@@ -111,6 +154,33 @@ Nesting nest(std::span<const int32_t> thread, std::span<const int64_t> start_ns,
     open.push_back({end, static_cast<int32_t>(row)});
   }
   return result;
+}
+
+Column<int32_t> nearest_marked(std::span<const int32_t> parent, std::span<const int32_t> depth,
+                               std::span<const bool> marked) {
+  check_lengths("nearest_marked", parent.size(), depth.size(), marked.size());
+  Column<int32_t> nearest(parent.size(), -1);
+  TopDown(parent, depth).down([&](std::size_t row) {
+    if (marked[row]) {
+      nearest[row] = static_cast<int32_t>(row);
+    } else if (parent[row] >= 0) {
+      nearest[row] = nearest[static_cast<std::size_t>(parent[row])];
+    }
+  });
+  return nearest;
+}
+
+Column<int64_t> sums_below(std::span<const int32_t> parent, std::span<const int32_t> depth,
+                           std::span<const int64_t> own) {
+  check_lengths("sums_below", parent.size(), depth.size(), own.size());
+  Column<int64_t> total(parent.size());
+  std::copy(own.begin(), own.end(), total.data());
+  TopDown(parent, depth).up([&](std::size_t row) {
+    if (parent[row] < 0) return;
+    int64_t& above = total[static_cast<std::size_t>(parent[row])];
+    above = static_cast<int64_t>(static_cast<uint64_t>(above) + static_cast<uint64_t>(total[row]));
+  });
+  return total;
 }
 
 }  // namespace kinetoscope

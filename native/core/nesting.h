@@ -30,4 +30,14 @@ struct Nesting {
 Nesting nest(std::span<const int32_t> thread, std::span<const int64_t> start_ns,
              std::span<const int64_t> duration_ns);
 
+// For each row of a forest itself, or the nearest of its ancestors, that is marked; -1 without. `depth` says
+// how many ancestors a row has; it is only read where a parent comes after its child. Throws BadColumns on
+// unequal lengths or a row out of range.
+Column<int32_t> nearest_marked(std::span<const int32_t> parent, std::span<const int32_t> depth,
+                               std::span<const bool> marked);
+
+// For each row of a forest its value and those of all rows below it added up; sums wrap. Otherwise the same.
+Column<int64_t> sums_below(std::span<const int32_t> parent, std::span<const int32_t> depth,
+                           std::span<const int64_t> own);
+
 }  // namespace kinetoscope

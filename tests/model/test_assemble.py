@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.model.nesting import spread_down, sums_below
+import kinetoscope._core as _core
+from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
@@ -146,7 +147,7 @@ def test_sums_below_adds_every_descendant_once(forest, data):
     for row in reversed(range(len(parent))):
         if parent[row] >= 0:
             expected[parent[row]] += expected[row]
-    assert sums_below(parent, depth, own).tolist() == expected.tolist()
+    assert _core.sums_below(parent, depth, own).tolist() == expected.tolist()
 
 
 @given(forests(), st.data())

@@ -10,10 +10,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+import kinetoscope._core as _core
 from kinetoscope._version import __version__
 from kinetoscope.model.arrow import number_array
 from kinetoscope.model.names import stack_frames
-from kinetoscope.model.nesting import Nesting, nest, sums_below
+from kinetoscope.model.nesting import Nesting, nest
 from kinetoscope.model.rows import StackRow
 from kinetoscope.storage.atomic_write import file_path, open_atomically
 from kinetoscope.tables.host.lines import stack_sums
@@ -223,7 +224,7 @@ def _write_evented(
     # When a span opens, all spans before it have opened, and all of those but its ancestors have closed. It closes after
     # all its descendants.
     opening = 2 * np.arange(len(rows)) - depth
-    closing = opening + 2 * sums_below(parent, depth, np.ones(len(rows), dtype=np.int64)) - 1
+    closing = opening + 2 * _core.sums_below(parent, depth, np.ones(len(rows), dtype=np.int64)) - 1
     opens = np.zeros(2 * len(rows), dtype=bool)
     opens[opening] = True
     at, of = np.zeros(2 * len(rows), dtype=np.int64), np.zeros(2 * len(rows), dtype=np.int64)

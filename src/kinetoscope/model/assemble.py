@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,11 +20,9 @@ from kinetoscope.model.device_time import device_self_ns
 from kinetoscope.model.kinds import is_call, is_runtime_call
 from kinetoscope.model.nesting import (
     Nesting,
-    attribute_beside_calls,
     nest,
     nest_beside_calls,
     spread_down,
-    sums_below,
 )
 from kinetoscope.model.schema import (
     SCOPE_BACKWARD,
@@ -244,6 +243,11 @@ def assemble(
     return made
 
 
+# The columns of spans and of allocations by which the latter are attributed to the former.
+_NESTED = ("thread", "start_ns", "duration_ns", "parent", "lane")
+_BLOCKS = ("time_ns", "thread", "address", "bytes", "freed_bytes")
+
+
 class _Derivation:
     """How each derived column follows from the others."""
 
@@ -339,8 +343,7 @@ class _Derivation:
         names = ("parent", "own_module", "own_stack", "forward", "parameter", "scope")
         parent, module, stack, forward, parameter, scope = (spans[name] for name in names)
         if work is not None:
-            moved = np.full(len(spans) + 1, -1, dtype=np.int32)
-            moved[work] = np.arange(len(work))
+            moved = self._places_in(work)
             parent, forward = moved[parent[work]], moved[forward[work]]
             module, stack, parameter, scope = module[work], stack[work], parameter[work], scope[work]
         made = _core.inherit_modules(
@@ -430,48 +433,66 @@ class _Derivation:
         return {"cycle": cycles_module.cycle_of_spans(self._spans["start_ns"], self._tables["cycles"])}
 
     def _attributed(self, device: bool) -> Arrays:
-        """Attribute the allocations of the host, or of all devices, to spans."""
+        """Attribute the allocations of the host, or of all devices, to the spans that are not calls."""
         if device not in self._memory:
-            allocations = self._tables["allocations"]
-            kind = allocations["device_type"]
-            rows = np.flatnonzero((kind != 0) == device).astype(np.int32)
-            made: Arrays = {
-                "rows": rows,
-                "span": np.full(len(rows), -1, dtype=np.int32),
-                "match": np.full(len(rows), -1, dtype=np.int32),
-                "total_bytes": np.zeros(len(rows), dtype=np.int64),
-                "span_bytes": np.zeros(len(self._spans), dtype=np.int64),
-                "span_self_bytes": np.zeros(len(self._spans), dtype=np.int64),
-            }
-            # Each device hands out addresses of its own, and to each process.
-            number = kind[rows] * np.int64(256) + (allocations["device_index"][rows] if device else 0)
-            if len(self._tables["processes"]):
-                of_thread = self._tables["threads"]["process_row"].astype(np.int64)
-                number += (np.append(of_thread, -1)[allocations["thread"][rows]] + 1) << 32
-            for one in np.unique(number).tolist():
-                mine = np.flatnonzero(number == one)
-                part = self._attributed_blocks(rows[mine])
-                for name in ("span", "match", "total_bytes"):
-                    made[name][mine] = part[name]
-                for name in ("span_bytes", "span_self_bytes"):
-                    made[name] += part[name]
+            rows = np.flatnonzero((self._tables["allocations"]["device_type"] != 0) == device)
+            made = self._attributed_to(self._nested_work, rows.astype(np.int32))
+            if (work := self.work()) is not None:
+                made["span"] = np.append(work, -1)[made["span"]].astype(np.int32)
             self._memory[device] = made
         return self._memory[device]
 
-    def _attributed_blocks(self, rows: NDArray[np.int32]) -> Arrays:
-        """Attribute the allocations of one device, given by their rows."""
-        spans, allocations, work = self._spans, self._tables["allocations"], self.work()
-        of_spans = tuple(spans[name] for name in ("thread", "start_ns", "duration_ns", "parent", "lane"))
-        of_blocks = tuple(
-            allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes", "freed_bytes")
-        )
-        if work is None:
-            made: Arrays = dict(_core.attribute_allocations(*of_spans, *of_blocks))  # type: ignore[arg-type]
-        else:
-            made = attribute_beside_calls(of_spans, of_blocks, work, self.everything())
-        match = made["match"]
-        made["match"] = np.where(match >= 0, rows[match], -1)
+    @cached_property
+    def _nested_work(self) -> tuple[NDArray[Any], ...]:
+        """The columns `_NESTED` of the spans that are not calls, which nest among themselves."""
+        columns = tuple(self._spans[name] for name in _NESTED)
+        if (work := self.work()) is None:
+            return columns
+        thread, start_ns, duration_ns, parent, lane = (column[work] for column in columns)
+        return thread, start_ns, duration_ns, self._places_in(work)[parent], lane
+
+    def _attributed_to(self, nested: tuple[NDArray[Any], ...], rows: NDArray[np.int32]) -> Arrays:
+        """Attribute allocations to spans.
+
+        Args:
+            nested: The columns `_NESTED` of the spans, which nest among themselves.
+            rows: The allocations, all of the host or all of devices.
+
+        Returns:
+            `rows`, and for each of these `span`, `match` (a row of `allocations`) and `total_bytes`; for each span `span_bytes` and
+            `span_self_bytes`.
+        """
+        allocations = self._tables["allocations"]
+        made: Arrays = {
+            "rows": rows,
+            "span": np.full(len(rows), -1, dtype=np.int32),
+            "match": np.full(len(rows), -1, dtype=np.int32),
+            "total_bytes": np.zeros(len(rows), dtype=np.int64),
+            "span_bytes": np.zeros(len(nested[0]), dtype=np.int64),
+            "span_self_bytes": np.zeros(len(nested[0]), dtype=np.int64),
+        }
+        # Each device hands out addresses of its own, and to each process.
+        kind = allocations["device_type"][rows]
+        number = kind * np.int64(256) + np.where(kind != 0, allocations["device_index"][rows], 0)
+        if len(self._tables["processes"]):
+            of_thread = self._tables["threads"]["process_row"].astype(np.int64)
+            number += (np.append(of_thread, -1)[allocations["thread"][rows]] + 1) << 32
+        for one in np.unique(number).tolist():
+            mine = np.flatnonzero(number == one)
+            blocks = (allocations[name][rows[mine]] for name in _BLOCKS)
+            part: dict[str, Any] = dict(_core.attribute_allocations(*nested, *blocks))  # type: ignore[call-arg]
+            part["match"] = np.where(part["match"] >= 0, rows[mine][part["match"]], -1)
+            for name in ("span", "match", "total_bytes"):
+                made[name][mine] = part[name]
+            for name in ("span_bytes", "span_self_bytes"):
+                made[name] += part[name]
         return made
+
+    def _places_in(self, work: NDArray[np.int64]) -> NDArray[np.int32]:
+        """For each span its place in `work`, -1 for others, and at the end for the row -1."""
+        places = np.full(len(self._spans) + 1, -1, dtype=np.int32)
+        places[work] = np.arange(len(work))
+        return places
 
     def allocations(self) -> Arrays:
         """For each allocation its span, its free, and the live bytes after it."""
@@ -487,15 +508,26 @@ class _Derivation:
                 values[part["rows"]] = part[name]
         return made
 
+    def _bytes(self, device: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Net bytes of each span, of the host or of all devices, with and without those of the spans inside; of a call what was allocated
+        during it."""
+        part, work = self._attributed(device), self.work()
+        if work is None:
+            return part["span_bytes"], part["span_self_bytes"]
+        everything = self.everything()
+        times = (self._spans[name] for name in _NESTED[:3])
+        of_calls = self._attributed_to((*times, everything.parent, everything.lane), part["rows"])
+        for name in ("span_bytes", "span_self_bytes"):
+            of_calls[name][work] = part[name]
+        return of_calls["span_bytes"], of_calls["span_self_bytes"]
+
     def host_bytes(self) -> Arrays:
         """Net host bytes of each span."""
-        part = self._attributed(device=False)
-        return {"bytes": part["span_bytes"], "self_bytes": part["span_self_bytes"]}
+        return dict(zip(("bytes", "self_bytes"), self._bytes(device=False), strict=True))
 
     def device_bytes(self) -> Arrays:
         """Net device bytes of each span."""
-        part = self._attributed(device=True)
-        return {"device_bytes": part["span_bytes"], "device_self_bytes": part["span_self_bytes"]}
+        return dict(zip(("device_bytes", "device_self_bytes"), self._bytes(device=True), strict=True))
 
     def device_time(self) -> Arrays:
         """Device time of each host span: that of what it launched, and of what the spans inside it launched."""
@@ -504,10 +536,10 @@ class _Derivation:
             own = np.zeros(len(spans), dtype=np.int64)
             return {"device_ns": own, "device_self_ns": own}
         own = device_self_ns(spans, launches)
-        total = sums_below(spans["parent"], spans["depth"], own)
+        total = _core.sums_below(spans["parent"], spans["depth"], own)
         if (work := self.work()) is not None:
             everything = self.everything()
-            of_calls = sums_below(everything.parent, everything.depth, own)
+            of_calls = _core.sums_below(everything.parent, everything.depth, own)
             of_calls[work] = total[work]
             total = of_calls
         return {"device_ns": total, "device_self_ns": own}

@@ -101,35 +101,20 @@ def nest_beside_calls(
     nested["parent"] = np.append(rows, -1)[nested["parent"]]
     for name, column in made.items():
         column[rows] = nested[name]
-    levels = made["depth"].copy()
-    made["caller"] = _innermost_calls(made["parent"], levels, work)
-    beside = np.ones(len(spans), dtype=bool)
-    beside[rows[nested["lane"] == 0]] = False
-    beside[work] = False
-    is_call = np.ones(len(spans), dtype=bool)
+    parent, levels, is_call = made["parent"], made["depth"], np.ones(len(spans), dtype=bool)
     is_call[work] = False
+    made["caller"] = np.append(_core.nearest_marked(parent, levels, is_call), np.int32(-1))[parent]
+    calls = np.flatnonzero(is_call)
+    around = _core.nearest_marked(parent, levels, ~is_call)[calls]
+    # Between a call and the work around it are only calls.
+    below = levels[calls] - np.append(levels, np.int32(-1))[around]
+    beside = is_call.copy()
+    beside[rows[nested["lane"] == 0]] = False
     for name, column in alone.items():
         made[name][work] = column
-    calls = np.flatnonzero(is_call & ~beside)
-    for places in by_level(levels[calls]):
-        level = calls[places]
-        around = made["parent"][level]
-        made["depth"][level] = np.where(around >= 0, made["depth"][around] + 1, 0)
+    made["depth"][calls] = np.append(made["depth"], np.int32(-1))[around] + below
     _take_lanes(*times, np.flatnonzero(beside), made["lane"])
     return made
-
-
-def _innermost_calls(
-    parent: NDArray[np.int32], depth: NDArray[np.int32], work: NDArray[np.int64]
-) -> NDArray[np.int32]:
-    """For each span the innermost call around it, by how everything nests in everything."""
-    caller = parent.copy()
-    is_work = np.zeros(len(parent), dtype=bool)
-    is_work[work] = True
-    for rows in by_level(depth)[1:]:
-        in_work = rows[(parent[rows] >= 0) & is_work[parent[rows]]]
-        caller[in_work] = caller[parent[in_work]]
-    return caller
 
 
 def _calls_in_the_way(
@@ -182,43 +167,6 @@ def _take_lanes(
         lane[row] = base + place
 
 
-def attribute_beside_calls(
-    of_spans: tuple[NDArray[Any], ...],
-    of_blocks: tuple[NDArray[Any], ...],
-    work: NDArray[np.int64],
-    everything: Nesting,
-) -> dict[str, NDArray[Any]]:
-    """Attribute allocations to the rows `work`, and to each call what was allocated during it.
-
-    Args:
-        of_spans: `thread`, `start_ns`, `duration_ns`, `parent` and `lane` of the spans.
-        of_blocks: `time_ns`, `thread`, `address`, `bytes` and `freed_bytes` of the allocations.
-        work: The rows that are no calls, ascending.
-        everything: How all spans nest, calls and others alike.
-
-    Returns:
-        What `_core.attribute_allocations` returns; `span` names no calls.
-    """
-    thread, start_ns, duration_ns, parent, lane = of_spans
-    moved = np.full(len(thread) + 1, -1, dtype=np.int32)
-    moved[work] = np.arange(len(work))
-    made: dict[str, Any] = dict(
-        _core.attribute_allocations(
-            thread[work], start_ns[work], duration_ns[work], moved[parent[work]], lane[work], *of_blocks
-        )
-    )
-    made["span"] = np.append(work, -1)[made["span"]].astype(np.int32)
-    everywhere: dict[str, Any] = dict(
-        _core.attribute_allocations(
-            thread, start_ns, duration_ns, everything.parent, everything.lane, *of_blocks
-        )
-    )
-    for name in ("span_bytes", "span_self_bytes"):
-        everywhere[name][work] = made[name]
-        made[name] = everywhere[name]
-    return made
-
-
 def by_level(depth: NDArray[np.int32]) -> list[NDArray[np.int64]]:
     """The places of each depth in ascending order, from depth 0 to the largest."""
     deepest = int(depth.max(initial=0))
@@ -229,23 +177,8 @@ def by_level(depth: NDArray[np.int32]) -> list[NDArray[np.int64]]:
     )
 
 
-def sums_below(
-    parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Add to each row the values of all rows below it, level by level from the deepest."""
-    total = own.astype(np.int64)
-    for rows in by_level(depth)[:0:-1]:
-        held = rows[parent[rows] >= 0]
-        np.add.at(total, parent[held], total[held])
-    return total
-
-
 def spread_down(
     parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[Any], none: int
 ) -> NDArray[Any]:
     """Give each row that has the value `none` the value of its nearest ancestor that has another."""
-    spread = own.copy()
-    for rows in by_level(depth)[1:]:
-        bare = rows[(spread[rows] == none) & (parent[rows] >= 0)]
-        spread[bare] = spread[parent[bare]]
-    return spread
+    return np.append(own, own.dtype.type(none))[_core.nearest_marked(parent, depth, own != none)]

@@ -30,7 +30,7 @@ from kinetoscope.model.hierarchy import (
 )
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import HIDDEN_NAMES
-from kinetoscope.model.nesting import Nesting, nest, sums_below
+from kinetoscope.model.nesting import Nesting, nest
 from kinetoscope.model.schema import STORED, SpanKind
 from kinetoscope.model.steps import MARK
 from kinetoscope.model.trace_data import TraceData
@@ -564,7 +564,7 @@ def _device_self(trace: TraceData) -> NDArray[np.int64]:
 def _device(trace: TraceData) -> NDArray[np.int64]:
     """The same with that of the events inside."""
     depth = event_tree(trace).depth
-    below = sums_below(visible_spans(trace).parent, depth, numbers(trace, "device_self_ns"))
+    below = _core.sums_below(visible_spans(trace).parent, depth, numbers(trace, "device_self_ns"))
     return _with_device_events(trace, below)
 
 

@@ -82,23 +82,23 @@ def count_once(spans: Spans) -> Counted:
     )
     counts = firm.copy()
     counts[parent[again & ~spans.by_user[parent]]] = False
-    levels = by_level(depth)
-    _settle_by_inside(levels, spans, counts)
-    inside = np.zeros(len(parent), dtype=bool)
-    for rows in levels[1:]:
-        above = parent[rows]
-        inside[rows] = (above >= 0) & (inside[above] | counts[above])
+    _settle_by_inside(spans, counts)
+    counting = np.append(_core.nearest_marked(parent, depth, counts), np.int32(-1))
+    inside = counting[parent] >= 0
     counts &= ~inside
     return Counted(counts, inside)
 
 
-def _settle_by_inside(levels: list[NDArray[np.int64]], spans: Spans, counts: NDArray[np.bool_]) -> None:
+def _settle_by_inside(spans: Spans, counts: NDArray[np.bool_]) -> None:
     """Decide what depends on how much is counted inside, in place, from the innermost spans outwards."""
-    parent, flops = spans.parent, spans.flops
-    deferred = spans.standing == Standing.DEFERRED
+    flops, deferred = spans.flops, spans.standing == Standing.DEFERRED
+    some = counts | deferred
+    nearest = np.append(_core.nearest_marked(spans.parent, spans.depth, some), np.int32(-1))
     # As floats: sums of hostile sizes must not wrap around.
-    total = np.zeros(len(parent), dtype=np.float64)
-    for rows in reversed(levels):
+    total = np.zeros(len(flops), dtype=np.float64)
+    chosen = np.flatnonzero(some)
+    for places in reversed(by_level(spans.depth[chosen])):
+        rows = chosen[places]
         lacking = rows[deferred[rows]]
         counts[lacking] = total[lacking] < flops[lacking] / 2
         own = rows[counts[rows]]
@@ -106,8 +106,8 @@ def _settle_by_inside(levels: list[NDArray[np.int64]], spans: Spans, counts: NDA
         counts[larger] = False
         own = own[counts[own]]
         total[own] = flops[own]
-        held = rows[parent[rows] >= 0]
-        np.add.at(total, parent[held], total[held])
+        above = nearest[spans.parent[rows]]
+        np.add.at(total, above[above >= 0], total[rows[above >= 0]])
 
 
 # Layers with packed weights, whose sizes a trace does not show, by the size of the result that they make inside.

@@ -11,7 +11,6 @@ import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import frame_texts, stack_texts
-from kinetoscope.model.nesting import sums_below
 from kinetoscope.model.schema import Column, Phase, Table
 from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.ops import percent
@@ -91,7 +90,7 @@ def stack_sums(trace: TraceData) -> StackSums:
             np.add.at(on_device, stack[starts], launched[starts])
             on_device += captured_time(trace, stack, len(stacks))
         python, blocked = between_operators(trace)
-        below = [sums_below(stacks["parent"], depth, values) for values in (own, python, blocked, on_device)]
+        below = [_core.sums_below(stacks["parent"], depth, values) for values in (own, python, blocked, on_device)]
         return StackSums(
             depth, own, backward, below[0], python, below[1], blocked, below[2], count, on_device, below[3]
         )

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import host_work, module_calls, operator_spans, recorded_calls
 from kinetoscope.model.names import module_classes
-from kinetoscope.model.nesting import sums_below
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.model.schema import Column, Phase, SpanKind, Table
 from kinetoscope.tables.costs.columns import costs_of, coverage
@@ -110,7 +110,7 @@ def python_by_module(trace: TraceData) -> NDArray[np.int64]:
 def with_submodules(trace: TraceData, own: NDArray[np.int64]) -> NDArray[np.int64]:
     """Add to each module what its submodules have."""
     modules = trace.columns("modules")
-    return sums_below(modules["holder"], modules["depth"], own)
+    return _core.sums_below(modules["holder"], modules["depth"], own)
 
 
 def tree_order(trace: TraceData, weight: NDArray[np.int64]) -> list[int]:

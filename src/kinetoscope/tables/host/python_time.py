@@ -431,13 +431,10 @@ def program_calls(trace: TraceData) -> Hierarchy:
         mask = (spans["kind"] == SpanKind.PYTHON) & np.append(user_frames(trace), False)[frame]
 
         def parent() -> NDArray[np.int32]:
-            caller = np.append(spans["caller"], np.int32(-1))
-            found, is_one = caller[:-1].copy(), np.append(mask, True)
-            other = np.flatnonzero(~is_one[found])
-            while other.size:
-                found[other] = caller[found[other]]
-                other = other[~is_one[found[other]]]
-            return found
+            caller = spans["caller"]
+            # A caller's row is lower than what it calls, so no depths are needed.
+            nearest = _core.nearest_marked(caller, np.zeros_like(caller), mask)
+            return np.append(nearest, np.int32(-1))[caller]
 
         return Enclosing(spans, mask, parent)
 

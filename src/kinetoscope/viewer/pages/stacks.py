@@ -12,7 +12,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import host_work
-from kinetoscope.model.nesting import spread_down, sums_below
+from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.processes import processes, thread_processes
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.model.steps import MARK
@@ -132,7 +132,7 @@ def upright(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64])
         of_stack[bare] = len(parents)
         parents, frames = np.append(parents, np.int32(-1)), np.append(frames, np.int32(-1))
     level = _levels(parents)
-    totals = sums_below(parents, level, _sums(of_stack, len(parents), weight))
+    totals = _core.sums_below(parents, level, _sums(of_stack, len(parents), weight))
     kept = totals >= _least(weight[heavy])
     number = np.where(kept, np.arange(len(parents), dtype=np.int32), np.int32(-1))
     nearest = spread_down(parents, level, number, -1)
@@ -219,8 +219,8 @@ def _flame(nodes: _Nodes, weight: NDArray[np.int64], count: NDArray[np.int64]) -
     size = len(nodes.parent)
     own = _sums(nodes.of_stack, size, weight)
     level = _levels(nodes.parent)
-    total = sums_below(nodes.parent, level, own)
-    counted = sums_below(nodes.parent, level, _sums(nodes.of_stack, size, count))
+    total = _core.sums_below(nodes.parent, level, own)
+    counted = _core.sums_below(nodes.parent, level, _sums(nodes.of_stack, size, count))
     order = _outline(nodes, total)
     place = np.full(size + 1, -1, np.int32)
     place[order] = np.arange(size)
