@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.model.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Columns:
         self._ready: dict[str, Values] = {}
         self._sources: dict[str, Source] = {}
         self._given = frozenset(given)
+        self._closed = False
         for name, values in given.items():
             definition = _definition(table, name)
             if callable(values):
@@ -83,18 +84,32 @@ class Columns:
                 if name not in self._given:
                     self._ready.pop(name, None)
 
+    def close(self) -> None:
+        """Forget how columns are computed. Sources refer back to columns: without this, memory waits for the garbage collector."""
+        with self.lock:
+            self._sources.clear()
+            self._closed = True
+            if not isinstance(self._length, int):
+                self._length = _refuse
+
     def _compute(self, name: str) -> Values:
         """Run the source of a column and keep all it returns."""
         definition = _definition(self.table, name)
         with self.lock:
             if name in self._ready:
                 return self._ready[name]
+            if self._closed:
+                _refuse()
             function = self._sources.get(name)
             made = {name: default_values(definition, len(self))} if function is None else function()
             for key, values in made.items():
                 if key not in self._ready:
                     self._ready[key] = _checked(self.table, _definition(self.table, key), values, len(self))
             return self._ready[name]
+
+
+def _refuse() -> NoReturn:
+    raise StateError("the trace was closed; open it again to read more of it")
 
 
 def default_values(column: Column, length: int) -> Values:

@@ -184,6 +184,8 @@ class TraceData:
         with self._lock:
             self._closed = True
             self._cache.clear()
+            for columns in self._tables.values():
+                columns.close()
             self._tables = {}
             if self._release is not None:
                 self._release()

@@ -844,7 +844,14 @@ class _Builder:
         self.tables["cycles"] = read_cycles(windows, last_ns)
         restore_own_columns(header, self.tables, self.strings)
         info.pop(OWN, None)
-        return TraceData.from_columns(self.tables, strings=self.strings.texts, info=info, rows=self.rows)
+        made = TraceData.from_columns(self.tables, strings=self.strings.texts, info=info, rows=self.rows)
+        made.on_close(self._close)
+        return made
+
+    def _close(self) -> None:
+        """Free everything: the functions that make columns refer back to this object."""
+        for part in (self.spans, self.parts, self.tables, self.rows, self.native):
+            part.clear()
 
     def _tracks(self) -> Tracks:
         """Read the tables `threads` and `streams`."""

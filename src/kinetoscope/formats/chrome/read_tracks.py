@@ -138,6 +138,12 @@ class LazyColumns(Mapping[str, Any]):
         with self._lock:
             self._values.update(self._makers)
 
+    def clear(self) -> None:
+        """Remove all values and the functions that return them."""
+        with self._lock:
+            self._values.clear()
+            self._makers.clear()
+
     def given(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Return the existing ones of some names: values if computed, else functions that return them."""
         made: dict[str, Any] = {}
