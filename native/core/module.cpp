@@ -8,6 +8,7 @@
 #include "allocations.h"
 #include "calls.h"
 #include "grouping.h"
+#include "intervals.h"
 #include "json.h"
 #include "linking.h"
 #include "nesting.h"
@@ -36,6 +37,16 @@ auto nearest_marked_array(Array<int32_t> parent, Array<int32_t> depth, Array<boo
     nearest = nearest_marked(view(parent), view(depth), view(marked));
   }
   return to_array(std::move(nearest));
+}
+
+auto running_at_array(Array<int64_t> start_ns, Array<int64_t> duration_ns, Array<int32_t> parent,
+                      Array<int64_t> rows, Array<int64_t> time_ns) {
+  Column<int64_t> running;
+  {
+    nb::gil_scoped_release released;
+    running = running_at({view(start_ns), view(duration_ns), view(parent), view(rows)}, view(time_ns));
+  }
+  return to_array(std::move(running));
 }
 
 auto sums_below_array(Array<int32_t> parent, Array<int32_t> depth, Array<int64_t> own) {
@@ -169,6 +180,39 @@ auto descends_from_same_arrays(Array<int32_t> parent, Array<int32_t> key) {
   return to_array(std::move(descends));
 }
 
+nb::tuple to_pair(Moments&& moments) {
+  return nb::make_tuple(to_array(std::move(moments.start_ns)), to_array(std::move(moments.end_ns)));
+}
+
+nb::tuple unite_arrays(Array<int64_t> start_ns, Array<int64_t> end_ns) {
+  Moments made;
+  {
+    nb::gil_scoped_release released;
+    made = unite({view(start_ns), view(end_ns)});
+  }
+  return to_pair(std::move(made));
+}
+
+template <Moments (*combine)(const Stretches&, const Stretches&)>
+nb::tuple combine_arrays(Array<int64_t> start_ns, Array<int64_t> end_ns, Array<int64_t> other_start_ns,
+                         Array<int64_t> other_end_ns) {
+  Moments made;
+  {
+    nb::gil_scoped_release released;
+    made = combine({view(start_ns), view(end_ns)}, {view(other_start_ns), view(other_end_ns)});
+  }
+  return to_pair(std::move(made));
+}
+
+auto length_before_array(Array<int64_t> start_ns, Array<int64_t> end_ns, Array<int64_t> time_ns) {
+  Column<int64_t> length;
+  {
+    nb::gil_scoped_release released;
+    length = length_before({view(start_ns), view(end_ns)}, view(time_ns));
+  }
+  return to_array(std::move(length));
+}
+
 nb::bytes escape_json(nb::str text) {
   std::string escaped;
   append_json_escaped(to_utf8(text), escaped);
@@ -206,6 +250,22 @@ Returns:
 Raises:
     ValueError: Columns have different lengths, or a parent is out of range.)",
          array("parent"), array("depth"), array("marked"));
+  define(module, "running_at", &running_at_array,
+         R"(Finds the innermost of some spans that runs at each moment.
+
+Args:
+    start_ns: Of all spans. So for the next ones.
+    duration_ns: How long each ran.
+    parent: The nearest of the chosen spans around each, -1 for none.
+    rows: The chosen spans, which nest and are in order of time.
+    time_ns: The moments; fastest where they ascend.
+
+Returns:
+    The rows found, -1 outside all.
+
+Raises:
+    ValueError: Columns have different lengths, or a row is out of range.)",
+         array("start_ns"), array("duration_ns"), array("parent"), array("rows"), array("time_ns"));
   define(module, "sums_below", &sums_below_array,
          R"(Adds to the value of each row of a forest those of all rows below it.
 
@@ -305,6 +365,32 @@ Raises:
          array("parent"), array("key"));
 }
 
+// Arguments are converted: stretches of time are often every second column of an array.
+void bind_intervals(nb::module_& module) {
+  const auto start = nb::arg("start_ns"), end = nb::arg("end_ns");
+  const auto other_start = nb::arg("other_start_ns"), other_end = nb::arg("other_end_ns");
+  define(module, "unite", &unite_arrays,
+         R"(The moments in any of some stretches of time: the starts and ends of stretches in order and apart.
+
+Empty and backward ones count for nothing.
+
+Raises:
+    ValueError: Columns have different lengths.)",
+         start, end);
+  define(module, "join", &combine_arrays<join>, R"(The moments in either of two results of unite.)", start,
+         end, other_start, other_end);
+  define(module, "intersect", &combine_arrays<intersect>, R"(The moments in both of two results of unite.)",
+         start, end, other_start, other_end);
+  define(module, "subtract", &combine_arrays<subtract>,
+         R"(The moments in one result of unite and not in another.)", start, end, other_start, other_end);
+  define(module, "length_before", &length_before_array,
+         R"(How long the part of a result of unite before each moment is.
+
+Raises:
+    ValueError: Columns have different lengths.)",
+         start, end, nb::arg("time_ns"));
+}
+
 }  // namespace
 }  // namespace kinetoscope
 
@@ -317,6 +403,7 @@ NB_MODULE(_core, module) {
   bind_recording(module);
   bind_structure(module);
   bind_grouping(module);
+  bind_intervals(module);
   define(module, "escape_json", &escape_json,
          "Escapes text for a JSON string; returns UTF-8 without the quotes.", nb::arg("text"));
   define(module, "is_json", &is_json_text, "Returns whether the text is exactly one valid JSON value.",

@@ -183,4 +183,35 @@ Column<int64_t> sums_below(std::span<const int32_t> parent, std::span<const int3
   return total;
 }
 
+Column<int64_t> running_at(const RunningSpans& spans, std::span<const int64_t> time_ns) {
+  const auto& [start_ns, duration_ns, parent, rows] = spans;
+  check_lengths("running_at", start_ns.size(), duration_ns.size(), parent.size());
+  const auto count = static_cast<int64_t>(start_ns.size());
+  if (std::any_of(rows.begin(), rows.end(), [count](int64_t row) { return row < 0 || row >= count; }))
+    throw BadColumns("running_at: a row is out of range");
+  const auto start_of = [&](std::size_t place) { return start_ns[static_cast<std::size_t>(rows[place])]; };
+  Column<int64_t> running(time_ns.size());
+  std::size_t begun = 0;
+  for (std::size_t at = 0; at < time_ns.size(); ++at) {
+    const int64_t time = time_ns[at];
+    if (begun > 0 && start_of(begun - 1) > time) begun = 0;
+    // Doubling strides from where the last moment was, then halving: short for moments close together.
+    std::size_t stride = 1;
+    for (; begun + stride <= rows.size() && start_of(begun + stride - 1) <= time; stride *= 2)
+      begun += stride;
+    for (; stride > 0; stride /= 2) {
+      if (begun + stride <= rows.size() && start_of(begun + stride - 1) <= time) begun += stride;
+    }
+    int64_t row = begun == 0 ? -1 : rows[begun - 1];
+    // The last one that began may have ended: then one of those around it is the innermost.
+    while (row >= 0) {
+      const auto place = static_cast<std::size_t>(row);
+      if (end_of(start_ns[place], duration_ns[place]) > time) break;
+      row = parent[place] < row ? parent[place] : -1;
+    }
+    running[at] = row;
+  }
+  return running;
+}
+
 }  // namespace kinetoscope

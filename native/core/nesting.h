@@ -36,6 +36,16 @@ Nesting nest(std::span<const int32_t> thread, std::span<const int64_t> start_ns,
 Column<int32_t> nearest_marked(std::span<const int32_t> parent, std::span<const int32_t> depth,
                                std::span<const bool> marked);
 
+// For each moment the innermost of some spans in lane 0 of one thread, -1 outside all. `rows` are those of
+// the spans, ascending, and `parent` is by row the nearest of them around each. Times that ascend are found
+// fastest. Throws BadColumns on unequal lengths or a row out of range.
+struct RunningSpans {
+  std::span<const int64_t> start_ns, duration_ns;
+  std::span<const int32_t> parent;
+  std::span<const int64_t> rows;
+};
+Column<int64_t> running_at(const RunningSpans& spans, std::span<const int64_t> time_ns);
+
 // For each row of a forest its value and those of all rows below it added up; sums wrap. Otherwise the same.
 Column<int64_t> sums_below(std::span<const int32_t> parent, std::span<const int32_t> depth,
                            std::span<const int64_t> own);

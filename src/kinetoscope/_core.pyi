@@ -58,6 +58,37 @@ def nest(
 def nearest_marked(
     parent: NDArray[np.int32], depth: NDArray[np.int32], marked: NDArray[np.bool_]
 ) -> NDArray[np.int32]: ...
+def running_at(
+    start_ns: NDArray[np.int64],
+    duration_ns: NDArray[np.int64],
+    parent: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    time_ns: NDArray[np.int64],
+) -> NDArray[np.int64]: ...
+def unite(
+    start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
+def join(
+    start_ns: NDArray[np.int64],
+    end_ns: NDArray[np.int64],
+    other_start_ns: NDArray[np.int64],
+    other_end_ns: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
+def intersect(
+    start_ns: NDArray[np.int64],
+    end_ns: NDArray[np.int64],
+    other_start_ns: NDArray[np.int64],
+    other_end_ns: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
+def subtract(
+    start_ns: NDArray[np.int64],
+    end_ns: NDArray[np.int64],
+    other_start_ns: NDArray[np.int64],
+    other_end_ns: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
+def length_before(
+    start_ns: NDArray[np.int64], end_ns: NDArray[np.int64], time_ns: NDArray[np.int64]
+) -> NDArray[np.int64]: ...
 def sums_below(
     parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[np.int64]
 ) -> NDArray[np.int64]: ...

@@ -160,3 +160,36 @@ def test_results_own_their_memory():
     assert parent.flags["C_CONTIGUOUS"]
     assert parent.flags["WRITEABLE"]
     assert parent.tolist() == [-1, 0]
+
+
+@given(st.data())
+def test_the_innermost_of_some_spans_runs_at_a_moment(data):
+    spans = nested_spans(data.draw)
+    thread, start, duration = arrays(spans)
+    chosen = np.array([data.draw(st.booleans()) for _ in spans], bool)
+    nested = _core.nest(thread, start, duration)
+    # Of spans that are not chosen the nearest chosen one above counts.
+    nearest = np.append(_core.nearest_marked(nested["parent"], nested["depth"], chosen), np.int32(-1))
+    times = data.draw(st.lists(st.integers(-2, 205), max_size=20))
+    for moments in (times, sorted(times)):
+        running = _core.running_at(
+            start, duration, nearest[nested["parent"]], np.flatnonzero(chosen), np.array(moments, np.int64)
+        )
+        expected = [
+            max(
+                (row for row in np.flatnonzero(chosen) if start[row] <= time < start[row] + duration[row]),
+                default=-1,
+            )
+            for time in moments
+        ]
+        assert running.tolist() == expected
+
+
+def test_rows_that_are_none_are_refused():
+    parent, times = np.array([5], np.int32), np.zeros(1, np.int64)
+    with pytest.raises(ValueError, match="no row"):
+        _core.nearest_marked(parent, np.zeros(1, np.int32), np.ones(1, bool))
+    with pytest.raises(ValueError, match="different lengths"):
+        _core.sums_below(parent, np.zeros(2, np.int32), times)
+    with pytest.raises(ValueError, match="out of range"):
+        _core.running_at(times, times, np.array([-1], np.int32), np.array([1]), times)

@@ -131,22 +131,33 @@ def test_device_time_goes_to_the_launching_span_and_those_around_it():
 
 @st.composite
 def forests(draw):
-    """Parents before children, with depths."""
+    """Parents and depths, mostly with parents before their children."""
     parent = [draw(st.integers(-1, row - 1)) for row in range(draw(st.integers(0, 40)))]
     depth: list[int] = []
     for above in parent:
         depth.append(0 if above < 0 else depth[above] + 1)
-    return np.array(parent, np.int32), np.array(depth, np.int32)
+    place = draw(st.one_of(st.just(range(len(parent))), st.permutations(range(len(parent)))))
+    moved = np.full((2, len(parent)), -1, np.int32)
+    for row, (above, level) in enumerate(zip(parent, depth, strict=True)):
+        moved[:, place[row]] = -1 if above < 0 else place[above], level
+    return moved[0], moved[1]
+
+
+def upwards(parent, row):
+    """A row and those above it."""
+    while row >= 0:
+        yield row
+        row = parent[row]
 
 
 @given(forests(), st.data())
 def test_sums_below_adds_every_descendant_once(forest, data):
     parent, depth = forest
     own = np.array([data.draw(st.integers(-9, 9)) for _ in parent], np.int64)
-    expected = own.copy()
-    for row in reversed(range(len(parent))):
-        if parent[row] >= 0:
-            expected[parent[row]] += expected[row]
+    expected = np.zeros_like(own)
+    for row in range(len(parent)):
+        for above in upwards(parent, row):
+            expected[above] += own[row]
     assert _core.sums_below(parent, depth, own).tolist() == expected.tolist()
 
 
@@ -154,10 +165,9 @@ def test_sums_below_adds_every_descendant_once(forest, data):
 def test_spread_down_finds_the_nearest_ancestor(forest, data):
     parent, depth = forest
     own = np.array([data.draw(st.sampled_from([0, 1, 9])) for _ in parent], np.uint8)
-    expected = own.tolist()
-    for row, above in enumerate(parent.tolist()):
-        if expected[row] == 9 and above >= 0:
-            expected[row] = expected[above]
+    expected = [
+        next((own[above] for above in upwards(parent, row) if own[above] != 9), 9) for row in range(len(own))
+    ]
     assert spread_down(parent, depth, own, 9).tolist() == expected
 
 

@@ -1,14 +1,17 @@
 """The trace itself: making one, asking it, closing it, showing it."""
 
+import gc
 import io
 import subprocess
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+import kinetoscope
 from kinetoscope import ArgumentError, FormatError, StateError
 from kinetoscope.trace import Trace
 from kinetoscope.trace.tables import TABLES, definition
@@ -132,6 +135,35 @@ def test_after_close_the_trace_says_so_and_columns_stay():
             use()
     trace.close()
     assert repr(trace) == "<Trace (closed)>"
+
+
+def test_closing_frees_memory_without_the_garbage_collector(tmp_path):
+    """Also what was read from JSON, whose columns are made on demand: a worker that reads many traces holds one at a time."""
+    small().save(tmp_path / "trace.json")
+    small().save(tmp_path / "trace.ktrace")
+    gc.collect()
+    gc.disable()
+    try:
+        for name in ("trace.json", "trace.ktrace"):
+            trace = kinetoscope.open(tmp_path / name)
+            trace.table("findings")
+            held = [weakref.ref(trace.columns(table)) for table in ("spans", "threads", "steps")]
+            trace.close()
+            del trace
+            assert [one() for one in held] == [None] * 3, name
+    finally:
+        gc.enable()
+
+
+def test_columns_of_a_closed_trace_are_not_made_up():
+    with small() as trace:
+        spans, steps = trace.columns("spans"), trace.columns("steps")
+        assert spans["depth"].tolist() == [0, 1]
+    assert spans["depth"].tolist() == [0, 1]
+    with pytest.raises(StateError, match="closed"):
+        spans["module"]
+    with pytest.raises(StateError, match="closed"):
+        len(steps)
 
 
 def test_cached_makes_a_thing_once():

@@ -510,7 +510,8 @@ class _Derivation:
 
     def _bytes(self, device: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Net bytes of each span, of the host or of all devices, with and without those of the spans inside; of a call what was allocated
-        during it."""
+        during it.
+        """
         part, work = self._attributed(device), self.work()
         if work is None:
             return part["span_bytes"], part["span_self_bytes"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -264,10 +265,10 @@ def is_outermost(trace: TraceData, rows: NDArray[np.int64]) -> Mask:
     found = np.ones(len(rows), dtype=np.bool_)
     thread, start = spans["thread"][rows], spans["start_ns"][rows]
     end = start + spans["duration_ns"][rows]
-    for one in np.unique(thread):
-        mine = np.flatnonzero(thread == one)
-        reach = np.maximum.accumulate(end[mine])
-        found[mine[1:]] = end[mine[1:]] > reach[:-1]
+    edges = np.flatnonzero(thread[1:] != thread[:-1]) + 1
+    for first, last in pairwise([0, *edges.tolist(), len(rows)]):
+        reach = np.maximum.accumulate(end[first:last])
+        found[first + 1 : last] = end[first + 1 : last] > reach[:-1]
     return found
 
 
@@ -297,7 +298,7 @@ def lies_in(trace: TraceData, ranges: NDArray[np.int64], rows: NDArray[np.int64]
 def _some_lie_in(spans: Columns, ranges: NDArray[np.int64], rows: NDArray[np.int64]) -> Mask:
     """The same for some spans, without a look at the others."""
     start, thread = spans["start_ns"], spans["thread"]
-    found = np.isin(rows, ranges)
+    found = np.append(ranges, -1)[np.searchsorted(ranges, rows)] == rows
     for one in np.unique(thread[ranges]).tolist():
         mine = ranges[thread[ranges] == one]
         reach = np.maximum.accumulate(start[mine] + spans["duration_ns"][mine])

@@ -363,17 +363,19 @@ def _last(table: pyarrow.Table, most: int, what: str, lost: list[Loss]) -> pyarr
 def _steps(trace: Trace, device: str, lost: list[Loss]) -> pyarrow.Table:
     """The steps, start-up left out."""
     rows = breakdown(trace)
-    # Not `pyarrow.compute`: it imports pandas, which takes longer than most traces.
     of_device = np.array([one == device for one in rows["device"].to_pylist()], dtype=bool)
-    rows = rows.take(number_array(np.flatnonzero(of_device & ~to_numpy(rows["start_up"]))))
-    return _last(rows.select(list(STEPS.column_names)), MOST_STEPS, "steps", lost)
+    columns = {name: integers(rows[name]) for name in STEPS.column_names}
+    counted = np.flatnonzero(of_device & ~to_numpy(rows["start_up"]))
+    return _last(to_arrow(STEPS, columns, counted), MOST_STEPS, "steps", lost)
 
 
 def _collectives(trace: Trace, rows: pyarrow.Table, lost: list[Loss]) -> pyarrow.Table:
     """Those of the collectives whose transfers were recorded."""
-    start_ns = integers(rows["transfer_start_ns"])
-    carried = np.flatnonzero((start_ns >= 0) & (integers(rows["transfer_ns"]) >= 0))
-    rows = rows.take(number_array(carried[np.argsort(start_ns[carried], kind="stable")]))
+    start_ns, duration_ns, step = (
+        integers(rows[name]) for name in ("transfer_start_ns", "transfer_ns", "step")
+    )
+    carried = np.flatnonzero((start_ns >= 0) & (duration_ns >= 0))
+    carried = carried[np.argsort(start_ns[carried], kind="stable")]
     one_group = all(len(run.process_groups) < 2 for run in process_runs(trace))
     groups = [
         group or ranks or ("" if one_group else None)
@@ -381,25 +383,25 @@ def _collectives(trace: Trace, rows: pyarrow.Table, lost: list[Loss]) -> pyarrow
     ]
     names = rows["name"].to_pylist()
     seen: dict[tuple[Any, ...], int] = {}
-    number = []
-    for key in zip(rows["step"].to_pylist(), groups, names, strict=True):
-        number.append(seen.get(key, 0))
-        seen[key] = number[-1] + 1
-    count = len(names)
+    number = np.zeros(len(names), dtype=np.int32)
+    for row in carried.tolist():
+        key = (step[row], groups[row], names[row])
+        number[row] = seen.get(key, 0)
+        seen[key] = number[row] + 1
     columns: dict[str, Any] = {
-        "step": integers(rows["step"]),
+        "step": step,
         "group": groups,
         "name": names,
-        "number": np.array(number, dtype=np.int32),
-        "leaves_together": np.fromiter((name in MEETING_COLLECTIVES for name in names), bool, count),
+        "number": number,
+        "leaves_together": np.fromiter((name in MEETING_COLLECTIVES for name in names), bool, len(names)),
         "peer": _peers(rows),
         "bytes": integers(rows["bytes"]),
-        "start_ns": integers(rows["transfer_start_ns"]),
-        "duration_ns": integers(rows["transfer_ns"]),
+        "start_ns": start_ns,
+        "duration_ns": duration_ns,
         "exposed_ns": integers(rows["exposed_ns"]),
     }
     # All are numbered before the first ones are left out: other ranks number theirs alike.
-    return _last(to_arrow(COLLECTIVES, columns), MOST_COLLECTIVES, "collectives", lost)
+    return _last(to_arrow(COLLECTIVES, columns, carried), MOST_COLLECTIVES, "collectives", lost)
 
 
 def _peers(rows: pyarrow.Table) -> NDArray[np.int32]:

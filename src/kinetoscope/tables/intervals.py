@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+import kinetoscope._core as _core
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -36,20 +38,7 @@ class Intervals:
     @classmethod
     def of(cls, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Self:
         """All moments that lie in any of some stretches of time, in any order; empty and backward ones count for nothing."""
-        real = end_ns > start_ns
-        if not real.all():
-            start_ns, end_ns = start_ns[real], end_ns[real]
-        if len(start_ns) == 0:
-            return cls.none()
-        if (start_ns[1:] < start_ns[:-1]).any():
-            # Spans of one thread or stream are in order already, and a stable sort keeps such runs.
-            order = np.argsort(start_ns, kind="stable")
-            start_ns, end_ns = start_ns[order], end_ns[order]
-        reach = np.maximum.accumulate(end_ns)
-        apart = np.flatnonzero(start_ns[1:] > reach[:-1])
-        return cls(
-            start_ns[np.concatenate(([0], apart + 1))], reach[np.concatenate((apart, [len(reach) - 1]))]
-        )
+        return cls(*_core.unite(start_ns, end_ns))
 
     def __len__(self) -> int:
         """The number of stretches."""
@@ -62,19 +51,15 @@ class Intervals:
 
     def __or__(self, other: Intervals) -> Intervals:
         """The moments in either."""
-        if len(self) == 0 or len(other) == 0:
-            return other if len(self) == 0 else self
-        return Intervals.of(
-            np.concatenate((self.start_ns, other.start_ns)), np.concatenate((self.end_ns, other.end_ns))
-        )
+        return Intervals(*_core.join(self.start_ns, self.end_ns, other.start_ns, other.end_ns))
 
     def __and__(self, other: Intervals) -> Intervals:
         """The moments in both."""
-        return self._where(other, in_other=True)
+        return Intervals(*_core.intersect(self.start_ns, self.end_ns, other.start_ns, other.end_ns))
 
     def __sub__(self, other: Intervals) -> Intervals:
         """The moments in this one and not in the other."""
-        return self._where(other, in_other=False)
+        return Intervals(*_core.subtract(self.start_ns, self.end_ns, other.start_ns, other.end_ns))
 
     def within(self, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """How long the part in each of some windows is; 0 for windows that end before they begin."""
@@ -82,24 +67,7 @@ class Intervals:
 
     def _before(self, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """How long the part before each of some moments is."""
-        if len(self) == 0:
-            return np.zeros(len(time_ns), dtype=np.int64)
-        sums = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(self.end_ns - self.start_ns)))
-        begun = np.searchsorted(self.start_ns, time_ns, side="right")
-        beyond = np.where(begun > 0, self.end_ns[begun - 1] - time_ns, 0)
-        return sums[begun] - np.maximum(beyond, 0)
-
-    def _where(self, other: Intervals, *, in_other: bool) -> Intervals:
-        """The moments in this one that are, or are not, in the other."""
-        if len(self) == 0 or len(other) == 0:
-            return Intervals.none() if in_other or len(self) == 0 else self
-        times = np.concatenate((self.start_ns, self.end_ns, other.start_ns, other.end_ns))
-        # Bit 0: in this one. Bit 1: in the other.
-        changes = np.repeat(np.array([1, -1, 2, -2], dtype=np.int8), [len(self)] * 2 + [len(other)] * 2)
-        order = np.argsort(times, kind="stable")
-        times, state = times[order], np.cumsum(changes[order], dtype=np.int8)
-        chosen = np.flatnonzero(state[:-1] == (3 if in_other else 1))
-        return Intervals.of(times[chosen], times[chosen + 1])
+        return _core.length_before(self.start_ns, self.end_ns, time_ns)
 
 
 def united_by(

@@ -10,7 +10,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels
-from kinetoscope.model.kinds import is_operator, is_runtime_call
+from kinetoscope.model.kinds import is_call, is_operator, is_runtime_call
 from kinetoscope.model.processes import of_processes, process_runs
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SpanKind
@@ -215,13 +215,15 @@ def _without_own(
 
 
 def _names(trace: TraceData) -> tuple[NDArray[np.bool_], ...]:
-    """For each string whether it names loading, communication that the host carries out, a call for it, sharding, a wait, or making a batch."""
+    """For each string whether it names loading, communication that the host carries out, a call for it, sharding, a wait, or making a batch;
+    calls of Python functions do none of it.
+    """
 
     def make() -> tuple[NDArray[np.bool_], ...]:
         spans = trace.columns("spans")
         texts = trace.strings
         seen = np.zeros(len(texts), dtype=bool)
-        seen[spans["name"]] = True
+        seen[spans["name"][~is_call(spans["kind"])]] = True
         found = tuple(np.zeros(len(texts), dtype=bool) for _ in range(6))
         for row in np.flatnonzero(seen).tolist():
             text = texts[row]

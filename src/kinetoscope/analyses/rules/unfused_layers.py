@@ -7,6 +7,7 @@ Source: TraceLens (impact of at least 2 % of the time), and torch's documentatio
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.schema import Phase
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LEAST_PERCENT = 2.0
 _PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm", "aten::matmul", "aten::einsum"})
@@ -70,20 +74,22 @@ def _around(loop: Loop, names: tuple[str, ...], near: int) -> list[_Around]:
         ]
         for rows in (chosen, outer)
     )
-    module, name = spans["module"][outer], spans["name"][outer]
-    found = []
-    for row, at in zip(chosen.tolist(), np.searchsorted(outer, chosen).tolist(), strict=True):
-        sides = []
-        for side in (slice(max(0, at - near), at), slice(at + 1, at + 1 + near)):
-            same = module[side] == module[at]
-            sides.append(
-                [
-                    (one, texts[text])
-                    for one, text in zip(outer[side][same].tolist(), name[side][same].tolist(), strict=True)
-                ]
-            )
-        found.append(_Around(row, *sides))
-    return found
+    middle = np.searchsorted(outer, chosen)
+    module, name = (np.append(spans[column][outer], -2) for column in ("module", "name"))
+
+    def same_module(offsets: NDArray[np.int64]) -> list[list[tuple[int, str]]]:
+        """The operators at some distances from each that are of its module."""
+        at = middle[:, None] + offsets
+        at = np.where((at >= 0) & (at < len(outer)), at, len(outer))
+        which, place = np.nonzero(module[at] == module[middle][:, None])
+        rows = at[which, place]
+        found: list[list[tuple[int, str]]] = [[] for _ in middle]
+        for one, row, text in zip(which.tolist(), outer[rows].tolist(), name[rows].tolist(), strict=True):
+            found[one].append((row, texts[text]))
+        return found
+
+    sides = same_module(np.arange(-near, 0)), same_module(np.arange(1, near + 1))
+    return [_Around(row, *both) for row, *both in zip(chosen.tolist(), *sides, strict=True)]
 
 
 def _nearest(one: _Around, before: frozenset[str], after: frozenset[str]) -> tuple[int, int, int] | None:

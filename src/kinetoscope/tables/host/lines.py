@@ -90,7 +90,9 @@ def stack_sums(trace: TraceData) -> StackSums:
             np.add.at(on_device, stack[starts], launched[starts])
             on_device += captured_time(trace, stack, len(stacks))
         python, blocked = between_operators(trace)
-        below = [_core.sums_below(stacks["parent"], depth, values) for values in (own, python, blocked, on_device)]
+        below = [
+            _core.sums_below(stacks["parent"], depth, values) for values in (own, python, blocked, on_device)
+        ]
         return StackSums(
             depth, own, backward, below[0], python, below[1], blocked, below[2], count, on_device, below[3]
         )

@@ -409,17 +409,7 @@ def _pieces(moments: Intervals, start_ns: Rows, end_ns: Rows) -> tuple[Rows, Row
 
 def _innermost(spans: Columns, calls: Rows, population: Hierarchy, time_ns: Rows) -> Rows:
     """The innermost of some calls of a population at some moments; -1 outside all of them."""
-    if len(calls) == 0:
-        return np.full(len(time_ns), -1, dtype=np.int64)
-    parent = population.parent
-    at = np.searchsorted(spans["start_ns"][calls], time_ns, side="right") - 1
-    row = np.where(at >= 0, calls[at], -1)
-    # The last call that began may have ended: then one of those around it is the innermost.
-    open_ = np.flatnonzero(row >= 0)
-    while len(over := open_[_ends(spans, row[open_]) <= time_ns[open_]]):
-        row[over] = parent[row[over]]
-        open_ = over[row[over] >= 0]
-    return row
+    return _core.running_at(spans["start_ns"], spans["duration_ns"], population.parent, calls, time_ns)
 
 
 def program_calls(trace: TraceData) -> Hierarchy:

@@ -117,10 +117,12 @@ def _most_together(
     rows = np.flatnonzero(mine & (values >= 0))
     if len(rows) == 0:
         return -1, -1
-    change = np.zeros(len(rows), np.int64)
-    for process in np.unique(owner[rows]).tolist():
-        own = np.flatnonzero(owner[rows] == process)
-        change[own] = np.diff(values[rows[own]], prepend=0)
+    # How each changes the last count of its process.
+    order = np.argsort(owner[rows], kind="stable")
+    counts, whose = values[rows[order]], owner[rows[order]]
+    before = np.where(np.append(False, whose[1:] == whose[:-1]), np.append(0, counts[:-1]), 0)
+    change = np.empty(len(rows), np.int64)
+    change[order] = counts - before
     together = np.cumsum(change)
     row = int(np.argmax(together))
     return int(together[row]), int(rows[row])
