@@ -480,7 +480,7 @@ class _Derivation:
         for one in np.unique(number).tolist():
             mine = np.flatnonzero(number == one)
             blocks = (allocations[name][rows[mine]] for name in _BLOCKS)
-            part: dict[str, Any] = dict(_core.attribute_allocations(*nested, *blocks))  # type: ignore[call-arg]
+            part: dict[str, Any] = dict(_core.attribute_allocations(*nested, *blocks))
             part["match"] = np.where(part["match"] >= 0, rows[mine][part["match"]], -1)
             for name in ("span", "match", "total_bytes"):
                 made[name][mine] = part[name]

@@ -298,7 +298,7 @@ def lies_in(trace: TraceData, ranges: NDArray[np.int64], rows: NDArray[np.int64]
 def _some_lie_in(spans: Columns, ranges: NDArray[np.int64], rows: NDArray[np.int64]) -> Mask:
     """The same for some spans, without a look at the others."""
     start, thread = spans["start_ns"], spans["thread"]
-    found = np.append(ranges, -1)[np.searchsorted(ranges, rows)] == rows
+    found: Mask = np.append(ranges, -1)[np.searchsorted(ranges, rows)] == rows
     for one in np.unique(thread[ranges]).tolist():
         mine = ranges[thread[ranges] == one]
         reach = np.maximum.accumulate(start[mine] + spans["duration_ns"][mine])

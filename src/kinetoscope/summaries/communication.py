@@ -12,6 +12,7 @@ from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.summaries.clocks import aligned
 from kinetoscope.summaries.lateness import exposed_by_rank
+from kinetoscope.summaries.sections import medians_of
 from kinetoscope.tables.breakdown import PARTS
 from kinetoscope.tables.device.collectives import bus_factor
 
@@ -161,12 +162,12 @@ def links(sections: Sections) -> pyarrow.Table:
     which, first = _core.group([rank, peer, names])
     count = np.bincount(which, minlength=len(first))
     size, time_ns = (
-        _medians(which, values, len(first))
+        medians_of(which, values, len(first))
         for values in (np.maximum(sections.numbers("collectives", "bytes")[record], 0), transfer)
     )
     # Sizes of the same power of two are compared.
     like, _ = _core.group([names[first], np.frexp(size.astype(np.float64))[1].astype(np.int64)])
-    usual = _medians(like, time_ns, int(like.max(initial=-1)) + 1)[like].astype(np.float64)
+    usual = medians_of(like, time_ns, int(like.max(initial=-1)) + 1)[like].astype(np.float64)
     usual[np.bincount(like)[like] < _LEAST_LINKS if len(like) else []] = np.nan
     row, peer_row = np.searchsorted(sections.ranks, [rank[first], peer[first]])
     hosts = sections.summaries["host"].to_pylist()
@@ -278,13 +279,3 @@ def coordinates(sections: Sections) -> pyarrow.Table:
                 rows[name].append(int(np.median(known)) if len(known) else -1)
     numbers = {name: np.array(values, dtype=np.int64) for name, values in rows.items() if name != "dimension"}
     return to_arrow(COORDINATES, {"dimension": rows["dimension"], **numbers})
-
-
-def _medians(which: NDArray[np.int32], values: Rows, count: int) -> Rows:
-    """The lower median of the values of each of some groups that have some."""
-    order = np.lexsort((values, which))
-    first = np.searchsorted(which[order], np.arange(count), side="left")
-    last = np.searchsorted(which[order], np.arange(count), side="right")
-    return np.asarray(
-        values[order][(first + last - 1) // 2] if len(values) else np.zeros(count, dtype=np.int64)
-    )

@@ -151,13 +151,7 @@ class Sections:
 
     def medians(self, rows: Rows, values: Rows) -> Rows:
         """The median of some values of each rank; -1 without."""
-        order = np.lexsort((values, rows))
-        rows, values = rows[order], values[order]
-        first = np.searchsorted(rows, np.arange(len(self)), side="left")
-        last = np.searchsorted(rows, np.arange(len(self)), side="right")
-        padded = np.append(values, -1)
-        low, high = (padded[np.where(last > first, (first + last - one) // 2, len(values))] for one in (1, 0))
-        return np.asarray((low + high) // 2, dtype=np.int64)
+        return medians_of(rows, values, len(self))
 
     @cached_property
     def step_ns(self) -> Rows:
@@ -219,13 +213,18 @@ class Sections:
     @cached_property
     def meetings(self) -> Meetings:
         """The collectives that several ranks ran together and left together."""
-        return Meetings(self, to_numpy(self.records("collectives")["leaves_together"]))
+        return Meetings(self, self._leaves_together)
 
     @cached_property
     def matched(self) -> Meetings:
         """The same, and each all_to_all: its ranks leave at about one moment, too, but need not."""
-        together = to_numpy(self.records("collectives")["leaves_together"])
-        return Meetings(self, together | self.is_named("all_to_all"))
+        exchanges = self.is_named("all_to_all")
+        return Meetings(self, self._leaves_together | exchanges) if exchanges.any() else self.meetings
+
+    @cached_property
+    def _leaves_together(self) -> NDArray[np.bool_]:
+        """Which collectives no rank can leave before all have entered."""
+        return np.asarray(to_numpy(self.records("collectives")["leaves_together"]), dtype=bool)
 
     def is_named(self, name: str) -> NDArray[np.bool_]:
         """Which collectives have a name."""
@@ -363,6 +362,15 @@ def _records(lists: pyarrow.ChunkedArray, rows: Rows) -> dict[str, pyarrow.Array
     records = column.flatten()
     found = {field.name: part for field, part in zip(records.type, records.flatten(), strict=True)}
     return found | {"row": number_array(np.repeat(rows, np.diff(to_numpy(column.offsets))))}
+
+
+def medians_of(group: NDArray[np.integer[Any]], values: Rows, groups: int) -> Rows:
+    """The median of the values of each group; -1 for a group without any."""
+    order = np.lexsort((values, group))
+    group, values = group[order], np.append(values[order], -1)
+    first, last = (np.searchsorted(group, np.arange(groups), side=side) for side in ("left", "right"))
+    low, high = (values[np.where(last > first, (first + last - one) // 2, -1)] for one in (1, 0))
+    return np.asarray((low + high) // 2, dtype=np.int64)
 
 
 def codes_of(column: pyarrow.Array) -> NDArray[np.int32]:
