@@ -342,3 +342,15 @@ def test_perfetto_takes_a_hundred_thousand_neighbours(tmp_path):
         made.span("op", row * 1_001, 1_001)
     write_chrome_trace(made.build(), tmp_path / "trace.json")
     assert complaints(tmp_path / "trace.json") == (100_000, [])
+
+
+def test_nothing_that_ends_with_the_recording_seems_to_end_after_it(tmp_path):
+    builder = TraceBuilder().know("engine", "native").know("stop_ns", 18_921_941)
+    for start in range(1, 18_921_941, 123_457):
+        builder.span("aten::add", start, 18_921_941 - start)
+    path = tmp_path / "trace.json"
+    builder.build().save(path)
+    events = json.loads(path.read_text())["traceEvents"]
+    (end,) = [event["ts"] for event in events if event["name"] == "Record Window End"]
+    late = [event for event in events if "dur" in event and event["ts"] + event["dur"] > end]
+    assert (late, round(end, 3)) == ([], 18921.941)

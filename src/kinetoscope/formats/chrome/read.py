@@ -1015,11 +1015,9 @@ class _Builder:
                 self.rows["collectives"] = lambda: len(self.parts["collectives"]["span"])
 
     def _last_ns(self) -> int:
-        """Return the latest time in the file."""
+        """Return the latest time of a span, an allocation or a counter: recorded windows end after torch's own processing."""
         last_ns: int = self.native["last_ns"]
         for name in ("allocations", "counters"):
             if name in self.tables:
                 last_ns = max(last_ns, int(self.tables[name]["time_ns"].max(initial=0)))
-        for _, start_ns, duration_ns in self.native.get("windows", ()):
-            last_ns = max(last_ns, start_ns + max(0, duration_ns))
         return last_ns

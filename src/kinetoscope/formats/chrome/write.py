@@ -18,6 +18,7 @@ of the trace lacks are not added, see `NOT_RECORDED` in `kinetoscope.formats.chr
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -500,7 +501,15 @@ def _window(trace: TraceData) -> list[dict[str, Any]]:
             "tid": f"Trace {name}",
             "ts": 0,
         },
-        {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": end_us},
+        # Readers add up a time and a duration that are rounded: what ends with the recording must not seem to end after it.
+        {
+            "ph": "i",
+            "s": "g",
+            "name": "Record Window End",
+            "pid": "",
+            "tid": "",
+            "ts": end_us + 4 * math.ulp(end_us),
+        },
     ]
 
 
