@@ -128,3 +128,19 @@ def test_calls_that_ranks_do_not_agree_on_align_nothing():
     pair = [("0", [0, 1], 1_000, 9_000), ("0", [0, 1], 11_000, 19_000)]
     found = job_of([rank_trace(0, pair), rank_trace(1, pair[1:])]).clocks().to_pylist()
     assert [row["clock"] for row in found] == ["own", None]
+
+
+def test_ranks_without_a_summary_and_ranks_of_another_time_are_named():
+    def on(rank, begin_ns):
+        return rank_trace(
+            rank,
+            [],
+            boot_id="x",
+            start_monotonic_ns=begin_ns,
+            distributedInfo={"rank": rank, "world_size": 4},
+        )
+
+    assert job_of([on(rank, 1_000 * rank) for rank in range(4)]).notes == []
+    missing, apart = job_of([on(0, 0), on(1, 1_000), on(3, 2 * LENGTH_NS)]).notes
+    assert missing == "3 of 4 ranks have a summary here; without one: rank 2."
+    assert apart.startswith("When rank 3 recorded, the other ranks of the machine did not")

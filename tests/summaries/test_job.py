@@ -165,7 +165,7 @@ def test_what_is_no_summary_is_said(tmp_path):
     empty.mkdir()
     with pytest.raises(kinetoscope.FormatError, match="is no summary: `kinetoscope summarize` makes one"):
         Job.open(plain)
-    with pytest.raises(kinetoscope.FormatError, match="is no Parquet file"):
+    with pytest.raises(kinetoscope.FormatError, match="damaged, or no Parquet file"):
         Job.open(other)
     with pytest.raises(kinetoscope.ArgumentError, match="there are no summaries"):
         Job.open(empty)

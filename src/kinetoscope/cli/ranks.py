@@ -65,6 +65,8 @@ def command(
     if as_csv and name is None:
         raise click.UsageError(f"--csv prints one table: add --table {'|'.join(TABLES)}")
     job = Job.open(*sources)
+    for note in job.notes:
+        click.echo(note, err=True)
     if html is not None:
         from pathlib import Path, PurePath
 

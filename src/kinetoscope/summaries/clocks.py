@@ -142,6 +142,19 @@ def aligned(sections: Sections, most_drift: float = MOST_DRIFT) -> Aligned:
     return Aligned(row, lines, error_ns, machine, kinds)
 
 
+def recorded_apart(sections: Sections) -> Rows:
+    """The rows of ranks that were recorded before or after the others of their machine, and at no time together with these."""
+    machine, offset_ns, _ = _machines(sections)
+    end_ns = offset_ns + sections.identity("duration_ns")
+    apart: list[int] = []
+    for number in np.unique(machine).tolist():
+        rows = np.flatnonzero(machine == number)
+        usual = rows[np.argsort(offset_ns[rows], kind="stable")[(len(rows) - 1) // 2]]
+        away = (offset_ns[rows] > end_ns[usual]) | (end_ns[rows] < offset_ns[usual])
+        apart += rows[away].tolist()
+    return np.array(sorted(apart), dtype=np.int64)
+
+
 def _machines(sections: Sections) -> tuple[Rows, Rows, Rows]:
     """For each rank the number of its machine, where its trace begins on the axis of this, and how far the clock's readings may be off."""
     boots = sections.summaries["boot_id"].to_pylist()

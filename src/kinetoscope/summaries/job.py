@@ -17,7 +17,7 @@ from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.summaries import SUFFIX
-from kinetoscope.summaries.clocks import clocks
+from kinetoscope.summaries.clocks import clocks, recorded_apart
 from kinetoscope.summaries.communication import coordinates, coordinates_of, exposed_communication, links
 from kinetoscope.summaries.engines import engine_of
 from kinetoscope.summaries.findings import examine_job
@@ -72,6 +72,7 @@ DURATIONS = Table(
     ),
 )
 
+_NAMED = 8
 # Of so many stragglers it is estimated what a step would take without each.
 _REPLAYED = 7
 
@@ -139,6 +140,25 @@ class Job:
     def report(self) -> Report:
         """What makes the job slow: at most seven findings, the largest possible gain first, of the steps of the median rank."""
         return examine_job(self._sections)
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What is wrong with the summaries as those of one job, in sentences: ranks without one, and ranks of another time."""
+        ranks = self._sections.ranks
+        missing = (
+            np.setdiff1d(np.arange(self._sections.world_size), ranks) if (ranks >= 0).all() else ranks[:0]
+        )
+        apart = ranks[recorded_apart(self._sections)]
+        found = []
+        if len(missing):
+            found.append(
+                f"{len(self):,} of {self._sections.world_size:,} ranks have a summary here; without one: {_named(missing)}."
+            )
+        if len(apart):
+            found.append(
+                f"When {_named(apart)} recorded, the other ranks of the machine did not: pass the summaries of one run."
+            )
+        return found
 
     def findings(self) -> pyarrow.Table:
         """Return what makes the job slow as a table, with the columns of `findings` of a trace."""
@@ -218,6 +238,13 @@ class Job:
         found = np.full(len(self), -1, dtype=np.int64)
         np.maximum.at(found, self._sections.rows(section), self._sections.numbers(section, name))
         return found
+
+
+def _named(ranks: NDArray[np.int64]) -> str:
+    """Some ranks in words: the first ones, and how many more there are."""
+    text = ", ".join(map(str, ranks[:_NAMED].tolist()))
+    more = f" and {len(ranks) - _NAMED:,} more" if len(ranks) > _NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {text}{more}"
 
 
 def _durations(sections: Sections) -> pyarrow.Table:

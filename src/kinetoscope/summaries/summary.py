@@ -288,7 +288,9 @@ def read(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> 
         with pq.ParquetFile(path, metadata=described, read_dictionary=_TEXTS) as file:
             return file.read(columns=columns, use_threads=False)
     except pa.ArrowInvalid as error:
-        raise FormatError(f"{os.fspath(path)} is no Parquet file: {error}") from None
+        raise FormatError(
+            f"{os.fspath(path)} is damaged, or no Parquet file ({str(error).rstrip('.')}): summarize the trace of this rank again, or leave the file out."
+        ) from None
 
 
 def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
