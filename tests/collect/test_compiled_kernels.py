@@ -364,6 +364,28 @@ def test_modules_of_one_class_that_a_function_calls_are_apart(noting_compiler: N
     assert all(span["module"] for span in kernels)
 
 
+def test_memory_that_a_graph_allocates_for_a_kernel_is_that_of_its_module(noting_compiler: None) -> None:
+    if TORCH < (2, 11):
+        pytest.skip(
+            "this torch opens no range for the call of a graph, so what it allocates is not seen to be the graph's"
+        )
+    trace = recorded(PROGRAMS[0], profile_memory=True, record_shapes=True)
+    rows = trace.table("modules").to_pylist()
+    size = {row["path"]: row["self_bytes"] for row in rows}
+    model = PROGRAMS[0].model()
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    assert len(linear) == 5
+    assert all(size[f"_orig_mod.{name}"] > 0 for name in linear)
+    # Where a block belongs changes no sum.
+    spans = trace.columns("spans")
+    assert rows[0]["bytes"] == spans["self_bytes"][host_work(trace).mask & (spans["module"] >= 0)].sum()
+    written = [row for row in trace.table("memory").to_pylist() if row["category"] == "activation"]
+    assert written
+    assert not [row for row in written if row["operator"].startswith("## Call CompiledFxGraph")]
+    hidden = [row["bytes"] for row in written if row["module"] == "_orig_mod.blocks.0.up"]
+    assert hidden == [4 * 64 * 2 * compiled_programs.WIDTH]
+
+
 def test_recording_changes_neither_results_nor_the_generated_modules(compiler_cache: None) -> None:
     from torch._dynamo.utils import counters
     from torch._inductor.codecache import PyCodeCache

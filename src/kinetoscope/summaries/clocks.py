@@ -75,7 +75,7 @@ def clocks(sections: Sections) -> pyarrow.Table:
         "reference": np.where(known, sections.ranks[found.reference], -1),
         "clock": [_how(found, row) for row in range(len(sections))],
         "offset_ns": np.array([nan if line is None else line.offset_ns for line in lines]),
-        "drift": np.array([nan if line is None else line.drift for line in lines]),
+        "drift": np.array([nan if line is None else round(line.drift, 15) for line in lines]),
         "error_ns": found.error_ns,
         "meetings": np.where(known, kinds.sum(axis=0), -1),
         "contradiction_ns": np.array([-1 if line is None else line.violated_ns for line in lines]),

@@ -16,6 +16,7 @@ from kinetoscope.tables.costs.columns import costs_of, coverage
 from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.ops import percent
 from kinetoscope.tables.host.python_time import charged, gaps
+from kinetoscope.tables.memory.blocks import allocating_spans
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
@@ -250,9 +251,19 @@ def modules(trace: TraceData) -> pyarrow.Table:
     if len(called):
         columns |= _call_times(trace, called)
     if memory_recorded(trace):
-        size = by_module(trace, spans["self_bytes"], everywhere)
+        size = by_module(trace, _self_bytes(trace), everywhere)
         columns |= {"self_bytes": size, "bytes": with_submodules(trace, size)}
     return to_arrow(MODULES_SCHEMA, columns, np.array(tree_order(trace, total), dtype=np.int64))
+
+
+def _self_bytes(trace: TraceData) -> NDArray[np.int64]:
+    """`self_bytes` of each span, with what a compiled graph allocates for a kernel at the kernel."""
+    events, size = trace.columns("allocations"), trace.column("spans", "self_bytes").copy()
+    inner, owner = events["span"], allocating_spans(trace)
+    moved = np.flatnonzero((inner != owner) & (events["device_type"] == 0))
+    np.subtract.at(size, inner[moved], events["bytes"][moved])
+    np.add.at(size, owner[moved], events["bytes"][moved])
+    return size
 
 
 def modules_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.model.names import COMPILED_GRAPH
 from kinetoscope.model.processes import thread_processes
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Blocks:
         key: Its address, as `keys_of` makes it.
         device: Its device: a place in `devices`.
         allocation: Its row of `allocations`, -1 without.
-        span: The innermost span that allocated it, -1 without.
+        span: The innermost span that allocated it, or for which a compiled graph did; -1 without.
         start_rank: Its place among the events: above all that came before it, below all that came after.
         end_rank: The same for its end.
         devices: torch's (device type, device index) of every device; the index is -1 without.
@@ -121,6 +122,35 @@ def processes_of(trace: TraceData, table: str, rows: slice | NDArray[Any] = EVER
     return owner
 
 
+def allocating_spans(trace: TraceData) -> NDArray[np.int32]:
+    """For each row of `allocations` the span that it belongs to; -1 without.
+
+    That is the innermost one around it. A compiled graph allocates what its kernels write, each right before the call of the kernel:
+    such a block belongs to the kernel, as it does to the operator in a program that is not compiled.
+    """
+
+    def make() -> NDArray[np.int32]:
+        events, spans = trace.columns("allocations"), trace.columns("spans")
+        found: NDArray[np.int32] = events["span"].copy()
+        graphs = [row for row, text in enumerate(trace.strings) if text.startswith(COMPILED_GRAPH)]
+        of_graph = np.append(np.isin(spans["name"], graphs), False)
+        kernels = np.flatnonzero((spans["origin"] >= 0) & of_graph[spans["parent"]])
+        made = np.flatnonzero((events["bytes"] > 0) & of_graph[found])
+        graph = np.concatenate((found[made], spans["parent"][kernels]))
+        time_ns = np.concatenate((events["time_ns"][made], spans["start_ns"][kernels]))
+        order = np.lexsort((time_ns, graph))
+        is_kernel = order >= len(made)
+        places = np.where(is_kernel, np.arange(len(order)), len(order))
+        following = np.minimum.accumulate(places[::-1])[::-1]
+        next_graph = np.append(graph[order], -1)[following]
+        next_kernel = np.append(np.append(np.full(len(made), -1), kernels)[order], -1)[following]
+        moved = ~is_kernel & (next_graph == graph[order])
+        found[made[order[moved]]] = next_kernel[moved]
+        return found
+
+    return trace.cached("allocating_spans", make)
+
+
 def blocks_of(trace: TraceData) -> Blocks:
     """Return the blocks of a trace, found once."""
     return trace.cached("memory_blocks", lambda: _find(trace))
@@ -145,7 +175,7 @@ def _find(trace: TraceData) -> Blocks:
         key=np.concatenate([key[made], before["key"]]),
         device=np.concatenate([numbers[made], before["device"]]),
         allocation=np.concatenate([made, np.full(len(before["key"]), -1)]).astype(np.int32),
-        span=np.concatenate([events["span"][made], np.full(len(before["key"]), -1, dtype=np.int32)]),
+        span=np.concatenate([allocating_spans(trace)[made], np.full(len(before["key"]), -1, dtype=np.int32)]),
         start_rank=np.concatenate([2 * made + 1, before["start_rank"]]),
         end_rank=np.concatenate([end_rank, before["end_rank"]]),
         devices=tuple(devices),

@@ -18,6 +18,7 @@ from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.model.steps import MARK
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.tables.host.stacks import span_stacks, user_frames
+from kinetoscope.tables.memory.blocks import allocating_spans
 from kinetoscope.torch_events.event_tree import event_names
 from kinetoscope.torch_events.function_event import STEP_KEY
 from kinetoscope.viewer.timeline.tracks import process_label
@@ -493,11 +494,12 @@ def _times(trace: Trace, by: str) -> tuple[Rows, NDArray[np.int32], Rows, NDArra
 def _allocated(trace: Trace) -> tuple[Rows, NDArray[np.int32], Rows, NDArray[np.int32]]:
     """For each allocation its span, its stack or else that of its span, its size, and its thread."""
     blocks = trace.columns("allocations")
-    of_span = np.append(trace.column("spans", "stack"), np.int32(-1))[blocks["span"]]
+    span = allocating_spans(trace)
+    of_span = np.append(trace.column("spans", "stack"), np.int32(-1))[span]
     stack = np.where(blocks["stack"] >= 0, blocks["stack"], of_span)
     # What was there before the recording began was allocated by nobody in it.
     size = np.where(blocks["time_ns"] >= 0, blocks["bytes"], 0)
-    return blocks["span"].astype(np.int64), stack, size, blocks["thread"]
+    return span.astype(np.int64), stack, size, blocks["thread"]
 
 
 def _and_none(texts: list[str]) -> list[str]:
