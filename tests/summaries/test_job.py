@@ -58,6 +58,9 @@ def test_the_late_rank_is_named_with_what_takes_it_longer():
     assert row["late_percent"] == pytest.approx(20.0, abs=0.1)
     rows = job.collective_arrivals().to_pylist()
     assert [one["last_rank"] for one in rows] == [3] * 12
+    (finding,) = [one for one in job.report.findings if one.code == "straggler-rank"]
+    assert "computing takes it" in finding.finding["text"]
+    assert finding.advice.startswith("Look at rank 3 alone: the sizes of its batches")
     assert [one["step"] for one in rows] == [*range(12)]
     assert {(one["ranks"], one["transfer_ns"], one["name"]) for one in rows} == {
         (5, TRANSFER_NS - 10, "all_reduce")

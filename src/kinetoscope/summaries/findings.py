@@ -9,7 +9,7 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.findings import MOST_FINDINGS, Report, ranked
 from kinetoscope.analyses.rules.communication import LEAST_PERCENT, exposed_finding
-from kinetoscope.analyses.rules.ranks import late_finding, uneven_finding
+from kinetoscope.analyses.rules.ranks import EVERYTHING, late_finding, uneven_finding
 from kinetoscope.display.sentence import sentence
 from kinetoscope.summaries.communication import exposed_communication, links
 from kinetoscope.summaries.lateness import stragglers
@@ -25,6 +25,13 @@ _TAKES = {
     "compute": "computing",
     "copies": "copying",
     "network": "the network",
+}
+_LOOK_AT = {
+    "input": "its data loading: the storage that it reads, its worker processes, and the sizes of its samples",
+    "host": "its Python between operators, such as logging that only it does, and what else runs on its machine",
+    "compute": "the sizes of its batches, what only it computes, and the clocks of its device or processor",
+    "copies": "what it copies between host and device",
+    "network": "what connects it with the others: network cards, cables and switches",
 }
 _SLOWER = 1.5
 """A link is slow if it takes so many times as long as others."""
@@ -68,7 +75,9 @@ def _stragglers(sections: Sections, whole_ns: int) -> list[Finding]:
             text, share = f"{text}; only in some steps", share * row["steps_percent"] / 100
         percent = percents.get(row["rank"])
         gain_ns = None if percent is None else int(0.01 * percent * whole_ns)
-        found.append(late_finding(row["rank"], share, text, values, gain_ns))
+        found.append(
+            late_finding(row["rank"], share, text, values, gain_ns, look_at=_LOOK_AT.get(phase, EVERYTHING))
+        )
     return found
 
 

@@ -23,6 +23,8 @@ MOST_OF_WAIT = 0.5
 """A straggler is the one for which the others wait in this part of the time."""
 UNEVEN = 1.2
 LEAST_UNEVEN_PERCENT = 5.0
+EVERYTHING = "its data loading, its host, its clocks, and what only it does, such as logging"
+"""Where to look at a rank of which nothing more is known than that it is late."""
 # Everyone leaves these at the same time.
 _MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 
@@ -70,12 +72,13 @@ def late_finding(
     values: tuple[tuple[float, str], ...],
     gain_ns: int | None,
     spans: tuple[int, ...] = (),
+    look_at: str = EVERYTHING,
 ) -> Finding:
-    """The finding that others wait for a rank; `rest` says more of it, with `values` in its places."""
+    """The finding that others wait for a rank; `rest` says more of it, with `values` in its places, and `look_at` where to look."""
     return Finding(
         "straggler-rank",
         sentence(f"The other ranks wait for rank {rank} for {{}} of step time{rest}", (share, "%"), *values),
-        f"Look at rank {rank} alone: its data loading, its host, its clocks, and what only it does, such as logging.",
+        f"Look at rank {rank} alone: {look_at}.",
         share,
         gain_ns,
         spans=spans,
