@@ -120,6 +120,8 @@ def test_a_backward_function_that_waits_for_shards_does_not_compute():
     builder.span("aten::cat", 25, 5, thread=main)
     builder.span("c10d::_reduce_scatter_base_", 30, 5, thread=main)
     builder.annotation("gloo:reduce_scatter", 32, 40, thread=pool)
+    builder.annotation("FSDP::post_backward_reduce (1)", 95, 0, thread=pool)
+    builder.span("aten::empty", 96, 0, thread=pool)
     # Before and after the range, and the operator in it; in the rest of it, the collective or Python.
     assert parts(builder.build()) == {"compute": 25, "communication": 40, "cpu_bound": 35, "unrecorded": 20}
 

@@ -191,8 +191,7 @@ def _begin_in(
     found = np.zeros(len(rows), dtype=bool)
     for one in np.unique(thread[outer]).tolist():
         mine, around = np.flatnonzero(thread[rows] == one), when(outer[thread[outer] == one])
-        place = np.searchsorted(around.start_ns, start[rows[mine]], side="right") - 1
-        found[mine] = (place >= 0) & (start[rows[mine]] < around.end_ns[place])
+        found[mine] = around.within(start[rows[mine]], start[rows[mine]] + 1) > 0
     return found
 
 
