@@ -232,6 +232,31 @@ Column<int64_t> reduce_groups(Reduction reduction, std::span<const int32_t> grou
   return result;
 }
 
+Column<int64_t> group_medians(std::span<const int32_t> group_of, std::size_t groups,
+                              std::span<const int64_t> values) {
+  const Column<int64_t> counts = reduce_groups(Reduction::Count, group_of, groups, {}, {});
+  if (values.size() != group_of.size()) throw BadColumns("group: values and group_of have different lengths");
+  std::vector<std::size_t> begin(groups + 1, 0);
+  for (std::size_t group = 0; group < groups; ++group)
+    begin[group + 1] = begin[group] + static_cast<std::size_t>(counts[group]);
+  std::vector<int64_t> gathered(begin[groups]);
+  std::vector<std::size_t> next(begin.begin(), begin.end() - 1);
+  for (std::size_t row = 0; row < values.size(); ++row) {
+    if (group_of[row] >= 0) gathered[next[static_cast<std::size_t>(group_of[row])]++] = values[row];
+  }
+  Column<int64_t> medians(groups, -1);
+  for (std::size_t group = 0; group < groups; ++group) {
+    const auto first = gathered.begin() + static_cast<std::ptrdiff_t>(begin[group]);
+    const auto last = gathered.begin() + static_cast<std::ptrdiff_t>(begin[group + 1]);
+    if (first == last) continue;
+    const auto high = first + (last - first) / 2;
+    std::nth_element(first, high, last);
+    const int64_t low = (last - first) % 2 == 0 ? *std::max_element(first, high) : *high;
+    medians[group] = static_cast<int64_t>((static_cast<__int128>(low) + *high) >> 1);
+  }
+  return medians;
+}
+
 Column<uint8_t> descends_from_same(std::span<const int32_t> parent, std::span<const int32_t> key) {
   const std::size_t rows = parent.size();
   if (key.size() != rows) throw BadColumns("descends_from_same: parent and key have different lengths");

@@ -29,6 +29,11 @@ enum class Reduction { Count, Sum, Least, Most };
 Column<int64_t> reduce_groups(Reduction reduction, std::span<const int32_t> group_of, std::size_t groups,
                               std::span<const int64_t> values, std::span<const uint8_t> skip);
 
+// The median of the values of each group, the lower of both whole numbers around it; -1 for a group without
+// any. Otherwise the same.
+Column<int64_t> group_medians(std::span<const int32_t> group_of, std::size_t groups,
+                              std::span<const int64_t> values);
+
 // 1 for rows that have an ancestor with the same key. Parents come before their children.
 // Throws BadColumns on unequal lengths or another order.
 Column<uint8_t> descends_from_same(std::span<const int32_t> parent, std::span<const int32_t> key);

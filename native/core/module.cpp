@@ -12,6 +12,7 @@
 #include "json.h"
 #include "linking.h"
 #include "nesting.h"
+#include "replay.h"
 
 namespace kinetoscope {
 namespace {
@@ -169,6 +170,26 @@ auto reduce_values(Array<int32_t> group_of, std::size_t groups, Array<int64_t> v
 
 auto count_groups(Array<int32_t> group_of, std::size_t groups, std::optional<Array<uint8_t>> skip) {
   return reduce_arrays(Reduction::Count, group_of, groups, {}, skip);
+}
+
+auto group_medians_array(Array<int32_t> group_of, std::size_t groups, Array<int64_t> values) {
+  Column<int64_t> medians;
+  {
+    nb::gil_scoped_release released;
+    medians = group_medians(view(group_of), groups, view(values));
+  }
+  return to_array(std::move(medians));
+}
+
+auto replay_collectives_array(Array<int64_t> collective, Array<int64_t> before, Array<int64_t> own_ns,
+                              Array<int64_t> first_visit, Array<int64_t> transfer_ns) {
+  Column<int64_t> left_ns;
+  {
+    nb::gil_scoped_release released;
+    left_ns = replay_collectives(
+        {view(collective), view(before), view(own_ns), view(first_visit), view(transfer_ns)});
+  }
+  return to_array(std::move(left_ns));
 }
 
 auto descends_from_same_arrays(Array<int32_t> parent, Array<int32_t> key) {
@@ -355,6 +376,27 @@ Raises:
   define(module, "group_max", &reduce_values<Reduction::Most>,
          R"(The maximum of each group, over the same rows as group_sums; 0 for empty groups.)",
          array("group_of"), nb::arg("groups"), array("values"), optional_array("skip"));
+  define(module, "group_medians", &group_medians_array,
+         R"(The median of each group without rows of group -1, rounded down; -1 for empty groups.)",
+         array("group_of"), nb::arg("groups"), array("values"));
+  define(module, "replay_collectives", &replay_collectives_array,
+         R"(Runs the collectives of many ranks again, with given times between them.
+
+A visit is a rank at a collective; those of a collective stand in a row.
+
+Args:
+    collective: The collective of each visit. So for the next two.
+    before: The visit of the same rank that it follows, -1 for its first one.
+    own_ns: How long the rank takes from one to the other.
+    first_visit: The first visit of each collective, and at the end the number of visits.
+    transfer_ns: How long each collective takes once its last rank has arrived.
+
+Returns:
+    When each collective ends, -1 for those that wait for each other.
+
+Raises:
+    ValueError: Columns have different lengths, or an index is out of range.)",
+         array("collective"), array("before"), array("own_ns"), array("first_visit"), array("transfer_ns"));
   define(module, "descends_from_same", &descends_from_same_arrays,
          R"(Returns 1 for rows that have an ancestor with the same key, else 0.
 

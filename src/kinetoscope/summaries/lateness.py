@@ -135,6 +135,11 @@ def stragglers(sections: Sections) -> pyarrow.Table:
 
 def less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
     """How much less each rank waits for others in a step than the median of the other ranks: its row, the step, and the time."""
+    return sections.cached("less_waiting", lambda: _less_waiting(sections))
+
+
+def _less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
+    """Compute it."""
     found = sections.matched
     waited = sections.numbers("collectives", "duration_ns")[found.rows] - found.shortest_ns[found.place]
     row, step, waited = sections.by_step(found.rows, waited, np.add)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import kinetoscope._core as _core
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 
@@ -67,8 +68,6 @@ class _Replay:
         self.usual_ns = (
             self.own_ns[order][begin + (met.count - 1) // 2][self._meeting] if len(order) else self.own_ns
         )
-        self._followers = np.argsort(self._before, kind="stable")
-        self._first_follower = np.searchsorted(self._before[self._followers], np.arange(len(start) + 1))
         self._first_visit = np.append(begin, len(start))
         # From the beginning of the first step of each rank to the end of its last one.
         row = sections.rows("steps")
@@ -96,7 +95,9 @@ class _Replay:
 
     def step_ns(self, own_ns: Rows) -> int:
         """The step with other times between collectives; -1 where collectives seem to wait for each other."""
-        left = self._run(own_ns)
+        left = _core.replay_collectives(
+            self._meeting, self._before, own_ns, self._first_visit, self._transfer_ns
+        )
         if (left < 0).any():
             return -1
         edges = []
@@ -112,23 +113,6 @@ class _Replay:
     def _middle(self, whole_ns: Rows) -> int:
         """The median step of the ranks, by how long all of theirs take."""
         return int(np.median(whole_ns / self._steps[self._timed])) if len(whole_ns) else -1
-
-    def _run(self, own_ns: Rows) -> Rows:
-        """When each collective is left; -1 for what waits for itself."""
-        latest = np.zeros(len(self._transfer_ns), dtype=np.int64)
-        left = np.full(len(latest), -1, dtype=np.int64)
-        missing = np.diff(self._first_visit)
-        ready = np.flatnonzero(self._before < 0)
-        while len(ready):
-            before, meeting = self._before[ready], self._meeting[ready]
-            from_ns = np.where(before >= 0, left[self._meeting[before]], 0)
-            np.maximum.at(latest, meeting, from_ns + own_ns[ready])
-            np.subtract.at(missing, meeting, 1)
-            complete = np.unique(meeting[missing[meeting] == 0])
-            left[complete] = latest[complete] + self._transfer_ns[complete]
-            visits = _ranges(self._first_visit[complete], self._first_visit[complete + 1])
-            ready = self._followers[_ranges(self._first_follower[visits], self._first_follower[visits + 1])]
-        return left
 
 
 def without_lateness(sections: Sections, ranks: Sequence[int]) -> pyarrow.Table:
@@ -155,9 +139,3 @@ def without_lateness(sections: Sections, ranks: Sequence[int]) -> pyarrow.Table:
         "gain_percent": 100.0 * (replayed_ns - without) / max(replayed_ns, 1),
     }
     return to_arrow(WITHOUT_LATENESS, columns)
-
-
-def _ranges(first: Rows, last: Rows) -> Rows:
-    """The numbers of several ranges, one after the other."""
-    count = last - first
-    return np.asarray(np.repeat(last - np.cumsum(count), count) + np.arange(int(count.sum())))

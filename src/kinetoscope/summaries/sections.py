@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,13 +15,15 @@ from kinetoscope.model.arrow import integers, number_array, to_numpy
 from kinetoscope.summaries.summary import SECTIONS, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow
     from numpy.typing import NDArray
 
     Rows = NDArray[np.int64]
+
+Made = TypeVar("Made")
 
 # By far the largest section, which one table needs: it is read when that is made, that of so many ranks at a time.
 _LARGE = "sketches"
@@ -73,6 +76,7 @@ class Sections:
         self._order = np.argsort(ranks, kind="stable").tolist()
         self._files = files
         self._found: dict[str, dict[str, pyarrow.Array]] = {}
+        self._made: dict[str, Any] = {}
         # Not `take`, which copies lists one by one.
         self.summaries = pa.concat_tables(self._ordered(summaries))
         self.ranks: Rows = np.sort(np.array(ranks, dtype=np.int64))
@@ -80,14 +84,13 @@ class Sections:
     @classmethod
     def of_files(cls, files: Sequence[Path]) -> Sections:
         """Read the files of summaries."""
-        columns = None
-        tables = []
-        for file in files:
-            tables.append(read(file, columns))
-            if columns is None:
-                columns = [name for name in tables[0].column_names if name != _LARGE]
-                tables[0] = tables[0].select(columns)
-        return cls(tables, files)
+        if not files:
+            return cls([])
+        first = read(files[0])
+        columns = [name for name in first.column_names if name != _LARGE]
+        with ThreadPoolExecutor() as readers:
+            others = readers.map(lambda file: read(file, columns), files[1:])
+            return cls([first.select(columns), *others], files)
 
     def __len__(self) -> int:
         """The number of ranks."""
@@ -128,13 +131,21 @@ class Sections:
             yield _records(table[name], np.arange(first_row, first_row + table.num_rows))
             first_row += table.num_rows
 
+    def cached(self, key: str, make: Callable[[], Made]) -> Made:
+        """Return the cached value for `key`, which `make` computes the first time; for what several tables need."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
+        return made
+
     def rows(self, name: str) -> Rows:
         """For each record of a section the row of its rank in `summaries`."""
         return to_numpy(self.records(name)["row"])
 
     def numbers(self, name: str, column: str) -> Rows:
-        """A column of integers of a section, -1 for null."""
-        return integers(self.records(name)[column])
+        """A column of integers of a section, -1 for null; do not change it."""
+        values = self.records(name)[column]
+        return integers(values) if values.null_count else to_numpy(values).astype(np.int64, copy=False)
 
     def codes(self, name: str, column: str) -> NDArray[np.int32]:
         """A column of texts of a section as numbers that are equal where the texts are; -1 for null."""
@@ -213,29 +224,20 @@ class Sections:
     @cached_property
     def meetings(self) -> Meetings:
         """The collectives that several ranks ran together and left together."""
-        return Meetings(self, self._leaves_together)
+        together = to_numpy(self.records("collectives")["leaves_together"])
+        return self.matched.only(together[self.matched.first])
 
     @cached_property
     def matched(self) -> Meetings:
         """The same, and each all_to_all: its ranks leave at about one moment, too, but need not."""
-        exchanges = self.is_named("all_to_all")
-        return Meetings(self, self._leaves_together | exchanges) if exchanges.any() else self.meetings
-
-    @cached_property
-    def _leaves_together(self) -> NDArray[np.bool_]:
-        """Which collectives no rank can leave before all have entered."""
-        return np.asarray(to_numpy(self.records("collectives")["leaves_together"]), dtype=bool)
+        together = to_numpy(self.records("collectives")["leaves_together"])
+        return Meetings.of(self, together | self.is_named("all_to_all"))
 
     def is_named(self, name: str) -> NDArray[np.bool_]:
         """Which collectives have a name."""
-        codes = self.codes("collectives", "name")
-        _, first = _core.group([codes])
-        wanted = [
-            int(codes[row])
-            for row, text in zip(first.tolist(), self.texts("collectives", "name", first), strict=True)
-            if text == name
-        ]
-        return np.isin(codes, wanted)
+        names = encoded(self.records("collectives")["name"])
+        texts = names.dictionary.to_pylist()
+        return np.asarray(integers(names.indices) == (texts.index(name) if name in texts else len(texts)))
 
     @cached_property
     def late_by_step(self) -> tuple[Rows, Rows, Rows]:
@@ -269,11 +271,11 @@ class Sections:
     def by_step(self, rows: Rows, values: Rows, join: np.ufunc) -> tuple[Rows, Rows, Rows]:
         """Values of records of `collectives` put together for each rank and step: its row, the step (-1 outside), and the value."""
         step, row = self.numbers("collectives", "step")[rows], self.rows("collectives")[rows]
-        width = int(step.max(initial=0)) + 2
-        cell, which = np.unique(row * width + step + 1, return_inverse=True)
-        joined = np.zeros(len(cell), dtype=np.int64)
-        join.at(joined, which.ravel(), values)
-        return cell // width, cell % width - 1, joined
+        cell, first = _core.group([row, step])
+        joined = np.zeros(len(first), dtype=np.int64)
+        join.at(joined, cell, values)
+        order = np.lexsort((step[first], row[first]))
+        return row[first[order]], step[first[order]], joined[order]
 
     @cached_property
     def late_ns(self) -> Rows:
@@ -300,42 +302,64 @@ class Meetings:
         shortest_ns: The shortest transfer.
     """
 
-    def __init__(self, sections: Sections, chosen: NDArray[np.bool_]) -> None:
-        """Group records by step, group, name and number."""
+    def __init__(self, rows: Rows, rank: Rows, duration_ns: Rows, count: Rows) -> None:
+        """Take meetings.
+
+        Args:
+            rows: The records, those of a meeting in a row.
+            rank: The row of the rank of each.
+            duration_ns: How long each took.
+            count: How many records each meeting has.
+        """
+        self.rows, self.rank, self.count, self._duration_ns = rows, rank, count, duration_ns
+        begin = np.cumsum(count) - count
+        self.place = np.repeat(np.arange(len(count)), count)
+        longest = np.maximum.reduceat(duration_ns, begin) if len(begin) else duration_ns
+        self.shortest_ns = np.minimum.reduceat(duration_ns, begin) if len(begin) else duration_ns
+        self.late_of_row_ns = longest[self.place] - duration_ns
+        self.late_ns = longest - self.shortest_ns
+        self.first = rows[begin]
+        # Of several, the one of the highest rank.
+        latest = np.flatnonzero(duration_ns == self.shortest_ns[self.place])
+        self.last = np.zeros(len(count), dtype=np.int64)
+        self.last[self.place[latest]] = rank[latest]
+        self.waited_ns = _core.group_sums(
+            self.place.astype(np.int32), len(count), duration_ns - self.shortest_ns[self.place]
+        )
+
+    @classmethod
+    def of(cls, sections: Sections, chosen: NDArray[np.bool_]) -> Meetings:
+        """Group some records by step, group, name and number."""
         group = sections.groups[1]
         kept = np.flatnonzero(chosen & (group >= 0))
         step = sections.numbers("collectives", "step")[kept]
-        name = sections.codes("collectives", "name")[kept].astype(np.int64)
+        name = sections.codes("collectives", "name")[kept]
         number = sections.numbers("collectives", "number")[kept]
         row = sections.rows("collectives")[kept]
-        keys = [np.ascontiguousarray(one) for one in (step, group[kept], name)]
-        series, _ = _core.group(keys)
+        series, _ = _core.group([step, group[kept], name])
         # What a rank gives to others than an all_reduce may have a size of its own.
         reduced = sections.is_named("all_reduce")[kept]
         size = np.where(reduced, sections.numbers("collectives", "bytes")[kept], 0)
         agreed = _agreed(series, row, number, size)
-        kept, series, number, row = kept[agreed], series[agreed], number[agreed], row[agreed]
-        which, _ = _core.group([series.astype(np.int64), number])
-        several = np.bincount(which)[which] > 1 if len(which) else np.zeros(0, dtype=bool)
-        kept, which, row = kept[several], which[several], row[several]
+        if not agreed.all():
+            kept, series, number, row = kept[agreed], series[agreed], number[agreed], row[agreed]
+        which, first = _core.group([series, number])
+        count = _core.group_counts(which, len(first))
+        if (count < 2).any():
+            several = (count > 1)[which]
+            kept, which, row = kept[several], which[several], row[several]
         order = np.argsort(which, kind="stable")
-        self.rows, which = kept[order], which[order]
-        begin = np.flatnonzero(np.append(True, which[1:] != which[:-1])[: len(which)])
-        self.count = np.diff(np.append(begin, len(which)))
-        self.place = np.repeat(np.arange(len(begin)), self.count)
-        self.rank = row[order]
-        duration = sections.numbers("collectives", "duration_ns")[self.rows]
-        longest = np.maximum.reduceat(duration, begin) if len(begin) else duration
-        self.shortest_ns = np.minimum.reduceat(duration, begin) if len(begin) else duration
-        self.late_of_row_ns = longest[self.place] - duration
-        self.first = self.rows[begin]
-        ascending = np.lexsort((self.late_of_row_ns, self.place))
-        self.last = self.rank[ascending[begin + self.count - 1]]
-        self.late_ns = longest - self.shortest_ns
-        waited = np.bincount(
-            self.place, weights=duration - self.shortest_ns[self.place], minlength=len(begin)
+        kept = kept[order]
+        return cls(kept, row[order], sections.numbers("collectives", "duration_ns")[kept], count[count > 1])
+
+    def only(self, chosen: NDArray[np.bool_]) -> Meetings:
+        """Some of the meetings."""
+        if chosen.all():
+            return self
+        of_chosen = chosen[self.place]
+        return Meetings(
+            self.rows[of_chosen], self.rank[of_chosen], self._duration_ns[of_chosen], self.count[chosen]
         )
-        self.waited_ns = waited.astype(np.int64)
 
 
 def _agreed(series: NDArray[np.int32], row: Rows, number: Rows, size: Rows) -> NDArray[np.bool_]:
@@ -366,16 +390,16 @@ def _records(lists: pyarrow.ChunkedArray, rows: Rows) -> dict[str, pyarrow.Array
 
 def medians_of(group: NDArray[np.integer[Any]], values: Rows, groups: int) -> Rows:
     """The median of the values of each group; -1 for a group without any."""
-    order = np.lexsort((values, group))
-    group, values = group[order], np.append(values[order], -1)
-    first, last = (np.searchsorted(group, np.arange(groups), side=side) for side in ("left", "right"))
-    low, high = (values[np.where(last > first, (first + last - one) // 2, -1)] for one in (1, 0))
-    return np.asarray((low + high) // 2, dtype=np.int64)
+    return _core.group_medians(group.astype(np.int32), groups, values)
 
 
 def codes_of(column: pyarrow.Array) -> NDArray[np.int32]:
     """A column of texts as numbers that are equal where the texts are; -1 for null."""
+    return np.ascontiguousarray(integers(encoded(column).indices), dtype=np.int32)
+
+
+def encoded(column: pyarrow.Array) -> pyarrow.DictionaryArray:
+    """A column of texts as numbers of those in a dictionary, each there once."""
     import pyarrow as pa
 
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    return np.ascontiguousarray(integers(encoded.indices), dtype=np.int32)
+    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
