@@ -55,20 +55,20 @@ class _Replay:
         start = sections.numbers("collectives", "start_ns")[met.rows]
         end = start + sections.numbers("collectives", "duration_ns")[met.rows]
         self.rank, self._meeting, self._transfer_ns = met.rank, met.place, met.shortest_ns
-        self._by_end = np.lexsort((end, self.rank))
-        self._first = np.searchsorted(self.rank[self._by_end], np.arange(len(sections) + 1))
+        # Numbers of 16 bits are sorted by radix. Visits of a rank are almost in order then, which a stable sort is fast with.
+        of_rank = np.argsort(self.rank.astype(np.min_scalar_type(len(sections))), kind="stable")
         # Rank and end as one number, which grows along `_by_end`.
         self._width = int(end.max(initial=0)) + 3
-        self._keys = self.rank[self._by_end] * self._width + end[self._by_end] + 1
-        self._before = self._last_ended(self.rank, start)
+        keys = self.rank[of_rank] * self._width + end[of_rank] + 1
+        in_order = np.argsort(keys, kind="stable")
+        self._by_end, self._keys = of_rank[in_order], keys[in_order]
+        self._first = np.append(0, np.cumsum(np.bincount(self.rank, minlength=len(sections))))
+        self._before = np.empty(len(start), dtype=np.int64)
+        self._before[self._by_end] = self._last_ended(self.rank[self._by_end], start[self._by_end])
         follows = self._before >= 0
         self.own_ns = np.where(follows, start - end[self._before], met.late_of_row_ns)
-        order = np.lexsort((self.own_ns, self._meeting))
-        begin = np.append(0, np.cumsum(met.count))[:-1].astype(np.int64)
-        self.usual_ns = (
-            self.own_ns[order][begin + (met.count - 1) // 2][self._meeting] if len(order) else self.own_ns
-        )
-        self._first_visit = np.append(begin, len(start))
+        self.usual_ns = _lower_medians(self.own_ns, met.count)[self._meeting]
+        self._first_visit = np.append(0, np.cumsum(met.count)).astype(np.int64)
         # From the beginning of the first step of each rank to the end of its last one.
         row = sections.rows("steps")
         begins = sections.numbers("steps", "start_ns")
@@ -139,3 +139,13 @@ def without_lateness(sections: Sections, ranks: Sequence[int]) -> pyarrow.Table:
         "gain_percent": 100.0 * (replayed_ns - without) / max(replayed_ns, 1),
     }
     return to_arrow(WITHOUT_LATENESS, columns)
+
+
+def _lower_medians(values: Rows, count: Rows) -> Rows:
+    """The lower median of the values of each group, of which those of a group stand in a row: of two, the smaller one."""
+    found, group = np.zeros(len(count), dtype=np.int64), np.repeat(count, count)
+    for size in np.unique(count).tolist():
+        middle = (size - 1) // 2
+        own = values[group == size].reshape(-1, size)
+        found[count == size] = np.partition(own, middle, axis=1)[:, middle]
+    return found

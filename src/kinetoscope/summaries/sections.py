@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -28,6 +29,7 @@ Made = TypeVar("Made")
 # By far the largest section, which one table needs: it is read when that is made, that of so many ranks at a time.
 _LARGE = "sketches"
 _BATCH = 64
+_READERS = 8
 
 
 class Group(NamedTuple):
@@ -88,7 +90,7 @@ class Sections:
             return cls([])
         first = read(files[0])
         columns = [name for name in first.column_names if name != _LARGE]
-        with ThreadPoolExecutor() as readers:
+        with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as readers:
             others = readers.map(lambda file: read(file, columns), files[1:])
             return cls([first.select(columns), *others], files)
 
