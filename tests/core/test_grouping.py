@@ -117,3 +117,19 @@ def test_bad_arguments_are_refused():
         _core.group_counts(np.array([3], np.int32), 3)
     with pytest.raises(ValueError, match="after its child"):
         _core.descends_from_same(np.array([0], np.int32), one)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 4), wide), max_size=40))
+def test_medians_are_those_of_sorted_groups(rows):
+    group, values = np.array(rows, np.int64).reshape(-1, 2).T
+    expected = []
+    for one in range(6):
+        own = sorted(value for place, value in rows if place == one)
+        expected.append((own[(len(own) - 1) // 2] + own[len(own) // 2]) // 2 if own else -1)
+    found = _core.group_medians(group.astype(np.int32), 6, np.ascontiguousarray(values))
+    assert found.tolist() == expected
+
+
+def test_medians_need_a_value_for_each_row():
+    with pytest.raises(ValueError, match="different lengths"):
+        _core.group_medians(np.zeros(2, np.int32), 1, np.zeros(1, np.int64))

@@ -12,7 +12,7 @@ from kinetoscope.cli import main
 from kinetoscope.summaries.engines import ENGINES, engine_of
 from tests.summaries.test_job import COMPUTE_NS, rank_trace
 from tests.support.s3 import s3, s3_server
-from tests.support.tasks import always_killed, killed_once, name_of
+from tests.support.tasks import always_killed, killed_once, killed_with_neighbor, name_of
 
 __all__ = ["s3", "s3_server"]
 
@@ -65,6 +65,21 @@ def test_what_kills_each_process_takes_no_other_item_with_it(run, engine):
     found = run(engine, always_killed, NAMES)
     assert [one for one in found if isinstance(one, str)] == ["one", "two", "three", "four"]
     assert isinstance(found[2], Exception)
+
+
+def test_dask_blames_no_item_for_a_neighbor_that_kills_their_worker(tmp_path):
+    import dask
+    from distributed import LocalCluster
+
+    items = [str(tmp_path / name) for name in ("victim", "neighbor")]
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None, host="127.0.0.1") as cluster,
+    ):
+        address = cluster.scheduler_address
+        found = dict(engine_of("dask")(killed_with_neighbor, items, workers=None, address=address))
+    assert found[1] == "neighbor"
+    assert isinstance(found[0], Exception)
 
 
 @pytest.fixture(scope="module")

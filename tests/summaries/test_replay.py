@@ -115,3 +115,12 @@ def test_without_collectives_there_is_nothing_to_replay():
     job = Job(summary_of(builder.build()))
     assert job.without_lateness().num_rows == 0
     assert job.report.findings == ()
+
+
+def test_columns_that_do_not_fit_together_are_refused():
+    one, two = np.zeros(1, np.int64), np.zeros(2, np.int64)
+    for columns in ((one, two, one, two, one), (one, one - 2, one, two, one), (one + 1, one - 1, one, two, one)):
+        with pytest.raises(ValueError, match="replay_collectives"):
+            _core.replay_collectives(*columns)
+    waiting = _core.replay_collectives(one, one, one, np.array([0, 1]), one)
+    assert waiting.tolist() == [-1], "a collective that waits for itself never ends"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 from kinetoscope import FormatError
@@ -30,3 +31,20 @@ def always_killed(item: str) -> str:
     if Path(item).name == "victim":
         os.kill(os.getpid(), signal.SIGKILL)
     return Path(item).name
+
+
+_NEIGHBOR = threading.Event()
+
+
+def killed_with_neighbor(item: str) -> str:
+    """The name of the file; each process that sees `victim` is killed, the first one while `neighbor` runs in another thread of it."""
+    name, seen = Path(item).name, Path(item).with_name("seen")
+    if name == "victim":
+        if not seen.exists():
+            _NEIGHBOR.wait()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if not seen.exists():
+        seen.touch()
+        _NEIGHBOR.set()
+        threading.Event().wait()
+    return name

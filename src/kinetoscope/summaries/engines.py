@@ -104,7 +104,7 @@ def dask(
 ) -> Iterator[Outcome[Result]]:
     """A Dask cluster: that at `address` (`tcp://host:8786`), or one of processes of this machine."""
     try:
-        from distributed import Client, LocalCluster, as_completed
+        from distributed import Client, KilledWorker, LocalCluster, as_completed
     except ImportError as error:
         raise _missing("dask") from error
     with ExitStack() as opened:
@@ -119,10 +119,22 @@ def dask(
         # Dask runs again what was lost with a worker, several times; items that raise are not tried again.
         futures = client.map(function, items, pure=False)
         places = {future.key: place for place, future in enumerate(futures)}
+        suspects: dict[int, Exception] = {}
         for future in as_completed(futures, loop=client.loop):
             failure = future.exception()
-            yield places[future.key], future.result() if failure is None else failure
+            if isinstance(failure, KilledWorker):
+                suspects[places[future.key]] = failure
+            else:
+                yield places[future.key], future.result() if failure is None else failure
             future.release()
+        # Dask blames all that a dead worker had been given. Of several, each shows alone whether it was the one.
+        for place, failure in suspects.items():
+            if len(suspects) > 1:
+                future = client.submit(function, items[place], pure=False)
+                failure = future.exception()
+                yield place, future.result() if failure is None else failure
+            else:
+                yield place, failure
 
 
 def ray(

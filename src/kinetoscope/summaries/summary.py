@@ -274,20 +274,19 @@ def read(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> 
 
     try:
         # Not by its path, which pyarrow looks up in a file system first: there may be a thousand files.
-        with (
-            open(path, "rb") as raw,
-            pq.ParquetFile(pa.py_buffer(raw.read()), read_dictionary=_TEXTS) as file,
-        ):
-            version = (file.metadata.metadata or {}).get(_FORMAT_KEY, b"")
-            if not version.isdigit():
-                raise FormatError(
-                    f"{os.fspath(path)} is no summary: `kinetoscope summarize` makes one from a trace."
-                )
-            if int(version) != FORMAT:
-                raise FormatError(
-                    f"{os.fspath(path)} is a summary of version {int(version)}, and this release reads version {FORMAT}: summarize the trace "
-                    "again, with this release."
-                )
+        content = pa.py_buffer(Path(path).read_bytes())
+        described = pq.read_metadata(pa.BufferReader(content))
+        version = (described.metadata or {}).get(_FORMAT_KEY, b"")
+        if not version.isdigit():
+            raise FormatError(
+                f"{os.fspath(path)} is no summary: `kinetoscope summarize` makes one from a trace."
+            )
+        if int(version) != FORMAT:
+            raise FormatError(
+                f"{os.fspath(path)} is a summary of version {int(version)}, and this release reads version {FORMAT}: summarize the trace "
+                "again, with this release."
+            )
+        with pq.ParquetFile(content, metadata=described, read_dictionary=_TEXTS) as file:
             return file.read(columns=columns, use_threads=False)
     except pa.ArrowInvalid as error:
         raise FormatError(

@@ -70,6 +70,9 @@ def answer(job: Job, path: str, query: Query, opened: Opener | None = None) -> A
     rest = path.partition("/")[2]
     if rest == "pair":
         return pair(job, _row(job, query), opened)
+    if rest == "cells":
+        # Needs little that the page has not asked for before, so the map does not wait for the findings.
+        return cells(job, choice(query, "by", list(MEASURES)))
     with _ONE_AT_A_TIME:
         # What several answers need is computed by the first one.
         found = _answer(job, rest, query)
@@ -104,8 +107,6 @@ def _answer(job: Job, rest: str, query: Query) -> Answer | None:
         return described(job.report)
     if rest == "table":
         return table(job)
-    if rest == "cells":
-        return cells(job, choice(query, "by", list(MEASURES)))
     if rest == "step":
         return step(job, _row(job, query), _whole(query, "step"))
     if rest == "arrivals":
