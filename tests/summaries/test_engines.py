@@ -74,7 +74,7 @@ def test_dask_blames_no_item_for_a_neighbor_that_kills_their_worker(tmp_path):
     items = [str(tmp_path / name) for name in ("victim", "neighbor")]
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None, host="127.0.0.1") as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=":0", host="127.0.0.1") as cluster,
     ):
         address = cluster.scheduler_address
         found = dict(engine_of("dask")(killed_with_neighbor, items, workers=None, address=address))

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import kinetoscope._core as _core
 from kinetoscope.summaries.job import Job
 from kinetoscope.summaries.replay import without_lateness
 from kinetoscope.summaries.sections import Sections
@@ -119,7 +120,11 @@ def test_without_collectives_there_is_nothing_to_replay():
 
 def test_columns_that_do_not_fit_together_are_refused():
     one, two = np.zeros(1, np.int64), np.zeros(2, np.int64)
-    for columns in ((one, two, one, two, one), (one, one - 2, one, two, one), (one + 1, one - 1, one, two, one)):
+    for columns in (
+        (one, two, one, two, one),
+        (one, one - 2, one, two, one),
+        (one + 1, one - 1, one, two, one),
+    ):
         with pytest.raises(ValueError, match="replay_collectives"):
             _core.replay_collectives(*columns)
     waiting = _core.replay_collectives(one, one, one, np.array([0, 1]), one)
