@@ -260,14 +260,15 @@ class Sections:
         host = host[np.lexsort((start[host], cell[host]))]
         if len(host) == 0:
             return exposed
+        begin = np.flatnonzero(np.append(True, cell[host][1:] != cell[host][:-1]))
+        each = np.diff(np.append(begin, len(host)))
+        at = start[host] - np.repeat(start[host][begin], each)
         # Cells are laid out one behind the other, so that one running maximum is that of each.
-        numbers = cell[host].astype(np.int64)
-        begin = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
-        at = start[host] - np.repeat(start[host][begin], np.diff(np.append(begin, len(host))))
-        shift = numbers * (int((at + duration[host]).max()) + 1)
-        end = at + duration[host] + shift
+        extent = np.maximum.reduceat(at + duration[host], begin)
+        at += np.repeat(np.cumsum(extent) - extent, each)
+        end = at + duration[host]
         before = np.append(0, np.maximum.accumulate(end)[:-1])
-        exposed[host] = np.maximum(end - np.maximum(at + shift, before), 0)
+        exposed[host] = np.maximum(end - np.maximum(at, before), 0)
         return exposed
 
     def by_step(self, rows: Rows, values: Rows, join: np.ufunc) -> tuple[Rows, Rows, Rows]:
