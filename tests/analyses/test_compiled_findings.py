@@ -51,6 +51,21 @@ def test_a_recompilation_names_its_guard_and_how_to_avoid_it(arguments, guard, a
     assert row["line"] == scaled.__code__.co_firstlineno + line
 
 
+def test_the_second_step_is_late_where_the_first_is_left_out():
+    torch._dynamo.reset()
+    compiled = torch.compile(scaled, backend="eager", dynamic=False)
+    weight = torch.nn.Parameter(torch.ones(8))
+    optimizer = torch.optim.SGD([weight], 0.1)
+    with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], engine="native") as prof:
+        for number in range(
+            4
+        ):  # steps are found from the optimizer, and the first one holds what came before
+            compiled(weight, 2.0 if number == 0 else 3.0).sum().backward()
+            optimizer.step()
+    (row,) = [row for row in prof.trace.table("findings").to_pylist() if row["code"] == "recompiles"]
+    assert "factor == 2.0" in row["finding"]
+
+
 def test_a_recompilation_of_a_module_of_torch_names_the_line_that_calls_it():
     torch._dynamo.reset()
     compiled = torch.compile(torch.nn.Sequential(torch.nn.ReLU()), backend="eager", dynamic=False)

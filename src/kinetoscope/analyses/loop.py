@@ -191,6 +191,12 @@ class Loop:
         """Which spans start in a step that counts."""
         return self.step_of(rows) >= 0
 
+    @property
+    def left_out_start_up(self) -> bool:
+        """Whether the first step of the process is left out, because it holds what ran before the training loop."""
+        of_process = self.trace.column("steps", "process_row") == self.process
+        return bool(start_up_steps(self.trace)[of_process].any())
+
     def step_of(self, rows: Rows) -> Rows:
         """The number of the step, among those that count, in which each span starts; -1 for none."""
         return self.step_at(self.trace.column("spans", "start_ns")[rows])

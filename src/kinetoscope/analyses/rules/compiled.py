@@ -41,7 +41,8 @@ _LONGEST_REASON = 160
 def recompiles(loop: Loop) -> Finding | None:
     """Find steps after the first in which something is compiled."""
     rows = _compilations(loop)
-    late = rows[loop.step_of(rows) > 0]
+    # Where the first step was left out as start-up, all that count are later ones.
+    late = rows[loop.step_of(rows) >= (0 if loop.left_out_start_up else 1)]
     time_ns = loop.total_ns(late)
     share = loop.share(time_ns)
     if len(late) == 0 or share < LEAST_PERCENT:
