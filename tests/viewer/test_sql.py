@@ -263,6 +263,29 @@ def test_a_query_can_be_stopped():
     asked.close()
 
 
+def test_a_query_that_is_stopped_before_it_is_sent_does_not_run(monkeypatch):
+    asked = queries(small_trace())
+    begin = asked._running
+
+    def stopped_at_once(when):
+        if when == "before":
+            asked.stop()
+        process = begin()
+        if when == "after":
+            asked.stop()
+        return process
+
+    # Without a process, with one that was ended, and with one that is to be ended.
+    for when in ("before", "before", "after"):
+        monkeypatch.setattr(asked, "_running", lambda when=when: stopped_at_once(when))
+        with pytest.raises(StateError, match="was stopped"):
+            asked.ask("select 1", rows=1, form="arrow")
+        monkeypatch.undo()
+        assert asked.ask("select 1", rows=1, form="arrow")[0]["total"] == 1
+        asked.stop()
+    asked.close()
+
+
 def test_the_process_and_its_files_go_with_the_trace():
     trace = small_trace()
     rows_of(trace, "from spans")

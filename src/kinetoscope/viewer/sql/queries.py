@@ -152,6 +152,9 @@ class Queries:
         self._turns = threading.Semaphore(1 + MOST_WAITING)
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
+        # Whether a query runs, and why it is ended; a stop belongs to the query that runs at that moment.
+        self._state = threading.Lock()
+        self._runs = False
         self._ended_for = ""
         self._folder: Path | None = None
         self._let_go: weakref.finalize[..., Queries] | None = None
@@ -193,43 +196,51 @@ class Queries:
         with self._one_at_a_time:
             if self._closed:
                 raise StateError(STOPPED)
-            self._ended_for = ""
-            process = self._running()
-            tables = {name: self._written(trace, name) for name in tables_named(trace, query)}
-            request = {"query": query, "rows": rows, "form": form, "tables": tables, "time_s": self.time_s}
-            timer = threading.Timer(
-                self.time_s, self._end, [process, f"It took longer than {self.time_s:g} s"]
-            )
-            timer.start()
-            reply: dict[str, Any] = {}
+            with self._state:
+                self._runs, self._ended_for = True, ""
             try:
-                reply, body = _exchange(process, request)
-            except (OSError, EOFError) as error:
-                process.kill()
-                process.wait()
-                why = self._ended_for or "It exceeded the memory limit, or DuckDB crashed"
-                raise (StateError if why == STOPPED else ArgumentError)(
-                    f"{why}; the limits are {self.time_s:g} s and {units.size(self.memory_bytes)}."
-                    if why != STOPPED
-                    else why
-                ) from error
+                reply, body = self._run(trace, query, rows, form)
             finally:
-                timer.cancel()
-                timer.join()  # its thread holds these queries: they would outlive their trace until it is scheduled
-                if self._ended_for or reply.get("last"):
-                    process.kill()
-                    process.wait()
-                if process.poll() is not None:
-                    self._forget(process)
+                with self._state:
+                    self._runs = False
         if "error" in reply:
             raise ArgumentError(reply["error"])
         return reply, body
 
+    def _run(self, trace: Trace, query: str, rows: int, form: str) -> tuple[dict[str, Any], bytes]:
+        """Run a query in the process, until it is done or ended."""
+        process = self._running()
+        tables = {name: self._written(trace, name) for name in tables_named(trace, query)}
+        request = {"query": query, "rows": rows, "form": form, "tables": tables, "time_s": self.time_s}
+        timer = threading.Timer(self.time_s, self._end, [f"It took longer than {self.time_s:g} s"])
+        timer.start()
+        reply: dict[str, Any] = {}
+        try:
+            if self._ended_for:
+                raise EOFError(self._ended_for)
+            reply, body = _exchange(process, request)
+        except (OSError, EOFError) as error:
+            process.kill()
+            process.wait()
+            why = self._ended_for or "It exceeded the memory limit, or DuckDB crashed"
+            raise (StateError if why == STOPPED else ArgumentError)(
+                f"{why}; the limits are {self.time_s:g} s and {units.size(self.memory_bytes)}."
+                if why != STOPPED
+                else why
+            ) from error
+        finally:
+            timer.cancel()
+            timer.join()  # its thread holds these queries: they would outlive their trace until it is scheduled
+            if self._ended_for or reply.get("last"):
+                process.kill()
+                process.wait()
+            if process.poll() is not None:
+                self._forget(process)
+        return reply, body
+
     def stop(self) -> None:
         """End the query that runs, if one does."""
-        process = self._process
-        if process is not None and self._one_at_a_time.locked():
-            self._end(process, STOPPED)
+        self._end(STOPPED)
 
     def close(self) -> None:
         """End the process and remove its files; queries that wait are not run, nor any other."""
@@ -290,10 +301,14 @@ class Queries:
             part.rename(path)
         return str(path)
 
-    def _end(self, process: subprocess.Popen[bytes], why: str) -> None:
-        """End the process in the middle of a query."""
-        self._ended_for = self._ended_for or why
-        process.kill()
+    def _end(self, why: str) -> None:
+        """End the query that runs, if one does; without a process, before it is sent to one."""
+        with self._state:
+            if not self._runs:
+                return
+            self._ended_for = self._ended_for or why
+            if self._process is not None:
+                self._process.kill()
 
     def _forget(self, process: subprocess.Popen[bytes]) -> None:
         """Close what leads to a process that has ended."""
