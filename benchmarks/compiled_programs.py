@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 import kinetoscope
+from benchmarks.floor import FLOOR, against_the_floor, empty_callbacks
 from benchmarks.harness import Result, interleave, ratio_result, report_added, run
 from benchmarks.workloads import collecting, recorder
 from tests.support.compiled_programs import PROGRAMS, WIDTH, Transformer
@@ -26,12 +27,13 @@ def overheads(options: Namespace) -> list[Result]:
             work()
         contenders = {
             "kinetoscope": lambda: collecting(theirs=False),
+            FLOOR: empty_callbacks,
             "torch.profiler": lambda: collecting(theirs=True),
         }
         times = interleave(work, contenders, *((1, 2) if options.quick else (10, 20)))
         result = ratio_result(program.name, LIMIT, times, "kinetoscope", "torch.profiler")
         result.notes += report_added(times)
-        results.append(result)
+        results += [result, *against_the_floor(program.name, times, "kinetoscope", "torch.profiler")]
     return results
 
 

@@ -88,11 +88,11 @@ def interleave(
     return times
 
 
-def added(times: dict[str, Times], name: str, clock: str, statistic: str) -> float:
-    """Return the overhead of a contender per piece of work, in nanoseconds, for a clock and a statistic."""
+def added(times: dict[str, Times], name: str, clock: str, statistic: str, base: str = BASELINE) -> float:
+    """Return what a contender adds to another per piece of work, in nanoseconds, for a clock and a statistic."""
     if statistic == "minimum":
-        return times[name].minimum_ns(clock) - times[BASELINE].minimum_ns(clock)
-    return times[name].median_ns(clock) - times[BASELINE].median_ns(clock)
+        return times[name].minimum_ns(clock) - times[base].minimum_ns(clock)
+    return times[name].median_ns(clock) - times[base].median_ns(clock)
 
 
 def report_added(times: dict[str, Times]) -> list[str]:
@@ -120,10 +120,13 @@ def reference(times: dict[str, Times], clock: str, statistic: str) -> float:
     return times[BASELINE].minimum_ns(clock) if statistic == "minimum" else times[BASELINE].median_ns(clock)
 
 
-def ratio_result(what: str, limit: float | None, times: dict[str, Times], ours: str, theirs: str) -> Result:
+def ratio_result(
+    what: str, limit: float | None, times: dict[str, Times], ours: str, theirs: str, base: str = BASELINE
+) -> Result:
     """Compare two overheads by the median of thread CPU time, with the other ratios in a note; None: no target."""
     ratios = {
-        (clock, statistic): added(times, ours, clock, statistic) / added(times, theirs, clock, statistic)
+        (clock, statistic): added(times, ours, clock, statistic, base)
+        / added(times, theirs, clock, statistic, base)
         for clock in ("cpu", "wall")
         for statistic in ("minimum", "median")
     }

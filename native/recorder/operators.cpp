@@ -99,30 +99,35 @@ bool wraps_backward(const at::RecordFunction& function, const char* overload) {
   return std::strncmp(function.name(), kEngine, sizeof kEngine - 1) == 0;
 }
 
-// Fills where Python stands into `span`: from the span around it when nothing can have moved, else by a walk.
-// `goes_on` says whether the instruction may have run the thread's previous operator too. Returns what there
-// is to say of its calls, see SpanRecord::forward_thread.
+// The span around the innermost open one; null if there is none.
+const OpenSpan* around_innermost(const ThreadState& thread) {
+  return thread.open.size() > 1 ? &thread.open.back() - 1 : nullptr;
+}
+
+// Fills where Python stands into `span`, the innermost open one: from the span around it when nothing can
+// have moved, else by a walk. `goes_on` says whether the instruction may have run the thread's previous
+// operator too. Returns what there is to say of its calls, see SpanRecord::forward_thread.
 template <typename GoesOn>
 uint16_t place(ThreadState& thread, Session& session, at::RecordScope scope, GoesOn goes_on, OpenSpan& span,
                bool modules) {
   const bool backward = scope == at::RecordScope::BACKWARD_FUNCTION;
   uint16_t kept = 0;
   const PythonPosition position = python_position(thread);
-  span.frame = position.frame;
-  span.instruction = position.instruction;
-  const OpenSpan* around = thread.open.empty() ? nullptr : &thread.open.back();
+  const OpenSpan* around = around_innermost(thread);
   if (around != nullptr && around->frame != nullptr && around->frame == position.frame &&
       around->instruction == position.instruction) {
     span.stack = around->stack;
     span.module = around->module;
   } else {
+    thread.prefetch_path();
     const Place here = locate(thread, session, position, modules, backward || goes_on());
     span.stack = here.stack;
     span.module = here.module;
     kept = here.kept;
   }
   // Python goes on inside a user's range.
-  if (scope == at::RecordScope::USER_SCOPE) span.frame = nullptr;
+  span.frame = scope == at::RecordScope::USER_SCOPE ? nullptr : position.frame;
+  span.instruction = position.instruction;
   if (kept == 0) return 0;
   // A backward function's record has no place for it: the next one's must do.
   if (backward) {
@@ -138,14 +143,14 @@ uint16_t place(ThreadState& thread, Session& session, at::RecordScope scope, Goe
 // operator takes.
 [[gnu::noinline, gnu::cold]] uint32_t note(ThreadState& thread, Session& session,
                                            const at::RecordFunction& function, uint32_t what, OpenSpan& span,
-                                           bool between_ranks) {
+                                           uint32_t parameter, bool between_ranks) {
   const uint32_t facts = between_ranks ? facts_between_ranks(session, function) : 0;
   const uint32_t arguments =
       thread.arguments != 0 && thread.arguments_generation == session.generation() ? thread.arguments : 0;
   const uint32_t ids =
       ((what & kRecordFunctionIds) != 0 ? 1 : 0) + (facts != 0 ? 1 : 0) + (arguments != 0 ? 1 : 0);
-  const uint32_t parameter = span.record->parameter;
-  span.noted = !thread.open.empty() && thread.open.back().noted;
+  const OpenSpan* around = around_innermost(thread);
+  span.noted = around != nullptr && around->noted;
   const bool operands = (what & kRecordShapes) != 0 && !span.noted;
   if (ids == 0 && !operands && parameter == 0) return 0;
   const uint32_t notes = write_notes(thread, session, function, span.noted ? what & ~kRecordShapes : what,
@@ -174,46 +179,46 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     // wait for.
     const char* overload = function.overload_name();
     thread->schema_names.prefetch({overload});
-    thread->prefetch_path();
     __builtin_prefetch(&thread->shapes);
     __builtin_prefetch(thread->next_span, 1);
     const at::RecordScope scope = function.scope();
-    OpenSpan span{&function, session->next_span(*thread)};
+    // Open from here on, for it ends also if we fail.
+    OpenSpan& span = thread->open.emplace_back();
+    span.function = &function;
+    SpanRecord* record = session->next_span(*thread);
+    if (__builtin_expect(record == nullptr, 0)) return nullptr;
+    uint16_t kept = 0;
+    if ((what & (kRecordStacks | kRecordModules)) != 0) {
+      kept = place(
+          *thread, *session, scope, [&] { return wraps_backward(function, overload); }, span,
+          (what & kRecordModules) != 0);
+    }
+    const uint32_t name = name_of(*thread, *session, function, overload);
+    record->name = name & ~kBetweenRanks;
+    record->stack = (what & kRecordStacks) != 0 ? span.stack : 0;
+    record->module = span.module;
+    record->shapes = (what & kRecordShapes) != 0 ? input_shapes(*thread, *session, function) : 0;
+    record->sequence = function.seqNr();
+    const bool backward = scope == at::RecordScope::BACKWARD_FUNCTION;
+    record->forward_thread = backward ? static_cast<uint16_t>(function.forwardThreadId()) : kept;
+    record->scope = static_cast<uint8_t>(scope);
+    record->flags = scope == at::RecordScope::USER_SCOPE && function.isAsync() ? kSpanAsync : 0;
+    const bool accumulates =
+        backward && record->name == live.accumulate_grad_name.load(std::memory_order_relaxed);
+    const uint32_t parameter = accumulates ? parameter_of(*thread, *session) : 0;
+    record->parameter = parameter;
+    record->end_tick = 0;
     uint32_t notes = 0;
-    if (SpanRecord* record = span.record; record != nullptr) {
-      uint16_t kept = 0;
-      if ((what & (kRecordStacks | kRecordModules)) != 0) {
-        kept = place(
-            *thread, *session, scope, [&] { return wraps_backward(function, overload); }, span,
-            (what & kRecordModules) != 0);
-      }
-      const uint32_t name = name_of(*thread, *session, function, overload);
-      record->name = name & ~kBetweenRanks;
-      record->stack = (what & kRecordStacks) != 0 ? span.stack : 0;
-      record->module = span.module;
-      record->shapes = (what & kRecordShapes) != 0 ? input_shapes(*thread, *session, function) : 0;
-      record->sequence = function.seqNr();
-      record->forward_thread = scope == at::RecordScope::BACKWARD_FUNCTION
-                                   ? static_cast<uint16_t>(function.forwardThreadId())
-                                   : kept;
-      record->scope = static_cast<uint8_t>(scope);
-      record->flags = scope == at::RecordScope::USER_SCOPE && function.isAsync() ? kSpanAsync : 0;
-      const bool accumulates = scope == at::RecordScope::BACKWARD_FUNCTION &&
-                               record->name == live.accumulate_grad_name.load(std::memory_order_relaxed);
-      record->parameter = accumulates ? parameter_of(*thread, *session) : 0;
-      record->end_tick = 0;
-      if (__builtin_expect((what & (kRecordMemory | kRecordFunctionIds)) != 0 ||
-                               (name & kBetweenRanks) != 0 || thread->arguments != 0,
-                           0))
-        notes = note(*thread, *session, function, what, span, (name & kBetweenRanks) != 0);
+    if (__builtin_expect((what & (kRecordMemory | kRecordFunctionIds)) != 0 || (name & kBetweenRanks) != 0 ||
+                             thread->arguments != 0,
+                         0)) {
+      notes = note(*thread, *session, function, what, span, parameter, (name & kBetweenRanks) != 0);
     }
-    thread->open.push_back(span);
-    if (span.record != nullptr) {
-      // Last, so that our own work counts to the operator's caller.
-      span.record->start_tick = read_tick();
-      Session::commit_span(*thread);
-      if (notes != 0) Session::commit_notes(*thread, notes, span.record->start_tick);
-    }
+    span.record = record;
+    // Last, so that our own work counts to the operator's caller.
+    record->start_tick = read_tick();
+    Session::commit_span(*thread);
+    if (__builtin_expect(notes != 0, 0)) Session::commit_notes(*thread, notes, record->start_tick);
   } catch (...) {
     // Out of memory, or a type we cannot describe: this one operator is missing, the job goes on.
     session->faults.fetch_add(1, std::memory_order_relaxed);
@@ -221,23 +226,13 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   return nullptr;
 }
 
-void end_at(const void* function, uint64_t now) {
-  ThreadState* thread = this_thread();
-  if (thread == nullptr) return;
-  BusyGuard busy(*thread);
-  Session* session = Session::current();
-  if (session == nullptr) return;
+// Ends a span that is not the innermost open one of its thread: ranges that a program opened and closes out
+// of order, or on another thread.
+[[gnu::noinline, gnu::cold]] void end_out_of_order(ThreadState& thread, Session& session,
+                                                   const void* function, uint64_t now) {
   try {
-    if (thread->generation == live.generation.load(std::memory_order_relaxed)) {
-      std::vector<OpenSpan>& open = thread->open;
-      if (!open.empty() && open.back().function == function) {
-        if (SpanRecord* record = open.back().record) {
-          std::atomic_ref(record->end_tick).store(now, std::memory_order_relaxed);
-        }
-        open.pop_back();
-        return;
-      }
-      // Ranges that a program opened and closes out of order.
+    if (thread.generation == session.generation()) {
+      std::vector<OpenSpan>& open = thread.open;
       for (size_t at = open.size(); at-- > 0;) {
         if (open[at].function != function) continue;
         if (open[at].record != nullptr) {
@@ -247,10 +242,29 @@ void end_at(const void* function, uint64_t now) {
         return;
       }
     }
-    session->end_elsewhere(function, now);
+    session.end_elsewhere(function, now);
   } catch (...) {
-    session->faults.fetch_add(1, std::memory_order_relaxed);
+    session.faults.fetch_add(1, std::memory_order_relaxed);
   }
+}
+
+inline void end_at(const void* function, uint64_t now) {
+  ThreadState* thread = this_thread();
+  if (thread == nullptr) return;
+  BusyGuard busy(*thread);
+  Session* session = Session::current();
+  if (session == nullptr) return;
+  std::vector<OpenSpan>& open = thread->open;
+  if (__builtin_expect(open.empty() || open.back().function != function ||
+                           thread->generation != live.generation.load(std::memory_order_relaxed),
+                       0)) {
+    end_out_of_order(*thread, *session, function, now);
+    return;
+  }
+  if (SpanRecord* record = open.back().record) {
+    std::atomic_ref(record->end_tick).store(now, std::memory_order_relaxed);
+  }
+  open.pop_back();
 }
 
 void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
@@ -271,35 +285,37 @@ bool begin_span(const void* open, const char* name) {
   const uint32_t what = live.what.load(std::memory_order_relaxed);
   if ((what & kTakesFunction) != 0 || torch_profiles_this_thread() || !at::isRecordFunctionEnabled())
     return false;
+  bool opened = false;
   try {
     if (thread->generation != live.generation.load(std::memory_order_relaxed)) thread->join(*session);
     if (thread->orphans_seen != live.orphans_posted.load(std::memory_order_relaxed))
       session->adopt_orphans(*thread);
     const uint32_t id = text_name(*thread, *session, name);
     if ((id & kBetweenRanks) != 0) return false;
-    OpenSpan span{open, session->next_span(*thread)};
-    if (SpanRecord* record = span.record; record != nullptr) {
-      constexpr at::RecordScope kScope = at::RecordScope::FUNCTION;
-      uint16_t kept = 0;
-      if ((what & (kRecordStacks | kRecordModules)) != 0) {
-        kept = place(*thread, *session, kScope, [] { return false; }, span, (what & kRecordModules) != 0);
-      }
-      *record = {};
-      record->name = id;
-      record->stack = (what & kRecordStacks) != 0 ? span.stack : 0;
-      record->module = span.module;
-      record->sequence = -1;
-      record->forward_thread = kept;
-      record->scope = static_cast<uint8_t>(kScope);
+    OpenSpan& span = thread->open.emplace_back();
+    opened = true;
+    span.function = open;
+    SpanRecord* record = session->next_span(*thread);
+    if (record == nullptr) return true;
+    constexpr at::RecordScope kScope = at::RecordScope::FUNCTION;
+    uint16_t kept = 0;
+    if ((what & (kRecordStacks | kRecordModules)) != 0) {
+      kept = place(*thread, *session, kScope, [] { return false; }, span, (what & kRecordModules) != 0);
     }
-    thread->open.push_back(span);
-    if (span.record != nullptr) {
-      span.record->start_tick = read_tick();
-      Session::commit_span(*thread);
-    }
+    *record = {};
+    record->name = id;
+    record->stack = (what & kRecordStacks) != 0 ? span.stack : 0;
+    record->module = span.module;
+    record->sequence = -1;
+    record->forward_thread = kept;
+    record->scope = static_cast<uint8_t>(kScope);
+    span.record = record;
+    record->start_tick = read_tick();
+    Session::commit_span(*thread);
     return true;
   } catch (...) {
     // Out of memory: the range is tried as any other.
+    if (opened) thread->open.pop_back();
     return false;
   }
 }
@@ -322,8 +338,10 @@ void add_operator_callback(uint32_t what) {
   // pass.
   const bool gradients = (what & kRecordMemory) != 0 && !shapes;
   using Scopes = std::unordered_set<at::RecordScope, std::hash<at::RecordScope>>;
+  // No more scopes than torch opens ranges in: each makes every node of a backward pass dearer, as torch
+  // looks through its callbacks for each of them there.
   Scopes scopes{at::RecordScope::FUNCTION, at::RecordScope::TORCHSCRIPT_FUNCTION,
-                at::RecordScope::CUSTOM_CLASS, at::RecordScope::USER_SCOPE};
+                at::RecordScope::USER_SCOPE};
   if (!gradients) scopes.insert(at::RecordScope::BACKWARD_FUNCTION);
   handle = at::addGlobalCallback(
       at::RecordFunctionCallback(&on_start, &on_end).needsInputs(shapes).needsIds(ids).scopes(scopes));

@@ -91,8 +91,8 @@ uint32_t module_id(ThreadState& thread, Session& session, PyObject* self, uint32
 }
 
 // What is known of one call step; by its address alone while no code object can have gone since.
-KnownCall known_call(ThreadState& thread, Session& session, const PyCodeObject* code, const void* instruction,
-                     uint32_t parent) {
+const KnownCall& known_call(ThreadState& thread, Session& session, const PyCodeObject* code,
+                            const void* instruction, uint32_t parent) {
   const CallKey key{code, instruction, parent};
   KnownCall& known = thread.calls.at(key);
   if (known.stack != 0 && known.epoch == thread.code_epoch && live.code_is_watched) return known;
@@ -107,9 +107,8 @@ KnownCall known_call(ThreadState& thread, Session& session, const PyCodeObject* 
     std::lock_guard lock(session.dictionary().mutex());
     stack = session.dictionary().stack(parent, step.frame);
   }
-  const KnownCall fresh{fingerprint, step.reach, stack, thread.code_epoch};
-  thread.calls.insert(key, fresh);
-  return fresh;
+  thread.calls.insert(key, {fingerprint, step.reach, stack, thread.code_epoch});
+  return thread.calls.at(key);
 }
 
 const void* module_self(const void* frame, const void* code, bool modules) {
@@ -119,6 +118,18 @@ const void* module_self(const void* frame, const void* code, bool modules) {
 bool is_at(const CallPosition& call, const void* frame) {
   return call.frame == frame && call.instruction == frames::instruction(frame) &&
          (call.module_self == nullptr || call.module_self == frames::first_local(frame));
+}
+
+// Whether the thread, whose innermost frame is `frame`, is in the calls of `path` and in no others, and all
+// but the innermost are where they were. So it is for most operators.
+bool same_callers(const CallPosition* path, uint32_t depth, const void* frame) {
+  if (depth == 0 || depth == kMaxDepth || path[depth - 1].frame != frame || !frames::runs_code(frame))
+    return false;
+  for (const CallPosition* call = path + depth - 1;; --call) {
+    frame = frames::previous_python(frame);
+    if (call == path) return frame == nullptr;
+    if (!is_at(call[-1], frame)) return false;
+  }
 }
 
 struct Kept {
@@ -208,29 +219,34 @@ Place locate(ThreadState& thread, Session& session, const PythonPosition& positi
   if (const uint32_t last = thread.path_depth; last > 1 && thread.path[last - 1].frame == position.frame) {
     thread.calls.prefetch({nullptr, position.instruction, thread.path_calls[last - 2].stack});
   }
-  const void* chain[kMaxDepth];
-  uint32_t depth = 0;
-  for (const void* frame = position.frame; frame != nullptr && depth < kMaxDepth;
-       frame = frames::previous(frame)) {
-    if (frames::is_python(frame) && frames::runs_code(frame)) chain[depth++] = frame;
-  }
-  if (depth == 0) return {};
-
-  // From the outermost frame inwards, as far as nothing changed since this thread's last operator.
   CallPosition* path = thread.path;
   PathCall* calls = thread.path_calls;
   const uint32_t before = thread.path_depth;
+  const void* chain[kMaxDepth];
+  uint32_t depth = 0;
   uint32_t same = 0;
-  while (same < before && same < depth && is_at(path[same], chain[depth - 1 - same])) ++same;
-  uint32_t at = same;
-  if (const uint32_t epoch = live.module_epoch.load(std::memory_order_acquire);
-      epoch != thread.module_epoch) {
-    thread.module_epoch = epoch;
-    thread.modules.clear();
-    at = 0;
+  const uint32_t module_epoch = live.module_epoch.load(std::memory_order_acquire);
+  const uint32_t code_epoch = live.code_epoch.load(std::memory_order_acquire);
+  const bool unchanged = module_epoch == thread.module_epoch && code_epoch == thread.code_epoch;
+  if (unchanged && same_callers(path, before, position.frame)) {
+    // Of the chain, only the innermost frame is looked at again.
+    chain[0] = position.frame;
+    depth = before;
+    same = is_at(path[before - 1], position.frame) ? before : before - 1;
+  } else {
+    for (const void* frame = position.frame; frame != nullptr && depth < kMaxDepth;
+         frame = frames::previous(frame)) {
+      if (frames::is_python(frame) && frames::runs_code(frame)) chain[depth++] = frame;
+    }
+    if (depth == 0) return {};
+    // From the outermost frame inwards, as far as nothing changed since this thread's last operator.
+    while (same < before && same < depth && is_at(path[same], chain[depth - 1 - same])) ++same;
   }
-  if (const uint32_t epoch = live.code_epoch.load(std::memory_order_acquire); epoch != thread.code_epoch) {
-    thread.code_epoch = epoch;
+  uint32_t at = same;
+  if (!unchanged) {
+    if (module_epoch != thread.module_epoch) thread.modules.clear();
+    thread.module_epoch = module_epoch;
+    thread.code_epoch = code_epoch;
     at = 0;
   }
   // Cut off at its outer end, a path does not say which call is which.
@@ -242,7 +258,7 @@ Place locate(ThreadState& thread, Session& session, const PythonPosition& positi
     const uint32_t caller = at == 0 ? 0 : calls[at - 1].module;
     const auto* code = static_cast<const PyCodeObject*>(frames::code(frame));
     const void* instruction = frames::instruction(frame);
-    const KnownCall call = known_call(thread, session, code, instruction, parent);
+    const KnownCall& call = known_call(thread, session, code, instruction, parent);
     uint32_t module = caller;
     const void* self = module_self(frame, code, modules);
     if (self != nullptr) {

@@ -83,7 +83,18 @@ inline bool runs_code(const void* frame) {
 #endif
 }
 inline bool is_python(const void* frame) {
+#if PY_VERSION_HEX >= 0x030C0000
   return static_cast<const char*>(frame)[kinetoscope_layout.owner] < KINETOSCOPE_FIRST_C_OWNER;
+#else
+  // Calls of C code have no frames yet.
+  static_cast<void>(frame);
+  return true;
+#endif
+}
+inline const void* previous_python(const void* frame) {
+  do frame = previous(frame);
+  while (frame != nullptr && !is_python(frame));
+  return frame;
 }
 
 }  // namespace frames

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import SCRIPTS
+from benchmarks.floor import FLOOR, against_the_floor
 from benchmarks.harness import BASELINE, NULL_CONTROL, Times, interleave, ratio_result
 from tests.support import warm_python
 from tests.support.effort import STRESS
@@ -29,9 +30,8 @@ def test_a_benchmark_says_what_it_measured_and_whether_that_meets_its_bar(script
 
 def test_every_script_is_run_by_the_module():
     scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
-    assert scripts - {"__init__", "__main__", "harness", "workloads", "big_traces", "one_reading"} == set(
-        SCRIPTS
-    )
+    helpers = {"__init__", "__main__", "harness", "workloads", "floor", "big_traces", "one_reading"}
+    assert scripts - helpers == set(SCRIPTS)
 
 
 def test_an_unknown_benchmark_is_refused():
@@ -67,3 +67,12 @@ def test_a_ratio_is_of_what_is_added_and_not_of_the_whole():
     result = ratio_result("what", 0.5, times, "ours", "theirs")
     assert result.measured == "0.25 x"
     assert result.meets
+
+
+def test_a_ratio_above_a_floor_leaves_the_floor_out():
+    def all_of(value_ns):
+        return Times(wall_ns=[value_ns] * 3, cpu_ns=[value_ns] * 3)
+
+    times = {BASELINE: all_of(100), FLOOR: all_of(120), "ours": all_of(130), "theirs": all_of(160)}
+    floor, above = against_the_floor("what", times, "ours", "theirs")
+    assert (floor.measured, above.measured) == ("0.33 x", "0.25 x")
