@@ -15,6 +15,7 @@ from kinetoscope.collect.engines.kineto import KinetoRecording
 from kinetoscope.collect.engines.native import NativeEngine
 from kinetoscope.collect.engines.pauses import Pauses
 from kinetoscope.collect.session.activities import changed_settings
+from kinetoscope.display.description import describe
 from tests.support.device_text import KERNEL_NS, WrittenResults, device_text
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (fixture)
@@ -93,6 +94,7 @@ def test_kernels_are_the_operators_that_launched_them_with_stacks_modules_and_sh
     assert averages.self_device_time_total == pytest.approx(20 * KERNEL_NS / 1000)
     assert trace.complete
     assert trace.info["engine"] == "native"
+    assert [fact.text for fact in describe(trace) if fact.label == "Engine"] == ["hybrid"]
     assert trace.info["deviceProperties"][0]["name"] == "A device of the tests"
     checks = trace.info["clock_checks"]
     assert (checks["device_calls"], checks["device_calls_astride"], checks["device_shift_ns"]) == (20, 0, 0)

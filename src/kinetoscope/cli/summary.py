@@ -292,7 +292,7 @@ def print_trace(trace: Trace, path: str) -> None:
             prefix=Path(name), recording=RecordingOptions(profile_memory=bool(run.profile_memory))
         ),
         files=(),
-        engine=run.engine or "kineto",
+        engine=run.engine_name or "kineto",
         messages=(missing,) if not run.complete else (),
         here=False,
     )

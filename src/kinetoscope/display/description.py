@@ -115,7 +115,7 @@ def environment(trace: TraceData) -> list[Fact]:
         Fact("HIP", _distinct(_version(one.hip_runtime_version, 10**7, 10**5) for one in every)),
         Fact("NCCL", _distinct(one.nccl_version for one in every)),
         Fact("Trainer", _distinct(one.trainer for one in every)),
-        Fact("Engine", _distinct(one.engine for one in every)),
+        Fact("Engine", _distinct(one.engine_name for one in every)),
         Fact("Options", ", ".join(word for key, word in SWITCHES.items() if getattr(run, key))),
         Fact(
             "Threads", _distinct("" if one.torch_threads is None else str(one.torch_threads) for one in every)

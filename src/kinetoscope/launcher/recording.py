@@ -136,7 +136,7 @@ class ProgramRecording:
         if options.summaries is not None:
             files += self._write_summaries(trace, options.summaries)
         options.live_path.unlink(missing_ok=True)
-        engine = trace.run_info.engine or self.engine
+        engine = trace.run_info.engine_name or self.engine
         return Finished(
             trace, self._program, ended, options, tuple(files), engine, messages=tuple(self.messages)
         )

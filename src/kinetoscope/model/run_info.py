@@ -175,6 +175,15 @@ class RunInfo:
     not_recorded: frozenset[str] = frozenset()
     processes: tuple[RunInfo, ...] = ()
 
+    @property
+    def engine_name(self) -> str:
+        """The engine as people see it: `hybrid` where torch's collector recorded a device along with the native engine."""
+        return (
+            "hybrid"
+            if self.engine == "native" and self.clock_checks.device_calls is not None
+            else self.engine
+        )
+
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> RunInfo:
         """Read metadata.
