@@ -91,22 +91,36 @@ void Sampler::round(const std::atomic<bool>& leave) {
 }
 
 void Sampler::forget_ended_threads() {
-  std::erase_if(known_threads_, [this](const auto& entry) {
-    const KnownThread& known = entry.second;
-    if (known.round == rounds_) return false;
-    session_.forget_thread(known.system);
-    if (known.file >= 0) {
-      close(known.file);
-      --open_files_;
+  for (auto at = known_threads_.begin(); at != known_threads_.end();) {
+    KnownThread& known = at->second;
+    if (known.round == rounds_) {
+      ++at;
+      continue;
     }
-    return true;
-  });
+    // One that never ran has the system's number of the thread that created it.
+    const auto is_same = [&known](const PythonThread& thread) { return thread.system == known.system; };
+    if (std::none_of(threads_.begin(), threads_.end(), is_same)) session_.forget_thread(known.system);
+    close_file_of(known);
+    at = known_threads_.erase(at);
+  }
+}
+
+void Sampler::close_file_of(KnownThread& known) {
+  if (known.file < 0) return;
+  close(known.file);
+  known.file = -1;
+  --open_files_;
 }
 
 Sampler::Outcome Sampler::sample(const PythonThread& thread, uint64_t tick, uint32_t epoch) {
   KnownThread& known = known_threads_[thread.number];
   known.round = rounds_;
-  known.system = thread.system;
+  if (known.system != thread.system) {
+    // Until it runs, a thread has the system's number of the one that created it.
+    close_file_of(known);
+    known.index = 0;
+    known.system = thread.system;
+  }
   if (!view_.frames(thread, kMaxDepth, frames_)) return Outcome::Torn;
   if (frames_.empty()) return Outcome::NoPython;
   SampleRecord record{};

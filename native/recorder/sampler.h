@@ -55,6 +55,7 @@ class Sampler {
 
   Outcome sample(const PythonThread& thread, uint64_t tick, uint32_t epoch);
   void forget_ended_threads();
+  void close_file_of(KnownThread& known);
   // Stack and module of what is in `frames_`; false where a code object went meanwhile.
   bool place(uint32_t epoch, SampleRecord& record);
   uint32_t stack_of(const SeenFrame& frame, uint32_t parent, uint32_t epoch);

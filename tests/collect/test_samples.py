@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
@@ -64,6 +65,29 @@ def test_the_stack_of_a_waiting_thread_is_the_one_that_python_shows(tmp_path, pr
     assert rows
     assert {row["stack_row"] for row in rows} == {rows[0]["stack_row"]}
     assert {row["state"] for row in rows} <= {"blocked", "running"}
+
+
+def test_a_thread_that_never_runs_takes_nothing_from_the_one_that_created_it(tmp_path):
+    path, python = tmp_path / "live.recording", ctypes.pythonapi
+    python.PyInterpreterState_Get.restype = python.PyThreadState_New.restype = ctypes.c_void_p
+
+    def wait_for_rounds(more: int) -> None:
+        def rounds(trace: Trace) -> int:
+            return len(set(trace.column("samples", "time_ns").tolist()))
+
+        before = rounds(Trace.from_recording(path))
+        wait_for(path, lambda trace: rounds(trace) >= before + more)
+
+    with profile(path=path):
+        # On Python 3.11 it has the system's number of this thread until it runs.
+        state = ctypes.c_void_p(python.PyThreadState_New(ctypes.c_void_p(python.PyInterpreterState_Get())))
+        wait_for_rounds(3)
+        python.PyThreadState_Clear(state)
+        python.PyThreadState_Delete(state)
+        wait_for_rounds(3)
+        torch.ones(3)
+    threads = kinetoscope.open(path).column("threads", "os_tid").tolist()
+    assert threads.count(threading.get_native_id()) == 1
 
 
 def test_of_a_deep_stack_the_innermost_frames_are_kept(tmp_path):
