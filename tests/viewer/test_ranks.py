@@ -69,6 +69,7 @@ def test_a_folder_of_summaries_is_a_job_and_nothing_else_is(folder):
 def test_the_map_has_each_step_of_each_rank(job):
     about = told(asked(job, "ranks"))
     assert (about["ranks"], about["steps"]) == (RANKS, [*range(STEPS)])
+    assert about["notes"] == []
     steps = job.section("steps")
     for name, _ in about["measures"]:
         values = table(asked(job, "ranks/cells", by=name))["value"].to_numpy().reshape(RANKS, STEPS)
@@ -80,6 +81,12 @@ def test_the_map_has_each_step_of_each_rank(job):
             assert np.array_equal(values.ravel(), steps[name].to_numpy())
     assert table(asked(job, "ranks/table"))["rank"].to_pylist() == [*range(RANKS)]
     assert told(asked(job, "ranks/findings"))["findings"][0]["code"]
+
+
+def test_the_page_says_which_ranks_have_no_summary(folder):
+    some = kinetoscope.Job.open(*(folder / "summaries" / f"rank-0000{rank}.parquet" for rank in (0, 2)))
+    (note,) = told(asked(some, "ranks"))["notes"]
+    assert note == "2 of 3 ranks have a summary here; without one: rank 1."
 
 
 def test_a_rank_without_a_step_has_no_value_there(folder, tmp_path):

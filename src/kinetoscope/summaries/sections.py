@@ -174,7 +174,7 @@ class Sections:
     @cached_property
     def world_size(self) -> int:
         """How many ranks the job has, as far as is known."""
-        return max(len(self), int(self.identity("world_size").max()))
+        return max(len(self), int(self.identity("world_size").max()), int(self.ranks.max()) + 1)
 
     @cached_property
     def _groups_of_ranks(self) -> dict[tuple[int, str], Group]:

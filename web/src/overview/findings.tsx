@@ -84,12 +84,16 @@ function Found(props: { finding: Finding; whole: string }) {
       <p class="ov-found">
         <strong>{finding.finding}</strong> <code class="muted">{finding.code}</code>
       </p>
-      <p class="ov-gain" title={`The share of ${whole} that it concerns, and a ceiling of what can be gained`}>
+      <p
+        class="ov-gain"
+        title={`The share of ${whole} that it concerns, and a ceiling of what can be gained`}
+      >
         <span class="ov-stacked">
           <span style={{ width: `${Math.min(share, 100)}%` }} />
         </span>
         <span class="muted small">
-          {units.percent(share)} of {whole}{gain !== null && `, at most ${units.percent(gain)} to gain`}
+          {units.percent(share)} of {whole}
+          {gain !== null && `, at most ${units.percent(gain)} to gain`}
         </span>
       </p>
       <p class="ov-advice">{finding.advice}</p>

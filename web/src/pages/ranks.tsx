@@ -41,6 +41,11 @@ function Whole(props: { about: About; ranks: Columns }) {
   const { about, ranks } = props;
   return (
     <div class="ranks">
+      {about.notes.map((note) => (
+        <p key={note} class="warn">
+          {note}
+        </p>
+      ))}
       <FindingsCard path="ranks/findings" />
       {about.steps.length > 0 ? (
         <MapCard about={about} ranks={ranks} />
@@ -341,6 +346,6 @@ function chosenOf(facts: StepFacts) {
 function Chosen(props: { facts: StepFacts }) {
   const one = chosenOf(props.facts);
   if (!one) return null;
-  const title = `${one.name} of ${one.group}, step ${props.facts.step}`;
+  const title = `${one.name} of group ${one.group}, step ${props.facts.step}`;
   return <Arrivals collective={one.collective} title={title} rank={props.facts.rank} />;
 }

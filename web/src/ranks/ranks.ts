@@ -10,6 +10,8 @@ export interface About {
   measures: readonly (readonly [name: string, title: string])[];
   /** The dimensions of the job, such as dp; columns of the table of ranks. */
   dimensions: readonly string[];
+  /** What is wrong with the summaries as those of one job, in sentences. */
+  notes: readonly string[];
 }
 
 export interface StepFacts {

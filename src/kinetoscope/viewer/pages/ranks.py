@@ -125,6 +125,7 @@ def about(job: Job) -> dict[str, Any]:
             if name != "late_ns" or (job.sections.late_ns >= 0).any()
         ],
         "dimensions": [*coordinates_of(job.sections)],
+        "notes": job.notes,
     }
 
 
