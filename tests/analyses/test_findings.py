@@ -9,9 +9,10 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope.analyses.finding import Signal
-from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, lines
+from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, lines, ranked
 from kinetoscope.analyses.loop import Loop, Place
 from kinetoscope.analyses.rules import CAUSES
+from kinetoscope.analyses.rules.ranks import late_finding, uneven_finding
 from kinetoscope.cli import main
 from kinetoscope.model.schema import SpanKind
 from tests.analyses import planted_devices
@@ -130,6 +131,13 @@ def test_the_line_to_change_is_the_programs_and_not_that_of_a_library_that_compu
             builder.sample(step * 10_000_000 + 5_000_000, inside, thread=main)
         (finding,) = examine(builder.build()).findings
         assert str(finding.place) == "train.py:3"
+
+
+def test_what_one_rank_does_is_no_cause_of_what_another_one_does():
+    late = late_finding(3, 20.0, "", (), 8)
+    uneven = [uneven_finding(rank, 3e6, 1e6, 10.0, 5) for rank in (3, 4)]
+    assert [one.code for one in ranked([late, uneven[0]])] == ["unbalanced-ranks"]
+    assert [one.code for one in ranked([late, uneven[1]])] == ["straggler-rank", "unbalanced-ranks"]
 
 
 def test_a_recording_without_steps_is_not_said_to_have_any():

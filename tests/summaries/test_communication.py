@@ -75,6 +75,21 @@ def test_waiting_for_late_ranks_is_separated_from_the_transfer():
     assert (sent["name"], sent["waited_ns"], sent["transfer_ns"]) == ("broadcast", None, MS)
 
 
+@pytest.mark.parametrize("missing", [{2}, {0, 2}])
+def test_who_waits_for_a_rank_without_a_summary_is_not_late(missing):
+    """The last rank of each group is late; of the first group nobody, or only one other, has seen that."""
+
+    def calls(rank):
+        group = [rank // 3 * 3 + place for place in range(3)]
+        begin = (15 if rank % 3 == 2 else 10) * MS
+        return [("all_reduce", "tp", group, 1_000, begin, 20 * MS)]
+
+    ranks = [rank for rank in range(9) if rank not in missing]
+    job = Job(pa.concat_tables([summary_of(rank_trace(rank, calls(rank), world=9)) for rank in ranks]))
+    assert sorted(job.stragglers()["rank"].to_pylist()) == [5, 8]
+    assert job.notes[0].startswith(f"{len(ranks)} of 9 ranks have a summary here")
+
+
 def test_a_slow_link_is_found_among_groups_of_two():
     def pair(first, transfer_ns):
         return ("all_reduce", "tp", [first, first + 1], 1_000_000, 10 * MS, 10 * MS + transfer_ns)

@@ -25,6 +25,7 @@ class Finding:
         place: The line to change.
         module: The path of the module; empty outside all.
         spans: Rows of `spans` that show it.
+        rank: The rank that it is about; -1 for none. What one rank does is no cause of what another one does.
     """
 
     code: str
@@ -35,6 +36,7 @@ class Finding:
     place: Place = field(default_factory=Place)
     module: str = ""
     spans: tuple[int, ...] = ()
+    rank: int = -1
 
 
 class Signal(Enum):

@@ -136,13 +136,15 @@ def ranked(found: Sequence[Finding]) -> tuple[Finding, ...]:
 
 def _causes_only(found: list[Finding]) -> list[Finding]:
     """Leave out findings of which others name the cause, so that nothing is said twice."""
-    gains: dict[str, int] = {}
-    for one in found:
-        gains[one.code] = max(gains.get(one.code, 0), one.gain_ns or 0)
 
     def is_explained(one: Finding) -> bool:
-        causes = [gains[code] for code in CAUSES.get(one.code, ()) if code in gains]
-        return bool(causes) and 2 * sum(causes) >= (one.gain_ns or 0)
+        gains: dict[str, int] = {}
+        for other in found:
+            if other.code in CAUSES.get(one.code, ()) and (
+                one.rank == other.rank or -1 in (one.rank, other.rank)
+            ):
+                gains[other.code] = max(gains.get(other.code, 0), other.gain_ns or 0)
+        return bool(gains) and 2 * sum(gains.values()) >= (one.gain_ns or 0)
 
     return [one for one in found if not is_explained(one)]
 

@@ -12,6 +12,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.summaries.sections import medians_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -140,9 +141,7 @@ def less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
 
 def _less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
     """Compute it."""
-    found = sections.matched
-    waited = sections.numbers("collectives", "duration_ns")[found.rows] - found.shortest_ns[found.place]
-    row, step, waited = sections.by_step(found.rows, waited, np.add)
+    row, step, waited = sections.by_step(*_waits(sections), np.add)
     order = np.lexsort((waited, step))
     row, step, waited = row[order], step[order], waited[order]
     first = np.flatnonzero(np.append(True, step[1:] != step[:-1])[: len(step)])
@@ -155,6 +154,40 @@ def _less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
     low, high = (count - 2) // 2, (count - 1) // 2
     middle = waited[first + low + (place <= low)] + waited[first + high + (place <= high)]
     return row, step, middle // 2 - waited[several]
+
+
+def _waits(sections: Sections) -> tuple[Rows, Rows]:
+    """How long ranks waited for others in collectives: the record of each, and the time.
+
+    Of a group without some of its summaries, the rank that arrived last may be one of these: its transfers are taken to be no longer than those of complete
+    groups of the same size, so that waiting for a rank without a summary is waiting, too.
+    """
+    met, (groups, of_record) = sections.matched, sections.groups
+    duration = sections.numbers("collectives", "duration_ns")
+    waited = duration[met.rows] - met.shortest_ns[met.place]
+    if len(sections) == sections.world_size:
+        return met.rows, waited
+    size = np.array([*(max(one.size, len(one.ranks)) for one in groups), -1], dtype=np.int64)[of_record]
+    complete = met.count >= size[met.first]
+    kind, first = _core.group(
+        [
+            sections.codes("collectives", "name").astype(np.int64),
+            sections.numbers("collectives", "bytes"),
+            size,
+        ]
+    )
+    usual = medians_of(kind[met.first][complete], met.shortest_ns[complete], len(first))
+    transfer = np.where(usual < 0, np.iinfo(np.int64).max, usual)[kind]
+    waited = np.where(
+        complete[met.place], waited, np.maximum(waited, duration[met.rows] - transfer[met.rows])
+    )
+    _, member = _core.group([of_record, sections.rows("collectives").astype(np.int64)])
+    members = np.bincount(of_record[member] + 1, minlength=len(groups) + 1)[of_record + 1]
+    alone = np.flatnonzero(
+        sections.may_meet & (of_record >= 0) & (members == 1) & (size > 1) & (usual >= 0)[kind]
+    )
+    waited_alone = np.maximum(duration[alone] - transfer[alone], 0)
+    return np.concatenate((met.rows, alone)), np.concatenate((waited, waited_alone))
 
 
 def _usually_late(sections: Sections, row: Rows, late: Rows) -> list[dict[str, Any]]:

@@ -232,8 +232,13 @@ class Sections:
     @cached_property
     def matched(self) -> Meetings:
         """The same, and each all_to_all: its ranks leave at about one moment, too, but need not."""
+        return Meetings.of(self, self.may_meet)
+
+    @cached_property
+    def may_meet(self) -> NDArray[np.bool_]:
+        """Which records of `collectives` are of a kind that `matched` has."""
         together = to_numpy(self.records("collectives")["leaves_together"])
-        return Meetings.of(self, together | self.is_named("all_to_all"))
+        return np.asarray(together | self.is_named("all_to_all"), dtype=bool)
 
     def is_named(self, name: str) -> NDArray[np.bool_]:
         """Which collectives have a name."""

@@ -82,6 +82,7 @@ def late_finding(
         share,
         gain_ns,
         spans=spans,
+        rank=rank,
     )
 
 
@@ -114,6 +115,7 @@ def uneven_finding(rank: int, most_ns: float, median_ns: float, share: float, ga
         "Give ranks equal work: samples of equal length in each batch, even shards and pipeline stages.",
         share,
         gain_ns,
+        rank=rank,
     )
 
 
