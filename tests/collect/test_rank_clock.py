@@ -6,10 +6,16 @@ import time
 import warnings
 
 import pytest
+import torch.distributed
 
 import kinetoscope
 from kinetoscope import ArgumentError, StateError
-from kinetoscope.collect.sources.rank_clock import MeetingPlace
+from kinetoscope.collect.sources.rank_clock import (
+    _GIVEN_UP,
+    MeetingPlace,
+    _OthersGaveUpError,
+    _raise_if_given_up,
+)
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.combine.ranks import aligned
 from tests.support.ranks import run_ranks_by_torchrun
@@ -134,6 +140,17 @@ def test_a_rank_that_fails_keeps_nobody_waiting(job):
     assert others_caught == []
     # What they noted at the begin is there.
     assert [len(trace.info["clock_marks"]) for trace in traces(job, "one_end")] == [5, 5]
+
+
+def test_a_rank_that_fails_after_all_came_takes_no_mark_away():
+    store = torch.distributed.HashStore()
+    store.set(_GIVEN_UP, "ValueError ended a recording")
+    with pytest.raises(_OthersGaveUpError, match="ValueError ended a recording"):
+        _raise_if_given_up(store, "1/4/all")
+    store.set("1/4/all", "")
+    _raise_if_given_up(store, "1/4/all")
+    with pytest.raises(_OthersGaveUpError):
+        _raise_if_given_up(store)
 
 
 def test_without_a_job_there_is_nothing_to_align():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import kinetoscope
 from kinetoscope.cli import main
 from kinetoscope.summaries.job import Job
-from kinetoscope.summaries.summary import summary_of
+from kinetoscope.summaries.summary import save_summaries, summary_of
 from tests.support.shared_traces import FOLDER, needs_shared_traces
 from tests.support.trace_builder import TraceBuilder
 
@@ -174,6 +174,20 @@ def test_what_is_no_summary_is_said(tmp_path):
         Job.open(empty)
     with pytest.raises(kinetoscope.ArgumentError, match="several summaries are of rank 0"):
         Job(pa.concat_tables([summary_of(rank_trace(0, [1], [1]))] * 2))
+
+
+def test_a_damaged_summary_costs_no_other(tmp_path):
+    files = [file for rank in range(3) for file in save_summaries(rank_trace(rank, [1], [1]), tmp_path, "")]
+    files[0].write_bytes(files[0].read_bytes()[:-200])
+    empty = tmp_path / "rank-00003.parquet"
+    empty.write_bytes(b"")
+    job = Job.open(tmp_path)
+    assert job.ranks()["rank"].to_pylist() == [1, 2]
+    assert job.durations().num_rows
+    cut, nothing, missing = job.notes
+    assert cut.startswith(f"{files[0]} is damaged, or no Parquet file")
+    assert nothing.startswith(f"{empty} is damaged, or no Parquet file")
+    assert missing == "2 of 3 ranks have a summary here; without one: rank 0."
 
 
 def test_the_commands(tmp_path):

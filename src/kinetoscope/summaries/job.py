@@ -102,7 +102,7 @@ class Job:
 
         Raises:
             ArgumentError: There are none, or two of one rank.
-            FormatError: A file is no summary.
+            FormatError: None of the files is a summary. If some are, `notes` says what is wrong with the others.
             OSError: A file cannot be read.
         """
         return cls(
@@ -143,13 +143,13 @@ class Job:
 
     @cached_property
     def notes(self) -> list[str]:
-        """What is wrong with the summaries as those of one job, in sentences: ranks without one, and ranks of another time."""
+        """What is wrong with the summaries as those of one job, in sentences: damaged files, ranks without one, and ranks of another time."""
         ranks = self._sections.ranks
         missing = (
             np.setdiff1d(np.arange(self._sections.world_size), ranks) if (ranks >= 0).all() else ranks[:0]
         )
         apart = ranks[recorded_apart(self._sections)]
-        found = []
+        found = [*self._sections.unread]
         if len(missing):
             found.append(
                 f"{len(self):,} of {self._sections.world_size:,} ranks have a summary here; without one: {_named(missing)}."

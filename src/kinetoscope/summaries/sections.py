@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.model.arrow import integers, number_array, to_numpy
 from kinetoscope.summaries.summary import SECTIONS, read
 
@@ -54,6 +54,7 @@ class Sections:
     Attributes:
         summaries: One row for each rank, in order of rank.
         ranks: The rank of each row; -1 for that of a program without ranks.
+        unread: A sentence for each file that could not be read.
     """
 
     def __init__(self, summaries: Sequence[pyarrow.Table], files: Sequence[Path] = ()) -> None:
@@ -75,6 +76,7 @@ class Sections:
             twice = min(rank for rank in set(ranks) if ranks.count(rank) > 1)
             whose = "no rank" if twice < 0 else f"rank {twice}"
             raise ArgumentError(f"several summaries are of {whose}: pass those of one job, each rank once")
+        self.unread: list[str] = []
         self._order = np.argsort(ranks, kind="stable").tolist()
         self._files = files
         self._found: dict[str, dict[str, pyarrow.Array]] = {}
@@ -85,14 +87,34 @@ class Sections:
 
     @classmethod
     def of_files(cls, files: Sequence[Path]) -> Sections:
-        """Read the files of summaries."""
+        """Read the files of summaries; one that cannot be read costs no other.
+
+        Raises:
+            FormatError: None of them is a summary.
+        """
         if not files:
             return cls([])
-        first = read(files[0])
+        unread: dict[Path, FormatError] = {}
+
+        def attempt(file: Path, columns: list[str] | None = None) -> pyarrow.Table | None:
+            try:
+                return read(file, columns)
+            except FormatError as error:
+                unread[file] = error
+                return None
+
+        first = next((table for file in files if (table := attempt(file)) is not None), None)
+        if first is None:
+            raise unread[files[0]]
+        others = files[len(unread) + 1 :]
         columns = [name for name in first.column_names if name != _LARGE]
         with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as readers:
-            others = readers.map(lambda file: read(file, columns), files[1:])
-            return cls([first.select(columns), *others], files)
+            tables = [first.select(columns), *readers.map(lambda file: attempt(file, columns), others)]
+        made = cls(
+            [table for table in tables if table is not None], [file for file in files if file not in unread]
+        )
+        made.unread = [str(unread[file]) for file in files if file in unread]
+        return made
 
     def __len__(self) -> int:
         """The number of ranks."""

@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed
@@ -135,10 +136,11 @@ class MeetingPlace:
         for place in range(rounds):
             name = f"{number}/{place}"
             entered_ns = self._clock_ns()
+            here = f"{name}/all"
             if store.add(f"{name}/came", 1) == ranks:
-                store.set(f"{name}/all", "")
+                store.set(here, "")
             if not wait_for_key(
-                store, f"{name}/all", until_ns, self._clock_ns, lambda: _raise_if_given_up(store)
+                store, here, until_ns, self._clock_ns, partial(_raise_if_given_up, store, here)
             ):
                 raise TimeoutError(f"not all ranks arrived within {timeout_s:g} s")
             marks[f"{job}/{name}"] = [entered_ns, self._clock_ns()]
@@ -148,9 +150,9 @@ class _OthersGaveUpError(Exception):
     """Another rank does not come any more."""
 
 
-def _raise_if_given_up(store: Any) -> None:
-    """Raise TimeoutError: not all ranks arrived."""
-    if store.check([_GIVEN_UP]):
+def _raise_if_given_up(store: Any, waited_for: str = "") -> None:
+    """Raise an error if a rank does not come any more, unless all came before to what is waited for."""
+    if store.check([_GIVEN_UP]) and not (waited_for and store.check([waited_for])):
         raise _OthersGaveUpError(f"a rank did not arrive or failed ({store.get(_GIVEN_UP).decode()})")
 
 
