@@ -192,9 +192,8 @@ def links(sections: Sections) -> pyarrow.Table:
 
 def _groups_of_two(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
     """The collectives of groups of two: both ranks, a record, and how long the transfer took once both were there."""
-    found, (groups, of_record) = sections.matched, sections.groups
-    sizes = np.array([group.size for group in groups] + [-1])
-    chosen = np.flatnonzero((sizes[of_record[found.first]] == 2) & (found.count == 2))
+    found = sections.matched
+    chosen = np.flatnonzero((sections.group_sizes[found.first] == 2) & (found.count == 2))
     begin = np.append(0, np.cumsum(found.count))[chosen].astype(np.int64)
     ranks = np.sort([sections.ranks[found.rank[begin]], sections.ranks[found.rank[begin + 1]]], axis=0)
     return ranks[0], ranks[1], found.first[chosen], found.shortest_ns[chosen]
@@ -243,7 +242,7 @@ def _both_there_ns(sections: Sections, one: Rows, other: Rows) -> Rows:
     begin = np.maximum(*(at(record, start[record]) for record in sides))
     end = np.minimum(*(at(record, start[record] + duration[record]) for record in sides))
     error_ns = clocks.error_ns[row[one]] + clocks.error_ns[row[other]]
-    # A small message can be sent before it is asked for.
+    # A small message can be sent before its receive begins.
     overlap = known[row[one]] & known[row[other]] & (end > begin)
     return np.where(overlap, (end - begin + error_ns).astype(np.int64), longest)
 

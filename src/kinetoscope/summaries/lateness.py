@@ -167,7 +167,7 @@ def _waits(sections: Sections) -> tuple[Rows, Rows]:
     waited = duration[met.rows] - met.shortest_ns[met.place]
     if len(sections) == sections.world_size:
         return met.rows, waited
-    size = np.array([*(max(one.size, len(one.ranks)) for one in groups), -1], dtype=np.int64)[of_record]
+    size = sections.group_sizes
     complete = met.count >= size[met.first]
     kind, first = _core.group(
         [

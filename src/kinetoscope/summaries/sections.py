@@ -246,6 +246,12 @@ class Sections:
         return list(places), number[cell]
 
     @cached_property
+    def group_sizes(self) -> Rows:
+        """How many ranks the group of each record of `collectives` has; -1 where that is not known."""
+        groups, of_record = self.groups
+        return np.array([*(group.size for group in groups), -1], dtype=np.int64)[of_record]
+
+    @cached_property
     def meetings(self) -> Meetings:
         """The collectives that several ranks ran together and left together."""
         together = to_numpy(self.records("collectives")["leaves_together"])

@@ -155,7 +155,7 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
         sizes, texts = _json(dims), _json(concrete)
         scalars = [_scalar(text) for text in texts] if isinstance(texts, list) else []
         if isinstance(sizes, list):
-            # Traces have no sizes of nested lists of tensors; the other direction has as many elements.
+            # Traces do not record the sizes of nested lists of tensors, but inputs and outputs have equally many elements.
             facts.in_elements, facts.out_elements = (_elements(sizes, place) for place in (takes, gives))
     if name == "barrier":
         facts.in_elements = facts.out_elements = 0

@@ -71,7 +71,7 @@ def answer(job: Job, path: str, query: Query, opened: Opener | None = None) -> A
     if rest == "pair":
         return pair(job, _row(job, query), opened)
     if rest == "cells":
-        # Needs little that the page has not asked for before, so the map does not wait for the findings.
+        # Reads columns that are in memory, so the map does not wait for the findings.
         return cells(job, choice(query, "by", list(MEASURES)))
     with _ONE_AT_A_TIME:
         # What several answers need is computed by the first one.
