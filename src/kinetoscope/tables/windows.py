@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -135,7 +135,7 @@ def waiting_calls(trace: TraceData) -> NDArray[np.int64]:
     """The rows of the host's calls that wait for a device, in the order of spans."""
     spans = trace.columns("spans")
     kind = spans["kind"]
-    waits = _names(trace)[4]
+    waits = _names(trace).waits
     runtime = is_runtime_call(kind) | (kind == SpanKind.SYNC)
     return np.flatnonzero(runtime & (spans["stream"] < 0) & waits[spans["name"]])
 
@@ -154,23 +154,25 @@ def _host_activity(trace: TraceData, owner: Owner) -> HostActivity:
     def when(chosen: NDArray[np.int64]) -> Intervals:
         return Intervals.of(start[chosen], start[chosen] + spans["duration_ns"][chosen])
 
-    loads, carries, asks, shards, waits, makes = _names(trace)
+    names = _names(trace)
     operator = is_operator(kind)
     runtime = is_runtime_call(kind) | (kind == SpanKind.SYNC)
-    loading = rows(loads[name] & (operator | (kind == SpanKind.USER_ANNOTATION)))
-    waiting = rows(runtime & waits[name])
-    operators = rows(operator & ~loads[name])
-    working = operators[~asks[name[operators]]]
-    sharding = rows((kind == SpanKind.USER_ANNOTATION) & shards[name])
+    loading = rows(names.loads[name] & (operator | (kind == SpanKind.USER_ANNOTATION)))
+    waiting = rows(runtime & names.waits[name])
+    operators = rows(operator & ~names.loads[name])
+    working = operators[~names.asks[name[operators]]]
+    sharding = rows((kind == SpanKind.USER_ANNOTATION) & names.shards[name])
     sharded = _begin_in(when, start, thread, working, sharding)
-    ranges = rows((kind == SpanKind.USER_ANNOTATION) & ~loads[name] & ~(makes[name] & (len(loading) > 0)))
-    busy_calls = rows(runtime & ~waits[name])
+    ranges = rows(
+        (kind == SpanKind.USER_ANNOTATION) & ~names.loads[name] & ~(names.makes[name] & (len(loading) > 0))
+    )
+    busy_calls = rows(runtime & ~names.waits[name])
     active = np.concatenate((operators, busy_calls))
     return HostActivity(
         compute=_without_own(when, thread, working[~sharded], np.concatenate((loading, sharding)))
         | _without_own(when, thread, working[sharded], loading),
         # A backend may begin them on the thread that called it, and end them on its own.
-        communication=when(np.flatnonzero(on_host & (kind == SpanKind.COLLECTIVE) & carries[name])),
+        communication=when(np.flatnonzero(on_host & (kind == SpanKind.COLLECTIVE) & names.carries[name])),
         loading=when(loading),
         waiting=when(waiting) - _without_own(when, thread, active, waiting)
         if len(waiting)
@@ -213,23 +215,34 @@ def _without_own(
     return united(parts)
 
 
-def _names(trace: TraceData) -> tuple[NDArray[np.bool_], ...]:
-    """For each string whether it names loading, communication that the host carries out, a call for it, sharding, a wait, or making a batch;
-    calls of Python functions do none of it.
-    """
+class _Names(NamedTuple):
+    """For each string whether it names one of these; calls of Python functions do none of it."""
 
-    def make() -> tuple[NDArray[np.bool_], ...]:
+    loads: NDArray[np.bool_]
+    carries: NDArray[np.bool_]  # communication that the host carries out
+    asks: NDArray[np.bool_]  # a call for it
+    shards: NDArray[np.bool_]
+    waits: NDArray[np.bool_]
+    makes: NDArray[np.bool_]  # a batch
+
+
+def _names(trace: TraceData) -> _Names:
+    """What the names of a trace stand for."""
+
+    def make() -> _Names:
         spans = trace.columns("spans")
         texts = trace.strings
         seen = np.zeros(len(texts), dtype=bool)
         seen[spans["name"][~is_call(spans["kind"])]] = True
-        found = tuple(np.zeros(len(texts), dtype=bool) for _ in range(6))
+        found = _Names(*(np.zeros(len(texts), dtype=bool) for _ in _Names._fields))
         for row in np.flatnonzero(seen).tolist():
             text = texts[row]
-            for place, marks in enumerate((_LOADING, _CARRIED_BY_HOST, _ASKING, _SHARDING)):
-                found[place][row] = text.startswith(marks)
-            found[4][row] = _WAITS.search(text) is not None
-            found[5][row] = text in _MAKING
+            found.loads[row] = text.startswith(_LOADING)
+            found.carries[row] = text.startswith(_CARRIED_BY_HOST)
+            found.asks[row] = text.startswith(_ASKING)
+            found.shards[row] = text.startswith(_SHARDING)
+            found.waits[row] = _WAITS.search(text) is not None
+            found.makes[row] = text in _MAKING
         return found
 
     return trace.cached("activity_names", make)
