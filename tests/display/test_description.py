@@ -1,7 +1,7 @@
 import pytest
 
 from kinetoscope.combine.processes import merge_processes
-from kinetoscope.display.description import LONGEST, command_line, environment
+from kinetoscope.display.description import LONGEST, command_line, contents, environment, one_line
 from kinetoscope.model.run_info import RunInfo
 from tests.support.trace_builder import TraceBuilder
 
@@ -88,3 +88,15 @@ def test_whatever_a_file_says_becomes_texts_of_a_length(strange):
     for value in facts(**dict.fromkeys(keys, strange)).values():
         assert len(value) <= 4 * LONGEST
         value.encode()
+
+
+def test_tracks_of_devices_are_no_threads():
+    builder = TraceBuilder()
+    builder.thread()
+    stream = builder.stream(7)
+    builder.span("aten::mm", 0, 10, correlation=1).kernel("gemm", 5, 20, stream=stream, correlation=1)
+    trace = builder.build()
+    assert len(trace.columns("threads")) == 2
+    assert "1 thread" in contents(trace)
+    assert "1 thread," in one_line(trace)
+    assert trace.table("processes")["threads"].to_pylist() == [1]

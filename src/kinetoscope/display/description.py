@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kinetoscope.model import units
 from kinetoscope.model.kinds import is_copy
 from kinetoscope.model.losses import counted
-from kinetoscope.model.processes import process_runs
+from kinetoscope.model.processes import host_threads, process_runs
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.host.processes import process_tree
@@ -141,6 +141,7 @@ def contents(trace: TraceData) -> list[str]:
         "collectives": ("collective", None),
     }
     rows = {name: len(trace.columns(name)) for name in nouns}
+    rows["threads"] = int(host_threads(trace).sum())
     # The stored table has only calls with recorded arguments; the derived one also has other calls and lone kernels.
     rows["collectives"] = collectives(trace).num_rows
     if rows["streams"]:
@@ -170,6 +171,7 @@ def main_counts(trace: TraceData) -> list[str]:
         "allocations": ("allocation or free", "allocations and frees"),
     }
     rows = {name: len(trace.columns(name)) for name in nouns}
+    rows["threads"] = int(host_threads(trace).sum())
     return [
         units.count(rows[name], *noun)
         for name, noun in nouns.items()

@@ -199,6 +199,18 @@ def thread_processes(trace: TraceData) -> NDArray[np.int32]:
     return np.append(trace.column("threads", "process_row"), np.int32(-1))
 
 
+def host_threads(trace: TraceData) -> NDArray[np.bool_]:
+    """For each row of `threads` whether it is a thread of the host: files of other tools have tracks of devices among them."""
+    count = len(trace.columns("threads"))
+    if len(trace.columns("streams")) == 0:
+        return np.ones(count, dtype=bool)
+    thread, on_device = trace.column("spans", "thread"), trace.column("spans", "stream") >= 0
+    found: NDArray[np.bool_] = (_counted(thread[~on_device], count) > 0) | (
+        _counted(thread[on_device], count) == 0
+    )
+    return found
+
+
 def of_processes(trace: TraceData, rows: NDArray[np.int32]) -> dict[str, NDArray[np.int64]]:
     """The columns `process` and `rank` of a table for people, from its column `process_row`.
 
@@ -227,7 +239,7 @@ def processes(trace: TraceData) -> pyarrow.Table:
     columns |= {
         "process": columns["pid"],
         "parent": columns["parent_pid"],
-        "threads": _counted(of_thread[:-1], count),
+        "threads": _counted(of_thread[:-1][host_threads(trace)], count),
         "spans": _counted(of_thread[spans], count),
     }
     return to_arrow(PROCESSES_SCHEMA, columns)

@@ -277,7 +277,7 @@ STORED: dict[str, Table] = {
         ),
         Table(
             "threads",
-            "A thread of the recorded process.",
+            "A thread of the recorded process; in files of other tools also the track of a stream of a device.",
             (
                 _c("index", "int32", "", "The recorder's number of the thread.", 0),
                 _c("os_tid", "int64", "", "The operating system's thread id.", 0),

@@ -81,7 +81,7 @@ function KernelRows(props: { table: Columns; byName: boolean }) {
   const { table, byName } = props;
   const names = table.texts("name");
   const { name } = route.value.query;
-  const columns = useMemo(() => kernelColumns(table), [table]);
+  const columns = useMemo(() => kernelColumns(table, byName), [table, byName]);
   if (table.rows === 0) return <Nothing>This trace has copies but no kernels.</Nothing>;
   const there = name !== undefined && rowOf(table, name) >= 0;
   return (
@@ -120,7 +120,7 @@ function ChosenKernel(props: { name: string; table: Columns }) {
       name={name}
       kind="kernel"
       what={`kernel, ${table.texts("category")[row] ?? ""}`}
-      facts={row < 0 ? [] : facts(table, row, kernelColumns(table))}
+      facts={row < 0 ? [] : facts(table, row, kernelColumns(table, true))}
     />
   );
 }
@@ -128,7 +128,8 @@ function ChosenKernel(props: { name: string; table: Columns }) {
 /** They are shown with those in x. */
 const HIDDEN = ["grid_y", "grid_z", "block_y", "block_z"];
 
-function kernelColumns(table: Columns): ShownColumn[] {
+/** Launches of one kernel mostly differ in their size, so it has columns where rows are launches. */
+function kernelColumns(table: Columns, byName: boolean): ShownColumn[] {
   const where = (there: boolean, ...columns: ShownColumn[]) => (there ? columns : []);
   const sized = (name: string, row: number) =>
     size(...["x", "y", "z"].map((axis) => table.numbers(`${name}_${axis}`)[row]));
@@ -137,7 +138,7 @@ function kernelColumns(table: Columns): ShownColumn[] {
   const short = kernelNames(names);
   const aten = Array.prototype.every.call(operators, (name) => name === null || name.startsWith("aten::"));
   return [
-    { name: "name", width: [20, 5], cell: (row) => <Middle>{short[row] ?? ""}</Middle> },
+    { name: "name", width: [15, 5], cell: (row) => <Middle>{short[row] ?? ""}</Middle> },
     { name: "count", width: [4.6, 1], sum: true },
     { name: "total_ns", title: "Time", bar: true, sum: true },
     { name: "kernel_percent", title: "Share", width: [5, 1] },
@@ -164,15 +165,21 @@ function kernelColumns(table: Columns): ShownColumn[] {
     },
     ...where(
       says(table, "grid_x") || says(table, "block_x"),
-      { name: "grid_x", title: "Grid", width: [7, 1], cell: (row) => sized("grid", row) },
-      { name: "block_x", title: "Block", width: [5, 1], cell: (row) => sized("block", row) },
+      { name: "grid_x", title: "Grid", width: [7, 1], optional: byName, cell: (row) => sized("grid", row) },
+      {
+        name: "block_x",
+        title: "Block",
+        width: [5, 1],
+        optional: byName,
+        cell: (row) => sized("block", row),
+      },
     ),
     ...[
-      { name: "registers", width: 6.2 },
-      { name: "shared_bytes", title: "Shared memory", width: 6 },
-      { name: "occupancy_percent", title: "Occupancy", width: 6.6 },
+      { name: "registers", width: 6.4, optional: true },
+      { name: "shared_bytes", title: "Shared memory", width: 9, optional: true },
+      { name: "occupancy_percent", title: "Occupancy", width: 7 },
     ].filter(({ name }) => says(table, name)),
-    { name: "streams", width: 5.4 },
+    { name: "streams", width: 5.8 },
     { name: "devices", optional: true },
     { name: "blocks_per_sm", title: "Blocks per SM", optional: true },
     { name: "warps_per_sm", title: "Warps per SM", optional: true },

@@ -193,7 +193,7 @@ function columnsOf(table: Columns, way: string): ShownColumn[] {
     ...where(
       "flops",
       { name: "flops", title: "FLOPs", group: "Compute", width: [7.3, 1] },
-      { name: "flops_per_s", title: "FLOP/s", group: "Compute", width: [7.7, 1] },
+      { name: "flops_per_s", title: "FLOP/s", group: "Compute", width: [8.5, 1] },
       {
         name: "arithmetic_intensity",
         title: "Intensity",

@@ -16,7 +16,7 @@ from kinetoscope.display.description import command_line, environment
 from kinetoscope.display.sentence import Sentence, sentence
 from kinetoscope.model.arrow import number_array, text_array, to_arrow
 from kinetoscope.model.kinds import is_device_work
-from kinetoscope.model.processes import of_processes
+from kinetoscope.model.processes import host_threads, of_processes
 from kinetoscope.model.schema import Column, SpanKind, Table
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
@@ -396,7 +396,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
     of_kind = np.bincount(kind, minlength=len(SpanKind))
     rows = {
         name: len(trace.columns(name))
-        for name in ("threads", "modules", "stacks", "shapes", "allocations", "collectives", "counters")
+        for name in ("modules", "stacks", "shapes", "allocations", "collectives", "counters")
     }
     found = {
         "program": command_line(trace.run_info) or None,
@@ -410,6 +410,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         "operators": int(of_kind[[SpanKind.OPERATOR, SpanKind.BACKWARD, SpanKind.FUSED_KERNEL]].sum()),
         "kernels": int(of_kind[SpanKind.KERNEL]),
         "device_work": int(is_device_work(kind).sum()),
+        "threads": int(host_threads(trace).sum()),
         **rows,
         "memory": memory_recorded(trace),
         "steps": steps(trace),
