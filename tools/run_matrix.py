@@ -2,13 +2,14 @@
 
 For each pair, `uv` creates an environment in a temporary folder, which is removed afterwards, with torch from the package registry (a
 CUDA build of about 5 GB), the tests' packages, and the wheel of this checkout. The results are written to docs/measured/matrix.md;
-rows of pairs that were not run remain.
+rows of pairs that were not run remain. Tests that fail are run once more, alone and with more time: those that fail again have failed.
 
     python tools/run_matrix.py [TORCH-PYTHON ...] [--only TEST] [--keep FOLDER]     such as 2.11.0-3.12; by default all pairs
 """
 
 import argparse
 import datetime
+import json
 import os
 import re
 import shutil
@@ -57,11 +58,14 @@ PACKAGES = (
 )  # fmt: skip
 BUILD = ("cmake", "nanobind", "ninja", "scikit-build-core")
 REFUSED = "recording needs torch"
+LIMIT_S = 1200
+"""How long a test may take when it is run again."""
 HEADER = """# Releases of torch and Python
 
 Written by `make matrix` (`tools/run_matrix.py`), which needs `uv` and is not part of `make test`. Each torch is the registry's CUDA build for
 Linux on x86-64, run without a device. The tests are those of the recorder, samples, compiled programs, the session and the Kineto engine, and the
-differential tests, which run the same programs under torch.profiler and Kinetoscope and compare the results.
+differential tests, which run the same programs under torch.profiler and Kinetoscope and compare the results. Tests that fail are run
+once more, alone and with more time; "failed" counts those that fail again.
 
 | torch | Python | passed | failed | skipped | date | remarks |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -136,43 +140,81 @@ def install(torch: str, python: str, place: Path, folder: Path) -> Path:
     return interpreter
 
 
+def run_tests(
+    interpreter: Path, environment: dict[str, str], folder: Path, output, *arguments: str
+) -> tuple[int, dict[str, int], str]:
+    """Run pytest and return its exit status, the counts of its summary, and its last line.
+
+    A file opened for writing and reading takes the output, after what it contains.
+    """
+    begin, start = time.monotonic(), output.tell()
+    done = subprocess.run(
+        [interpreter, "-m", "pytest", "-q", "-o", f"cache_dir={folder / 'pytest'}", f"--basetemp={folder / 'tests'}", *arguments],
+        check=False, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    say(f"{time.monotonic() - begin:.0f} s")
+    output.seek(start)
+    lines = output.read().strip().splitlines() or ["no output"]
+    output.seek(0, os.SEEK_END)
+    # Libraries may print more at exit.
+    summary = [
+        line for line in lines if re.search(r"\d+ (passed|failed|skipped|errors?)\b.* in [\d.]+s", line)
+    ]
+    if not summary:
+        return done.returncode or 1, {}, lines[-1]
+    counts = re.findall(r"(\d+) (passed|failed|skipped|errors?)", summary[-1])
+    return done.returncode, {word: int(number) for number, word in counts}, lines[-1]
+
+
+def cached(folder: Path, name: str) -> list[str]:
+    """Return the tests that pytest collected ("nodeids"), or those whose last run failed ("lastfailed")."""
+    path = folder / "pytest" / "v" / "cache" / name
+    return sorted(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else []
+
+
+def names(tests: list[str]) -> str:
+    """Return the first names of tests without their files."""
+    shown = [test.partition("::")[2].replace("|", "/") for test in tests]
+    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
+
+
 def tested(interpreter: Path, folder: Path, log: Path, only: list[str] | None) -> tuple[int, int, int, str]:
-    """Return the numbers of passed, failed and skipped tests, and remarks."""
+    """Return the numbers of passed, failed and skipped tests, and remarks; only tests that fail twice have failed."""
     environment = {**os.environ, "KINETOSCOPE_CACHE": str(folder / "cache")}
     for name in ("PYTHONPATH", "PYTHONHOME", "CXX", "CC"):
         environment.pop(name, None)
     doctor = run(interpreter, "-m", "kinetoscope", "doctor", env=environment)
     if REFUSED in " ".join(doctor.stdout.split()):
         return 0, 0, 0, "rejected, as expected"
-    begin = time.monotonic()
+    tests = only or TESTS
     say(f"log: {log}")
-    with log.open("w", encoding="utf-8") as output:
+    remarks = [f"only {', '.join(Path(name).name for name in only)}"] if only else []
+    with log.open("w+", encoding="utf-8") as output:
         output.write(doctor.stdout)
         output.flush()
-        done = subprocess.run(
-            [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'tests'}", *(only or TESTS)],
-            check=False, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-    lines = log.read_text(encoding="utf-8").strip().splitlines()
-    say(f"{time.monotonic() - begin:.0f} s")
-    if done.returncode not in (0, 1):
-        return 0, 1, 0, f"pytest ended with {done.returncode}: {lines[-1][:160].replace('|', '/')}"
-    # Libraries may print more at exit.
-    summary = [
-        line for line in lines if re.search(r"\d+ (passed|failed|skipped|errors?)\b.* in [\d.]+s", line)
-    ]
-    if not summary:
-        return 0, 1, 0, "pytest printed no summary"
-    counts = {
-        word: int(number)
-        for number, word in re.findall(r"(\d+) (passed|failed|skipped|errors?)", summary[-1])
-    }
-    failed = counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0)
-    remarks = [f"only {', '.join(Path(name).name for name in only)}"] if only else []
-    wrong = [line.split(" - ")[0].split("::")[-1] for line in lines if re.match(r"(FAILED|ERROR) ", line)]
-    if wrong:
-        remarks.append(f"failed: {', '.join(wrong[:5])}{' ...' if len(wrong) > 5 else ''}")
-    return counts.get("passed", 0), failed, counts.get("skipped", 0), "; ".join(remarks)
+        shutil.rmtree(folder / "pytest", ignore_errors=True)
+        code, counts, last = run_tests(interpreter, environment, folder, output, *tests)
+        if code not in (0, 1) or not counts:
+            return 0, 1, 0, f"pytest ended with {code}: {last[:160].replace('|', '/')}"
+        skipped = counts.get("skipped", 0)
+        failed = first = cached(folder, "lastfailed")
+        if first:
+            # Compilers and busy machines take longer than the limit that finds hanging tests.
+            say(f"again: {len(first)} that failed")
+            code, counts, last = run_tests(
+                interpreter, environment, folder, output, "--last-failed", "-o", f"timeout={LIMIT_S}", *tests
+            )
+            if code not in (0, 1) or not counts:
+                remarks.append(f"pytest, run again, ended with {code}: {last[:160].replace('|', '/')}")
+            else:
+                skipped += counts.get("skipped", 0)
+                failed = cached(folder, "lastfailed")
+    passed = [test for test in first if test not in failed]
+    if passed:
+        remarks.append(f"{len(passed)} failed at first and passed when run again alone: {names(passed)}")
+    if failed:
+        remarks.append(f"failed twice: {names(failed)}")
+    return len(cached(folder, "nodeids")) - len(failed) - skipped, len(failed), skipped, "; ".join(remarks)
 
 
 def rows() -> dict[tuple[str, str], str]:
