@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope import ArgumentError
-from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.schema import SampleState, SpanKind
 from kinetoscope.tables.breakdown import PARTS
 from tests.support.trace_builder import TraceBuilder
 
@@ -83,6 +83,26 @@ def test_without_steps_the_whole_trace_is_one_row_and_what_is_not_known_is_idle(
     (row,) = builder.build().table("breakdown").to_pylist()
     assert (row["step"], row["start_ns"], row["duration_ns"]) == (None, 0, 400)
     assert parts(builder.build()) == {"compute": 100, "cpu_bound": 30, "idle": 270}
+
+
+def test_without_steps_the_program_runs_where_samples_say_so():
+    builder = TraceBuilder()
+    _, waits = builder.thread(), builder.thread("pool")
+    stack = builder.stack(("serve.py", 3, "load"))
+    builder.span("aten::mm", 100, 50).span("end", 390, 10)
+    builder.sample(50, stack, period_ns=40)  # 10 to 50
+    builder.sample(120, stack, period_ns=40)  # 80 to 120, the last 20 in an operator
+    builder.sample(200, stack, period_ns=10, state=SampleState.WAITING_FOR_GIL)
+    builder.sample(300, stack, period_ns=50, state=SampleState.BLOCKED)
+    builder.sample(350, stack, period_ns=50, state=SampleState.UNKNOWN)
+    builder.sample(50, stack, period_ns=50, thread=waits, state=SampleState.BLOCKED)
+    assert parts(builder.build()) == {"compute": 60, "cpu_bound": 70, "unrecorded": 70, "idle": 270}
+
+
+def test_without_steps_a_host_that_waits_for_its_device_does_so_although_a_sample_says_that_it_runs():
+    builder = TraceBuilder().runtime("cudaStreamSynchronize", 20, 40).kernel("gemm", 90, 10)
+    builder.sample(60, builder.stack(("serve.py", 3, "spin")), period_ns=40)
+    assert parts(builder.build()) == {"compute": 10, "idle": 90}
 
 
 def test_the_whole_trace_is_taken_to_run_within_its_steps():

@@ -13,7 +13,7 @@ from kinetoscope.model.arrow import Labels
 from kinetoscope.model.kinds import is_call, is_operator, is_runtime_call
 from kinetoscope.model.processes import of_processes, process_runs
 from kinetoscope.model.rows import ProcessRow
-from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SpanKind
+from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SampleState, SpanKind
 from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.tables.device.work import Device, Owner, busy, device_work, thread_owners
 from kinetoscope.tables.intervals import Intervals, united
@@ -57,6 +57,7 @@ class HostActivity:
         waiting: A call waited for a device, and no operator or call ran on another thread.
         calls: An operator, backward function or call of a runtime ran.
         ranges: A range that the program marked ran; steps are none.
+        sampled: Samples say that a thread of the process ran, or waited only for Python's global lock.
     """
 
     compute: Intervals
@@ -65,6 +66,7 @@ class HostActivity:
     waiting: Intervals
     calls: Intervals
     ranges: Intervals
+    sampled: Intervals
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,17 @@ def _host_activity(trace: TraceData, owner: Owner) -> HostActivity:
         else Intervals.none(),
         calls=when(active) | when(waiting),
         ranges=when(ranges),
+        sampled=_sampled(trace, owner),
     )
+
+
+def _sampled(trace: TraceData, owner: Owner) -> Intervals:
+    """When samples say that a thread of a process ran: the time that each of them stands for."""
+    samples = trace.columns("samples")
+    ran = np.isin(samples["state"], (SampleState.RUNNING, SampleState.WAITING_FOR_GIL))
+    rows = np.flatnonzero(ran & owned(trace, owner)[samples["thread"]])
+    until = samples["time_ns"][rows]
+    return Intervals.of(until - samples["period_ns"][rows], until)
 
 
 def _begin_in(
