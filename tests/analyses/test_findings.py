@@ -14,7 +14,8 @@ from kinetoscope.analyses.loop import Loop, Place
 from kinetoscope.analyses.rules import CAUSES
 from kinetoscope.analyses.rules.ranks import late_finding, uneven_finding
 from kinetoscope.cli import main
-from kinetoscope.model.schema import SpanKind
+from kinetoscope.display.sentence import plain
+from kinetoscope.model.schema import SampleState, SpanKind
 from tests.analyses import planted_devices
 from tests.analyses.planted import PLANTED
 from tests.support.any_trace import any_traces
@@ -85,6 +86,30 @@ def test_python_between_operators_has_its_place_its_share_and_its_evidence():
     assert finding.gain_ns == 8 * 8_000_000
     names = {trace.strings[trace.column("spans", "name")[row]] for row in finding.spans}
     assert names == {"aten::mm"}
+
+
+def sampled_python(states):
+    """Steps of which 8 of 10 ms are no operator, with a sample in each: in one step out of two by `states`."""
+    builder = slow_python()
+    inside = builder.stack(("train.py", 3, "train"), ("log.py", 5, "flush"))
+    for step in range(8):
+        builder.sample(step * 10_000_000 + 5_000_000, inside, state=states[step % 2])
+    return builder.build()
+
+
+def test_a_loop_that_waits_between_operators_does_not_run_python():
+    (finding,) = examine(sampled_python((SampleState.BLOCKED, SampleState.BLOCKED))).findings
+    assert finding.code == "python-bound"
+    assert plain(finding.finding) == (
+        "The loop waits in flush (log.py:5) for 80.0 % of step time (8 ms a step), such as for a file, a lock or another thread"
+    )
+    assert "another thread" in finding.advice
+
+
+@pytest.mark.parametrize("other", [SampleState.BLOCKED, SampleState.RUNNING])
+def test_a_loop_that_runs_half_of_the_time_runs_python(other):
+    (finding,) = examine(sampled_python((SampleState.RUNNING, other))).findings
+    assert plain(finding.finding).startswith("Python in flush (log.py:5) runs for 80.0 % of step time")
 
 
 def test_no_span_is_at_no_place_and_in_no_module():
@@ -320,17 +345,42 @@ def test_output_outside_of_the_steps_is_nothing():
     assert examine(builder.build()).findings == ()
 
 
-def crowded(threads, ranks):
-    """Processes of one machine with two processors, each with so many threads for operators."""
+def test_a_late_rank_without_a_device_is_not_said_to_have_one():
+    traces = []
+    for rank in range(2):
+        builder = TraceBuilder().know("distributedInfo", {"rank": rank, "world_size": 2})
+        _, gloo = builder.thread(), builder.thread("gloo")
+        for step in range(8):
+            at = step * 10_000
+            builder.step(step, at, 10_000).span("aten::mm", at, 1_000)
+            arrives = 8_000 if rank else 1_000
+            builder.span("c10d::allreduce_", at + arrives, 100)
+            builder.annotation("gloo:all_reduce", at + arrives + 100, 9_900 - arrives - 100, thread=gloo)
+        traces.append(builder.build())
+    (late,) = [one for one in examine(kinetoscope.merge(traces)).findings if one.code == "straggler-rank"]
+    assert plain(late.finding) == (
+        "The other ranks wait for rank 1 for 70.0 % of step time; it neither computes nor communicates for 72.0 %"
+    )
+
+
+def crowded(threads, ranks, without_operators=()):
+    """Processes of one machine with two processors, each with so many threads for operators; some ranks run none."""
     traces = []
     for rank in range(ranks):
         builder = TraceBuilder().know("torch_threads", threads).know("cpu_count", 2).know("host", "node")
         builder.know("distributedInfo", {"rank": rank, "world_size": ranks})
         for step in range(8):
             builder.step(step, step * 10_000, 10_000)
-            builder.span("aten::mm", step * 10_000, 10_000)
+            if rank not in without_operators:
+                builder.span("aten::mm", step * 10_000, 10_000)
         traces.append(builder.build())
     return kinetoscope.merge(traces) if ranks > 1 else traces[0]
+
+
+def test_a_process_without_operators_has_no_threads_for_them():
+    assert "thread-oversubscription" not in [
+        one.code for one in examine(crowded(2, 2, without_operators=(1,))).findings
+    ]
 
 
 @pytest.mark.parametrize(

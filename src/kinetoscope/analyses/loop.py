@@ -78,12 +78,14 @@ class Gap:
             the machine in one step is not taken for the program's.
         count: How many times.
         rows: The spans before the longest ones, the longest first.
+        blocked_part: In which part of it, between 0 and 1, samples say that the thread did not run.
     """
 
     place: Place
     time_ns: int
     count: int
     rows: tuple[int, ...]
+    blocked_part: float = 0.0
 
 
 class Loop:
@@ -473,6 +475,10 @@ class Loop:
         order = np.argsort(in_share, kind="stable")
         largest[place_of[order]] = order  # the last one counts
         usual = medians(cells // steps, of_step, len(numbers), steps)
+        whole, blocked = (
+            np.bincount(place_of, weights=weights, minlength=len(numbers))
+            for weights in (in_share, np.where(found.shares.blocked, in_share, 0.0))
+        )
         # What shows a place: the operators before the longest gaps in which most ran there.
         main = place_of[found.shares.main[found.kind[mine]]]
         order = np.lexsort((-length, main))
@@ -489,6 +495,7 @@ class Loop:
                     int(usual[number] * steps),
                     int(last[number] - first[number]),
                     rows,
+                    float(blocked[number] / whole[number]) if whole[number] else 0.0,
                 )
             )
         return sorted((gap for gap in made if gap.time_ns or gap.count), key=lambda gap: -gap.time_ns)

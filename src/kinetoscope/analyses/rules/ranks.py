@@ -55,10 +55,11 @@ def straggler_rank(loop: Loop) -> Finding | CannotTell | None:
         return None
     late = next(place for place in places.values() if place.rank == rank)
     own = late.duration_ns - late.parts_ns[0] - late.parts_ns[1]
+    who = "it" if late.device == "cpu" else "its device"
     return late_finding(
         rank,
         share,
-        "; its device neither computes nor communicates for {}",
+        f"; {who} neither computes nor communicates for {{}}",
         ((100.0 * own / max(1, late.duration_ns), "%"),),
         min(waited[rank], loop.whole_ns),
         tuple(calls[rank][:MOST_ROWS]),

@@ -1,7 +1,7 @@
 """More threads compute than the machine has processors, so that they take turns.
 
 Threads of operators (`torch.get_num_threads()`) of all processes of a machine, which torch makes as many as the machine has processors
-in each process that does not limit them. Threshold: twice the processors; TraceML warns of a host that is 80 % busy.
+in each process that does not limit them. A process that ran no operators, such as the one that starts the ranks, has none. Threshold: twice the processors; TraceML warns of a host that is 80 % busy.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections import defaultdict
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.display.sentence import sentence
-from kinetoscope.model.processes import process_runs
+from kinetoscope.model.kinds import is_operator
+from kinetoscope.model.processes import process_runs, thread_processes
 
 TIMES_PROCESSORS = 2.0
 
@@ -24,12 +25,15 @@ def thread_oversubscription(loop: Loop) -> Finding | None:
     threads: dict[str, int] = defaultdict(int)
     processes: dict[str, int] = defaultdict(int)
     processors: dict[str, int] = {}
-    for run in process_runs(loop.trace):
+    spans = loop.trace.columns("spans")
+    ran = thread_processes(loop.trace)[spans["thread"][is_operator(spans["kind"])]]
+    for row, run in enumerate(process_runs(loop.trace)):
         # A worker of a DataLoader computes with one thread.
         if (
             run.torch_threads is None
             or not run.cpu_count
             or (run.recorded_parent is not None and run.rank is None)
+            or not (ran == row).any()
         ):
             continue
         threads[run.host] += run.torch_threads
