@@ -392,6 +392,24 @@ def test_threads_of_all_processes_of_a_machine_are_counted(threads, ranks, found
     ) == found
 
 
+@pytest.mark.parametrize("text", ["    gc.collect()", "    loss.backward()", ""])
+def test_garbage_that_the_program_collects_itself_is_its_line_to_change(text):
+    builder = TraceBuilder().know("source_lines", {"train.py": {"7": text}} if text else {})
+    at = builder.stack(("train.py", 7, "train"))
+    for step in range(8):
+        builder.step(step, step * 10_000_000, 10_000_000)
+        builder.span("aten::mm", step * 10_000_000, 6_000_000, stack=at)
+        builder.span("Python GC", step * 10_000_000 + 6_000_000, 4_000_000, kind=SpanKind.PYTHON, stack=at)
+    (finding,) = [one for one in examine(builder.build()).findings if one.code == "gc-pause"]
+    calls = "gc.collect" in text
+    assert plain(finding.finding) == (
+        f"{'The program collects garbage itself' if calls else 'Python collects garbage'} 8 times in 8 steps"
+        f"{' at train.py:7' if calls else ''}: 40.0 % of step time, at most 4 ms at once"
+    )
+    assert ("gc.disable" in finding.advice) == (not calls)
+    assert str(finding.place) == "train.py:7"
+
+
 def test_garbage_that_may_have_been_collected_is_said_to_be_unknown():
     lacking = {one.code: one.signal for one in examine(slow_python().build()).cannot_tell}
     assert lacking["gc-pause"] is Signal.GARBAGE_COLLECTION

@@ -39,6 +39,27 @@ def test_a_line_is_the_innermost_one_of_the_user():
     assert inner["self_percent"] == pytest.approx(100 * 152 / 202)
 
 
+def test_what_torch_calls_of_pythons_standard_library_is_torchs_own():
+    library = "/usr/lib/python3.11/contextlib.py"
+    builder = TraceBuilder()
+    line, torch = ("train.py", 9, "main"), (TORCH, 8, "compile")
+    enter, inner = (library, 137, "__enter__"), (library, 20, "inner")
+    builder.span("aten::add", 0, 10, stack=builder.stack(line, torch, enter))
+    builder.span("aten::mul", 20, 30, stack=builder.stack(line, torch, enter, inner))
+    builder.span("aten::div", 60, 5, stack=builder.stack(line, enter, inner))
+    builder.span(
+        "aten::sub", 70, 7, stack=builder.stack(line, torch, enter, ("/home/me/python3/hook.py", 3, "hook"))
+    )
+    builder.span("aten::exp", 80, 2, stack=builder.stack(enter, torch))
+    found = {place: (row["self_ns"], row["total_ns"]) for place, row in lines(builder.build()).items()}
+    assert found == {
+        ("train.py", 9): (40, 52),
+        (library, 20): (5, 5),
+        (library, 137): (2, 7),
+        ("/home/me/python3/hook.py", 3): (7, 7),
+    }
+
+
 def test_a_line_that_calls_itself_counts_once():
     builder = TraceBuilder()
     frame = ("fib.py", 2, "fib")

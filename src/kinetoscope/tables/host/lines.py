@@ -15,7 +15,7 @@ from kinetoscope.model.schema import Column, Phase, Table
 from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.ops import percent
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
-from kinetoscope.tables.host.stacks import span_stacks, stack_depths, user_frames, user_stacks
+from kinetoscope.tables.host.stacks import in_user_code, span_stacks, stack_depths, user_stacks
 from kinetoscope.tables.windows import start_up_steps
 
 if TYPE_CHECKING:
@@ -150,6 +150,7 @@ def stacks(trace: TraceData) -> pyarrow.Table:
 LINES_SCHEMA = Table(
     "lines",
     "A line of the user's source code. Operators are attributed to the innermost frame outside torch and this package, "
+    "and outside what torch calls of Python's standard library, "
     "backward operators to the line of their forward operator. Most time of operators and Python first.",
     (
         Column("file", "category", "", "The file."),
@@ -218,7 +219,7 @@ def lines(trace: TraceData) -> pyarrow.Table:
     }
     line_of, first = line_groups(trace)
     line_of_stack = np.append(line_of, -1)[stacks["frame"]].astype(np.int32)
-    is_user = np.append(user_frames(trace), False)[stacks["frame"]]
+    is_user = in_user_code(trace).copy()
     is_user |= np.logical_or.reduce([values > 0 for values in own.values()])
     rows = np.where(is_user, line_of_stack, -1).astype(np.int32)
     inner = _core.descends_from_same(stacks["parent"], line_of_stack)

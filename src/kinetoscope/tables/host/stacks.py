@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# Which source line a person would look at: the innermost frame of a stack that is not torch's or ours.
+# Which source line a person would look at: the innermost frame of a stack that is not torch's or ours, nor Python's that torch called.
 
 # Any of these files shows the location of a torch package, installed or not.
 _KNOWN_FILES = (
@@ -52,19 +52,43 @@ def user_frames(trace: TraceData) -> NDArray[np.bool_]:
     return trace.cached("user_frames", make)
 
 
+def in_user_code(trace: TraceData) -> NDArray[np.bool_]:
+    """Return for each stack whether its last frame is the user's; frames of Python's standard library that torch called are not."""
+
+    def make() -> NDArray[np.bool_]:
+        stacks, is_user = trace.columns("stacks"), user_frames(trace)
+        files = trace.column("frames", "file")
+        standard = {
+            number: _STANDARD_LIBRARY.search(trace.strings[number].replace("\\", "/")) is not None
+            for number in np.unique(files).tolist()
+        }
+        is_standard = np.array([standard[number] for number in files.tolist()], dtype=bool)
+        found: list[bool] = []
+        for row, (parent, frame) in enumerate(
+            zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+        ):
+            mine = frame >= 0 and bool(is_user[frame])
+            if mine and is_standard[frame] and 0 <= parent < row:
+                mine = found[parent]
+            found.append(mine)
+        return np.array(found, dtype=bool)
+
+    return trace.cached("in_user_code", make)
+
+
 def user_stacks(trace: TraceData) -> NDArray[np.int32]:
     """Return for each stack the stack whose last frame is the innermost user frame; itself where no frame is one."""
 
     def make() -> NDArray[np.int32]:
         themselves = np.arange(len(trace.columns("stacks")), dtype=np.int32)
-        return _innermost(trace, user_frames(trace), themselves)
+        return _innermost(trace, in_user_code(trace), themselves)
 
     return trace.cached("user_stacks", make)
 
 
 # Libraries that only compute what the program asks for: to a person who looks for a cause, their lines say nothing.
 _COMPUTING_PACKAGES = ("PIL", "cv2", "numpy", "pandas", "scipy", "skimage", "sklearn")
-_STANDARD_LIBRARY = re.compile(r"/python3(?:\.\d+)?t?/(?!(?:site|dist)-packages/)")
+_STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3\.\d+t?/(?!(?:site|dist)-packages/)")
 
 
 def program_stacks(trace: TraceData) -> NDArray[np.int32]:
@@ -78,7 +102,8 @@ def program_stacks(trace: TraceData) -> NDArray[np.int32]:
             for number, text in texts.items()
         }
         others = np.array([not computes[number] for number in files.tolist()], dtype=bool)
-        return _innermost(trace, user_frames(trace) & others, user_stacks(trace))
+        others = np.append(others, False)[trace.column("stacks", "frame")]
+        return _innermost(trace, in_user_code(trace) & others, user_stacks(trace))
 
     return trace.cached("program_stacks", make)
 
@@ -86,13 +111,12 @@ def program_stacks(trace: TraceData) -> NDArray[np.int32]:
 def _innermost(
     trace: TraceData, chosen: NDArray[np.bool_], otherwise: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """For each stack the stack whose last frame is the innermost of the chosen frames; the other one where there is none."""
-    stacks = trace.columns("stacks")
+    """For each stack the innermost of the chosen stacks that it begins with; the other one where there is none."""
     found: list[int] = []
-    for row, (parent, frame) in enumerate(
-        zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+    for row, (parent, is_chosen) in enumerate(
+        zip(trace.column("stacks", "parent").tolist(), chosen.tolist(), strict=True)
     ):
-        if frame >= 0 and chosen[frame]:
+        if is_chosen:
             found.append(row)
         else:
             found.append(found[parent] if 0 <= parent < row else -1)
