@@ -16,6 +16,7 @@ from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.overhead import Cost, Overhead
 from kinetoscope.launcher.program import Program
 from kinetoscope.launcher.recording import Finished
+from kinetoscope.model.schema import SampleState
 from tests.cli.conftest import training_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -118,6 +119,49 @@ def test_operations_are_told_with_the_share_of_time_they_are_known_for(tmp_path)
     assert "FLOPs are known for only 74.5 % of the operators' time; not for mylib::op (no formula)" in text
     assert "MFLOP" not in text
     assert "FLOP" not in " ".join(shown(finished(tmp_path, TraceBuilder().span("aten::mm", 0, 10))))
+
+
+def test_the_rate_of_operations_is_that_of_the_steps(tmp_path):
+    builder = TraceBuilder()
+    square = builder.shapes([[100, 100], [100, 100]], ["float", "float"])
+    for end in (9_000_000, 10_000_000, 11_000_000):
+        builder.span("aten::mm", end - 500_000, 3000, shapes=square)
+        builder.annotation("Optimizer.step#SGD.step", end - 1000, 1000)
+    text = " ".join(shown(finished(tmp_path, builder)))
+    # 2 MFLOP in each step of 1 ms, after 9 ms with the start-up.
+    assert "6 MFLOP, 2 GFLOP/s in steps, counted for 100 % of the operators' time" in text
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_shares_above_100_percent_are_explained(tmp_path, threads):
+    builder = TraceBuilder()
+    for thread in [builder.thread(f"trainer-{number}") for number in range(threads)]:
+        builder.span("aten::mm", 0, 10_000, thread=thread)
+    text = "\n".join(shown(finished(tmp_path, builder)))
+    assert f" {threads}00 % " in next(line for line in text.splitlines() if line.startswith("aten::mm"))
+    said = "several threads worked at once: shares can be, or add up to, more than 100 %"
+    assert (said in text) == (threads > 1)
+
+
+@pytest.mark.parametrize("state", [SampleState.RUNNING, SampleState.BLOCKED])
+def test_a_line_that_waits_is_not_said_to_be_in_python_only(tmp_path, state):
+    builder = TraceBuilder()
+    line = builder.stack(("/code/train.py", 7, "<module>"))
+    builder.step(0, 0, 10_000_000).span("aten::mm", 0, 1_000_000, stack=line)
+    builder.sample(5_000_000, line, state=state)
+    (header,) = [line for line in shown(finished(tmp_path, builder)) if line.startswith("source lines")]
+    assert header.split()[-2:] == (["in", "Python"] if state is SampleState.RUNNING else ["Python,", "waits"])
+
+
+def test_where_one_process_has_room_it_is_the_busiest(tmp_path):
+    launcher = TraceBuilder().know("process", 1).know("process_name", "launcher").span("aten::empty", 0, 1)
+    rank = TraceBuilder().know("process", 2).know("process_name", "rank").span("aten::mm", 0, 1000)
+    both = merge_processes([launcher.build(), rank.build()], [0, 0])
+    made = replace(finished(tmp_path, launcher), trace=both)
+    for rows, names in ((1, ["rank"]), (2, ["launcher", "rank"])):
+        lines = shown(made, rows=rows)
+        begin = next(place for place, line in enumerate(lines) if line.startswith("processes"))
+        assert [line.split()[0] for line in lines[begin + 1 : begin + 1 + rows]] == names
 
 
 def test_shares_are_of_step_time_and_start_up_is_none_of_it(tmp_path):

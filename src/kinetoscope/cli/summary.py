@@ -112,6 +112,7 @@ class Facts:
         outside_ns: The part of `phases_ns` outside all modules.
         by_line: The source lines with the most time.
         work: The floating-point operations; None if no shapes were recorded to count them from.
+        work_in_steps: The part of them in `whole_ns`; None where it is not known.
         by_process: The processes of a merged trace, as `process_tree` returns them, with `operators` and the busiest `place` of each,
             if any.
         steps_of: The process whose steps they are, in a merged trace.
@@ -137,6 +138,7 @@ class Facts:
     by_line: tuple[Row, ...]
     work: Counted | None
     peaks: tuple[DevicePeak, ...]
+    work_in_steps: int | None = None
     by_kernel: tuple[Row, ...] = ()
     devices: tuple[Row, ...] = ()
     by_process: tuple[Row, ...] = ()
@@ -176,6 +178,7 @@ def gather(trace: Trace, rows: int) -> Facts:
         by_line=tuple(lines_in(trace, shares)[:rows]),
         work=counted_flops(trace) if len(trace.columns("shapes")) else None,
         peaks=tuple(device_peaks(trace)),
+        work_in_steps=_work_in_steps(trace) if shares.in_steps else None,
         by_kernel=_first(trace, "kernels", rows, ["name", "total_ns", "kernel_percent", "count", "mean_ns"]),
         devices=tuple(row for row in _first(trace, "devices", None, ["model", "work_ns"]) if row["work_ns"]),
         by_process=_process_rows(trace, is_operator),
@@ -183,6 +186,13 @@ def gather(trace: Trace, rows: int) -> Facts:
         records=_records(trace),
         elsewhere=_other_processes(trace, rows) if shares.in_steps else None,
     )
+
+
+def _work_in_steps(trace: Trace) -> int | None:
+    """The floating-point operations in the steps that count; None where one is unknown."""
+    rows = trace.table("steps").select(["start_up", "flops"]).to_pylist()
+    counted = [row["flops"] for row in rows if not row["start_up"]]
+    return None if None in counted else sum(counted)
 
 
 def _process_rows(trace: Trace, is_operator: Any) -> tuple[Row, ...]:
@@ -357,8 +367,12 @@ def _totals(finished: Finished, facts: Facts, width: int) -> list[Text]:
     if work is not None and work.covered_percent is not None:
         counted = work.why
         if work.flops is not None:
-            rate = work.flops * 1e9 / recorded_ns if recorded_ns else 0.0
-            counted = f"{units.operations(work.flops)}, {units.operations(rate)}/s, counted for "
+            # What came before the training loop would make the rate a lower one.
+            done, while_ns = (
+                (facts.work_in_steps, facts.whole_ns) if facts.in_steps else (work.flops, recorded_ns)
+            )
+            rate = f", {units.operations(done * 1e9 / while_ns)}/s" if done is not None and while_ns else ""
+            counted = f"{units.operations(work.flops)}{rate}{' in steps' if rate and facts.in_steps else ''}, counted for "
             counted += f"{units.percent(work.covered_percent)} of the operators' time"
         lines += fold("", counted, width)
     for note in finished.messages:
@@ -419,6 +433,10 @@ def _divided(facts: Facts, width: int) -> list[Text]:
     ]
     if sum(facts.phases_ns[1:]):
         lines += fold("", f"phases, as shares of {_whole(facts)}: {', '.join(phases)}", width)
+    if sum(facts.phases_ns) > facts.whole_ns:
+        lines += fold(
+            "", "several threads worked at once: shares can be, or add up to, more than 100 %", width
+        )
     return lines
 
 
@@ -443,9 +461,10 @@ def _processes(facts: Facts, width: int, most: int) -> list[Text]:
     def worked_ns(row: Row) -> int:
         return row["place"].working_ns if row["place"] else 0
 
-    # The program itself, and then the busiest.
+    # The program itself, and then the busiest; that one alone where there is room for no other.
     largest = sorted(
-        range(len(facts.by_process)), key=lambda row: (row > 0, -worked_ns(facts.by_process[row]), row)
+        range(len(facts.by_process)),
+        key=lambda row: (row > 0 and most > 1, -worked_ns(facts.by_process[row]), row),
     )
     rows = [facts.by_process[row] for row in sorted(largest[:most])]
     if not rows:
@@ -585,6 +604,7 @@ def _line_rows(label: str, rows: Sequence[Row], whole_ns: int, finished: Finishe
     """A table of source lines, with their text where there is room for it."""
     rows = [row for row in rows if row["time_ns"] > 0]
     python = any(row["python_ns"] + row["blocked_ns"] for row in rows)
+    waits = any(row["blocked_ns"] for row in rows)
     cells = [
         (
             f"{_short_path(row['file'], finished)}:{row['line']}  {line_text(finished.trace, row['file'], row['line']) or row['function']}",
@@ -594,7 +614,7 @@ def _line_rows(label: str, rows: Sequence[Row], whole_ns: int, finished: Finishe
         )
         for row in rows
     ]
-    header = (label, "self", "share", *(["in Python"] if python else []))
+    header = (label, "self", "share", *(["Python, waits" if waits else "in Python"] if python else []))
     return bar_table(header, cells, width, [row["time_ns"] for row in rows], whole_ns)
 
 
