@@ -9,7 +9,7 @@ import warnings
 import pytest
 from torch.profiler import ProfilerAction
 
-from kinetoscope import ArgumentError, RecorderError, profile, schedule
+from kinetoscope import ArgumentError, RecorderError, StateError, profile, schedule
 from kinetoscope.collect.session.base_session import _KinetoProfile
 from kinetoscope.collect.session.profile import running
 from tests.support.noting_engine import NotingEngine
@@ -269,6 +269,18 @@ def test_a_forked_child_leaves_the_parents_recording_alone():
     with profile(engine=NotingEngine()) as session:
         assert in_child(lambda: everything(session)) == "['prepare', 'start'] 0 ['step() was cal']"
         assert in_child(running) == "None"
+
+
+def test_a_forked_child_is_told_to_record_itself():
+    def read(session):
+        try:
+            return session.trace
+        except StateError as error:
+            return error
+
+    said = "there is no trace yet: this process is a fork of process {}, which records; create a session here to record this one."
+    with profile(engine=NotingEngine()) as session:
+        assert in_child(lambda: read(session)) == said.format(os.getpid())
 
 
 def test_a_forked_child_leaves_a_waiting_session_alone():

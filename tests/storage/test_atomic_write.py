@@ -24,6 +24,15 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path):
     assert [found.name for found in tmp_path.iterdir()] == ["x"]
 
 
+def test_a_folder_of_that_name_is_found_before_anything_is_written(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    with pytest.raises(IsADirectoryError) as error, open_atomically(folder):
+        pytest.fail("opened")
+    assert error.value.filename == str(folder)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_the_file_has_the_rights_of_any_new_file(tmp_path):
     (tmp_path / "plain").write_bytes(b"")
     with open_atomically(tmp_path / "x") as file:

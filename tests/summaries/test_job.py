@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kinetoscope
+from kinetoscope import ArgumentError
 from kinetoscope.cli import main
 from kinetoscope.summaries.job import Job
 from kinetoscope.summaries.summary import save_summaries, summary_of
@@ -174,6 +175,14 @@ def test_what_is_no_summary_is_said(tmp_path):
         Job.open(empty)
     with pytest.raises(kinetoscope.ArgumentError, match="several summaries are of rank 0"):
         Job(pa.concat_tables([summary_of(rank_trace(0, [1], [1]))] * 2))
+
+
+def test_summaries_are_not_written_to_a_file(tmp_path):
+    file = tmp_path / "all"
+    file.write_bytes(b"mine")
+    with pytest.raises(ArgumentError, match="all' is a file: name a folder for the summaries"):
+        kinetoscope.summarize(tmp_path / "rank0.ktrace", output=file)
+    assert file.read_bytes() == b"mine"
 
 
 def test_a_damaged_summary_costs_no_other(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 from collections.abc import Iterator
@@ -17,8 +18,11 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary file next to `path` for writing; rename it to `path` on success, remove it on any error.
 
     Raises:
-        OSError: The folder cannot be written to.
+        OSError: The folder cannot be written to, or `path` is a folder itself.
     """
+    if path.is_dir():
+        # Found now, and not when all is written to a file that cannot be renamed.
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     # Not `tempfile`: its files are readable by their owner only, and the final file should have default permissions.
     unfinished = path.with_name(f".{path.name[:100]}.{os.urandom(4).hex()}")
     try:

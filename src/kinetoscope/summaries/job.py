@@ -321,6 +321,8 @@ def summarize(
         StateError: Of several sources, some could not be read; the summaries of the others were written.
     """
     folder = Path(output)
+    if folder.exists() and not folder.is_dir():
+        raise ArgumentError(f"output={str(folder)!r} is a file: name a folder for the summaries")
     folder.mkdir(parents=True, exist_ok=True)
     names = [os.fspath(source) for source in sources]
     written: dict[Path, str] = {}

@@ -868,6 +868,8 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
 
     def _why_no_trace(self) -> str:
         """Which call is missing before a trace can be read."""
+        if self._is_under_way() and self._owner.process != os.getpid():
+            return f"this process is a fork of process {self._owner.process}, which records; create a session here to record this one."
         if self._state == "recording":
             return "the recording is still running; call stop() first."
         if self._state == "prepared":
