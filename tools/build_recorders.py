@@ -14,7 +14,6 @@ import importlib.util
 import io
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -123,17 +122,6 @@ def headers(minor: str, folder: Path) -> tuple[str, Path]:
     return version, target / "torch" / "include"
 
 
-def _common_headers(root: Path, include: Path) -> str:
-    """Return the torch and Python headers that the sources include, for precompiling."""
-    text = "".join(path.read_text() for path in sorted((root / "recorder").glob("*.cpp")))
-    names = dict.fromkeys(re.findall(r"^#include <((?:ATen|c10|torch)/[^>]+)>", text, re.MULTILINE))
-    return "".join(
-        f"#include <{name}>\n"
-        for name in ("Python.h", *names)
-        if name == "Python.h" or (include / name).exists()
-    )
-
-
 def compile_recorder(
     builder, version: str, include: Path, python: str, python_include: str, folder: Path
 ) -> Path:
@@ -150,19 +138,13 @@ def compile_recorder(
     ]
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        common = scratch / "common.h"
-        common.write_text(_common_headers(root, include))
-        for_cxx = [*cxx, "-std=c++20", *defined, *builder._flags(), *searched]
-        subprocess.run([*for_cxx, "-x", "c++-header", common, "-o", f"{common}.gch"], check=True)
 
         def compile_one(source: Path) -> str:
             made = str(scratch / f"{source.name}.o")
-            command = (
-                [*for_cxx, "-include", str(common)]
-                if source.suffix == ".cpp"
-                else [*cc, "-std=c11", *builder._flags(), *searched]
+            language = [*cxx, "-std=c++20", *defined] if source.suffix == ".cpp" else [*cc, "-std=c11"]
+            subprocess.run(
+                [*language, *builder._flags(), *searched, "-c", str(source), "-o", made], check=True
             )
-            subprocess.run([*command, "-c", str(source), "-o", made], check=True)
             return made
 
         with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("JOBS", "2"))) as pool:
