@@ -293,7 +293,7 @@ class Scaled(torch.nn.Module):
 
 
 def weigh(count):
-    return sum([first() for _ in range(2)]) + count
+    return sum(first() for _ in range(2)) + count
 
 
 def prepare(count):
