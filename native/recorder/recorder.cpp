@@ -26,6 +26,7 @@
 #include "room_keeper.h"
 #include "sampler.h"
 #include "session.h"
+#include "tensor_reader.h"
 
 namespace kinetoscope {
 namespace {
@@ -302,6 +303,8 @@ PyObject* kinetoscope_recorder_observed_kernel(PyObject* kernel, PyObject* name)
 PyObject* kinetoscope_recorder_fast_range_class(PyObject* theirs) {
   return Py_XNewRef(fast_range_class(theirs));
 }
+
+PyObject* kinetoscope_recorder_tensor_reader_class() { return tensor_reader_class(); }
 
 int kinetoscope_recorder_is_recording() {
   std::lock_guard<std::recursive_mutex> lock(control);

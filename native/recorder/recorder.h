@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KINETOSCOPE_RECORDER_VERSION 6u
+#define KINETOSCOPE_RECORDER_VERSION 7u
 
 struct _object;
 
@@ -51,6 +51,10 @@ KINETOSCOPE_EXPORT int kinetoscope_recorder_resume();
 // Appends (id, instance) to the list `into` for every module that was seen and lives. With an exception set
 // when it fails.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_modules(struct _object* into);
+
+// A new reference to the class that reads where tensors lie, see tensor_reader.h; nullptr with an exception
+// set.
+KINETOSCOPE_EXPORT struct _object* kinetoscope_recorder_tensor_reader_class();
 
 // Sees to it that the frees of the memory behind these tensors are recorded, too: it may be older than our
 // place in front of the allocator. Returns how many blocks were not seen to before.

@@ -1,8 +1,10 @@
 """Which tensors hold which memory: what a recording of real programs says of them, and that nothing of it is felt."""
 
 import gc
+import json
 import sys
 import weakref
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -13,10 +15,12 @@ import torch
 from torch import nn
 
 import kinetoscope
+from kinetoscope.collect.engines.recorder import load_recorder
 from kinetoscope.collect.sources import storages as storages_module
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
-from kinetoscope.collect.sources.storages import Living, StorageWatch
+from kinetoscope.collect.sources.storages import Living, PythonReader, StorageWatch
 from kinetoscope.model.schema import StorageRole
+from kinetoscope.storage.recording import add_storages
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import peak
 from tests.support.recorded import CPU, profile
@@ -31,6 +35,32 @@ def nothing_of_other_tests():
 
 def watch(modules=()):
     return StorageWatch(Living(), lambda tensors: None, lambda: list(modules))
+
+
+READERS = pytest.mark.parametrize(
+    "make_reader", [PythonReader, lambda: load_recorder().tensor_reader()], ids=["python", "native"]
+)
+
+
+def rows_in(texts):
+    """What metadata says of storages, as a set of rows."""
+    info = {f"storages.{number}": json.loads(text) for number, text in enumerate(texts)}
+    tables = {}
+    strings, lost = add_storages(tables, info, [""], 0)
+    assert lost == 0
+    if "storages" not in tables:
+        return set()
+    columns = {name: values.tolist() for name, values in tables["storages"].items() if name != "module"}
+    columns["name"] = [strings[name] for name in columns["name"]]
+    return set(zip(*(columns[name] for name in sorted(columns)), strict=True))
+
+
+def addresses_met(reader):
+    """The addresses of the living storages that a reader met."""
+    reader.begin(1, True)
+    reader.rest(set())
+    # Columns in order of their names: the address comes first.
+    return {row[0] for row in rows_in(reader.take())}
 
 
 def bytes_by_category(trace, *, recorded=False):
@@ -370,14 +400,15 @@ def test_following_costs_no_more_than_looking_at_everything_anew():
         assert living._worth > 10
 
 
-def test_forgetting_memory_that_was_freed_causes_no_warning(monkeypatch):
+@READERS
+def test_forgetting_memory_that_was_freed_causes_no_warning(monkeypatch, make_reader):
     # Those of torch 2.8 and older come from a finalizer, in which an exception goes to this hook.
     ignored = []
     monkeypatch.setattr(sys, "unraisablehook", lambda event: ignored.append(event.exc_value))
-    living, kept = Living(), [torch.ones(3) for _ in range(4)]
+    living, kept = Living(make_reader()), [torch.ones(3) for _ in range(4)]
     with living.look():
         pass
-    assert len(living._memory) >= len(kept)
+    assert living.reader.met() >= len(kept)
     kept.clear()
     living._worth = 0
     gc.collect(1)
@@ -397,20 +428,21 @@ def test_nothing_is_followed_when_the_session_is_gone():
     assert len(gc.callbacks) == before
 
 
-def test_what_was_met_is_neither_kept_alive_nor_in_the_way_of_swapping_it():
-    living = Living()
+@READERS
+def test_what_was_met_is_neither_kept_alive_nor_in_the_way_of_swapping_it(make_reader):
+    living = Living(make_reader())
     tensor, other = torch.ones(5), torch.zeros(5)
     model, storage = nn.Linear(3, 3), tensor.untyped_storage()
     with living.look() as looked:
         assert any(module is model for module in looked.modules)
     torch.utils.swap_tensors(tensor, other)
     address = storage.data_ptr()
-    assert address in {storage.data_ptr() for storage in living.memory(set())}
+    assert address in addresses_met(living.reader)
     gone = weakref.ref(model)
     del model, other, storage
     gc.collect()
     assert gone() is None
-    assert address not in {storage.data_ptr() for storage in living.memory(set())}
+    assert address not in addresses_met(living.reader)
 
 
 def test_what_a_collection_meets_while_things_are_listed_does_not_disturb():
@@ -430,3 +462,107 @@ def test_what_a_collection_meets_while_things_are_listed_does_not_disturb():
         gc.set_threshold(*threshold)
         gc.callbacks.remove(meets)
     assert len(sizes) > 0
+
+
+class Shouting(torch.Tensor):
+    """A class of tensors that is not torch's own."""
+
+
+def models():
+    """Modules and optimizers whose tensors are plain, or not, each with what keeps more of them alive."""
+    tied = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    tied[1].weight = tied[0].weight
+    yield "tied", tied, torch.optim.Adam(tied.parameters())
+
+    plain = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+    yield "plain", plain, torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+
+    sparse = nn.Sequential(nn.Embedding(7, 3, sparse=True), nn.Linear(3, 1))
+    yield "sparse gradient", sparse, torch.optim.SparseAdam([sparse[0].weight])
+
+    strange = nn.Linear(6, 1)
+    strange.register_buffer("shouting", torch.ones(9).as_subclass(Shouting))
+    strange.register_buffer("nothing", torch.empty(0))
+    strange.register_buffer("none", None)
+    strange.register_buffer("meta", torch.empty(5, device="meta"))
+    strange.register_buffer("csr", torch.eye(3).to_sparse_csr())
+    strange.register_buffer("quantized", torch.quantize_per_tensor(torch.ones(11), 0.1, 0, torch.qint8))
+    strange.register_buffer("view", torch.ones(40)[3:9])
+    strange.register_buffer("n" * 80, torch.ones(13))
+    strange.register_buffer('a "quoted" näme', torch.ones(17))
+    strange.register_buffer("nested", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
+    yield "strange", strange, torch.optim.Adagrad([strange.weight])
+
+    outside = nn.Parameter(torch.ones(23))
+    yield "outside", nn.Identity(), torch.optim.AdamW([outside, *nn.Linear(2, 2).parameters()])
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta", "ignore:The PyTorch API of nested")
+@pytest.mark.parametrize("name", ["tied", "plain", "sparse gradient", "strange", "outside"])
+def test_both_readers_say_the_same(name, monkeypatch):
+    model, optimizer = next((model, optimizer) for made, model, optimizer in models() if made == name)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if isinstance(optimizer, torch.optim.SparseAdam):
+                parameter.grad = torch.ones_like(parameter).to_sparse(1)
+            else:
+                parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    tensors = [torch.ones(31)[2:], torch.ones(2, 2).to_sparse(), torch.ones(3).as_subclass(Shouting)]
+    monkeypatch.setattr(storages_module.time, "time_ns", lambda: 10**18)
+    found = []
+    for make_reader in (PythonReader, lambda: load_recorder().tensor_reader()):
+        living = Living(make_reader())
+        watching = StorageWatch(living, lambda tensors: None, lambda: list(model.modules()))
+        started = watching.start()
+        stopped = watching.stop()
+        assert not [key for key in (*started, *stopped) if key.endswith("skipped")]
+        found.append((rows_in(started.values()), rows_in(stopped.values())))
+    (first, last), (native_first, native_last) = found
+    assert last == native_last
+    assert len(last) >= 3
+    # What the two looks themselves leave behind differs.
+    addresses = {(row[0], row[5]) for row in first ^ native_first}
+    mine = {tensor.data_ptr() for tensor in (tensors[0], tensors[1]._values(), *model.parameters())}
+    assert not mine & {address for address, _ in addresses}
+    assert {row for row in first if row[5] != StorageRole.TENSOR} == {
+        row for row in native_first if row[5] != StorageRole.TENSOR
+    }
+
+
+def test_ordered_and_other_states_of_optimizers_are_read_alike():
+    reader = load_recorder().tensor_reader()
+    parameter, other = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(4))
+    state = {
+        parameter: {"step": 3, "average": torch.ones(5), "rate": 0.5, "never": None},
+        other: OrderedDict(average=torch.ones(6)),
+        "shared": {"list": [torch.ones(7)]},
+    }
+    reader.begin(1, True)
+    assert [key if isinstance(key, str) else id(key) for key in reader.state(state)] == [id(other), "shared"]
+    assert {row[1] for row in rows_in(reader.take())} == {20}
+
+
+def test_native_parts_are_short_and_whole():
+    reader = load_recorder().tensor_reader()
+    kept = [torch.ones(1 + number % 3) for number in range(4500)]
+    assert reader.meet(kept) == []
+    reader.begin(7, True)
+    reader.rest({kept[0].untyped_storage()._cdata})
+    parts = reader.take()
+    assert len(parts) == 3
+    assert max(map(len, parts)) < 100_000
+    rows = rows_in(parts)
+    assert {(row[0], row[1]) for row in rows} == {(tensor.data_ptr(), tensor.nbytes) for tensor in kept[1:]}
+    assert reader.take() == []
+
+
+def test_a_look_that_failed_leaves_no_rows():
+    reader = load_recorder().tensor_reader()
+    kept = torch.ones(3)
+    reader.meet([kept])
+    reader.begin(7, True)
+    reader.rest(set())
+    reader.begin(8, True)
+    assert reader.take() == []
+    assert kept.shape == (3,)

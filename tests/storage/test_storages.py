@@ -1,5 +1,6 @@
 """The table `storages` from a recording's metadata, valid or not."""
 
+import base64
 import json
 
 import numpy as np
@@ -103,8 +104,49 @@ def test_a_value_instead_of_a_list_is_that_of_all_rows():
     )
     assert len(first) == 2
     assert all(np.array_equal(first[name], second[name]) for name in first)
-    # Addresses are always a list: they say how many rows there are.
+    # Without a list or a number nothing says how many rows there are.
     assert TraceBuilder().know("storages.0", once | {"address": 16}).build().losses[0]["count"] == 1
+
+
+def packed(values, dtype):
+    return base64.b64encode(np.array(values, dtype=dtype).tobytes()).decode()
+
+
+def test_numbers_may_be_packed():
+    rows = {name: value * 2 for name, value in GOOD.items()} | {"address": [16, 1 << 63], "bytes": [8, 9]}
+    once = {name: value[0] for name, value in GOOD.items()} | {
+        "address": packed([16, 1 << 63], "<u8"),
+        "bytes": packed([8, 9], "<i8"),
+        "rows": 2,
+    }
+    first, second = (
+        TraceBuilder().know("storages.0", part).build().columns("storages") for part in (rows, once)
+    )
+    assert len(first) == 2
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"address": "AAAA"},
+        {"address": "not base64!"},
+        {"address": packed([1, 2, 3], "<u8")},
+        {"rows": -1},
+        {"rows": 1 << 62},
+        {"rows": True},
+        {"rows": "2"},
+    ],
+    ids=str,
+)
+def test_packed_numbers_that_the_recorder_cannot_have_written_are_left_out_and_counted(changed):
+    good = {name: value[0] for name, value in GOOD.items()} | {
+        "address": packed([16, 32], "<u8"),
+        "rows": 2,
+    }
+    trace = TraceBuilder().know("storages.0", good | changed).know("storages.1", good).build()
+    assert len(trace.columns("storages")) == 2
+    assert [loss["count"] for loss in trace.losses] == [1]
 
 
 @pytest.mark.parametrize("role", [5, 200])

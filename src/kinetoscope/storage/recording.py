@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,6 +121,10 @@ _NUMBERS: dict[str, type[np.generic]] = {
 }  # fmt: skip
 
 
+# Many more than the parts of any recording have.
+_MOST_ROWS = 1 << 20
+
+
 def add_storages(
     tables: MutableMapping[str, Any], info: dict[str, Any], strings: list[str], start_realtime_ns: int
 ) -> tuple[list[str], int]:
@@ -176,15 +181,29 @@ def add_storages(
 
 
 def _checked(part: object) -> dict[str, Any] | None:
-    """Return an entry with its numbers as arrays, or None if it is invalid. A value in place of a list is that of all rows."""
-    addresses = part.get("address") if isinstance(part, dict) else None
-    if not isinstance(part, dict) or not isinstance(addresses, list):
+    """Return an entry with its numbers as arrays, or None if it is invalid.
+
+    A column is a list; or one value, which is that of all rows; or, of numbers, the base64 of their little-endian bytes.
+    """
+    if not isinstance(part, dict):
+        return None
+    addresses = part.get("address")
+    rows = len(addresses) if isinstance(addresses, list) else part.get("rows")
+    # The recorder writes short parts.
+    if type(rows) is not int or not 0 <= rows <= _MOST_ROWS:
         return None
     made: dict[str, Any] = {}
     for name in (*_NUMBERS, "device", "name"):
         values = part.get(name)
+        if name in _NUMBERS and isinstance(values, str):
+            dtype = np.dtype(_NUMBERS[name]).newbyteorder("<")
+            try:
+                made[name] = np.frombuffer(base64.b64decode(values, validate=True), dtype=dtype)
+            except ValueError:
+                return None
+            continue
         if not isinstance(values, list):
-            values = [values] * len(addresses)
+            values = [values] * rows
         if name in _NUMBERS:
             if not all(type(value) is int for value in values):
                 return None

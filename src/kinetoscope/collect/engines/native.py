@@ -282,7 +282,7 @@ class NativeEngine:
 
         if self._watch is not None:
             self._watch.cancel()
-        self._living = self._living or Living()
+        self._living = self._living or Living(recorder.tensor_reader())
         self._watch = StorageWatch(
             self._living, recorder.watch_tensors, lambda: [module for _, module in recorder.modules()]
         )

@@ -21,8 +21,10 @@ from kinetoscope.storage.cache import cache_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from kinetoscope.collect.sources.storages import TensorReader
+
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_FACE_VERSION = 6
+_FACE_VERSION = 7
 # More than the system lets a path have.
 _LONGEST_PATH = 1 << 13
 # With a separator at its end: another package's name may start with ours.
@@ -129,6 +131,7 @@ class Recorder:
         library.kinetoscope_recorder_modules.argtypes = (ctypes.py_object,)
         library.kinetoscope_recorder_watch_tensors.argtypes = (ctypes.py_object,)
         library.kinetoscope_recorder_watch_tensors.restype = ctypes.c_size_t
+        library.kinetoscope_recorder_tensor_reader_class.restype = ctypes.py_object
         library.kinetoscope_recorder_resolve.argtypes = (ctypes.py_object,)
         library.kinetoscope_recorder_resolve.restype = ctypes.c_size_t
         library.kinetoscope_recorder_add_info.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
@@ -273,6 +276,13 @@ class Recorder:
     def watch_tensors(self, tensors: Sequence[Any]) -> int:
         """Record the frees of the tensors' memory, which was allocated before the recording; returns how many are new."""
         return int(self._library.kinetoscope_recorder_watch_tensors(list(tensors)))
+
+    def tensor_reader(self) -> TensorReader:
+        """An object that reads where plain tensors lie, and has the frees of their memory recorded."""
+        from kinetoscope.collect.sources.storages import OWNERS, PLAIN
+
+        made: TensorReader = self._library.kinetoscope_recorder_tensor_reader_class()(PLAIN, OWNERS)
+        return made
 
     def fast_range_class(self, theirs: type) -> type:
         """The class that opens ranges quickly while recording, instead of torch's own class `theirs`."""

@@ -14,8 +14,9 @@ import sys
 import sysconfig
 import time
 import weakref
+from collections import defaultdict
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -39,7 +40,9 @@ _LONGEST_NAME = 60
 # How deep lists and mappings are searched for an optimizer's tensors.
 _DEPTH = 4
 # The types whose tensors are looked at without asking them for anything but their storage.
-_PLAIN = frozenset({Tensor, Parameter})
+PLAIN = (Tensor, Parameter)
+OWNERS = (Module, Optimizer)
+_PLAIN = frozenset(PLAIN)
 _STRIDED = torch.strided
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
@@ -55,7 +58,6 @@ class _Seen:
         # The addresses of their storages.
         self.storages: set[int] = set()
         self._places: dict[torch.device, tuple[str, int]] = {}
-        self._parts = 0
 
     def add(
         self,
@@ -105,9 +107,9 @@ class _Seen:
         self.rows.append((time_ns, role, address, size, *place, module, parameter, name[:_LONGEST_NAME]))
         return True
 
-    def taken(self) -> dict[str, str]:
+    def taken(self) -> list[str]:
         """The rows since the last call as JSON texts, none longer than the recorder takes; a value that all rows share is written once."""
-        info: dict[str, str] = {}
+        texts: list[str] = []
         names = (
             "time_ns",
             "role",
@@ -126,11 +128,129 @@ class _Seen:
                 name: values[0] if name != "address" and len(set(values)) == 1 else values
                 for name, values in zip(names, part, strict=True)
             }
-            info[f"{_PREFIX}.{self._parts}"] = json.dumps(columns, separators=(",", ":"))
-            self._parts += 1
-        if self.skipped:
-            info[f"{_PREFIX}.skipped"] = json.dumps(self.skipped)
-        return info
+            texts.append(json.dumps(columns, separators=(",", ":")))
+        return texts
+
+
+class TensorReader(Protocol):
+    """Reads many plain tensors at once, and leaves the others to its caller.
+
+    The recorder has one in native code; `PythonReader` does the same in a process without the recorder. A session has one, which
+    remembers the storages that it met, and nothing that keeps them alive.
+    """
+
+    def meet(self, things: list[Any], /) -> list[Any]:
+        """Remember the storages of the plain tensors among some objects; return other tensors, modules and optimizers."""
+        ...
+
+    def forget(self) -> None:
+        """Remember no storage any more."""
+        ...
+
+    def met(self) -> int:
+        """How many storages are remembered."""
+        ...
+
+    def begin(self, time_ns: int, first: bool, /) -> None:
+        """Begin to look at some moment; the first look of a recording forgets the rows of one that failed, and has frees recorded."""
+        ...
+
+    def modules(self, modules: list[Module], /) -> list[Module]:
+        """Note what modules hold; return those that hold anything that is not plain."""
+        ...
+
+    def parameters(self, parameters: list[Any], /) -> list[Any]:
+        """Note an optimizer's parameters, without those of the modules of this look; return those that are not plain."""
+        ...
+
+    def state(self, state: dict[Any, Any], /) -> list[Any]:
+        """Note an optimizer's state; return the keys of what is not plain."""
+        ...
+
+    def rest(self, also_seen: set[int], /) -> None:
+        """Note the storages that were met and still live, without those noted in this look or at the addresses of others."""
+        ...
+
+    def take(self) -> list[str]:
+        """The rows since the last call, as parts of the metadata."""
+        ...
+
+
+class PythonReader:
+    """Remembers storages, and leaves the rest to its caller."""
+
+    def __init__(self) -> None:
+        """Nothing is remembered yet."""
+        # Not the tensors: torch refuses to swap the contents of one that has a weak reference. By the address of the storage,
+        # which is not used again as long as there is such a reference.
+        self._memory: dict[int, StorageWeakRef] = {}
+        self._seen = _Seen()
+        self._time_ns = 0
+
+    def meet(self, things: list[Any], /) -> list[Any]:
+        """As `TensorReader.meet` says."""
+        # By type: `isinstance` reads __class__, which runs code of some objects.
+        wanted = {kind for kind in set(map(type, things)) if kind in _PLAIN or issubclass(kind, OWNERS)}
+        left = []
+        for thing in things:
+            kind = type(thing)
+            if kind in wanted and not (kind in _PLAIN and self._remember(thing)):
+                left.append(thing)
+        return left
+
+    def forget(self) -> None:
+        """As `TensorReader.forget` says."""
+        self._memory.clear()
+
+    def met(self) -> int:
+        """As `TensorReader.met` says."""
+        return len(self._memory)
+
+    def begin(self, time_ns: int, first: bool, /) -> None:
+        """As `TensorReader.begin` says; no frees are recorded."""
+        self._time_ns = time_ns
+        if first:
+            self._seen.rows.clear()
+
+    def modules(self, modules: list[Module], /) -> list[Module]:
+        """All are left."""
+        return modules
+
+    def parameters(self, parameters: list[Any], /) -> list[Any]:
+        """All are left."""
+        return parameters
+
+    def state(self, state: dict[Any, Any], /) -> list[Any]:
+        """All is left."""
+        return list(state)
+
+    def rest(self, also_seen: set[int], /) -> None:
+        """As `TensorReader.rest` says."""
+        for number, reference in _listed(self._memory):
+            if number in also_seen:
+                continue
+            storage = UntypedStorage._new_with_weak_ptr(reference.cdata)
+            if storage is None:
+                self._memory.pop(number, None)
+            else:
+                self._seen.add_storage(self._time_ns, StorageRole.TENSOR, storage)
+
+    def take(self) -> list[str]:
+        """As `TensorReader.take` says."""
+        return self._seen.taken()
+
+    def _remember(self, tensor: Tensor) -> bool:
+        """Know a tensor's storage; return whether it is one that can be known."""
+        try:
+            if not _is_simple(tensor):
+                return False
+            storage = tensor.untyped_storage()
+            number = storage._cdata
+            if number not in self._memory and storage.device.type != "meta":
+                self._memory[number] = StorageWeakRef(storage)
+        except Exception:  # noqa: BLE001  (as one of a device that has no storages)
+            return False
+        return True
 
 
 class StorageWatch:
@@ -150,9 +270,11 @@ class StorageWatch:
             running: Tells which living modules the recorder has seen; by default all that live.
         """
         self._living = living
+        self._reader = living.reader
         self._running = running or self._all_modules
         self._keep_watch = keep_watch
         self._seen = _Seen()
+        self._parts = 0
         # Those that the modules of one look hold; their optimizer has nothing to add.
         self._held_parameters: set[int] = set()
         self._optimizers: dict[int, tuple[weakref.ref[Optimizer], int]] = {}
@@ -168,21 +290,17 @@ class StorageWatch:
         older: list[Tensor] = []
         self._seen.tensors = older
         now_ns = time.time_ns()
-        self._held_parameters.clear()
         with self._living.look() as living, _unrecorded():
-            for module in living.modules:
-                self._look_at_module(now_ns, module)
             for optimizer in living.optimizers:
                 self._remember(optimizer)
-                self._look_at_optimizer(now_ns, optimizer)
+            self._look_around(now_ns, living.modules, living.optimizers, first=True)
             for tensor in living.tensors:
                 self._seen.add(now_ns, StorageRole.TENSOR, tensor)
-            for storage in living.memory(self._seen.storages):
-                self._seen.add_storage(now_ns, StorageRole.TENSOR, storage)
+            self._reader.rest(self._seen.storages)
         self._seen.tensors = None
         self._seen.storages.clear()
         self._keep_watch(older)
-        return self._seen.taken()
+        return self._taken()
 
     def stop(self) -> dict[str, str]:
         """Look a last time.
@@ -191,20 +309,26 @@ class StorageWatch:
             More metadata for the recording, each value a JSON text.
         """
         self.cancel()
-        now_ns = time.time_ns()
-        self._held_parameters.clear()
+        known = [reference() for reference, _ in list(self._optimizers.values())]
         with _unrecorded():
-            for module in self._running():
-                self._look_at_module(now_ns, module)
-            for reference, _ in list(self._optimizers.values()):
-                optimizer = reference()
-                if optimizer is not None:
-                    self._look_at_optimizer(now_ns, optimizer)
-        return self._seen.taken()
+            self._look_around(
+                time.time_ns(), self._running(), [optimizer for optimizer in known if optimizer is not None]
+            )
+        return self._taken()
 
     def cancel(self) -> None:
         """Hear of no more steps; a second call does nothing."""
         OPTIMIZER_STEPS.forget(self._before_step, self._after_step)
+
+    def _taken(self) -> dict[str, str]:
+        """The rows so far as metadata, and how many tensors could not be looked at."""
+        info = {}
+        for text in (*self._reader.take(), *self._seen.taken()):
+            info[f"{_PREFIX}.{self._parts}"] = text
+            self._parts += 1
+        if self._seen.skipped:
+            info[f"{_PREFIX}.skipped"] = json.dumps(self._seen.skipped)
+        return info
 
     def _all_modules(self) -> list[Module]:
         """Every module that lives."""
@@ -230,18 +354,25 @@ class StorageWatch:
         held = _length(optimizer)
         if known is not None and known[1] != held:
             self._optimizers[id(optimizer)] = (known[0], held)
-            now_ns = time.time_ns()
-            self._held_parameters.clear()
             with _unrecorded():
-                for module in self._running():
-                    self._look_at_module(now_ns, module)
-                self._look_at_optimizer(now_ns, optimizer)
+                self._look_around(time.time_ns(), self._running(), [optimizer])
 
     def _remember(self, optimizer: Optimizer) -> None:
         """Know an optimizer without holding it; its end makes room for another at the same address."""
         number, optimizers = id(optimizer), self._optimizers
         gone = weakref.ref(optimizer, lambda _: optimizers.pop(number, None))
         optimizers[number] = (gone, -1)
+
+    def _look_around(
+        self, now_ns: int, modules: Iterable[Module], optimizers: Iterable[Optimizer], *, first: bool = False
+    ) -> None:
+        """Note what some modules and optimizers hold: plain tensors many at once, the others one by one."""
+        self._held_parameters.clear()
+        self._reader.begin(now_ns, first)
+        for module in self._reader.modules(list(modules)):
+            self._look_at_module(now_ns, module)
+        for optimizer in optimizers:
+            self._look_at_optimizer(now_ns, optimizer)
 
     def _look_at_module(self, now_ns: int, module: Module) -> None:
         """Note a module's own parameters, their gradients, and its buffers."""
@@ -261,11 +392,13 @@ class StorageWatch:
         try:
             groups = list(optimizer.param_groups)
             parameters = [parameter for group in groups for parameter in group["params"]]
-            state = list(optimizer.state.items())
+            state = optimizer.state
+            left = self._reader.state(state) if type(state) in (dict, defaultdict) else list(state)
+            states = [(parameter, state[parameter]) for parameter in left]
         except Exception:  # noqa: BLE001  (an optimizer of any class)
             self._seen.skipped += 1
             return
-        for parameter in parameters:
+        for parameter in self._reader.parameters(parameters):
             number = _identity(parameter)
             if number in self._held_parameters:
                 continue
@@ -274,7 +407,7 @@ class StorageWatch:
             if gradient is not None:
                 self._seen.add(now_ns, StorageRole.GRADIENT, gradient, parameter=number)
         add, role = self._seen.add, StorageRole.OPTIMIZER_STATE
-        for parameter, values in state:
+        for parameter, values in states:
             number = _identity(parameter)
             flat = type(values) is dict and all(type(value) in _PLAIN for value in values.values())
             for name, tensor in list(values.items()) if flat else _tensors(values, "", _DEPTH):
@@ -312,18 +445,17 @@ class Living:
     Attributes:
         modules: The modules of the last look.
         optimizers: Its optimizers.
-        tensors: Its plain tensors that were not met before.
+        reader: Remembers the storages of plain tensors.
+        tensors: Its tensors of plain classes that have no storage of their own, such as sparse ones, as long as they are young.
     """
 
-    def __init__(self) -> None:
-        """Nothing is looked at before `look`."""
+    def __init__(self, reader: TensorReader | None = None) -> None:
+        """Nothing is looked at before `look`; `reader` is by default one in Python."""
+        self.reader = reader or PythonReader()
         self.modules: list[Module] = []
         self.optimizers: list[Optimizer] = []
         self.tensors: list[Tensor] = []
         self._owners: dict[int, weakref.ref[Module | Optimizer]] | None = None
-        # Not of the tensors: torch refuses to swap the contents of one that has a weak reference. By the address of the storage,
-        # which is not used again as long as there is such a reference.
-        self._memory: dict[int, StorageWeakRef] = {}
         self._follows = False
         # How many objects may be looked through before it is cheaper to look at all of them anew.
         self._worth = 0
@@ -333,7 +465,7 @@ class Living:
         """See what lives now; it is held only inside this."""
         owners = self._owners
         if owners is None or not _HAS_GENERATIONS:
-            self._memory.clear()
+            self.reader.forget()
             found = gc.get_objects()
             self._worth = len(found)
             self._owners = owners = {}
@@ -356,48 +488,17 @@ class Living:
             for held in (self.modules, self.optimizers, self.tensors):
                 held.clear()
 
-    def memory(self, seen: set[int]) -> Iterator[UntypedStorage]:
-        """The storages of tensors met before that are still there, without those at the addresses that were `seen`."""
-        for number, reference in _listed(self._memory):
-            if number in seen:
-                continue
-            storage = UntypedStorage._new_with_weak_ptr(reference.cdata)
-            if storage is None:
-                self._memory.pop(number, None)
-            else:
-                yield storage
-
     def _meet(self, found: list[Any], owners: dict[int, weakref.ref[Module | Optimizer]]) -> list[Tensor]:
-        """Remember those of some objects that are wanted; return the tensors among them."""
+        """Remember those of some objects that are wanted; return the tensors that can only be looked at now."""
         tensors = []
-        # By type: `isinstance` reads __class__, which runs code of some objects.
-        wanted = {
-            kind for kind in set(map(type, found)) if kind in _PLAIN or issubclass(kind, (Module, Optimizer))
-        }
-        for thing in found:
-            kind = type(thing)
-            if kind not in wanted:
-                continue
-            if kind in _PLAIN:
+        for thing in self.reader.meet(found):
+            if type(thing) in _PLAIN:
                 tensors.append(thing)
-                self._remember_memory(thing)
             else:
                 known = owners.get(id(thing))
                 if known is None or known() is not thing:
                     owners[id(thing)] = weakref.ref(thing)
         return tensors
-
-    def _remember_memory(self, tensor: Tensor) -> None:
-        """Know a tensor's storage; one without a storage of its own is met only while it is young."""
-        try:
-            if not _is_simple(tensor):
-                return
-            storage = tensor.untyped_storage()
-            number = storage._cdata
-            if number not in self._memory and storage.device.type != "meta":
-                self._memory[number] = StorageWeakRef(storage)
-        except Exception:  # noqa: BLE001  (as one of a device that has no storages)
-            return
 
     def _follow(self) -> None:
         """Be called by Python's collector for as long as this lives."""
@@ -426,7 +527,7 @@ class Living:
             self._owners = None
             # torch 2.8 and older warn if a storage is freed while anything refers to its Python object.
             del found
-            self._memory.clear()
+            self.reader.forget()
         else:
             self._meet(found, owners)
 
