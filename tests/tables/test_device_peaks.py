@@ -13,6 +13,7 @@ from kinetoscope.viewer.server.routes import answer
 from tests.support.kineto_text import PID, op, opened
 from tests.support.plain_chrome import plain_trace
 from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.trace_builder import TraceBuilder
 
 
 def memory(start, size, address, device=(1, 0), allocated=None, reserved=None):
@@ -67,10 +68,22 @@ def test_allocators_of_several_processes_count_together():
          "2.33 GiB allocated on cuda:0 (2.79 GiB reserved), 1.58 GiB of it attributed"),
         (DevicePeak("cpu", 2_000, 5, True, 2_000, None, None), "1.95 KiB allocated on cpu"),
         (DevicePeak("cpu", 2_000, 5, False, 2_000, None, None), "1.95 KiB on cpu of tensors allocated while recording"),
+        (DevicePeak("cpu", 2_048, 5, False, 2_048, None, None, 1_024),
+         "2 KiB on cpu of tensors, 1 KiB of it allocated before the recording"),
     ],
 )  # fmt: skip
 def test_a_peak_in_words_names_its_device(peak, text):
     assert peak_text(peak) == text
+
+
+def test_a_peak_says_how_much_was_there_before_the_recording():
+    builder = TraceBuilder()
+    builder.hold("parameter", 64, 4_000)
+    builder.span("aten::mm", 0, 100)
+    builder.allocate(10, 8_192, 3_000)
+    builder.free(20, 8_192)
+    (found,) = device_peaks(builder.build())
+    assert (found.bytes, found.attributed_bytes, found.earlier_bytes) == (7_000, 7_000, 4_000)
 
 
 def test_every_place_that_shows_a_peak_shows_the_allocators(tmp_path):

@@ -228,6 +228,8 @@ def peak_text(peak: DevicePeak) -> str:
     text = f"{units.size(peak.bytes)} {'allocated ' if peak.counted else ''}on {peak.device}"
     if peak.reserved_bytes:
         text += f" ({units.size(peak.reserved_bytes)} reserved)"
+    if not peak.counted and peak.earlier_bytes:
+        return f"{text} of tensors, {units.size(peak.earlier_bytes)} of it allocated before the recording"
     if not peak.counted:
         return f"{text} of tensors allocated while recording"
     if peak.attributed_bytes < peak.bytes:

@@ -126,6 +126,7 @@ class DevicePeak:
         attributed_bytes: Peak of the live bytes whose allocation was recorded or that were in use before the recording.
         reserved_bytes: Peak of the reserved bytes; None if not recorded.
         top: The attributed peak; None if nothing was allocated while recording.
+        earlier_bytes: The part of `attributed_bytes` that was in use before the recording.
     """
 
     device: str
@@ -135,6 +136,7 @@ class DevicePeak:
     attributed_bytes: int
     reserved_bytes: int | None
     top: Peak | None
+    earlier_bytes: int = 0
 
 
 def device_peaks(trace: TraceData) -> list[DevicePeak]:
@@ -156,9 +158,16 @@ def device_peaks(trace: TraceData) -> list[DevicePeak]:
                 attributed_bytes=attributed,
                 reserved_bytes=allocator.reserved_bytes if allocator.reserved_bytes > 0 else None,
                 top=top,
+                earlier_bytes=_earlier_bytes(trace, top),
             )
         )
     return sorted(found, key=lambda peak: (-peak.bytes, peak.device))
+
+
+def _earlier_bytes(trace: TraceData, at: Peak | None) -> int:
+    """How much of a peak blocks from before the recording held."""
+    blocks, live = blocks_of(trace), live_at(trace, at)
+    return int(blocks.bytes[live][blocks.allocation[live] < 0].sum())
 
 
 def _top(trace: TraceData, device: int) -> Peak | None:
