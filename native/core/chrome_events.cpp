@@ -69,6 +69,26 @@ int64_t only_number_in(std::string_view text) {
 
 }  // namespace
 
+int32_t ChromeArgumentTexts::add(std::string_view inside, bool* bad) {
+  bool fresh = false;
+  const int32_t row = insides_.add(inside, &fresh);
+  if (!fresh) return row;
+  std::string json = "{";
+  (json += inside) += '}';
+  *bad = !is_json(json);
+  if (*bad) bad_.push_back(row);
+  return row;
+}
+
+std::string ChromeArgumentTexts::json(std::size_t row) const {
+  std::string json = "{";
+  (json += insides_.texts()[row]) += '}';
+  if (!std::ranges::binary_search(bad_, static_cast<int32_t>(row))) return json;
+  std::string escaped;
+  append_json_escaped(json, escaped);
+  return "{\"unreadable\":\"" + escaped + "\"}";
+}
+
 ChromeEvents::ChromeEvents(std::vector<std::pair<std::string, ChromeCategory>> known, std::size_t max_bytes,
                            uint64_t seed)
     : strings(seed),
@@ -76,14 +96,13 @@ ChromeEvents::ChromeEvents(std::vector<std::pair<std::string, ChromeCategory>> k
       call_stacks(seed),
       shape_texts(seed),
       shape_rows(seed),
-      argument_texts(seed),
+      arguments(seed),
       metadata(seed),
       known_(std::move(known)),
       max_bytes_(max_bytes),
       raw_threads_(seed),
       thread_keys_(seed),
       raw_shapes_(seed),
-      raw_arguments_(seed),
       ids_(seed) {
   strings.add("");
   shape_texts.add("");
@@ -91,10 +110,9 @@ ChromeEvents::ChromeEvents(std::vector<std::pair<std::string, ChromeCategory>> k
 
 std::size_t ChromeEvents::bytes() const {
   std::size_t total = spans.bytes() + kernels.bytes() + copies.bytes() + allocations.bytes() +
-                      counters.bytes() + flows.bytes();
-  for (const TextTable* table :
-       {&strings, &categories, &call_stacks, &shape_texts, &shape_rows, &argument_texts, &metadata,
-        &raw_threads_, &thread_keys_, &raw_shapes_, &raw_arguments_, &ids_}) {
+                      counters.bytes() + flows.bytes() + arguments.bytes();
+  for (const TextTable* table : {&strings, &categories, &call_stacks, &shape_texts, &shape_rows, &metadata,
+                                 &raw_threads_, &thread_keys_, &raw_shapes_, &ids_}) {
     total += table->bytes();
   }
   return total;
@@ -251,29 +269,17 @@ int32_t ChromeEvents::shapes_row(Arguments& arguments) {
   return shape_rows.add({reinterpret_cast<const char*>(parts), sizeof parts});
 }
 
-int32_t ChromeEvents::arguments_row(Arguments& arguments) {
-  arguments.drop(kWorthless);
-  if (arguments.peek(Argument::Queued) == "0") arguments.take(Argument::Queued);
-  if (inside_quotes(arguments.peek(Argument::ModuleHierarchy)).empty())
-    arguments.take(Argument::ModuleHierarchy);
-  if (arguments.nothing_left()) return -1;
+int32_t ChromeEvents::arguments_row(Arguments& left) {
+  left.drop(kWorthless);
+  if (left.peek(Argument::Queued) == "0") left.take(Argument::Queued);
+  if (inside_quotes(left.peek(Argument::ModuleHierarchy)).empty()) left.take(Argument::ModuleHierarchy);
+  if (left.nothing_left()) return -1;
   scratch2_.clear();
-  arguments.append_rest(scratch2_);
-  bool fresh = false;
-  const int32_t row = raw_arguments_.add(scratch2_, &fresh);
-  if (fresh) {
-    scratch2_.insert(scratch2_.begin(), '{');
-    scratch2_ += '}';
-    if (!is_json(scratch2_)) {
-      // Kept as one text, so that it can still be read by a person.
-      ++losses.bad_arguments;
-      scratch_.clear();
-      append_json_escaped(scratch2_, scratch_);
-      scratch2_ = "{\"unreadable\":\"" + scratch_ + "\"}";
-    }
-    arguments_of_raw_.push_back(argument_texts.add(scratch2_));
-  }
-  return arguments_of_raw_[static_cast<std::size_t>(row)];
+  left.append_rest(scratch2_);
+  bool bad = false;
+  const int32_t row = arguments.add(scratch2_, &bad);
+  losses.bad_arguments += bad ? 1 : 0;
+  return row;
 }
 
 int32_t ChromeEvents::add_span(const ChromeEvent& event, Arguments& arguments, int64_t start_ns,
@@ -302,7 +308,7 @@ int32_t ChromeEvents::add_span(const ChromeEvent& event, Arguments& arguments, i
   int64_t end_ns = start_ns;
   if (!__builtin_add_overflow(start_ns, duration_ns, &end_ns)) latest_ns_ = std::max(latest_ns_, end_ns);
 
-  const auto number = [&arguments](Argument which, NarrowColumn& column, std::size_t at) {
+  const auto number = [&arguments](Argument which, PackedColumn& column, std::size_t at) {
     if (!arguments.has(which)) return int64_t{-1};
     const auto value = integer_of(arguments.peek(which));
     if (!value) return int64_t{-1};  // stays among the rest

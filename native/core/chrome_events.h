@@ -48,19 +48,19 @@ struct ChromeWindow {
 
 struct ChromeSpanRows {
   std::size_t rows = 0;
-  NarrowColumn start_ns{0}, duration_ns{0}, name{0}, thread{0}, category{-1};
-  GrowingColumn<uint8_t> kind{0}, flags{0};
-  NarrowColumn correlation{-1}, external_id{-1}, sequence{-1}, forward_number{-1}, record_function{-1};
-  NarrowColumn shapes{-1}, arguments{-1}, call_stack{-1}, device_index{-1};
+  PackedColumn start_ns{0}, duration_ns{0}, name{0}, thread{0}, category{-1};
+  PackedColumn kind{0}, flags{0};
+  PackedColumn correlation{-1}, external_id{-1}, sequence{-1}, forward_number{-1}, record_function{-1};
+  PackedColumn shapes{-1}, arguments{-1}, call_stack{-1}, device_index{-1};
 
   std::size_t bytes() const;
 };
 
 struct ChromeKernelRows {
   std::size_t rows = 0;
-  NarrowColumn span{-1}, grid_x{-1}, grid_y{-1}, grid_z{-1}, block_x{-1}, block_y{-1}, block_z{-1},
+  PackedColumn span{-1}, grid_x{-1}, grid_y{-1}, grid_z{-1}, block_x{-1}, block_y{-1}, block_z{-1},
       registers{-1};
-  NarrowColumn shared_bytes{-1}, context{-1}, graph{-1}, graph_node{-1};
+  PackedColumn shared_bytes{-1}, context{-1}, graph{-1}, graph_node{-1};
   GrowingColumn<float> blocks_per_sm{-1}, warps_per_sm{-1}, occupancy_percent{-1};
 
   std::size_t bytes() const;
@@ -68,26 +68,26 @@ struct ChromeKernelRows {
 
 struct ChromeCopyRows {
   std::size_t rows = 0;
-  NarrowColumn span{-1};
-  NarrowColumn bytes_moved{-1}, context{-1}, graph{-1}, graph_node{-1};
+  PackedColumn span{-1};
+  PackedColumn bytes_moved{-1}, context{-1}, graph{-1}, graph_node{-1};
 
   std::size_t bytes() const;
 };
 
 struct ChromeAllocationRows {
   std::size_t rows = 0;
-  NarrowColumn time_ns{0}, address{0}, bytes_taken{0}, freed_bytes{0}, allocated_bytes{-1},
+  PackedColumn time_ns{0}, address{0}, bytes_taken{0}, freed_bytes{0}, allocated_bytes{-1},
       reserved_bytes{-1};
-  NarrowColumn thread{0};
-  NarrowColumn device_type{0}, device_index{-1};
+  PackedColumn thread{0};
+  PackedColumn device_type{0}, device_index{-1};
 
   std::size_t bytes() const;
 };
 
 struct ChromeCounterRows {
   std::size_t rows = 0;
-  NarrowColumn time_ns{0};
-  NarrowColumn name{0};
+  PackedColumn time_ns{0};
+  PackedColumn name{0};
   GrowingColumn<double> value{0};
 
   std::size_t bytes() const;
@@ -95,9 +95,9 @@ struct ChromeCounterRows {
 
 struct ChromeFlowRows {
   std::size_t rows = 0;
-  NarrowColumn time_ns{0}, id{0};
-  NarrowColumn thread{0}, name{0}, category{0};
-  GrowingColumn<uint8_t> phase{0};
+  PackedColumn time_ns{0}, id{0};
+  PackedColumn thread{0}, name{0}, category{0};
+  PackedColumn phase{0};
 
   std::size_t bytes() const;
 };
@@ -110,6 +110,26 @@ struct ChromeLosses {
   int64_t bad_arguments = 0, oversized_values = 0, ignored_events = 0, text_after_end = 0,
           bad_memory_events = 0;
   int64_t bad_ids = 0, repeated_lists = 0;
+};
+
+// The arguments of spans that are in no column, as JSON objects.
+class ChromeArgumentTexts {
+ public:
+  explicit ChromeArgumentTexts(uint64_t seed) : insides_(seed) {}
+
+  // The row of the object with this inside; `bad` is whether it is new, and no JSON.
+  int32_t add(std::string_view inside, bool* bad);
+  // The object of one row. One that is no JSON is one text in it, so that it can still be read by a person.
+  std::string json(std::size_t row) const;
+  std::size_t size() const { return insides_.size(); }
+  const std::vector<std::string_view>& insides() const { return insides_.texts(); }
+  std::size_t bytes() const { return insides_.bytes(); }
+  // No more objects will be added.
+  void close() { insides_.close(); }
+
+ private:
+  TextTable insides_;
+  std::vector<int32_t> bad_;  // ascending
 };
 
 // Takes one event after the other. Not for use by several threads at once.
@@ -125,8 +145,8 @@ class ChromeEvents {
 
   TextTable strings, categories, call_stacks;
   TextTable shape_texts, shape_rows;  // minified texts; "dims types concrete strides" by their rows
-  TextTable argument_texts;           // JSON objects, minified
-  TextTable metadata;                 // fields joined by kFieldEnd
+  ChromeArgumentTexts arguments;
+  TextTable metadata;  // fields joined by kFieldEnd
   std::vector<ChromeThread> threads;
   std::vector<ChromeWindow> windows;
   ChromeSpanRows spans;
@@ -159,7 +179,7 @@ class ChromeEvents {
   bool time_of(std::string_view raw, int64_t& time_ns);
   int32_t shapes_row(Arguments& arguments);
   int32_t shape_part(std::string_view raw);
-  int32_t arguments_row(Arguments& arguments);
+  int32_t arguments_row(Arguments& left);
   int32_t add_span(const ChromeEvent& event, Arguments& arguments, int64_t start_ns, int64_t duration_ns,
                    uint8_t flags);
   void add_device_facts(int32_t row, uint8_t kind, Arguments& arguments);
@@ -183,10 +203,10 @@ class ChromeEvents {
   std::vector<Category> category_;
   std::string last_category_text_;
   int16_t last_category_ = -1;
-  TextTable raw_threads_, thread_keys_, raw_shapes_, raw_arguments_, ids_;
+  TextTable raw_threads_, thread_keys_, raw_shapes_, ids_;
   // What our own files say of tracks, by process and track: the track whose lane it is, and its true number.
   std::map<std::pair<int64_t, int64_t>, int64_t> lane_of_, track_number_;
-  std::vector<int32_t> thread_of_raw_, shape_text_of_raw_, arguments_of_raw_;
+  std::vector<int32_t> thread_of_raw_, shape_text_of_raw_;
   std::string last_process_, last_thread_;
   bool last_on_device_ = false;
   int32_t last_thread_row_ = -1;

@@ -7,13 +7,14 @@
 namespace kinetoscope {
 
 #ifdef KINETOSCOPE_FUZZING
-inline constexpr std::size_t kChunkRows = 4;
+inline constexpr std::size_t kChunkRows = 4, kPackedRows = 64, kPackedChunkBytes = 1024;
 inline constexpr std::size_t kFirstBuffer = 128, kShortValue = 48;
 inline constexpr std::size_t kLargestValue = 1024, kLeastLargestValue = 256;
 inline constexpr std::size_t kLargestHeader = 512;
 inline constexpr std::size_t kMostLookedAtAgain = std::size_t{64} << 10;
 #else
 inline constexpr std::size_t kChunkRows = std::size_t{1} << 16;
+inline constexpr std::size_t kPackedRows = 128, kPackedChunkBytes = std::size_t{1} << 18;
 inline constexpr std::size_t kFirstBuffer = std::size_t{1} << 20;
 // One that is longer and not yet whole is looked at again when twice as much of it is there.
 inline constexpr std::size_t kShortValue = std::size_t{1} << 12;

@@ -10,7 +10,7 @@ namespace {
 
 // What lies around what, where both begin and end at the same time: calls around ranges around operators
 // around calls into the runtime.
-uint8_t outwardness(uint8_t kind) {
+uint8_t outwardness(int64_t kind) {
   switch (kind) {
     case kKindPython:
     case kKindModule:
@@ -89,30 +89,77 @@ ChromeOrder order_spans(const ChromeEvents& events) {
     made.thread_rows[static_cast<std::size_t>(sorted[row])] = static_cast<int32_t>(row);
   }
   const std::size_t rows = events.spans.rows;
-  std::vector<std::size_t> begins(threads.size() + 1, 0);
-  for (std::size_t row = 0; row < rows; ++row) {
-    ++begins[static_cast<std::size_t>(made.thread_rows[static_cast<std::size_t>(events.spans.thread[row])]) +
-             1];
-  }
-  std::partial_sum(begins.begin(), begins.end(), begins.begin());
-  made.order = Column<int32_t>(rows);
-  std::vector<std::size_t> next(begins.begin(), begins.end());
-  for (std::size_t row = 0; row < rows; ++row) {
-    const int32_t thread = made.thread_rows[static_cast<std::size_t>(events.spans.thread[row])];
-    made.order[next[static_cast<std::size_t>(thread)]++] = static_cast<int32_t>(row);
-  }
+  const auto thread_of = [&events, &made](std::size_t row) {
+    return static_cast<std::size_t>(made.thread_rows[static_cast<std::size_t>(events.spans.thread[row])]);
+  };
+  made.first_rows.assign(threads.size() + 1, 0);
+  for (std::size_t row = 0; row < rows; ++row) ++made.first_rows[thread_of(row) + 1];
+  std::partial_sum(made.first_rows.begin(), made.first_rows.end(), made.first_rows.begin());
+  Column<int32_t> order(rows);
+  std::vector<std::size_t> next(made.first_rows.begin(), made.first_rows.end());
+  for (std::size_t row = 0; row < rows; ++row) order[next[thread_of(row)]++] = static_cast<int32_t>(row);
   const Before before(events.spans);
   std::size_t longest = 0;
   for (std::size_t thread = 0; thread < threads.size(); ++thread) {
-    longest = std::max(longest, begins[thread + 1] - begins[thread]);
+    longest = std::max(longest, made.first_rows[thread + 1] - made.first_rows[thread]);
   }
+  // Its pages are only there once runs are merged into them.
   Column<int32_t> spare(longest);
   for (std::size_t thread = 0; thread < threads.size(); ++thread) {
-    sort_runs(made.order.data() + begins[thread], made.order.data() + begins[thread + 1], spare.data(),
-              before);
+    int32_t* const begin = order.data() + made.first_rows[thread];
+    int32_t* const end = order.data() + made.first_rows[thread + 1];
+    sort_runs(begin, end, spare.data(), before);
   }
+  spare = Column<int32_t>();
+  for (std::size_t row = 0; row < rows; ++row) made.order.set(row, order[row]);
   return made;
 }
+
+namespace {
+
+// Pairs of a parent and a name, numbered as they come.
+class Tree {
+ public:
+  Tree(std::vector<int32_t>& parents, std::vector<int32_t>& names) : parents_(parents), names_(names) {
+    slots_.assign(64, -1);
+  }
+
+  int32_t below(int32_t parent, int32_t name) {
+    std::size_t at = place(parent, name);
+    for (; slots_[at] >= 0; at = (at + 1) & (slots_.size() - 1)) {
+      const std::size_t row = static_cast<std::size_t>(slots_[at]);
+      if (parents_[row] == parent && names_[row] == name) return slots_[at];
+    }
+    const int32_t row = static_cast<int32_t>(parents_.size());
+    slots_[at] = row;
+    parents_.push_back(parent);
+    names_.push_back(name);
+    if (parents_.size() * 2 > slots_.size()) grow();
+    return row;
+  }
+
+ private:
+  std::size_t place(int32_t parent, int32_t name) const {
+    const uint64_t key =
+        static_cast<uint64_t>(static_cast<uint32_t>(parent)) << 32 | static_cast<uint32_t>(name);
+    const uint64_t mixed = key * 0x9E3779B97F4A7C15ull;
+    return (mixed ^ mixed >> 32) & (slots_.size() - 1);
+  }
+  void grow() {
+    slots_.assign(slots_.size() * 2, -1);
+    for (std::size_t row = 0; row < parents_.size(); ++row) {
+      std::size_t at = place(parents_[row], names_[row]);
+      while (slots_[at] >= 0) at = (at + 1) & (slots_.size() - 1);
+      slots_[at] = static_cast<int32_t>(row);
+    }
+  }
+
+  std::vector<int32_t>& parents_;
+  std::vector<int32_t>& names_;
+  std::vector<int32_t> slots_;
+};
+
+}  // namespace
 
 ChromeStacks stack_spans(const ChromeSpanRows& spans, const ChromeOrder& order) {
   struct Open {
@@ -120,22 +167,11 @@ ChromeStacks stack_spans(const ChromeSpanRows& spans, const ChromeOrder& order) 
     int32_t stack, module;
   };
   ChromeStacks made;
-  std::unordered_map<uint64_t, int32_t> stacks, modules;
-  const auto below = [](std::unordered_map<uint64_t, int32_t>& known, std::vector<int32_t>& parents,
-                        std::vector<int32_t>& names, int32_t parent, int32_t own_name) {
-    const uint64_t key =
-        static_cast<uint64_t>(static_cast<uint32_t>(parent)) << 32 | static_cast<uint32_t>(own_name);
-    const auto [place, fresh] = known.emplace(key, static_cast<int32_t>(parents.size()));
-    if (fresh) {
-      parents.push_back(parent);
-      names.push_back(own_name);
-    }
-    return place->second;
-  };
+  Tree stacks(made.stack_parent, made.stack_name);
+  std::unordered_map<int32_t, int32_t> modules;
   // A module is one instance whoever calls it: its name alone identifies it.
   const auto module_named = [&](int32_t caller, int32_t own_name) {
-    const auto [place, fresh] = modules.emplace(static_cast<uint64_t>(static_cast<uint32_t>(own_name)),
-                                                static_cast<int32_t>(made.module_name.size()));
+    const auto [place, fresh] = modules.emplace(own_name, static_cast<int32_t>(made.module_name.size()));
     if (fresh) {
       made.module_caller.push_back(caller);
       made.module_name.push_back(own_name);
@@ -144,16 +180,16 @@ ChromeStacks stack_spans(const ChromeSpanRows& spans, const ChromeOrder& order) 
   };
   std::vector<Open> open;
   int64_t last_thread = -1;
-  for (std::size_t row = 0; row < order.order.size(); ++row) {
+  for (std::size_t row = 0; row < order.rows(); ++row) {
     const std::size_t taken = static_cast<std::size_t>(order.order[row]);
     const int64_t start_ns = spans.start_ns[taken];
-    const uint8_t kind = spans.kind[taken];
+    const int64_t kind = spans.kind[taken];
     const int32_t name = static_cast<int32_t>(spans.name[taken]);
     if (spans.thread[taken] != last_thread) open.clear();
     last_thread = spans.thread[taken];
     while (!open.empty() && open.back().end_ns <= start_ns) open.pop_back();
     int32_t stack = open.empty() ? -1 : open.back().stack, module = open.empty() ? -1 : open.back().module;
-    if (kind == kKindPython) stack = below(stacks, made.stack_parent, made.stack_name, stack, name);
+    if (kind == kKindPython) stack = stacks.below(stack, name);
     if (kind == kKindModule) module = module_named(module, name);
     made.own_stack.set(row, stack);
     made.own_module.set(row, module);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "chrome_events.h"
-#include "column.h"
+#include "growing_column.h"
 
 namespace kinetoscope {
 
@@ -13,8 +13,12 @@ struct ChromeOrder {
   // For each thread as it was met, its row among the threads of the trace: hosts first, by process and
   // number.
   std::vector<int32_t> thread_rows;
+  // For each row among the threads of the trace its first span, and behind the last one the number of all.
+  std::vector<std::size_t> first_rows;
   // For each row of the trace the row in which the span was taken.
-  Column<int32_t> order;
+  PackedColumn order{0};
+
+  std::size_t rows() const { return first_rows.back(); }
 };
 
 // By thread, start, the longer first, then what usually lies around the other, then as they were taken.
@@ -22,7 +26,7 @@ ChromeOrder order_spans(const ChromeEvents& events);
 
 // Python calls and module calls as stacks: what each span has around it, itself included.
 struct ChromeStacks {
-  NarrowColumn own_stack{-1}, own_module{-1};     // by row of the trace
+  PackedColumn own_stack{-1}, own_module{-1};     // by row of the trace
   std::vector<int32_t> stack_parent, stack_name;  // the innermost call's name
   std::vector<int32_t> module_caller, module_name;
 };

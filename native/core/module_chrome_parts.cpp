@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
+#include <ranges>
 #include <string>
 #include <utility>
 
@@ -13,44 +15,55 @@
 namespace kinetoscope {
 namespace {
 
-template <typename T, typename Growing>
-nb::object column_of(Growing& growing, std::span<const int32_t> order) {
-  Column<T> made = gathered<T>(growing, order);
-  growing.clear();
-  return nb::cast(to_array(std::move(made)));
-}
-
-// Leaves out what no row has.
-template <typename T, typename Growing>
-void add_unless_empty(nb::dict& to, const char* name, Growing& growing, std::span<const int32_t> order) {
-  if (!growing.empty()) to[name] = column_of<T>(growing, order);
-}
-
-// A function that makes a column of spans, in the order of the trace, whenever it is called. Until the last
-// of these functions is gone the column stays as it was taken, which is a fraction of its size.
-template <typename T, typename Growing, typename Meaning>
-nb::object later_column(Growing&& taken, const std::shared_ptr<const ChromeOrder>& order, Meaning meaning) {
-  const auto held = std::make_shared<const Growing>(std::move(taken));
-  return nb::cpp_function([held, order, meaning]() {
-    Column<T> made(order->order.size());
-    for (std::size_t row = 0; row < made.size(); ++row) {
-      made[row] = static_cast<T>(meaning((*held)[static_cast<std::size_t>(order->order[row])]));
-    }
-    return to_array(std::move(made));
-  });
-}
-
-// The same for a column that is in the order of the trace already.
-nb::object later_column(NarrowColumn&& taken, std::size_t rows) {
-  const auto held = std::make_shared<const NarrowColumn>(std::move(taken));
-  return nb::cpp_function([held, rows]() {
-    Column<int32_t> made(rows);
-    for (std::size_t row = 0; row < rows; ++row) made[row] = static_cast<int32_t>((*held)[row]);
-    return to_array(std::move(made));
-  });
-}
+using Order = std::shared_ptr<const PackedColumn>;
 
 constexpr auto kAsTaken = [](auto value) { return value; };
+
+// Columns of one table, as functions that make them whenever they are called. Until the last function for a
+// column is gone, the column stays as it was taken, which is a fraction of its size.
+class LaterColumns {
+ public:
+  LaterColumns(std::size_t rows, Order order) : rows_(rows), order_(std::move(order)) {}
+
+  // In the order of the trace.
+  template <typename T, typename Growing, typename Meaning = decltype(kAsTaken)>
+  void add(const char* name, Growing& taken, Meaning meaning = kAsTaken) {
+    const auto held = std::make_shared<const Growing>(std::exchange(taken, Growing(taken.none())));
+    made_[name] = nb::cpp_function([held, order = order_, rows = rows_, meaning]() {
+      Column<T> made(rows);
+      for (std::size_t row = 0; row < rows; ++row) {
+        made[row] = static_cast<T>(meaning((*held)[static_cast<std::size_t>((*order)[row])]));
+      }
+      return to_array(std::move(made));
+    });
+  }
+  // Leaves out what no row has.
+  template <typename T, typename Growing>
+  void add_unless_empty(const char* name, Growing& taken) {
+    if (!taken.empty()) add<T>(name, taken);
+  }
+  // One that is in the order of the trace already.
+  void add_ordered(const char* name, PackedColumn&& taken) {
+    const auto held = std::make_shared<const PackedColumn>(std::move(taken));
+    made_[name] = nb::cpp_function([held, rows = rows_]() {
+      Column<int32_t> made(rows);
+      for (std::size_t row = 0; row < rows; ++row) made[row] = static_cast<int32_t>((*held)[row]);
+      return to_array(std::move(made));
+    });
+  }
+  // The functions, or what they make.
+  nb::dict made(bool later) {
+    if (!later) {
+      for (const auto [key, column] : nb::dict(made_)) made_[key] = column();
+    }
+    return made_;
+  }
+
+ private:
+  std::size_t rows_;
+  Order order_;
+  nb::dict made_;
+};
 
 template <typename T>
 nb::object array_of(const std::vector<T>& values) {
@@ -71,28 +84,33 @@ class ChromeParts {
   nb::dict made_of(ChromeReader& reader, ChromeOrder& order, bool later) {
     ChromeEvents& taken = reader.taken();
     base_ns_ = first_ns(taken);
-    nb::dict made;
-    // Before the spans are put in order, since they refer to them as they were taken.
-    std::vector<int32_t> row_of(taken.spans.rows);
+    nb::dict made, rows;
+    made["last_ns"] = less(last_ns(taken), base_ns_);
+    made["threads"] = threads(taken, order);
+    rows["spans"] = taken.spans.rows;
+    rows["allocations"] = taken.allocations.rows;
+    rows["counters"] = taken.counters.rows;
+    rows["flows"] = taken.flows.rows;
+    // Before the spans, since they look at these as they were taken.
     if (taken.kernels.rows + taken.copies.rows > 0) {
-      for (std::size_t row = 0; row < order.order.size(); ++row) {
-        row_of[static_cast<std::size_t>(order.order[row])] = static_cast<int32_t>(row);
-      }
-      made["kernels"] = kernels(taken.kernels, row_of);
-      made["copies"] = copies(taken.copies, row_of);
+      rows["kernels"] = taken.kernels.rows;
+      rows["copies"] = taken.copies.rows;
+      made["kernels"] = kernels(taken.kernels, taken, order, later);
+      made["copies"] = copies(taken.copies, taken, order, later);
     }
-    row_of = {};
-    made["allocations"] = allocations(taken.allocations, order.thread_rows);
-    made["counters"] = counters(taken.counters);
-    made["flows"] = flows(taken.flows, order.thread_rows);
+    made["rows"] = rows;
+    made["allocations"] = allocations(taken.allocations, order.thread_rows, later);
+    made["counters"] = counters(taken.counters, later);
+    made["flows"] = flows(taken.flows, order.thread_rows, later);
     made["flows_implied"] = taken.flows_implied;
-    made["threads"] = threads(taken, order.thread_rows);
     spans(taken, order, made, later);
     made["metadata"] = metadata(taken.metadata);
     made["shapes"] = shapes(taken);
-    nb::dict arguments;
-    arguments["json"] = texts_of(taken.argument_texts);
-    made["arguments"] = arguments;
+    rows["arguments"] = taken.arguments.size();
+    made["collective_arguments"] = std::ranges::any_of(taken.arguments.insides(), [](std::string_view text) {
+      return text.find("\"Collective name\"") != text.npos;
+    });
+    made["arguments"] = arguments(taken, later);
     made["strings"] = texts_of(taken.strings);
     made["categories"] = texts_of(taken.categories);
     made["call_stacks"] = texts_of(taken.call_stacks);
@@ -125,28 +143,40 @@ class ChromeParts {
     return first == INT64_MAX ? 0 : first;
   }
 
-  template <typename Growing>
-  Column<int64_t> times(Growing& growing, std::span<const int32_t> order) const {
-    Column<int64_t> made = gathered<int64_t>(growing, order);
-    growing.clear();
-    for (std::size_t row = 0; row < made.size(); ++row) made[row] = less(made[row], base_ns_);
-    return made;
+  // Of spans, allocations and counters; windows end after what torch itself does at the end.
+  int64_t last_ns(const ChromeEvents& taken) const {
+    int64_t last = base_ns_;
+    const ChromeSpanRows& spans = taken.spans;
+    for (std::size_t row = 0; row < spans.rows; ++row) {
+      last = std::max(last, spans.start_ns[row] + spans.duration_ns[row]);
+    }
+    const auto look = [&last](const PackedColumn& times_ns, std::size_t rows) {
+      for (std::size_t row = 0; row < rows; ++row) last = std::max(last, times_ns[row]);
+    };
+    look(taken.allocations.time_ns, taken.allocations.rows);
+    look(taken.counters.time_ns, taken.counters.rows);
+    return last;
+  }
+
+  auto since_base() const {
+    return [base_ns = base_ns_](int64_t time_ns) { return less(time_ns, base_ns); };
+  }
+
+  // The row of a thread among those of the trace.
+  static auto row_in(const std::vector<int32_t>& thread_rows) {
+    return [rows = std::make_shared<const std::vector<int32_t>>(thread_rows)](int64_t thread) {
+      return (*rows)[static_cast<std::size_t>(thread)];
+    };
   }
 
   void spans(ChromeEvents& taken, ChromeOrder& ordered, nb::dict& made, bool later) const {
     ChromeSpanRows& rows = taken.spans;
-    const auto order = std::make_shared<const ChromeOrder>(std::move(ordered));
-    nb::dict spans;
-    int64_t last_ns = base_ns_;
-    for (std::size_t row = 0; row < rows.rows; ++row) {
-      last_ns = std::max(last_ns, rows.start_ns[row] + rows.duration_ns[row]);
-    }
-    made["last_ns"] = less(last_ns, base_ns_);
-    made["span_rows"] = rows.rows;
+    ChromeStacks stacks;
+    if (taken.has_python) stacks = stack_spans(rows, ordered);
+    LaterColumns spans(rows.rows, std::make_shared<const PackedColumn>(std::move(ordered.order)));
     if (taken.has_python) {
-      ChromeStacks stacks = stack_spans(rows, *order);
-      spans["own_stack"] = later_column(std::move(stacks.own_stack), rows.rows);
-      spans["own_module"] = later_column(std::move(stacks.own_module), rows.rows);
+      spans.add_ordered("own_stack", std::move(stacks.own_stack));
+      spans.add_ordered("own_module", std::move(stacks.own_module));
       nb::dict of_stacks, of_modules;
       of_stacks["parent"] = array_of(stacks.stack_parent);
       of_stacks["name"] = array_of(stacks.stack_name);
@@ -155,157 +185,181 @@ class ChromeParts {
       made["stacks"] = of_stacks;
       made["modules"] = of_modules;
     }
-    const ChromeOrder& by = *order;
-    spans["thread"] = later_column<int32_t>(std::move(rows.thread), order, [&by](int64_t thread) {
-      return by.thread_rows[static_cast<std::size_t>(thread)];
-    });
-    spans["start_ns"] =
-        later_column<int64_t>(std::move(rows.start_ns), order,
-                              [base_ns = base_ns_](int64_t time_ns) { return less(time_ns, base_ns); });
-    spans["duration_ns"] = later_column<int64_t>(std::move(rows.duration_ns), order, kAsTaken);
-    spans["name"] = later_column<int32_t>(std::move(rows.name), order, kAsTaken);
-    spans["kind"] = later_column<uint8_t>(std::move(rows.kind), order, kAsTaken);
-    spans["category"] = later_column<int32_t>(std::move(rows.category), order, kAsTaken);
-    spans["flags"] = later_column<uint8_t>(std::move(rows.flags), order, kAsTaken);
-    const auto number = [&spans, &order]<typename T>(const char* name, NarrowColumn& column, T) {
-      if (!column.empty()) spans[name] = later_column<T>(std::move(column), order, kAsTaken);
-    };
-    number("correlation", rows.correlation, int64_t{});
-    number("external_id", rows.external_id, int64_t{});
-    number("sequence", rows.sequence, int64_t{});
-    number("forward_number", rows.forward_number, int64_t{});
-    number("record_function", rows.record_function, int64_t{});
-    number("shapes", rows.shapes, int32_t{});
-    number("arguments", rows.arguments, int32_t{});
-    number("call_stack", rows.call_stack, int32_t{});
-    number("device_index", rows.device_index, int32_t{});
-    if (!later) {
-      for (const auto [key, column] : nb::dict(spans)) spans[key] = column();
+    spans.add<int32_t>("thread", rows.thread, row_in(ordered.thread_rows));
+    spans.add<int64_t>("start_ns", rows.start_ns, since_base());
+    spans.add<int64_t>("duration_ns", rows.duration_ns);
+    spans.add<int32_t>("name", rows.name);
+    spans.add<uint8_t>("kind", rows.kind);
+    spans.add<int32_t>("category", rows.category);
+    spans.add<uint8_t>("flags", rows.flags);
+    spans.add_unless_empty<int64_t>("correlation", rows.correlation);
+    spans.add_unless_empty<int64_t>("external_id", rows.external_id);
+    spans.add_unless_empty<int64_t>("sequence", rows.sequence);
+    spans.add_unless_empty<int64_t>("forward_number", rows.forward_number);
+    spans.add_unless_empty<int64_t>("record_function", rows.record_function);
+    spans.add_unless_empty<int32_t>("shapes", rows.shapes);
+    spans.add_unless_empty<int32_t>("arguments", rows.arguments);
+    spans.add_unless_empty<int32_t>("call_stack", rows.call_stack);
+    made["spans"] = spans.made(later);
+  }
+
+  // A table about device spans, in the order of these; `span` has been added. Rows refer to spans as taken,
+  // ascending.
+  static LaterColumns about_spans(PackedColumn& taken_span, std::size_t rows, const ChromeEvents& taken,
+                                  const ChromeOrder& order) {
+    std::size_t first = order.rows();
+    for (std::size_t thread = 0; thread < taken.threads.size(); ++thread) {
+      if (taken.threads[thread].on_device) {
+        first = std::min(first, order.first_rows[static_cast<std::size_t>(order.thread_rows[thread])]);
+      }
     }
-    made["spans"] = spans;
-  }
-
-  // The rows of a table about spans in the order of these, and what `span` is then.
-  template <typename Rows>
-  static Column<int32_t> by_span(Rows& rows, const std::vector<int32_t>& row_of, nb::dict& made) {
-    Column<int32_t> order(rows.rows), span(rows.rows);
-    for (std::size_t row = 0; row < rows.rows; ++row) order[row] = static_cast<int32_t>(row);
-    const auto place = [&rows, &row_of](int32_t row) {
-      return row_of[static_cast<std::size_t>(rows.span[static_cast<std::size_t>(row)])];
-    };
-    std::sort(order.data(), order.data() + order.size(),
-              [&place](int32_t left, int32_t right) { return place(left) < place(right); });
-    for (std::size_t row = 0; row < rows.rows; ++row) span[row] = place(order[row]);
-    made["span"] = to_array(std::move(span));
-    return order;
-  }
-
-  static nb::dict kernels(ChromeKernelRows& rows, const std::vector<int32_t>& row_of) {
-    nb::dict made;
-    const Column<int32_t> order = by_span(rows, row_of, made);
-    add_unless_empty<int32_t>(made, "grid_x", rows.grid_x, order);
-    add_unless_empty<int32_t>(made, "grid_y", rows.grid_y, order);
-    add_unless_empty<int32_t>(made, "grid_z", rows.grid_z, order);
-    add_unless_empty<int32_t>(made, "block_x", rows.block_x, order);
-    add_unless_empty<int32_t>(made, "block_y", rows.block_y, order);
-    add_unless_empty<int32_t>(made, "block_z", rows.block_z, order);
-    add_unless_empty<int32_t>(made, "registers", rows.registers, order);
-    add_unless_empty<int64_t>(made, "shared_bytes", rows.shared_bytes, order);
-    add_unless_empty<double>(made, "blocks_per_sm", rows.blocks_per_sm, order);
-    add_unless_empty<double>(made, "warps_per_sm", rows.warps_per_sm, order);
-    add_unless_empty<double>(made, "occupancy_percent", rows.occupancy_percent, order);
-    add_unless_empty<int64_t>(made, "context", rows.context, order);
-    add_unless_empty<int64_t>(made, "graph", rows.graph, order);
-    add_unless_empty<int64_t>(made, "graph_node", rows.graph_node, order);
+    PackedColumn place{0}, span{0};
+    const auto every = std::views::iota(std::size_t{0}, rows);
+    for (std::size_t row = first, at = 0; row < order.rows(); ++row) {
+      const int64_t wanted = order.order[row];
+      const auto found = std::ranges::lower_bound(every, wanted, {},
+                                                  [&taken_span](std::size_t one) { return taken_span[one]; });
+      if (found == every.end() || taken_span[*found] != wanted) continue;
+      place.set(at, static_cast<int64_t>(*found));
+      span.set(at++, static_cast<int64_t>(row));
+    }
+    taken_span.clear();
+    LaterColumns made(rows, std::make_shared<const PackedColumn>(std::move(place)));
+    made.add_ordered("span", std::move(span));
     return made;
   }
 
-  static nb::dict copies(ChromeCopyRows& rows, const std::vector<int32_t>& row_of) {
-    nb::dict made;
-    const Column<int32_t> order = by_span(rows, row_of, made);
-    add_unless_empty<int64_t>(made, "bytes", rows.bytes_moved, order);
-    add_unless_empty<int64_t>(made, "context", rows.context, order);
-    add_unless_empty<int64_t>(made, "graph", rows.graph, order);
-    add_unless_empty<int64_t>(made, "graph_node", rows.graph_node, order);
+  static nb::dict kernels(ChromeKernelRows& rows, const ChromeEvents& taken, const ChromeOrder& order,
+                          bool later) {
+    LaterColumns made = about_spans(rows.span, rows.rows, taken, order);
+    made.add_unless_empty<int32_t>("grid_x", rows.grid_x);
+    made.add_unless_empty<int32_t>("grid_y", rows.grid_y);
+    made.add_unless_empty<int32_t>("grid_z", rows.grid_z);
+    made.add_unless_empty<int32_t>("block_x", rows.block_x);
+    made.add_unless_empty<int32_t>("block_y", rows.block_y);
+    made.add_unless_empty<int32_t>("block_z", rows.block_z);
+    made.add_unless_empty<int32_t>("registers", rows.registers);
+    made.add_unless_empty<int64_t>("shared_bytes", rows.shared_bytes);
+    made.add_unless_empty<double>("blocks_per_sm", rows.blocks_per_sm);
+    made.add_unless_empty<double>("warps_per_sm", rows.warps_per_sm);
+    made.add_unless_empty<double>("occupancy_percent", rows.occupancy_percent);
+    made.add_unless_empty<int64_t>("context", rows.context);
+    made.add_unless_empty<int64_t>("graph", rows.graph);
+    made.add_unless_empty<int64_t>("graph_node", rows.graph_node);
+    return made.made(later);
+  }
+
+  static nb::dict copies(ChromeCopyRows& rows, const ChromeEvents& taken, const ChromeOrder& order,
+                         bool later) {
+    LaterColumns made = about_spans(rows.span, rows.rows, taken, order);
+    made.add_unless_empty<int64_t>("bytes", rows.bytes_moved);
+    made.add_unless_empty<int64_t>("context", rows.context);
+    made.add_unless_empty<int64_t>("graph", rows.graph);
+    made.add_unless_empty<int64_t>("graph_node", rows.graph_node);
+    return made.made(later);
+  }
+
+  // A table in the order of time, to which `time_ns` has been added.
+  LaterColumns by_time(PackedColumn& time_ns, std::size_t rows) const {
+    PackedColumn place{0};
+    const auto time_of = [&time_ns](auto row) { return time_ns[static_cast<std::size_t>(row)]; };
+    if (std::ranges::is_sorted(std::views::iota(std::size_t{0}, rows), {}, time_of)) {
+      for (std::size_t row = 0; row < rows; ++row) place.set(row, static_cast<int64_t>(row));
+    } else {
+      Column<int32_t> order(rows);
+      std::iota(order.data(), order.data() + rows, 0);
+      std::stable_sort(order.data(), order.data() + rows,
+                       [&time_of](int32_t left, int32_t right) { return time_of(left) < time_of(right); });
+      for (std::size_t row = 0; row < rows; ++row) place.set(row, order[row]);
+    }
+    LaterColumns made(rows, std::make_shared<const PackedColumn>(std::move(place)));
+    made.add<int64_t>("time_ns", time_ns, since_base());
     return made;
   }
 
-  static Column<int32_t> by_time(const NarrowColumn& time_ns, std::size_t rows) {
-    Column<int32_t> order(rows);
-    for (std::size_t row = 0; row < rows; ++row) order[row] = static_cast<int32_t>(row);
-    std::stable_sort(order.data(), order.data() + rows, [&time_ns](int32_t left, int32_t right) {
-      return time_ns[static_cast<std::size_t>(left)] < time_ns[static_cast<std::size_t>(right)];
-    });
-    return order;
+  nb::dict allocations(ChromeAllocationRows& rows, const std::vector<int32_t>& thread_rows,
+                       bool later) const {
+    LaterColumns made = by_time(rows.time_ns, rows.rows);
+    made.add<int32_t>("thread", rows.thread, row_in(thread_rows));
+    made.add<uint64_t>("address", rows.address);
+    made.add<int64_t>("bytes", rows.bytes_taken);
+    made.add<int64_t>("freed_bytes", rows.freed_bytes);
+    made.add<uint8_t>("device_type", rows.device_type);
+    made.add<int8_t>("device_index", rows.device_index);
+    made.add_unless_empty<int64_t>("allocated_bytes", rows.allocated_bytes);
+    made.add_unless_empty<int64_t>("reserved_bytes", rows.reserved_bytes);
+    return made.made(later);
   }
 
-  static nb::object threads_of(NarrowColumn& growing, std::span<const int32_t> order,
-                               const std::vector<int32_t>& thread_rows) {
-    Column<int32_t> made = gathered<int32_t>(growing, order);
-    growing.clear();
-    for (std::size_t row = 0; row < made.size(); ++row)
-      made[row] = thread_rows[static_cast<std::size_t>(made[row])];
-    return nb::cast(to_array(std::move(made)));
+  nb::dict counters(ChromeCounterRows& rows, bool later) const {
+    LaterColumns made = by_time(rows.time_ns, rows.rows);
+    made.add<int32_t>("name", rows.name);
+    made.add<double>("value", rows.value);
+    return made.made(later);
   }
 
-  nb::dict allocations(ChromeAllocationRows& rows, const std::vector<int32_t>& thread_rows) const {
-    nb::dict made;
-    const Column<int32_t> order = by_time(rows.time_ns, rows.rows);
-    made["time_ns"] = to_array(times(rows.time_ns, order));
-    made["thread"] = threads_of(rows.thread, order, thread_rows);
-    made["address"] = column_of<uint64_t>(rows.address, order);
-    made["bytes"] = column_of<int64_t>(rows.bytes_taken, order);
-    made["freed_bytes"] = column_of<int64_t>(rows.freed_bytes, order);
-    made["device_type"] = column_of<uint8_t>(rows.device_type, order);
-    made["device_index"] = column_of<int8_t>(rows.device_index, order);
-    add_unless_empty<int64_t>(made, "allocated_bytes", rows.allocated_bytes, order);
-    add_unless_empty<int64_t>(made, "reserved_bytes", rows.reserved_bytes, order);
-    return made;
+  nb::dict flows(ChromeFlowRows& rows, const std::vector<int32_t>& thread_rows, bool later) const {
+    LaterColumns made = by_time(rows.time_ns, rows.rows);
+    made.add<uint8_t>("phase", rows.phase);
+    made.add<uint64_t>("id", rows.id);
+    made.add<int32_t>("thread", rows.thread, row_in(thread_rows));
+    made.add<int32_t>("name", rows.name);
+    made.add<int32_t>("category", rows.category);
+    return made.made(later);
   }
 
-  nb::dict counters(ChromeCounterRows& rows) const {
-    nb::dict made;
-    const Column<int32_t> order = by_time(rows.time_ns, rows.rows);
-    made["time_ns"] = to_array(times(rows.time_ns, order));
-    made["name"] = column_of<int32_t>(rows.name, order);
-    made["value"] = column_of<double>(rows.value, order);
-    return made;
-  }
-
-  nb::dict flows(ChromeFlowRows& rows, const std::vector<int32_t>& thread_rows) const {
-    nb::dict made;
-    const Column<int32_t> order = by_time(rows.time_ns, rows.rows);
-    made["time_ns"] = to_array(times(rows.time_ns, order));
-    made["phase"] = column_of<uint8_t>(rows.phase, order);
-    made["id"] = column_of<uint64_t>(rows.id, order);
-    made["thread"] = threads_of(rows.thread, order, thread_rows);
-    made["name"] = column_of<int32_t>(rows.name, order);
-    made["category"] = column_of<int32_t>(rows.category, order);
-    return made;
-  }
-
-  static nb::dict threads(const ChromeEvents& taken, const std::vector<int32_t>& thread_rows) {
+  static nb::dict threads(ChromeEvents& taken, const ChromeOrder& order) {
     const std::size_t rows = taken.threads.size();
     std::vector<const ChromeThread*> sorted(rows);
     for (std::size_t row = 0; row < rows; ++row) {
-      sorted[static_cast<std::size_t>(thread_rows[row])] = &taken.threads[row];
+      sorted[static_cast<std::size_t>(order.thread_rows[row])] = &taken.threads[row];
     }
-    std::vector<int64_t> process, number;
+    std::vector<int64_t> process, number, first_row;
+    std::vector<int32_t> first_category, device_index;
     std::vector<uint8_t> on_device;
     nb::list process_text, number_text;
-    for (const ChromeThread* thread : sorted) {
-      process.push_back(thread->process);
-      number.push_back(thread->number);
-      on_device.push_back(thread->on_device ? 1 : 0);
-      process_text.append(to_str(thread->process_text));
-      number_text.append(to_str(thread->number_text));
+    for (std::size_t row = 0; row < rows; ++row) {
+      const ChromeThread& thread = *sorted[row];
+      process.push_back(thread.process);
+      number.push_back(thread.number);
+      on_device.push_back(thread.on_device ? 1 : 0);
+      process_text.append(to_str(thread.process_text));
+      number_text.append(to_str(thread.number_text));
+      const std::size_t first = order.first_rows[row], after = order.first_rows[row + 1];
+      const auto in_row = [&order](const PackedColumn& column, std::size_t at) {
+        return static_cast<int32_t>(column[static_cast<std::size_t>(order.order[at])]);
+      };
+      first_category.push_back(first < after ? in_row(taken.spans.category, first) : -1);
+      int32_t largest = -1;
+      for (std::size_t at = first; thread.on_device && at < after; ++at) {
+        largest = std::max(largest, in_row(taken.spans.device_index, at));
+      }
+      device_index.push_back(largest);
     }
+    taken.spans.device_index.clear();
+    for (const std::size_t first : order.first_rows) first_row.push_back(static_cast<int64_t>(first));
     nb::dict made;
     made["process"] = array_of(process);
     made["number"] = array_of(number);
     made["process_text"] = process_text;
     made["number_text"] = number_text;
     made["on_device"] = array_of(on_device);
+    made["first_row"] = array_of(first_row);
+    made["first_category"] = array_of(first_category);
+    made["device_index"] = array_of(device_index);
+    return made;
+  }
+
+  static nb::dict arguments(ChromeEvents& taken, bool later) {
+    taken.arguments.close();
+    const auto held = std::make_shared<const ChromeArgumentTexts>(std::move(taken.arguments));
+    const auto json = [held]() {
+      nb::list texts;
+      for (std::size_t row = 0; row < held->size(); ++row) texts.append(to_str(held->json(row)));
+      return texts;
+    };
+    nb::dict made;
+    made["json"] = later ? nb::object(nb::cpp_function(json)) : nb::object(json());
     return made;
   }
 

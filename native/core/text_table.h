@@ -70,6 +70,11 @@ class TextTable {
   std::string_view operator[](int32_t row) const { return texts_[static_cast<std::size_t>(row)]; }
   std::size_t size() const { return texts_.size(); }
   const std::vector<std::string_view>& texts() const { return texts_; }
+  // No text will be looked up or added any more.
+  void close() {
+    slots_.clear();
+    slots_.shrink_to_fit();
+  }
   // Memory in use, about.
   std::size_t bytes() const {
     return kept_bytes_ + slots_.size() * sizeof(Slot) + texts_.capacity() * sizeof(std::string_view);

@@ -39,11 +39,12 @@ class Digest {
   explicit Digest(ChromeReader& reader) : taken_(reader.taken()) {
     number(static_cast<int64_t>(reader.events()));
     for (const auto& [key, value] : reader.header()) text(key), text(value);
-    for (const TextTable* table : {&taken_.strings, &taken_.categories, &taken_.call_stacks,
-                                   &taken_.shape_texts, &taken_.argument_texts, &taken_.metadata}) {
+    for (const TextTable* table :
+         {&taken_.strings, &taken_.categories, &taken_.call_stacks, &taken_.shape_texts, &taken_.metadata}) {
       number(static_cast<int64_t>(table->size()));
       for (const std::string_view one : table->texts()) text(one);
     }
+    for (std::size_t row = 0; row < taken_.arguments.size(); ++row) text(taken_.arguments.json(row));
     spans();
     facts();
     allocations();
@@ -82,7 +83,7 @@ class Digest {
 
   void spans() {
     const ChromeOrder order = order_spans(taken_);
-    must(order.order.size() == taken_.spans.rows, "every span has a place");
+    must(order.rows() == taken_.spans.rows, "every span has a place");
     must(order.thread_rows.size() == taken_.threads.size(), "every thread has a place");
     const int64_t base_ns = first_ns();
     const std::size_t rows = taken_.spans.rows;
@@ -115,7 +116,7 @@ class Digest {
       number(taken_.spans.record_function[row]), number(taken_.spans.shapes[row]);
       number(taken_.spans.call_stack[row]), number(taken_.spans.device_index[row]);
       const int32_t arguments = taken_.spans.arguments[row];
-      must(arguments < static_cast<int32_t>(taken_.argument_texts.size()), "arguments are there");
+      must(arguments < static_cast<int32_t>(taken_.arguments.size()), "arguments are there");
       number(arguments);
     }
     const ChromeStacks stacks = stack_spans(taken_.spans, order);

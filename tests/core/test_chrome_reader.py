@@ -107,7 +107,10 @@ def test_a_kernel_has_its_launch_configuration():
     assert plain(parts["copies"]) == {"span": [2], "bytes": [50]}
     spans = plain(parts["spans"])
     assert spans["correlation"] == [5, 5, -1]
-    assert spans["device_index"] == [-1, 0, 0]
+    threads = plain(parts["threads"])
+    assert threads["device_index"] == [-1, 0]
+    assert threads["first_row"] == [0, 1, 3]
+    assert [parts["categories"][row] for row in threads["first_category"]] == ["cuda_runtime", "kernel"]
     assert parts["arguments"]["json"] == ['{"cbid":211}']
     assert spans["arguments"] == [0, -1, -1]
 
@@ -270,16 +273,32 @@ def test_kinetos_own_window_is_no_span():
 
 
 def test_columns_can_be_made_later():
-    events = json.dumps([x("b", 7, 1), x("a", 5, 1, tid=0, correlation=3)]).encode()
-    reader = _core.ChromeReader([], [], [], 0)
-    reader.feed(events)
-    parts = reader.finish(later=True)
-    made = {name: make().tolist() for name, make in parts["spans"].items()}
-    reader = _core.ChromeReader([], [], [], 0)
-    reader.feed(events)
-    assert made == plain(reader.finish()["spans"])
-    assert parts["spans"]["correlation"]().tolist() == [3, -1]
-    assert (parts["last_ns"], parts["span_rows"]) == (3000, 2)
+    memory = {"ph": "i", "name": "[memory]", "pid": 1, "tid": 0, "args": {"Bytes": 8, "Addr": 5}}
+    counter = {"ph": "C", "name": "c", "pid": 1, "args": {"v": 2}}
+    flow = {"ph": "s", "name": "f", "cat": "f", "id": 9, "pid": 1, "tid": 0}
+    events = json.dumps([
+        x("b", 7, 1), x("a", 5, 1, tid=0, correlation=3, more=1), x("k2", 8, 1, "kernel", 0, 7, stream=7, grid=[2, 1, 1]),
+        x("k1", 6, 1, "kernel", 0, 7, stream=7, grid=[1, 1, 1]), x("c", 7, 1, "gpu_memcpy", 0, 7, stream=7, bytes=4),
+        memory | {"ts": 9}, memory | {"ts": 8, "tid": 1}, counter | {"ts": 7}, counter | {"ts": 5}, flow | {"ts": 7}, flow | {"ts": 6},
+    ]).encode()  # fmt: skip
+    tables = ("spans", "kernels", "copies", "allocations", "counters", "flows", "arguments")
+    kinds = {"kernel": 6, "gpu_memcpy": 7}
+    made = []
+    for later in (True, False):
+        reader = _core.ChromeReader(list(kinds), list(kinds.values()), [True, True], 0)
+        reader.feed(events)
+        parts = reader.finish(later=later)
+        columns = {name: parts[name] for name in tables}
+        if later:
+            columns = {table: {name: make() for name, make in own.items()} for table, own in columns.items()}
+        made.append(plain(columns))
+        assert parts["rows"] == {table: len(next(iter(own.values()))) for table, own in made[-1].items()}
+    assert made[0] == made[1]
+    assert made[0]["spans"]["correlation"] == [3, -1, -1, -1, -1]
+    assert (made[0]["kernels"]["span"], made[0]["kernels"]["grid_x"]) == ([2, 4], [1, 2])
+    assert made[0]["copies"]["span"] == [3]
+    assert made[0]["counters"]["time_ns"] == [0, 2000]
+    assert parts["last_ns"] == 4000
 
 
 @given(st.integers(1, 60), st.sampled_from([None, 1, "\t"]), st.booleans())

@@ -80,6 +80,9 @@ def _named(trace: TraceData, pattern: re.Pattern[str]) -> NDArray[np.int64]:
 
 def _replays(trace: TraceData) -> list[tuple[int, NDArray[np.int64], Sequence]]:
     """For each launch of a graph the number of the graph, -1 without, and its work on devices in the order of the nodes."""
+    # The names first: columns of a trace without replays are not made for this.
+    if not any(map(_REPLAY.match, trace.strings)):
+        return []
     spans, launches = trace.columns("spans"), trace.columns("launches")
     if len(launches) == 0:
         return []

@@ -143,7 +143,7 @@ def not_recorded(
         windows: The events about the recorded window.
         categories: The categories of events; empty for events without one.
         spans: The names of the columns of spans.
-        allocations: The columns of the memory events, None without any.
+        allocations: The columns of the memory events, or functions that make them; None without any.
     """
     lacking = [] if any(name == WINDOW for name, _, _ in windows) else [WINDOW]
     if "" in categories:
@@ -152,11 +152,16 @@ def not_recorded(
         lacking.append("External id")
     if allocations is not None:
         for key, column in (("Total Allocated", "allocated_bytes"), ("Total Reserved", "reserved_bytes")):
-            if column not in allocations or (allocations[column] < 0).any():
+            if column not in allocations or (_made(allocations[column]) < 0).any():
                 lacking.append(key)
-        if not allocations["address"].any():
+        if not _made(allocations["address"]).any():
             lacking.append("Addr")
     return lacking
+
+
+def _made(column: Any) -> Any:
+    """Return a column, or what the function returns that makes it."""
+    return column() if callable(column) else column
 
 
 def read_losses(header: Mapping[str, Any], counted: Mapping[str, int]) -> dict[str, list[Any]]:
@@ -399,7 +404,9 @@ def restore_own_columns(
     if "arguments" not in spans:
         return
     own_arguments = _OwnArguments(paths, len(tables["modules"]["class"]) if paths else 0)
-    row_of = np.array([own_arguments.row(text) for text in tables["arguments"]["json"]] + [-1], np.int32)
+    row_of = np.array(
+        [own_arguments.row(text) for text in _made(tables["arguments"]["json"])] + [-1], np.int32
+    )
     column = spans["arguments"]
     flags = np.array([*own_arguments.flags, 0], np.uint8)
     modules = np.array([*own_arguments.modules, -1], np.int32)
@@ -738,10 +745,7 @@ def _parsed(text: UnpackedText, max_memory_bytes: int, progress: Progress | None
 
 def _rows(native: Native, name: str) -> int:
     """Return the number of rows in a part of the native reader's result."""
-    if name == "spans":
-        return int(native["span_rows"])
-    part = native[name]
-    return len(next(iter(part.values()))) if isinstance(part, dict) else len(part)
+    return int(native["rows"][name]) if name in native["rows"] else len(native[name])
 
 
 @contextmanager
@@ -805,7 +809,7 @@ class _Builder:
         fwdbwd = [row for row, text in enumerate(self.strings.texts) if text == FORWARD_BACKWARD]
         windows = native.pop("windows", ())
         lacking = not_recorded(windows, self.categories, self.spans, native.get("allocations"))
-        has_arrows = flows is not None and bool(np.isin(flows["category"], fwdbwd).any())
+        has_arrows = flows is not None and bool(np.isin(_made(flows["category"]), fwdbwd).any())
         self._dictionaries()
         self._stacks()
         self._categories()
@@ -824,13 +828,12 @@ class _Builder:
         if len(tracks.processes) > 1:
             self.tables["threads"]["process"] = self._processes
         self.spans.release()
-        spans = self.tables["spans"] = self.spans.given(_SPAN_COLUMNS)
-        if all(callable(column) for column in spans.values()):
-            self.rows["spans"] = native["span_rows"]
+        self.tables["spans"] = self.spans.given(_SPAN_COLUMNS)
+        self.rows["spans"] = native["rows"]["spans"]
         header = self.header
         if OWN in header:
             self.tables["spans"] = {name: self.spans[name] for name in _SPAN_COLUMNS if name in self.spans}
-        last_ns = stop_ns(header, self._last_ns())
+        last_ns = stop_ns(header, native["last_ns"])
         info = read_info(header, native["base_ns"], last_ns, tracks.streams["device_type"].tolist())
         add_process_info(info, tracks)
         if not OPERATORS.isdisjoint(self.categories):
@@ -844,7 +847,13 @@ class _Builder:
         self.tables["cycles"] = read_cycles(windows, last_ns)
         restore_own_columns(header, self.tables, self.strings)
         info.pop(OWN, None)
-        made = TraceData.from_columns(self.tables, strings=self.strings.texts, info=info, rows=self.rows)
+        # Tables with columns of which the first one is there already have as many rows as that.
+        rows = {
+            name: count
+            for name, count in self.rows.items()
+            if callable(next(iter(self.tables[name].values()), None))
+        }
+        made = TraceData.from_columns(self.tables, strings=self.strings.texts, info=info, rows=rows)
         made.on_close(self._close)
         return made
 
@@ -858,9 +867,7 @@ class _Builder:
         tracks = read_tracks(
             self.native.pop("threads"),
             self.native.pop("metadata", ()),
-            self.spans["thread"],
             self.categories,
-            self.spans,
         )
         self.tables["threads"] = dict(tracks.threads)
         self.tables["streams"] = tracks.streams
@@ -873,7 +880,8 @@ class _Builder:
 
     def _arrows(self) -> Arrows:
         """Return the flows of the file, with the spans at their ends."""
-        return pair_arrows(self.native.pop("flows", None), self.spans)
+        flows = self.native.pop("flows", None)
+        return pair_arrows(None if flows is None else LazyColumns(flows), self.spans)
 
     def _arrows_to_backward(self) -> Arrows:
         """Return the arrows from forward operators to backward functions."""
@@ -997,15 +1005,11 @@ class _Builder:
         native, spans = self.native, self.spans
         for name in ("shapes", "arguments", "kernels", "copies", "allocations", "counters"):
             if (table := native.pop(name, None)) is not None:
-                self.tables[name] = dict(table)
-        if (blocks := self.tables.get("allocations")) is not None:
-            kinds = blocks["device_type"]
-            # torch calls AMD devices CUDA everywhere except in memory events.
-            blocks["device_type"] = np.where(kinds == HIP, np.uint8(CUDA), kinds)
-            if (made_up := with_addresses(blocks)) is not None:
-                blocks["address"] = made_up
-        if "arguments" in spans and "arguments" in self.tables:
-            facts = facts_of_arguments(self.tables["arguments"]["json"], self.strings)
+                self.tables[name] = self._memory_events(table) if name == "allocations" else dict(table)
+                if name in native["rows"]:
+                    self.rows[name] = native["rows"][name]
+        if "arguments" in spans and "arguments" in self.tables and native["collective_arguments"]:
+            facts = facts_of_arguments(_made(self.tables["arguments"]["json"]), self.strings)
             if facts is not None:
                 self.parts["collectives"] = lambda: read_collectives(spans["arguments"], facts)
                 self.tables["collectives"] = {
@@ -1014,10 +1018,21 @@ class _Builder:
                 }
                 self.rows["collectives"] = lambda: len(self.parts["collectives"]["span"])
 
-    def _last_ns(self) -> int:
-        """Return the latest time of a span, an allocation or a counter: recorded windows end after torch's own processing."""
-        last_ns: int = self.native["last_ns"]
-        for name in ("allocations", "counters"):
-            if name in self.tables:
-                last_ns = max(last_ns, int(self.tables[name]["time_ns"].max(initial=0)))
-        return last_ns
+    @staticmethod
+    def _memory_events(given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns of allocations; the given ones are kept until the last column is made that depends on them."""
+        columns = dict(given)
+
+        def device_type() -> NDArray[np.uint8]:
+            # torch calls AMD devices CUDA everywhere except in memory events.
+            kinds = _made(columns["device_type"])
+            return np.where(kinds == HIP, np.uint8(CUDA), kinds)
+
+        def address() -> NDArray[np.uint64]:
+            names = ("address", "bytes", "freed_bytes", "device_index")
+            blocks = {name: _made(columns[name]) for name in names} | {"device_type": device_type()}
+            made_up = with_addresses(blocks)
+            found: NDArray[np.uint64] = blocks["address"] if made_up is None else made_up
+            return found
+
+        return {**columns, "device_type": device_type, "address": address}

@@ -219,26 +219,22 @@ class _Names:
 def read_tracks(
     native: Mapping[str, Any],
     metadata: Sequence[tuple[str, int, int, str, str, str]],
-    thread: NDArray[np.int32],
     categories: Sequence[str],
-    spans: LazyColumns,
 ) -> Tracks:
     """Classify tracks as threads or streams, and name them.
 
     Args:
-        native: The native reader's tracks: `process`, `number`, `process_text`, `number_text`, `on_device`.
+        native: The native reader's tracks: `process`, `number`, `process_text`, `number_text`, `on_device`; of the spans of each
+            the `first_row` (and behind the last track the number of all), its `first_category`, and the largest `device_index`.
         metadata: The native reader's metadata events.
-        thread: The track of each span, ascending.
         categories: The categories of the file.
-        spans: The columns of the spans; columns of devices and categories are computed only if needed.
     """
     names = _read_names(metadata)
     processes, numbers = (np.asarray(native[key], np.int64).tolist() for key in ("process", "number"))
     process_texts, number_texts = native["process_text"], native["number_text"]
     on_device = np.asarray(native["on_device"]) != 0
     count = len(processes)
-    first = np.searchsorted(thread, np.arange(count + 1))
-    spans_of = np.diff(first)
+    spans_of = np.diff(native["first_row"])
     made_up = _made_up_numbers(processes, process_texts)
     process_of = np.array(
         [
@@ -248,10 +244,11 @@ def read_tracks(
         np.int64,
     )
     main = _main_process(process_of, spans_of, on_device)
-    device_index = spans.take("device_index") if "device_index" in spans else None
-    devices = _device_indices(processes, first, device_index)
-    del device_index
-    category = spans["category"] if on_device.any() else np.zeros(0, np.int32)
+    devices = [
+        index if index >= 0 else process if 0 <= process < _MOST_DEVICES else 0
+        for process, index in zip(processes, native["device_index"].tolist(), strict=True)
+    ]
+    begins_with = native["first_category"].tolist()
     fallback = _type_of_runtime(categories)
 
     streams: dict[str, list[Any]] = {"device_type": [], "device_index": [], "number": [], "name": []}
@@ -264,7 +261,7 @@ def read_tracks(
             process_thread = names.threads.get((*key, processes[row], process_texts[row]), [])
             thread_names.append(_thread_name(given, process_thread, number_texts[row]))
             continue
-        begins = int(category[first[row]]) if spans_of[row] else -1
+        begins = begins_with[row]
         kind = _type_of_category(categories[begins]) if begins >= 0 else None
         label = _DEVICE_LABEL.fullmatch(names.labels.get(key, ""))
         if kind is None and label is not None and label["type"] != "GPU":
@@ -409,20 +406,6 @@ def _main_process(
         if not device and process >= 0:
             counted[process] += spans
     return counted.most_common(1)[0][0] if counted else None
-
-
-def _device_indices(
-    processes: list[int], first: NDArray[np.int64], device_index: NDArray[Any] | None
-) -> list[int]:
-    """Return the device index of each track, from its spans, else from its process as in Kineto's files."""
-    found = [process if 0 <= process < _MOST_DEVICES else 0 for process in processes]
-    if device_index is not None and len(device_index):
-        nonempty = np.flatnonzero(np.diff(first) > 0)
-        largest = np.maximum.reduceat(device_index, first[:-1][nonempty])
-        for row, index in zip(nonempty.tolist(), largest.tolist(), strict=True):
-            if index >= 0:
-                found[row] = index
-    return found
 
 
 def _type_of_category(category: str) -> int | None:
