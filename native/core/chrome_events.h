@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -34,6 +34,9 @@ inline constexpr uint8_t kFlagAsync = 1, kFlagUnfinished = 2, kFlagInstant = 8;
 struct ChromeEvent {
   std::string_view phase, category, name, process, thread, time, duration, id, scope;
 };
+
+// What a raw value of `pid` or `tid` names: a number, or else a text, which may have a number in it.
+void identify(std::string_view raw, int64_t& number, std::string& text);
 
 struct ChromeThread {
   int64_t process = -1, number = -1;
@@ -169,7 +172,20 @@ class ChromeEvents {
     uint8_t kind;
     bool on_device, known, is_flow_of_launch;
   };
-  using AsyncKey = std::tuple<int32_t, int32_t, int32_t>;
+  // Spans that begin and end in events of their own, and nest by these: those of a track, or of an
+  // asynchronous operation.
+  struct OpenSpans {
+    std::vector<int32_t> rows;
+    int64_t last_ns;  // of the last event
+  };
+  // These events as they came, for where they seem not to have come in the order of time.
+  struct Ends {
+    std::size_t rows = 0;
+    PackedColumn owner{-1};
+    PackedColumn span{-1};              // that begins, -1 for an end
+    PackedColumn name{-1}, time_ns{0};  // of an end
+    std::size_t bytes() const { return owner.bytes() + span.bytes() + name.bytes() + time_ns.bytes(); }
+  };
 
   bool full();
   int32_t text_row(TextTable& table, std::string_view raw);
@@ -193,8 +209,14 @@ class ChromeEvents {
   void take_end(const ChromeEvent& event);
   void take_async(const ChromeEvent& event, Arguments& arguments);
   void take_metadata(const ChromeEvent& event, Arguments& arguments);
-  void end_span(int32_t row, int64_t end_ns);
-  AsyncKey async_key(const ChromeEvent& event);
+  int32_t track_of(const ChromeEvent& event);
+  int32_t operation_of(const ChromeEvent& event);
+  void begin_span(int32_t owner, int32_t span);
+  void end_innermost(int32_t owner, std::string_view raw_name, int64_t end_ns);
+  void end_span(int32_t span, int64_t end_ns);
+  // The innermost of `open` spans with the name of an end, or the innermost of all.
+  std::vector<int32_t>::iterator innermost(std::vector<int32_t>& open, int32_t name) const;
+  void match_in_order_of_time(int32_t owner);
 
   std::vector<std::pair<std::string, ChromeCategory>> known_;
   std::size_t max_bytes_;
@@ -212,8 +234,10 @@ class ChromeEvents {
   int32_t last_thread_row_ = -1;
   int64_t last_correlation_ = -1;
   int64_t latest_ns_ = 0;
-  std::unordered_map<int32_t, std::vector<int32_t>> open_;  // by thread: rows of spans
-  std::map<AsyncKey, std::vector<int32_t>> open_async_;
+  std::unordered_map<int32_t, OpenSpans> open_;  // by owner
+  std::set<int32_t> disordered_;                 // owners
+  Ends ends_;
+  std::size_t empty_objects_ = 0;
   std::string scratch_, scratch2_;
 };
 

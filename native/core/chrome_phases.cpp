@@ -181,39 +181,102 @@ int32_t ChromeEvents::thread_of_flow(const ChromeEvent& event) {
 void ChromeEvents::take_begin(const ChromeEvent& event, Arguments& arguments) {
   int64_t start_ns = 0;
   if (!time_of(event.time, start_ns)) return;
-  const int32_t row = add_span(event, arguments, start_ns, 0, kFlagUnfinished);
-  if (row >= 0) open_[static_cast<int32_t>(spans.thread[static_cast<std::size_t>(row)])].push_back(row);
-}
-
-void ChromeEvents::end_span(int32_t span, int64_t end_ns) {
-  const std::size_t row = static_cast<std::size_t>(span);
-  int64_t duration_ns = 0;
-  if (__builtin_sub_overflow(end_ns, spans.start_ns[row], &duration_ns) || duration_ns < 0) {
-    ++losses.negative_durations;
-    duration_ns = 0;
-  }
-  spans.duration_ns.set(row, duration_ns);
-  spans.flags.set(row, static_cast<uint8_t>(spans.flags[row] & ~kFlagUnfinished));
-  latest_ns_ = std::max(latest_ns_, end_ns);
+  const int32_t span = add_span(event, arguments, start_ns, 0, kFlagUnfinished);
+  if (span >= 0) begin_span(track_of(event), span);
 }
 
 void ChromeEvents::take_end(const ChromeEvent& event) {
   int64_t end_ns = 0;
-  if (!time_of(event.time, end_ns)) return;
-  auto found = open_.find(thread_row(event.process, event.thread, false));
-  if (found == open_.end() || found->second.empty()) {
-    ++losses.unmatched_ends;
-    return;
-  }
-  end_span(found->second.back(), end_ns);
-  found->second.pop_back();
+  if (time_of(event.time, end_ns)) end_innermost(track_of(event), event.name, end_ns);
 }
 
-ChromeEvents::AsyncKey ChromeEvents::async_key(const ChromeEvent& event) {
+// Whether it is a thread or a stream: an end does not say so.
+int32_t ChromeEvents::track_of(const ChromeEvent& event) {
+  scratch_.assign(event.process).append(1, kFieldEnd).append(event.thread);
+  return ids_.add(scratch_);
+}
+
+int32_t ChromeEvents::operation_of(const ChromeEvent& event) {
   if (!integer_of(event.id)) check_id(event.id);
-  const int32_t process = text_row(ids_, event.process), id = text_row(ids_, event.id);
-  const int32_t scope = text_row(ids_, event.scope.empty() ? event.category : event.scope);
-  return {process, id, scope};
+  scratch_.assign(event.process).append(1, kFieldEnd).append(event.id).append(1, kFieldEnd);
+  scratch_ += event.scope.empty() ? event.category : event.scope;
+  return ids_.add(scratch_);
+}
+
+void ChromeEvents::begin_span(int32_t owner, int32_t span) {
+  const int64_t start_ns = spans.start_ns[static_cast<std::size_t>(span)];
+  OpenSpans& open = open_[owner];
+  if (!open.rows.empty() && start_ns < open.last_ns) disordered_.insert(owner);
+  open.last_ns = start_ns;
+  open.rows.push_back(span);
+  ends_.owner.set(ends_.rows, owner);
+  ends_.span.set(ends_.rows++, span);
+}
+
+void ChromeEvents::end_innermost(int32_t owner, std::string_view raw_name, int64_t end_ns) {
+  const int32_t name = inside_quotes(raw_name).empty() ? -1 : text_row(strings, raw_name);
+  ends_.owner.set(ends_.rows, owner);
+  ends_.name.set(ends_.rows, name);
+  ends_.time_ns.set(ends_.rows++, end_ns);
+  const auto found = open_.find(owner);
+  if (found == open_.end() || end_ns < found->second.last_ns) {
+    disordered_.insert(owner);
+    return;
+  }
+  OpenSpans& open = found->second;
+  const auto ended = innermost(open.rows, name);
+  if (name >= 0 && spans.name[static_cast<std::size_t>(*ended)] != name) {
+    disordered_.insert(owner);
+    return;
+  }
+  end_span(*ended, end_ns);
+  open.rows.erase(ended);
+  open.last_ns = end_ns;
+  if (open.rows.empty()) open_.erase(found);
+}
+
+std::vector<int32_t>::iterator ChromeEvents::innermost(std::vector<int32_t>& open, int32_t name) const {
+  for (auto place = open.end(); name >= 0 && place != open.begin();) {
+    if (spans.name[static_cast<std::size_t>(*--place)] == name) return place;
+  }
+  return open.end() - 1;
+}
+
+void ChromeEvents::end_span(int32_t span, int64_t end_ns) {
+  const std::size_t row = static_cast<std::size_t>(span);
+  spans.duration_ns.set(row, end_ns - spans.start_ns[row]);
+  spans.flags.set(row, spans.flags[row] & ~kFlagUnfinished);
+  latest_ns_ = std::max(latest_ns_, end_ns);
+}
+
+void ChromeEvents::match_in_order_of_time(int32_t owner) {
+  struct Event {
+    int64_t time_ns;
+    int32_t span, name;
+  };
+  std::vector<Event> events;
+  for (std::size_t row = 0; row < ends_.rows; ++row) {
+    if (ends_.owner[row] != owner) continue;
+    const auto span = static_cast<int32_t>(ends_.span[row]);
+    events.push_back({span < 0 ? ends_.time_ns[row] : spans.start_ns[static_cast<std::size_t>(span)], span,
+                      static_cast<int32_t>(ends_.name[row])});
+  }
+  std::ranges::stable_sort(events, {}, &Event::time_ns);
+  std::vector<int32_t> open;
+  for (const Event& event : events) {
+    if (event.span >= 0) {
+      const std::size_t row = static_cast<std::size_t>(event.span);
+      spans.flags.set(row, spans.flags[row] | kFlagUnfinished);
+      open.push_back(event.span);
+    } else if (open.empty()) {
+      ++losses.unmatched_ends;
+    } else {
+      const auto ended = innermost(open, event.name);
+      end_span(*ended, event.time_ns);
+      open.erase(ended);
+    }
+  }
+  open_[owner].rows = std::move(open);
 }
 
 void ChromeEvents::take_async(const ChromeEvent& event, Arguments& arguments) {
@@ -223,17 +286,10 @@ void ChromeEvents::take_async(const ChromeEvent& event, Arguments& arguments) {
   if (phase == 'n') {
     add_span(event, arguments, time_ns, 0, kFlagInstant | kFlagAsync);
   } else if (phase == 'b' || phase == 'S') {
-    const int32_t row = add_span(event, arguments, time_ns, 0, kFlagUnfinished | kFlagAsync);
-    if (row >= 0) open_async_[async_key(event)].push_back(row);
+    const int32_t span = add_span(event, arguments, time_ns, 0, kFlagUnfinished | kFlagAsync);
+    if (span >= 0) begin_span(operation_of(event), span);
   } else {
-    auto found = open_async_.find(async_key(event));
-    if (found == open_async_.end() || found->second.empty()) {
-      ++losses.unmatched_ends;
-      return;
-    }
-    end_span(found->second.back(), time_ns);
-    found->second.pop_back();
-    if (found->second.empty()) open_async_.erase(found);
+    end_innermost(operation_of(event), event.name, time_ns);
   }
 }
 
@@ -264,18 +320,17 @@ void ChromeEvents::take_metadata(const ChromeEvent& event, Arguments& arguments)
 }
 
 void ChromeEvents::close() {
-  const auto cut = [this](const std::vector<int32_t>& rows) {
-    for (const int32_t row : rows) {
+  for (const int32_t owner : disordered_) match_in_order_of_time(owner);
+  ends_ = Ends();
+  for (const auto& [owner, open] : open_) {
+    for (const int32_t span : open.rows) {
       ++losses.unfinished_begins;
-      end_span(row, std::max(latest_ns_, spans.start_ns[static_cast<std::size_t>(row)]));
-      const std::size_t at = static_cast<std::size_t>(row);
-      spans.flags.set(at, static_cast<uint8_t>(spans.flags[at] | kFlagUnfinished));
+      const std::size_t row = static_cast<std::size_t>(span);
+      end_span(span, std::max(latest_ns_, spans.start_ns[row]));
+      spans.flags.set(row, spans.flags[row] | kFlagUnfinished);
     }
-  };
-  for (const auto& [thread, rows] : open_) cut(rows);
-  for (const auto& [key, rows] : open_async_) cut(rows);
+  }
   open_.clear();
-  open_async_.clear();
 }
 
 }  // namespace kinetoscope

@@ -373,15 +373,10 @@ class ChromeParts {
         at = stop == std::string_view::npos ? text.size() : stop + 1;
       }
       const std::size_t used = fields[0].size() + fields[1].size() + fields[2].size() + 3;
+      int64_t process_number = -1, thread_number = -1;
       std::string process, thread;
-      const auto number = [](std::string_view raw, std::string& quoted) {
-        const auto value = raw.empty() ? std::nullopt : integer_of(raw);
-        const std::string_view inside = inside_quotes(raw);
-        // What has no quotes and is no number, such as null, names nothing.
-        if (!value && inside.size() < raw.size()) append_unescaped(inside, quoted);
-        return value.value_or(-1);
-      };
-      const int64_t process_number = number(fields[1], process), thread_number = number(fields[2], thread);
+      identify(fields[1], process_number, process);
+      identify(fields[2], thread_number, thread);
       made.append(nb::make_tuple(to_str(fields[0]), process_number, thread_number,
                                  to_str(used <= text.size() ? text.substr(used) : std::string_view("{}")),
                                  to_str(process), to_str(thread)));

@@ -1,5 +1,6 @@
 """The native reader of Chrome traces: kinds of events, and variants of JSON."""
 
+import itertools
 import json
 from typing import Any
 
@@ -208,6 +209,117 @@ def test_begin_and_end_asynchronous_and_instant_events():
         "s": (3000, 6000, ASYNC | UNFINISHED), "mark": (4000, 0, INSTANT),
     }  # fmt: skip
     assert lost(parts) == {"unmatched_ends": 1, "unfinished_begins": 1}
+
+
+def ended(parts: dict[str, Any]) -> list[tuple[str, int, int, int]]:
+    """The spans as name, start, duration and flags."""
+    spans = plain(parts["spans"])
+    return list(zip(names(parts), spans["start_ns"], spans["duration_ns"], spans["flags"], strict=True))
+
+
+def begin(name: str, ts: float, **more: Any) -> dict[str, Any]:
+    """The begin of a span on the only thread."""
+    return {"ph": "B", "name": name, "ts": ts, "pid": 1, "tid": 1} | more
+
+
+def end(ts: float, **more: Any) -> dict[str, Any]:
+    """The end of a span on the only thread."""
+    return {"ph": "E", "ts": ts, "pid": 1, "tid": 1} | more
+
+
+def test_begins_and_ends_match_in_the_order_of_time_however_the_file_has_them():
+    events = [
+        begin("outer", 0), begin("inner", 1), end(3, name="inner"), end(9, name="outer"), begin("next", 10),
+        end(12, name="next"),
+    ]  # fmt: skip
+    for order in itertools.permutations(events):
+        parts = read(*order)
+        assert ended(parts) == [("outer", 0, 9000, 0), ("inner", 1000, 2000, 0), ("next", 10000, 2000, 0)]
+        assert lost(parts) == {}
+
+
+def test_all_begins_may_stand_before_all_ends():
+    parts = read(begin("a", 0), begin("b", 50), end(10), end(60))
+    assert ended(parts) == [("a", 0, 10_000, 0), ("b", 50_000, 10_000, 0)]
+    assert lost(parts) == {}
+    backwards = read(end(12), begin("next", 10), end(9), end(3), begin("inner", 1), begin("outer", 0))
+    assert ended(backwards) == [("outer", 0, 9000, 0), ("inner", 1000, 2000, 0), ("next", 10000, 2000, 0)]
+    # Without names, a pair that stands alone in the file belongs together.
+    alone = read(begin("a", 0), end(5), begin("b", 3), end(8))
+    assert ended(alone) == [("a", 0, 5000, 0), ("b", 3000, 5000, 0)]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 9)), max_size=40), st.randoms(use_true_random=False))
+def test_shuffled_begins_and_ends_are_what_they_are_in_order(steps: list[tuple[bool, int]], random: Any):
+    events, open_names, now = [], [], 0
+    for deeper, pause in steps:
+        now += pause
+        if deeper or not open_names:
+            open_names.append(f"s{now}")
+            events.append(begin(open_names[-1], now))
+        else:
+            events.append(end(now, name=open_names.pop()))
+    expected = read(*events)
+    random.shuffle(events)
+    found = read(*events)
+    assert ended(found) == ended(expected)
+    assert lost(found) == lost(expected)
+
+
+def test_an_end_with_a_name_ends_the_span_of_that_name():
+    parts = read(begin("a", 0), begin("b", 5), end(8, name="a"), end(20, name="b"))
+    assert ended(parts) == [("a", 0, 8000, 0), ("b", 5000, 15_000, 0)]
+    never_ended = read(begin("a", 0), begin("lost", 5), end(8, name="a"))
+    assert ended(never_ended) == [("a", 0, 8000, 0), ("lost", 5000, 3000, UNFINISHED)]
+    unknown = read(begin("a", 0), end(8, name="other"))
+    assert ended(unknown) == [("a", 0, 8000, 0)]
+
+
+def test_asynchronous_spans_of_one_operation_end_by_name_and_in_the_order_of_time():
+    def event(phase: str, name: str, ts: float, **more: Any) -> dict[str, Any]:
+        return {"ph": phase, "name": name, "ts": ts, "cat": "c", "id": 1, "pid": 1, "tid": 1} | more
+
+    overlapping = read(event("b", "a", 0), event("b", "b", 5), event("e", "a", 8), event("e", "b", 20))
+    assert ended(overlapping) == [("a", 0, 8000, ASYNC), ("b", 5000, 15_000, ASYNC)]
+    reversed_file = read(
+        event("e", "a", 8), event("e", "z", 5, id=2), event("b", "a", 0), event("b", "z", 1, id=2)
+    )
+    assert ended(reversed_file) == [("a", 0, 8000, ASYNC), ("z", 1000, 4000, ASYNC)]
+    assert lost(reversed_file) == {}
+
+
+def test_device_work_may_begin_and_end_in_two_events():
+    kernel = {"cat": "kernel", "pid": 0, "tid": 7}
+    parts = read(begin("k", 2, **kernel), end(5, **kernel), x("op", 0, 1))
+    assert ended(parts) == [("op", 0, 1000, 0), ("k", 2000, 3000, 0)]
+    assert plain(parts["threads"])["on_device"] == [0, 1]
+    assert lost(parts) == {}
+
+
+def test_threads_and_processes_with_numbers_beyond_64_bits_stay_apart():
+    most = 2**64 - 1
+    parts = read(
+        x("a", 0, 1, pid=most, tid=most), x("b", 0, 1, pid=most, tid=most - 1), x("c", 0, 1, pid=1.5, tid=1)
+    )
+    assert len(parts["threads"]["process"]) == 3
+    assert set(parts["threads"]["process_text"]) == {str(most), "1.5"}
+
+
+def test_names_of_threads_that_are_texts_with_a_number_are_found():
+    label = {"ph": "M", "name": "thread_name", "args": {"name": "main"}}
+    for pid, tid in (("Device 0", "stream 7"), (2**64 - 1, 2**63), (1, "five")):
+        parts = read(x("a", 0, 1, pid=pid, tid=tid), label | {"pid": pid, "tid": tid})
+        (_, process, thread, _, process_text, thread_text), threads = (
+            parts["metadata"][0],
+            plain(parts["threads"]),
+        )
+        assert (process, thread) == (threads["process"][0], threads["number"][0])
+        assert (process_text, thread_text) == (threads["process_text"][0], threads["number_text"][0])
+
+
+def test_one_empty_object_behind_the_last_event_is_no_loss():
+    assert lost(read(x("a", 0, 1), {})) == {}
+    assert lost(read(x("a", 0, 1), {}, {}, {})) == {"bad_events": 2}
 
 
 def test_arrows_are_kept_unless_correlations_say_them():
