@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -214,9 +214,11 @@ class ChromeEvents {
   void begin_span(int32_t owner, int32_t span);
   void end_innermost(int32_t owner, std::string_view raw_name, int64_t end_ns);
   void end_span(int32_t span, int64_t end_ns);
-  // The innermost of `open` spans with the name of an end, or the innermost of all.
+  // The innermost of `open` spans with the name of an end, or the innermost of all. Only so many are looked
+  // through, so that no file can keep a program busy for hours.
+  static constexpr std::ptrdiff_t kMostLookedThrough = 1024;
   std::vector<int32_t>::iterator innermost(std::vector<int32_t>& open, int32_t name) const;
-  void match_in_order_of_time(int32_t owner);
+  void match_in_order_of_time();
 
   std::vector<std::pair<std::string, ChromeCategory>> known_;
   std::size_t max_bytes_;
@@ -235,7 +237,7 @@ class ChromeEvents {
   int64_t last_correlation_ = -1;
   int64_t latest_ns_ = 0;
   std::unordered_map<int32_t, OpenSpans> open_;  // by owner
-  std::set<int32_t> disordered_;                 // owners
+  std::unordered_set<int32_t> disordered_;       // owners
   Ends ends_;
   std::size_t empty_objects_ = 0;
   std::string scratch_, scratch2_;

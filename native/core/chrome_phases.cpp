@@ -2,6 +2,7 @@
 // metadata.
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "chrome_events.h"
 #include "json.h"
@@ -218,6 +219,7 @@ void ChromeEvents::end_innermost(int32_t owner, std::string_view raw_name, int64
   ends_.owner.set(ends_.rows, owner);
   ends_.name.set(ends_.rows, name);
   ends_.time_ns.set(ends_.rows++, end_ns);
+  if (disordered_.contains(owner)) return;
   const auto found = open_.find(owner);
   if (found == open_.end() || end_ns < found->second.last_ns) {
     disordered_.insert(owner);
@@ -236,7 +238,8 @@ void ChromeEvents::end_innermost(int32_t owner, std::string_view raw_name, int64
 }
 
 std::vector<int32_t>::iterator ChromeEvents::innermost(std::vector<int32_t>& open, int32_t name) const {
-  for (auto place = open.end(); name >= 0 && place != open.begin();) {
+  const auto first = std::ssize(open) > kMostLookedThrough ? open.end() - kMostLookedThrough : open.begin();
+  for (auto place = open.end(); name >= 0 && place != first;) {
     if (spans.name[static_cast<std::size_t>(*--place)] == name) return place;
   }
   return open.end() - 1;
@@ -249,24 +252,29 @@ void ChromeEvents::end_span(int32_t span, int64_t end_ns) {
   latest_ns_ = std::max(latest_ns_, end_ns);
 }
 
-void ChromeEvents::match_in_order_of_time(int32_t owner) {
+void ChromeEvents::match_in_order_of_time() {
   struct Event {
+    int32_t owner, span, name;
     int64_t time_ns;
-    int32_t span, name;
   };
   std::vector<Event> events;
   for (std::size_t row = 0; row < ends_.rows; ++row) {
-    if (ends_.owner[row] != owner) continue;
-    const auto span = static_cast<int32_t>(ends_.span[row]);
-    events.push_back({span < 0 ? ends_.time_ns[row] : spans.start_ns[static_cast<std::size_t>(span)], span,
-                      static_cast<int32_t>(ends_.name[row])});
+    const auto owner = static_cast<int32_t>(ends_.owner[row]), span = static_cast<int32_t>(ends_.span[row]);
+    if (!disordered_.contains(owner)) continue;
+    if (span >= 0) {
+      const std::size_t at = static_cast<std::size_t>(span);
+      spans.flags.set(at, spans.flags[at] | kFlagUnfinished);
+      events.push_back({owner, span, -1, spans.start_ns[at]});
+    } else {
+      events.push_back({owner, span, static_cast<int32_t>(ends_.name[row]), ends_.time_ns[row]});
+    }
   }
-  std::ranges::stable_sort(events, {}, &Event::time_ns);
-  std::vector<int32_t> open;
+  std::ranges::stable_sort(events, {},
+                           [](const Event& event) { return std::make_pair(event.owner, event.time_ns); });
+  for (const int32_t owner : disordered_) open_[owner].rows.clear();
   for (const Event& event : events) {
+    std::vector<int32_t>& open = open_[event.owner].rows;
     if (event.span >= 0) {
-      const std::size_t row = static_cast<std::size_t>(event.span);
-      spans.flags.set(row, spans.flags[row] | kFlagUnfinished);
       open.push_back(event.span);
     } else if (open.empty()) {
       ++losses.unmatched_ends;
@@ -276,7 +284,6 @@ void ChromeEvents::match_in_order_of_time(int32_t owner) {
       open.erase(ended);
     }
   }
-  open_[owner].rows = std::move(open);
 }
 
 void ChromeEvents::take_async(const ChromeEvent& event, Arguments& arguments) {
@@ -320,7 +327,8 @@ void ChromeEvents::take_metadata(const ChromeEvent& event, Arguments& arguments)
 }
 
 void ChromeEvents::close() {
-  for (const int32_t owner : disordered_) match_in_order_of_time(owner);
+  if (!disordered_.empty()) match_in_order_of_time();
+  disordered_.clear();
   ends_ = Ends();
   for (const auto& [owner, open] : open_) {
     for (const int32_t span : open.rows) {
