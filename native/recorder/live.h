@@ -11,12 +11,13 @@ class Session;
 struct ThreadState;
 
 struct alignas(64) Live {
-  std::atomic<Session*> session{nullptr};   // the recording in progress; set last and cleared first
-  std::atomic<uint64_t> orphans_posted{0};  // spans that ended on another thread than their own
-  std::atomic<uint32_t> generation{0};      // of the session
-  std::atomic<uint32_t> what{0};            // kinetoscope::Recorded
-  std::atomic<uint32_t> code_epoch{1};      // rises when a code object's address stops meaning that code
-  std::atomic<uint32_t> module_epoch{1};    // rises when a module's address stops meaning that module
+  std::atomic<Session*> session{nullptr};  // the recording in progress; set last and cleared first
+  // How many spans ended on another thread than their own, above the session's generation times 2^32.
+  std::atomic<uint64_t> orphans_posted{0};
+  std::atomic<uint32_t> generation{0};    // of the session
+  std::atomic<uint32_t> what{0};          // kinetoscope::Recorded
+  std::atomic<uint32_t> code_epoch{1};    // rises when a code object's address stops meaning that code
+  std::atomic<uint32_t> module_epoch{1};  // rises when a module's address stops meaning that module
   std::atomic<uint32_t> accumulate_grad_name{
       0};  // the name whose spans carry a parameter; 0 until it is seen
   // What a thread does when it joins a recording of Python calls.

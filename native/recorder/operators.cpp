@@ -99,11 +99,6 @@ bool wraps_backward(const at::RecordFunction& function, const char* overload) {
   return std::strncmp(function.name(), kEngine, sizeof kEngine - 1) == 0;
 }
 
-// The span around the innermost open one; null if there is none.
-const OpenSpan* around_innermost(const ThreadState& thread) {
-  return thread.open.size() > 1 ? &thread.open.back() - 1 : nullptr;
-}
-
 // Fills where Python stands into `span`, the innermost open one: from the span around it when nothing can
 // have moved, else by a walk. `goes_on` says whether the instruction may have run the thread's previous
 // operator too. Returns what there is to say of its calls, see SpanRecord::forward_thread.
@@ -113,7 +108,7 @@ uint16_t place(ThreadState& thread, Session& session, at::RecordScope scope, Goe
   const bool backward = scope == at::RecordScope::BACKWARD_FUNCTION;
   uint16_t kept = 0;
   const PythonPosition position = python_position(thread);
-  const OpenSpan* around = around_innermost(thread);
+  const OpenSpan* around = thread.open.around_innermost();
   if (around != nullptr && around->frame != nullptr && around->frame == position.frame &&
       around->instruction == position.instruction) {
     span.stack = around->stack;
@@ -149,7 +144,7 @@ uint16_t place(ThreadState& thread, Session& session, at::RecordScope scope, Goe
       thread.arguments != 0 && thread.arguments_generation == session.generation() ? thread.arguments : 0;
   const uint32_t ids =
       ((what & kRecordFunctionIds) != 0 ? 1 : 0) + (facts != 0 ? 1 : 0) + (arguments != 0 ? 1 : 0);
-  const OpenSpan* around = around_innermost(thread);
+  const OpenSpan* around = thread.open.around_innermost();
   span.noted = around != nullptr && around->noted;
   const bool operands = (what & kRecordShapes) != 0 && !span.noted;
   if (ids == 0 && !operands && parameter == 0) return 0;
@@ -170,9 +165,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   Session* session = Session::current();
   if (session == nullptr) return nullptr;
   try {
-    if (thread->generation != live.generation.load(std::memory_order_relaxed)) thread->join(*session);
-    if (thread->orphans_seen != live.orphans_posted.load(std::memory_order_relaxed))
-      session->adopt_orphans(*thread);
+    thread->keep_up(*session);
     const uint32_t what = live.what.load(std::memory_order_relaxed);
     if (__builtin_expect((what & kPaused) != 0, 0)) return unrecorded();
     // The operators in between have pushed all of ours out of the cache; these are the loads that we would
@@ -183,7 +176,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     __builtin_prefetch(thread->next_span, 1);
     const at::RecordScope scope = function.scope();
     // Open from here on, for it ends also if we fail.
-    OpenSpan& span = thread->open.emplace_back();
+    OpenSpan& span = thread->open.push();
     span.function = &function;
     SpanRecord* record = session->next_span(*thread);
     if (__builtin_expect(record == nullptr, 0)) return nullptr;
@@ -232,13 +225,14 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
                                                    const void* function, uint64_t now) {
   try {
     if (thread.generation == session.generation()) {
-      std::vector<OpenSpan>& open = thread.open;
-      for (size_t at = open.size(); at-- > 0;) {
-        if (open[at].function != function) continue;
-        if (open[at].record != nullptr) {
-          std::atomic_ref(open[at].record->end_tick).store(now, std::memory_order_relaxed);
+      OpenSpans& open = thread.open;
+      for (OpenSpan* span = open.end(); span != open.begin();) {
+        --span;
+        if (span->function != function) continue;
+        if (span->record != nullptr) {
+          std::atomic_ref(span->record->end_tick).store(now, std::memory_order_relaxed);
         }
-        open.erase(open.begin() + static_cast<ptrdiff_t>(at));
+        open.erase(span);
         return;
       }
     }
@@ -254,7 +248,7 @@ inline void end_at(const void* function, uint64_t now) {
   BusyGuard busy(*thread);
   Session* session = Session::current();
   if (session == nullptr) return;
-  std::vector<OpenSpan>& open = thread->open;
+  OpenSpans& open = thread->open;
   if (__builtin_expect(open.empty() || open.back().function != function ||
                            thread->generation != live.generation.load(std::memory_order_relaxed),
                        0)) {
@@ -264,7 +258,7 @@ inline void end_at(const void* function, uint64_t now) {
   if (SpanRecord* record = open.back().record) {
     std::atomic_ref(record->end_tick).store(now, std::memory_order_relaxed);
   }
-  open.pop_back();
+  open.pop();
 }
 
 void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
@@ -287,12 +281,10 @@ bool begin_span(const void* open, const char* name) {
     return false;
   bool opened = false;
   try {
-    if (thread->generation != live.generation.load(std::memory_order_relaxed)) thread->join(*session);
-    if (thread->orphans_seen != live.orphans_posted.load(std::memory_order_relaxed))
-      session->adopt_orphans(*thread);
+    thread->keep_up(*session);
     const uint32_t id = text_name(*thread, *session, name);
     if ((id & kBetweenRanks) != 0) return false;
-    OpenSpan& span = thread->open.emplace_back();
+    OpenSpan& span = thread->open.push();
     opened = true;
     span.function = open;
     SpanRecord* record = session->next_span(*thread);
@@ -315,7 +307,7 @@ bool begin_span(const void* open, const char* name) {
     return true;
   } catch (...) {
     // Out of memory: the range is tried as any other.
-    if (opened) thread->open.pop_back();
+    if (opened) thread->open.pop();
     return false;
   }
 }

@@ -38,7 +38,7 @@ std::string name_of_task(uint32_t system) {
 
 void Session::set_current(Session* session) {
   if (session != nullptr) {
-    live.orphans_posted.store(0, std::memory_order_relaxed);
+    live.orphans_posted.store(uint64_t{session->generation_} << 32, std::memory_order_relaxed);
     live.generation.store(session->generation_, std::memory_order_relaxed);
     live.what.store(session->what_, std::memory_order_relaxed);
     live.accumulate_grad_name.store(0, std::memory_order_relaxed);
@@ -149,7 +149,7 @@ void Session::thread_ended(ThreadState& thread) {
   forget_thread(static_cast<uint32_t>(syscall(SYS_gettid)));
   std::lock_guard lock(orphans_mutex_);
   match_orphans(thread.open);
-  left_open_.insert(left_open_.end(), thread.open.begin(), thread.open.end());
+  for (const OpenSpan& span : thread.open) left_open_.push() = span;
   thread.open.clear();
 }
 
@@ -159,7 +159,7 @@ void Session::end_elsewhere(const void* function, uint64_t tick) {
   live.orphans_posted.fetch_add(1, std::memory_order_release);
 }
 
-void Session::match_orphans(std::vector<OpenSpan>& open) {
+void Session::match_orphans(OpenSpans& open) {
   std::erase_if(orphans_, [&](const Orphan& orphan) {
     // The oldest that began before: an address is used again once its span has ended.
     const auto found = std::find_if(open.begin(), open.end(), [&](const OpenSpan& span) {

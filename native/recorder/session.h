@@ -116,7 +116,7 @@ class Session {
     uint64_t tick;
   };
   // [with orphans_mutex_] Ends the spans in `open` that an orphan belongs to, and removes both.
-  void match_orphans(std::vector<OpenSpan>& open);
+  void match_orphans(OpenSpans& open);
 
   std::shared_ptr<RecordingFile> file_;
   Dictionary dictionary_;
@@ -135,7 +135,7 @@ class Session {
 
   std::mutex orphans_mutex_;  // guards the two below
   std::vector<Orphan> orphans_;
-  std::vector<OpenSpan> left_open_;  // by threads that ended
+  OpenSpans left_open_;  // by threads that ended
 };
 
 }  // namespace kinetoscope

@@ -42,7 +42,7 @@ void thread_ended(void* argument) {
         session != nullptr && session->generation() == state->generation) {
       session->thread_ended(*state);
     }
-    state->generation = 0;
+    state->leave();
   }
   this_state = nullptr;
   Register& all = the_register();
@@ -87,7 +87,7 @@ void forget_other_threads() {
   new (&all.mutex) std::mutex;
   all.threads.clear();
   if (this_state != nullptr) {
-    this_state->generation = 0;
+    this_state->leave();
     all.threads.push_back(this_state);
   }
 }
@@ -117,6 +117,14 @@ void for_each_thread(const std::function<void(ThreadState&)>& visit) {
   Register& all = the_register();
   std::lock_guard lock(all.mutex);
   for (ThreadState* state : all.threads) visit(*state);
+}
+
+void ThreadState::catch_up(Session& session) {
+  if (generation != session.generation()) {
+    join(session);
+  } else {
+    session.adopt_orphans(*this);
+  }
 }
 
 void ThreadState::join(Session& session) {

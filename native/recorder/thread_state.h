@@ -2,6 +2,7 @@
 // it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -74,7 +75,8 @@ struct PathCall {
 
 // A span in progress. It is found again by the address of what began it, torch's RecordFunction or a range of
 // ours, which cannot move while it lives: cheaper than a context object per operator.
-struct OpenSpan {
+// One cache line.
+struct alignas(64) OpenSpan {
   const void* function = nullptr;
   SpanRecord* record = nullptr;  // null when there was no room for it
   // Where Python stood. While a C++ operator is open, the frame that called it cannot move on, so an operator
@@ -86,6 +88,37 @@ struct OpenSpan {
   // Whether its operands, or those of a span around it, were noted: what runs inside works on the same
   // blocks, or on blocks of its own that do not outlive it.
   bool noted = false;
+};
+
+// The spans of one thread in progress, outermost first: a vector whose growth is kept out of the callbacks.
+class OpenSpans {
+ public:
+  bool empty() const { return end_ == spans_.data(); }
+  OpenSpan* begin() { return spans_.data(); }
+  OpenSpan* end() { return end_; }
+  OpenSpan& back() { return end_[-1]; }
+  // The span around the innermost one; null if there is none.
+  const OpenSpan* around_innermost() const { return end_ - spans_.data() > 1 ? end_ - 2 : nullptr; }
+  // [hot] One more, empty.
+  OpenSpan& push() {
+    if (__builtin_expect(end_ == limit_, 0)) grow();
+    return *end_++ = OpenSpan{};
+  }
+  void pop() { --end_; }
+  void erase(OpenSpan* span) { end_ = std::move(span + 1, end_, span); }
+  void clear() { end_ = spans_.data(); }
+
+ private:
+  [[gnu::noinline, gnu::cold]] void grow() {
+    const size_t used = spans_.size();
+    spans_.resize(std::max<size_t>(64, used * 2));
+    end_ = spans_.data() + used;
+    limit_ = spans_.data() + spans_.size();
+  }
+
+  std::vector<OpenSpan> spans_;
+  OpenSpan* end_ = nullptr;
+  OpenSpan* limit_ = nullptr;
 };
 
 // More keys than a program's code can have; names and shapes that never repeat can be more.
@@ -102,9 +135,9 @@ struct ThreadState {
   SpanRecord* next_span = nullptr;
   SpanRecord* span_end = nullptr;
   ChunkHeader* span_chunk = nullptr;
-  // Spans begun on this thread and not yet ended, outermost first.
-  std::vector<OpenSpan> open;
-  uint64_t orphans_seen = 0;  // of Live::orphans_posted
+  OpenSpans open;  // spans begun on this thread and not yet ended
+  uint64_t orphans_seen =
+      0;  // of Live::orphans_posted; of another session, like `generation`, when it differs there
 
   // What the range that is about to begin was given beside its inputs: a string of the dictionary, 0 for
   // nothing, and the session whose dictionary it is.
@@ -151,6 +184,14 @@ struct ThreadState {
 
   // Forgets what belonged to an earlier session and takes part in this one.
   void join(Session& session);
+  // [hot] Takes part in this session, and closes those of its spans that ended on other threads.
+  void keep_up(Session& session) {
+    if (__builtin_expect(orphans_seen != live.orphans_posted.load(std::memory_order_relaxed), 0))
+      catch_up(session);
+  }
+  void catch_up(Session& session);
+  // [when its thread ended, or another process began] Belongs to no session.
+  void leave() { generation = 0, orphans_seen = 0; }
 };
 
 // One pointer only: a shared library loaded late finds little room in the static TLS block.
