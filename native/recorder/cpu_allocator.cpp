@@ -3,6 +3,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceType.h>
+#include <c10/core/StorageImpl.h>
 
 #include "clock.h"
 #include "session.h"
@@ -12,6 +13,7 @@ namespace kinetoscope {
 namespace {
 
 c10::Allocator* original = nullptr;
+c10::Allocator* recording_allocator = nullptr;
 c10::DeleterFnPtr original_deleter = nullptr;
 
 void record(const void* address, int64_t bytes) {
@@ -61,8 +63,12 @@ class RecordingAllocator final : public c10::Allocator {
 
 }  // namespace
 
-bool watch_block(c10::DataPtr& data) {
-  return original_deleter != nullptr && data.device().is_cpu() && data.get_context() != nullptr &&
+bool watch_storage(c10::StorageImpl& storage) {
+  if (original == nullptr) return false;
+  if (storage.allocator() == original) storage.set_allocator(recording_allocator);
+  // Only who frees the data is asked; asking for the data itself might copy it, or refuse.
+  c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  return data.device().is_cpu() && data.get_context() != nullptr &&
          data.compare_exchange_deleter(original_deleter, &recording_deleter);
 }
 
@@ -73,9 +79,9 @@ void wrap_cpu_allocator() {
   // Without a raw deleter we could not put ours in its place.
   if (original_deleter == nullptr) return;
   original = found;
-  static RecordingAllocator* ours = new RecordingAllocator;
+  recording_allocator = new RecordingAllocator;
   // The highest priority: an allocator registered later with a lower one must not push us out.
-  c10::SetAllocator(c10::DeviceType::CPU, ours, UINT8_MAX);
+  c10::SetAllocator(c10::DeviceType::CPU, recording_allocator, UINT8_MAX);
 }
 
 }  // namespace kinetoscope

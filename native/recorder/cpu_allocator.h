@@ -2,7 +2,7 @@
 #pragma once
 
 namespace c10 {
-class DataPtr;
+struct StorageImpl;
 }
 
 namespace kinetoscope {
@@ -11,8 +11,9 @@ namespace kinetoscope {
 // deleter. While no session records memory it forwards and nothing else.
 void wrap_cpu_allocator();
 
-// [its tensor held, nobody else at it] Gives a block from before that our deleter. False: it is no block of
-// the CPU allocator, or has it already.
-bool watch_block(c10::DataPtr& data);
+// [GIL, its tensor held] Gives a block from before that our deleter, so that its free is recorded, and its
+// storage our allocator, for when it is resized: a storage keeps the allocator that torch had when it was
+// made. False: its memory is no block of the CPU allocator, or has our deleter already.
+bool watch_storage(c10::StorageImpl& storage);
 
 }  // namespace kinetoscope

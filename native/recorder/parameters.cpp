@@ -11,13 +11,11 @@ const void* tensor_behind(PyObject* object) {
   return tensor.defined() ? tensor.unsafeGetTensorImpl() : nullptr;
 }
 
-c10::DataPtr* memory_behind(PyObject* object) {
+c10::StorageImpl* storage_behind(PyObject* object) {
   if (!THPVariable_Check(object)) return nullptr;
   const at::Tensor& tensor = THPVariable_Unpack(object);
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
-  c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  // Only who frees the data is asked; asking for the data itself might copy it, or refuse.
-  return storage != nullptr ? &storage->_mutable_data_ptr_no_checks() : nullptr;
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
 const void* accumulated_parameter() {

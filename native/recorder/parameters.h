@@ -5,7 +5,7 @@ struct _object;
 using PyObject = _object;
 
 namespace c10 {
-class DataPtr;
+struct StorageImpl;
 }
 
 namespace kinetoscope {
@@ -13,8 +13,8 @@ namespace kinetoscope {
 // [GIL] The TensorImpl of a Python tensor; nullptr for anything else.
 const void* tensor_behind(PyObject* object);
 
-// [GIL] What holds the data of a Python tensor; nullptr for anything else, and for a tensor without data.
-c10::DataPtr* memory_behind(PyObject* object);
+// [GIL] The storage of a Python tensor; nullptr for anything else, and for a tensor without one.
+c10::StorageImpl* storage_behind(PyObject* object);
 
 // [autograd thread] The TensorImpl that the AccumulateGrad node now running adds to; nullptr in any other
 // node.

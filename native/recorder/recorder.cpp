@@ -253,8 +253,8 @@ size_t kinetoscope_recorder_watch_tensors(PyObject* tensors) {
   wrap_cpu_allocator();
   size_t watched = 0;
   for (Py_ssize_t at = 0; at < PyList_GET_SIZE(tensors); ++at) {
-    c10::DataPtr* data = memory_behind(PyList_GET_ITEM(tensors, at));
-    if (data != nullptr && watch_block(*data)) ++watched;
+    c10::StorageImpl* storage = storage_behind(PyList_GET_ITEM(tensors, at));
+    if (storage != nullptr && watch_storage(*storage)) ++watched;
   }
   return watched;
 }

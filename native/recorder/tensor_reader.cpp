@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cpu_allocator.h"
+#include "frozen_objects.h"
 #include "json_text.h"
 #include "probing_table.h"
 
@@ -342,14 +343,13 @@ class Reader {
   }
 
   void add(c10::StorageImpl& storage, Role role, uint64_t module, uint64_t parameter, uint32_t name) {
+    // One without memory may get some while it is recorded.
+    if (watching_) watch_storage(storage);
     // Only where the data is: asking for the data itself might copy it, or refuse.
-    c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+    const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
     const auto bytes = static_cast<int64_t>(storage.nbytes());
     if (bytes == 0 || data.get() == nullptr) return;
-    if (watching_) {
-      seen_.insert(AddressKey{&storage}, 1);
-      watch_block(data);
-    }
+    if (watching_) seen_.insert(AddressKey{&storage}, 1);
     const c10::Device device = data.device();
     const bool numbered = !device.is_cpu() && device.has_index();
     rows_.push_back({time_ns_, reinterpret_cast<uintptr_t>(data.get()), bytes, module, parameter, name, role,
@@ -522,6 +522,12 @@ PyObject* met(PyObject* self, PyObject*) {
   return guarded(self, [](Reader& reader) { return PyLong_FromSize_t(reader.met()); });
 }
 
+PyObject* frozen(PyObject*, PyObject*) {
+  PyObject* objects = PyList_New(0);
+  if (objects != nullptr && kinetoscope_list_frozen(objects) != 0) Py_CLEAR(objects);
+  return objects;
+}
+
 PyObject* take(PyObject* self, PyObject*) {
   return guarded(self, [](Reader& reader) {
     const std::vector<std::string> parts = reader.take();
@@ -541,6 +547,7 @@ PyObject* take(PyObject* self, PyObject*) {
 
 PyMethodDef methods[] = {{"meet", &of_list<&Reader::meet>, METH_O, nullptr},
                          {"forget", &forget, METH_NOARGS, nullptr},
+                         {"frozen", &frozen, METH_NOARGS, nullptr},
                          {"met", &met, METH_NOARGS, nullptr},
                          {"begin", &begin, METH_VARARGS, nullptr},
                          {"modules", &of_list<&Reader::modules>, METH_O, nullptr},

@@ -23,14 +23,18 @@ from kinetoscope.model.schema import StorageRole
 from kinetoscope.storage.recording import add_storages
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import peak
+from tests.support import warm_python
 from tests.support.recorded import CPU, profile
+
+FROZEN_COUNT = gc.get_freeze_count
 
 
 @pytest.fixture(autouse=True)
-def nothing_of_other_tests():
+def nothing_of_other_tests(monkeypatch):
     """Hides what the tests before it left from Python's collector, and so from the look at what was there before."""
     gc.collect()
     gc.freeze()
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
 
 
 def watch(modules=()):
@@ -398,6 +402,58 @@ def test_following_costs_no_more_than_looking_at_everything_anew():
     with living.look() as looked:
         assert any(module is kept for module in looked.modules)
         assert living._worth > 10
+
+
+@pytest.mark.parametrize("when", ["before the first", "before the second"])
+def test_what_the_program_froze_is_known(monkeypatch, when):
+    session = profile(profile_memory=True, record_shapes=False)
+    if when == "before the second":
+        with session:
+            torch.ones(10)
+        session.trace
+    model, unused = nn.Linear(70, 70, bias=False), nn.Linear(90, 90, bias=False)
+    gc.freeze()
+    monkeypatch.setattr(gc, "get_freeze_count", FROZEN_COUNT)
+    seen = torch.ones(1000)
+    with session:
+        for _ in range(2):
+            model(torch.ones(2, 70))
+    found = bytes_from_before(session)
+    assert [found.get(kept.nbytes) for kept in (model.weight, unused.weight, seen)] == [False] * 3
+    judged = judged_blocks(session.trace)
+    for weight in (model.weight, unused.weight):
+        mine = judged.blocks.key == weight.data_ptr()
+        assert judged.category[mine].tolist() == [MemoryCategory.PARAMETER]
+
+
+def test_storages_from_before_that_are_resized_in_place():
+    # In a process of its own: a storage keeps the allocator that torch had when it was made, before any recording.
+    done = warm_python.run("-c", """
+import json, torch
+from kinetoscope.tables.memory.categories import judged_blocks
+from kinetoscope.tables.memory.peak import peak
+from tests.support.recorded import profile
+
+larger, empty, emptied, freed = torch.ones(1000), torch.empty(0), torch.ones(5000), torch.ones(3000)
+with profile(profile_memory=True) as prof:
+    larger.resize_(20_000)
+    empty.untyped_storage().resize_(4 * 30_000)
+    emptied.untyped_storage().resize_(0)
+    del freed
+blocks = judged_blocks(prof.trace).blocks
+lives = blocks.end_ns == (1 << 63) - 1
+live = dict(zip(blocks.key[lives].tolist(), blocks.bytes[lives].tolist()))
+print(json.dumps({
+    "live": [live.get(tensor.untyped_storage().data_ptr()) for tensor in (larger, empty)],
+    "ended": blocks.bytes[~lives].tolist(),
+    "grown": peak(prof.trace).bytes - int(blocks.bytes[blocks.start_ns < 0].sum()),
+}))
+""")  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["live"] == [80_000, 120_000]
+    assert sorted(found["ended"]) == [4000, 12_000, 20_000]
+    # Both blocks of a storage that grows live for a moment, but the first one is gone before the next storage grows.
+    assert found["grown"] == 80_000 + 120_000 - 4000
 
 
 @READERS

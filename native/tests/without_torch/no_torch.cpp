@@ -6,6 +6,7 @@
 #include "recorder/kernel_calls.h"
 #include "recorder/operators.h"
 #include "recorder/parameters.h"
+#include "recorder/tensor_reader.h"
 #include "recorder/torch_threads.h"
 
 namespace kinetoscope {
@@ -19,10 +20,11 @@ uint64_t torch_thread_id() {
 void add_operator_callback(uint32_t) {}
 void remove_operator_callback() {}
 const void* tensor_behind(PyObject*) { return nullptr; }
-c10::DataPtr* memory_behind(PyObject*) { return nullptr; }
+c10::StorageImpl* storage_behind(PyObject*) { return nullptr; }
 const void* accumulated_parameter() { return nullptr; }
 void wrap_cpu_allocator() {}
-bool watch_block(c10::DataPtr&) { return false; }
+bool watch_storage(c10::StorageImpl&) { return false; }
+PyObject* tensor_reader_class() { return Py_NewRef(Py_None); }
 PyObject* fast_range_class(PyObject* theirs) { return theirs; }
 PyObject* observed_kernel(PyObject* kernel, PyObject*) { return Py_NewRef(kernel); }
 

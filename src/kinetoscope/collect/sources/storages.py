@@ -143,6 +143,10 @@ class TensorReader(Protocol):
         """Remember the storages of the plain tensors among some objects; return other tensors, modules and optimizers."""
         ...
 
+    def frozen(self) -> list[Any]:
+        """The objects that `gc.freeze()` hid from the collector."""
+        ...
+
     def forget(self) -> None:
         """Remember no storage any more."""
         ...
@@ -197,6 +201,10 @@ class PythonReader:
             if kind in wanted and not (kind in _PLAIN and self._remember(thing)):
                 left.append(thing)
         return left
+
+    def frozen(self) -> list[Any]:
+        """None: only native code can list them."""
+        return []
 
     def forget(self) -> None:
         """As `TensorReader.forget` says."""
@@ -457,6 +465,8 @@ class Living:
         self.tensors: list[Tensor] = []
         self._owners: dict[int, weakref.ref[Module | Optimizer]] | None = None
         self._follows = False
+        # How many objects were frozen at the last look.
+        self._frozen = 0
         # How many objects may be looked through before it is cheaper to look at all of them anew.
         self._worth = 0
 
@@ -470,8 +480,13 @@ class Living:
             self._worth = len(found)
             self._owners = owners = {}
             self._follow()
+            self._frozen = 0
         else:
             found = _young()
+        frozen = gc.get_freeze_count()
+        if frozen != self._frozen:
+            found += self.reader.frozen()
+            self._frozen = frozen
         self.tensors = self._meet(found, owners)
         del found
         for number, reference in _listed(owners):
