@@ -14,6 +14,7 @@ from kinetoscope import ProfilerActivity, StateError, profile, schedule
 from kinetoscope.collect.engines.native import native_engine_status
 from kinetoscope.collect.session.profile import running
 from kinetoscope.collect.sources import ranges
+from tests.support.effort import times
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_release import TORCH
 
@@ -147,7 +148,8 @@ def test_with_an_engine_that_is_exact_about_its_state():
             pass
         assert engine.log == ["prepare", "start", "stop"], line
 
-    assert interrupt_everywhere(ExactEngine, check) > 300
+    # 399 of the 406 lines that it runs, most of them more than once, are also those of the next test, which stops at each.
+    assert interrupt_everywhere(ExactEngine, check, stride=times(3, 1)) > 300
 
 
 def test_with_an_observer_that_is_exact_about_its_state_and_all_cycles_kept():
