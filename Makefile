@@ -37,7 +37,8 @@ endif
 
 BIN   := .venv/bin
 STAMP := .venv/stamps
-PIP   := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_FLAGS)
+# Most of these thousands of files are never imported: Python compiles those that are when it first imports them.
+PIP   := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt $(PIP_FLAGS)
 
 # The name of a stamp contains the checksum of its inputs.
 content = $(shell find $(1) -type f -not -path '*/__pycache__/*' | LC_ALL=C sort | xargs cksum | cksum | cut -d' ' -f1)
@@ -72,19 +73,23 @@ $(STAMP)/venv:
 	  "(on Debian and Ubuntu: python3-venv)." >&2; exit 1; }
 	@mkdir -p $(STAMP) && touch $@
 
-# torch is installed first, with its pinned version, so that no later step can select another build.
-$(STAMP)/run-$(REQUIREMENTS): | $(STAMP)/venv
-	$(call say,Installing torch and other requirements (a minute or two the first time))
-	@$(PIP) "$$(grep '^torch==' constraints.txt)"
+# None of these needs torch, so they can come first, and the native tests begin while torch is installed.
+$(STAMP)/build-$(REQUIREMENTS): | $(STAMP)/venv
+	$(call say,Installing the requirements of building and reading)
 	@$(BIN)/python tools/print_requirements.py view > $(STAMP)/requirements.txt
 	@$(PIP) -r $(STAMP)/requirements.txt
+	@rm -f $(STAMP)/build-* && touch $@
+
+# torch is installed with its pinned version before what depends on it, so that no later step can select another build.
+$(STAMP)/run-$(REQUIREMENTS): $(STAMP)/build-$(REQUIREMENTS)
+	$(call say,Installing torch (a minute or two the first time))
+	@$(PIP) "$$(grep '^torch==' constraints.txt)"
 	@rm -f $(STAMP)/run-* && touch $@
 
-# Most of these thousands of files are never imported, so they are not compiled.
 $(STAMP)/dev-$(REQUIREMENTS): $(STAMP)/run-$(REQUIREMENTS)
 	$(call say,Installing the requirements of checks and tests)
 	@$(BIN)/python tools/print_requirements.py dev > $(STAMP)/requirements.txt
-	@$(PIP) --no-compile -r $(STAMP)/requirements.txt
+	@$(PIP) -r $(STAMP)/requirements.txt
 	@# Its dependencies include JupyterLab, which the tests do not need.
 	@$(PIP) --no-deps "$$(grep '^HolisticTraceAnalysis==' constraints.txt)"
 	@rm -f $(STAMP)/dev-* && touch $@
@@ -110,8 +115,9 @@ demo: install
 	  '`. $(BIN)/activate`' '`$(BIN)/kinetoscope`'
 
 # Installing and most checks use one processor, so the native tests run beside them; the tests begin as soon as all is
-# installed, and the checks, the documentation and the wheel beside them.
-test: $(STAMP)/run-$(REQUIREMENTS)
+# installed, and the checks, the documentation and the wheel beside them. The page needs nothing of this: it is checked
+# while the first packages are installed.
+test:
 	@$(AGAIN) --no-print-directory -j2 SIDE_BY_SIDE=yes native-test pytest lint docs wheel-test web-test
 
 # ---------------------------------------------------------------------------------------------------------------- parts
@@ -135,7 +141,7 @@ lint: develop
 # `make stress`, compiles each source separately, and so finds an include that is missing.
 SANITIZERS := address thread
 THREADED_TESTS := reader_test recording_file_test sampler_test session_test
-native-test: $(STAMP)/run-$(REQUIREMENTS)
+native-test: $(STAMP)/build-$(REQUIREMENTS)
 	@for sanitizer in $(SANITIZERS); do \
 	  build=build/native-$$sanitizer; \
 	  unity=ON; checked=$$sanitizer; if [ "$$sanitizer" = plain ]; then unity=OFF; checked=; fi; \

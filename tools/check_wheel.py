@@ -57,14 +57,14 @@ def main() -> None:
     BUILD.mkdir(parents=True)
     # A separate build folder: isolated and normal builds would invalidate each other's files.
     where = f"build-dir={ROOT / 'build' / 'isolated'}"
-    # Without optimization, which is most of the time and no matter of packaging.
-    settings = ["-C", where, "-C", "cmake.build-type=Debug"]
+    # Without optimization and debug information, which are most of the time and no matter of packaging.
+    settings = ["-C", where, "-C", "cmake.build-type=Debug", "-C", "cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O0"]
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", *settings, "-w", BUILD, ROOT)
     (wheel,) = BUILD.glob("kinetoscope-*.whl")
     print(f"built {wheel.name} ({wheel.stat().st_size / 1e3:.0f} kB)")
     run(sys.executable, "-m", "venv", BUILD / "venv")
     python = BUILD / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "-q", wheel)
+    run(python, "-m", "pip", "install", "-q", "--no-compile", wheel)
     with tempfile.TemporaryDirectory() as folder:
         run(sys.executable, "-c", RECORD, Path(folder) / "run.ktrace")
         run(python, "-c", READ, folder)
