@@ -5,7 +5,9 @@ import json
 import pytest
 import torch
 
+import kinetoscope
 from kinetoscope.collect.session.metadata import described_devices, processor_name
+from tests.support.noting_engine import NotingEngine
 
 
 def devices() -> list[dict[str, object]]:
@@ -39,3 +41,20 @@ def test_threads_of_operators_are_those_that_torch_has():
         assert json.loads(described_devices()["torch_threads"]) == 3
     finally:
         torch.set_num_threads(threads)
+
+
+def test_a_trace_has_the_settings_that_the_program_made_while_it_recorded() -> None:
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torch.set_num_threads(2)
+    torch.set_float32_matmul_precision("highest")
+    session = kinetoscope.profile(engine=NotingEngine())
+    try:
+        session.start()
+        torch.set_num_threads(3)
+        torch.set_float32_matmul_precision("high")
+        session.stop()
+        run = session.trace.run_info
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+    assert (run.torch_threads, run.float32_matmul_precision) == (3, "high")

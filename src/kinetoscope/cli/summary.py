@@ -384,7 +384,9 @@ def _steps(facts: Facts, width: int) -> list[Text]:
     """How long the steps took, and how much they varied."""
     steps = facts.steps_ns
     if not steps:
-        return fold("steps", "none: no optimizer step ran while recording", width)
+        return fold(
+            "steps", "none: the program marked none, and no optimizer step ran while recording", width
+        )
     # Next to the time before the loop all steps would look equal.
     compared = steps[1:] if facts.start_up else steps
     text = (

@@ -732,8 +732,8 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         if not keep and self._cycles.last is not None:
             recording.discard()
             return True
-        # Groups that were made while it recorded belong to it, too.
-        info = metadata.rank_info() | self._metadata.gathered()
+        # Groups that were made while it recorded belong to it, too, and so do numbers of threads and precisions that were set.
+        info = metadata.described_devices() | metadata.rank_info() | self._metadata.gathered()
         self._metadata.end_cycle()
         cycle = Cycle(
             recording,
