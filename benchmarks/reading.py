@@ -4,8 +4,10 @@ Each reader runs in a new process on one core. Processor times are compared, bec
 idle machine they are equal to wall times.
 """
 
+import gzip
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.big_traces import Pattern, pattern, write_trace
+from benchmarks.dense_traces import KINDS, write_dense_trace
 from benchmarks.harness import Result, run
 
 EVENTS_PER_SECOND = 1_000_000
 TIMES_HTA, TIMES_ORJSON = 20, 3
 MEMORY_SHARE = 0.15
+DENSE_MEMORY_SHARE = 0.2
 TURNS = 3
 # Bytes of memory per byte of text that other readers need, about, because they create dictionaries.
 OTHERS_BYTES_A_BYTE = 8
@@ -122,15 +126,37 @@ def results_of(repeated: Pattern, wanted: int, folder: Path) -> list[Result]:
     return results
 
 
+def dense_result(kind: str, events: int, folder: Path) -> Result:
+    """Read a file with little text for each event, plain and compressed."""
+    path = folder / "dense.json"
+    write_dense_trace(kind, events, path)
+    size = path.stat().st_size
+    packed = path.with_suffix(".json.gz")
+    with path.open("rb") as text, gzip.open(packed, "wb", compresslevel=1) as file:
+        shutil.copyfileobj(text, file)
+    plain_bytes, packed_bytes = (read("ours", file).peak_bytes for file in (path, packed))
+    path.unlink()
+    packed.unlink()
+    return Result(
+        f"read {events:,} events of {size / events:.0f} bytes, {kind}: peak memory",
+        f"<= {DENSE_MEMORY_SHARE:.0%} of the size of the text",
+        f"{plain_bytes / size:.1%}; {packed_bytes / size:.1%} with gzip",
+        max(plain_bytes, packed_bytes) <= DENSE_MEMORY_SHARE * size,
+        [f"{plain_bytes / events:.1f} bytes per event, including the trace"],
+    )
+
+
 def measure(options: Namespace) -> list[Result]:
     """Measure one file after the other; each is deleted afterwards."""
     repeated = pattern()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        return [
+        results = [
             result
             for events in ([20_000] if options.quick else options.events)
             for result in results_of(repeated, events, Path(folder))
         ]
+        dense = 20_000 if options.quick else min(options.events)
+        return results + [dense_result(kind, dense, Path(folder)) for kind in KINDS]
 
 
 if __name__ == "__main__":

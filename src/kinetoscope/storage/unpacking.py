@@ -148,7 +148,8 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 BLOCK_BYTES = 1 << 20
-_PACKED_BYTES = 1 << 18
+# Not more: what is decompressed from as much at once waits between the two threads, several times.
+_PACKED_BYTES = 1 << 16
 _BEGINNING_BYTES = 1 << 16
 # When a read fails, pyarrow drops what that read had decompressed, so reads are small.
 _ZSTD_BYTES = 1 << 14
