@@ -40,6 +40,23 @@ def test_what_takes_longer_to_load_than_a_small_trace_is_not_loaded(trace_path):
     assert [line for line in done.stderr.splitlines() if not line.endswith("set()")] == []
 
 
+def test_averages_and_info_of_a_foreign_trace_need_no_pyarrow(tmp_path):
+    path = tmp_path / "trace.json"
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+    path.write_text(json.dumps({"traceEvents": [event]}))
+    program = (
+        "import sys, kinetoscope\n"
+        f"print(kinetoscope.open({str(path)!r}).key_averages().table())\n"
+        "from kinetoscope.cli import main\n"
+        f"main(['info', {str(path)!r}], standalone_mode=False)\n"
+        "print('pyarrow' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "aten::mm" in done.stdout
+    assert "1 span" in done.stdout
+    assert done.stderr == "False\n"
+
+
 def test_csv_has_every_row_and_the_numbers_as_they_are(call, trace_path):
     shown = rows(call("table", trace_path, "spans", "--csv").stdout)
     assert len(shown) == 10

@@ -14,7 +14,7 @@ from kinetoscope.model.kinds import is_copy
 from kinetoscope.model.losses import counted
 from kinetoscope.model.processes import host_threads, process_runs
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.device.collectives import collectives
+from kinetoscope.tables.device.collectives import count_collectives
 from kinetoscope.tables.host.processes import process_tree
 from kinetoscope.tables.memory.peak import device_peaks
 
@@ -143,7 +143,7 @@ def contents(trace: TraceData) -> list[str]:
     rows = {name: len(trace.columns(name)) for name in nouns}
     rows["threads"] = int(host_threads(trace).sum())
     # The stored table has only calls with recorded arguments; the derived one also has other calls and lone kernels.
-    rows["collectives"] = collectives(trace).num_rows
+    rows["collectives"] = count_collectives(trace)
     if rows["streams"]:
         nouns |= {
             "kernels": ("kernel", None),

@@ -619,6 +619,11 @@ def collectives(trace: TraceData) -> pyarrow.Table:
     return to_arrow(COLLECTIVES_SCHEMA, columns)
 
 
+def count_collectives(trace: TraceData) -> int:
+    """Count the rows of the table `collectives`, without making it."""
+    return len(trace.cached("collectives", lambda: _rows(trace)))
+
+
 def _on_device(trace: TraceData, rows: list[_Row]) -> dict[str, Any]:
     """What the kernels of calls come to; nothing for calls that no device carried out."""
     times = kernel_times(trace, [row.kernels for row in rows])
