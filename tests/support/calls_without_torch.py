@@ -22,6 +22,7 @@ from pathlib import Path
 
 from bare_recorder import BEGUN_BEFORE, CALLS, CUT, MODULE, MODULE_SPANS, PYTHON, Recorder, build
 from blocked_programs import PATIENCE_S, PROGRAMS, blocked, stack_in_python
+from effort import times
 
 
 class Module:
@@ -351,7 +352,9 @@ def check_samples_of_running_threads(recorder: Recorder) -> None:
     recorder.start(0, samples_per_second=1000)
     for thread in threads:
         thread.start()
-    sampled(recorder, lambda samples: len(samples) > 2000 and {state for _, state, _ in samples} >= {1, 2})
+    # The processor is busy until they are there, three seconds for five hundred.
+    enough = times(500, 2000)
+    sampled(recorder, lambda samples: len(samples) > enough and {state for _, state, _ in samples} >= {1, 2})
     done.set()
     for thread in threads:
         thread.join()
