@@ -269,4 +269,5 @@ def test_threads_carry_the_names_that_python_gave_them() -> None:
         worked.wait()
     done.set()
     thread.join()
-    assert sorted(prof.trace.columns("threads")["name"]) == ["MainThread", "my loader"]
+    # Others may run that an earlier test's library started.
+    assert {"MainThread", "my loader"} <= set(prof.trace.columns("threads")["name"])
