@@ -2,7 +2,7 @@
 // metadata.
 #include <algorithm>
 #include <limits>
-#include <utility>
+#include <tuple>
 
 #include "chrome_events.h"
 #include "json.h"
@@ -269,20 +269,35 @@ void ChromeEvents::match_in_order_of_time() {
       events.push_back({owner, span, static_cast<int32_t>(ends_.name[row]), ends_.time_ns[row]});
     }
   }
-  std::ranges::stable_sort(events, {},
-                           [](const Event& event) { return std::make_pair(event.owner, event.time_ns); });
+  // Of what happens at one time, ends come first, so that spans that follow each other do not overlap; an end
+  // of nothing that is open is that of a span without a duration.
+  std::ranges::stable_sort(events, {}, [](const Event& event) {
+    return std::make_tuple(event.owner, event.time_ns, event.span >= 0);
+  });
   for (const int32_t owner : disordered_) open_[owner].rows.clear();
-  for (const Event& event : events) {
+  const auto end_one = [this](std::vector<int32_t>& open, const Event& event, bool of_any_name) {
+    if (open.empty()) return false;
+    const auto ended = innermost(open, event.name);
+    const bool named = event.name < 0 || spans.name[static_cast<std::size_t>(*ended)] == event.name;
+    if (!named && !of_any_name) return false;
+    end_span(*ended, event.time_ns);
+    open.erase(ended);
+    return true;
+  };
+  std::vector<Event> later;
+  for (std::size_t at = 0; at < events.size(); ++at) {
+    const Event& event = events[at];
     std::vector<int32_t>& open = open_[event.owner].rows;
     if (event.span >= 0) {
       open.push_back(event.span);
-    } else if (open.empty()) {
-      ++losses.unmatched_ends;
-    } else {
-      const auto ended = innermost(open, event.name);
-      end_span(*ended, event.time_ns);
-      open.erase(ended);
+    } else if (!end_one(open, event, false)) {
+      later.push_back(event);
     }
+    const bool last = at + 1 == events.size() || events[at + 1].owner != event.owner ||
+                      events[at + 1].time_ns != event.time_ns;
+    if (!last) continue;
+    for (const Event& end : later) losses.unmatched_ends += end_one(open, end, true) ? 0 : 1;
+    later.clear();
   }
 }
 

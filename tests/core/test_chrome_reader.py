@@ -266,6 +266,17 @@ def test_shuffled_begins_and_ends_are_what_they_are_in_order(steps: list[tuple[b
     assert lost(found) == lost(expected)
 
 
+def test_spans_that_follow_each_other_do_not_overlap_in_a_file_without_order():
+    first, first_end, second = begin("f", 0), end(5, name="f"), begin("f", 5)
+    rest = [end(9, name="f"), begin("g", 9), end(9, name="g")]
+    expected = [("f", 0, 5000, 0), ("f", 5000, 4000, 0), ("g", 9000, 0, 0)]
+    for order in itertools.permutations([first, second, *rest]):
+        # The first end stands before what it ends, which shows that the file has no order.
+        parts = read(first_end, *order)
+        assert ended(parts) == expected
+        assert lost(parts) == {}
+
+
 def test_an_end_with_a_name_ends_the_span_of_that_name():
     parts = read(begin("a", 0), begin("b", 5), end(8, name="a"), end(20, name="b"))
     assert ended(parts) == [("a", 0, 8000, 0), ("b", 5000, 15_000, 0)]
