@@ -213,6 +213,11 @@ def test_overhead_is_a_share_of_the_steps_of_each_process_and_not_of_start_up(tm
     # Two records a step of 10 ms.
     said = "overhead about 20.0 % of step time (16.0 to 24.0 %), estimated from 4 records at 1 ms each"
     assert said in text
+    text = " ".join(" ".join(shown(finished(tmp_path, builder, overhead=each(1.0)))).split())
+    assert "overhead <0.1 % of step time" in text
+    costs = (Cost(at, 1_000.0, 500.0, 10_000.0) for at in (500, 5000))
+    text = " ".join(" ".join(shown(finished(tmp_path, builder, overhead=Overhead(*costs)))).split())
+    assert "overhead <0.1 % of step time (<0.1 to 0.2 %)" in text
     worker = TraceBuilder().know("process", 2).know("process_name", "DataLoader worker 0")
     worker.span("aten::tanh", 0, 100).span("aten::tanh", 3_999_900, 100)
     both = merge_processes([builder.build(), worker.build()], [0, 0])

@@ -45,6 +45,9 @@ def test_a_duration_has_three_digits_and_a_unit(ns, text):
         (99.6, "+100 %"),
         (-204.3, "-204 %"),
         (12_345, "+12,345 %"),
+        (-3e-05, "0 %"),
+        (0.0049, "0 %"),
+        (0.0061, "+0.0061 %"),
     ],
 )
 def test_a_change_in_percent_has_no_exponent(percent, text):

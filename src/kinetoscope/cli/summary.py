@@ -694,7 +694,8 @@ def _cost_share(overhead: Overhead, records: Records, of: str) -> str:
     )
     if one == high:
         return f"{one} of {of}"
-    return f"about {one} of {of} ({low.removesuffix(' %')} to {high})"
+    about = "" if one.startswith("<") else "about "
+    return f"{about}{one} of {of} ({low.removesuffix(' %')} to {high})"
 
 
 def _findings(finished: Finished, width: int) -> list[Text]:

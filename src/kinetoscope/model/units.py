@@ -72,7 +72,9 @@ def percent(part: float, whole: float = 100.0) -> str:
 
 
 def change_percent(value: float) -> str:
-    """Format a change of so many percent, with its sign: two digits, or all of a large number."""
+    """Format a change of so many percent, with its sign: two digits, or all of a large number; 0 of less than 0.005."""
+    if abs(value) < 0.005:
+        return "0 %"
     return f"{value:+.2g} %" if abs(value) < 99.5 else f"{value:+,.0f} %"
 
 
