@@ -53,7 +53,9 @@ SpanRecord* begin(const void* function) {
   *record = SpanRecord{};
   record->sequence = -1;
   record->start_tick = read_tick();
-  thread->open.push_back({function, record, nullptr, nullptr, 0, 0});
+  OpenSpan& span = thread->open.push();
+  span.function = function;
+  span.record = record;
   Session::commit_span(*thread);
   return record;
 }
@@ -64,7 +66,7 @@ void end_here() {
   Session* session = Session::current();
   if (session == nullptr || thread->generation != session->generation() || thread->open.empty()) return;
   std::atomic_ref(thread->open.back().record->end_tick).store(read_tick(), std::memory_order_relaxed);
-  thread->open.pop_back();
+  thread->open.pop();
 }
 
 void end_elsewhere(const void* function) {
