@@ -45,9 +45,7 @@ SpanRecord* begin(const void* function) {
   BusyGuard busy(*thread);
   Session* session = Session::current();
   if (session == nullptr) return nullptr;
-  if (thread->generation != session->generation()) thread->join(*session);
-  if (thread->orphans_seen != live.orphans_posted.load(std::memory_order_relaxed))
-    session->adopt_orphans(*thread);
+  thread->keep_up(*session);
   SpanRecord* record = session->next_span(*thread);
   if (record == nullptr) return nullptr;
   *record = SpanRecord{};
