@@ -30,7 +30,16 @@ def test_a_benchmark_says_what_it_measured_and_whether_that_meets_its_bar(script
 
 def test_every_script_is_run_by_the_module():
     scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
-    helpers = {"__init__", "__main__", "harness", "workloads", "floor", "big_traces", "one_reading"}
+    helpers = {
+        "__init__",
+        "__main__",
+        "harness",
+        "workloads",
+        "floor",
+        "big_traces",
+        "dense_traces",
+        "one_reading",
+    }
     assert scripts - helpers == set(SCRIPTS)
 
 

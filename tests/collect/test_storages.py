@@ -30,11 +30,10 @@ FROZEN_COUNT = gc.get_freeze_count
 
 
 @pytest.fixture(autouse=True)
-def nothing_of_other_tests(monkeypatch):
+def nothing_of_other_tests():
     """Hides what the tests before it left from Python's collector, and so from the look at what was there before."""
     gc.collect()
     gc.freeze()
-    monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
 
 
 def watch(modules=()):
