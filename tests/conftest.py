@@ -24,6 +24,10 @@ pytest_plugins = ["pytester"]
 # nothing to do spin: with several tests at a time, on the processor that another test needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Sessions that record memory count what a program froze itself. What these tests freeze, see below, is to stay hidden.
+_FREEZE_COUNT = gc.get_freeze_count
+gc.get_freeze_count = lambda: 0
+
 hypothesis.settings.register_profile("kinetoscope", max_examples=examples(50), deadline=None)
 hypothesis.settings.load_profile("kinetoscope")
 
@@ -60,10 +64,10 @@ def nothing_older() -> None:
     gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hides what is frozen from sessions that record memory, too: they count what a program froze itself."""
-    monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
+@pytest.fixture
+def frozen_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets sessions that record memory look at what is frozen."""
+    monkeypatch.setattr(gc, "get_freeze_count", _FREEZE_COUNT)
 
 
 @pytest.fixture(autouse=True)

@@ -26,8 +26,6 @@ from kinetoscope.tables.memory.peak import peak
 from tests.support import warm_python
 from tests.support.recorded import CPU, profile
 
-FROZEN_COUNT = gc.get_freeze_count
-
 
 @pytest.fixture(autouse=True)
 def nothing_of_other_tests():
@@ -404,7 +402,7 @@ def test_following_costs_no_more_than_looking_at_everything_anew():
 
 
 @pytest.mark.parametrize("when", ["before the first", "before the second"])
-def test_what_the_program_froze_is_known(monkeypatch, when):
+def test_what_the_program_froze_is_known(frozen_is_seen, when):
     session = profile(profile_memory=True, record_shapes=False)
     if when == "before the second":
         with session:
@@ -412,7 +410,6 @@ def test_what_the_program_froze_is_known(monkeypatch, when):
         session.trace
     model, unused = nn.Linear(70, 70, bias=False), nn.Linear(90, 90, bias=False)
     gc.freeze()
-    monkeypatch.setattr(gc, "get_freeze_count", FROZEN_COUNT)
     seen = torch.ones(1000)
     with session:
         for _ in range(2):
