@@ -341,16 +341,14 @@ class Run:
             if self._failure is not None:
                 raise self._failure
             trace = self._trace if self._children is None else self._with_children(self._children)
-            if trace is None:
-                if self._children is not None:
-                    self._children.clear()
-                why = "; ".join([self._recording.why_nothing(), *self._recording.messages]).rstrip(".")
-                click.echo(f"kinetoscope: nothing was recorded: {why}.", err=True)
-                return
-            finished = self._recording.write(trace, self._ended)
+            finished = None if trace is None else self._recording.write(trace, self._ended)
             if self._children is not None:
                 self._children.clear()
-            self._observer.finished(replace(finished, overhead=self._overhead))
+            if finished is not None:
+                self._observer.finished(replace(finished, overhead=self._overhead))
+            else:
+                why = "; ".join([self._recording.why_nothing(), *self._recording.messages]).rstrip(".")
+                click.echo(f"kinetoscope: nothing was recorded: {why}.", err=True)
         except (KinetoscopeError, OSError) as error:
             complain(f"{error}{self._where_recording()}")
         except KeyboardInterrupt:
