@@ -814,7 +814,7 @@ def a_thread_that_tokenizes(fault: bool) -> tuple[Step, int]:
 @planted("optimizer-rebuilt")
 def a_new_optimizer_for_each_rate(fault: bool) -> tuple[Step, int]:
     model = Deep()
-    x = torch.randn(256, 64)
+    x = torch.randn(512, 64)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
 
     def step(number: int) -> None:
