@@ -194,6 +194,8 @@ def _become(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Whoever started us may have blocked it.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     import gc
 
     import pyarrow
