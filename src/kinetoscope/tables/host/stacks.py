@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from numpy.typing import NDArray
 
@@ -43,13 +43,22 @@ def user_frames(trace: TraceData) -> NDArray[np.bool_]:
     """Return for each frame whether it is the user's: not in torch, not in this package, not in Python's import system."""
 
     def make() -> NDArray[np.bool_]:
-        files = trace.column("frames", "file")
-        texts = {number: trace.strings[number].replace("\\", "/") for number in np.unique(files).tolist()}
-        roots = _torch_roots(list(texts.values()))
-        is_user = {number: not _is_library(text, roots) for number, text in texts.items()}
-        return np.array([is_user[number] for number in files.tolist()], dtype=bool)
+        roots = _torch_roots(list(_paths(trace).values()))
+        return _frames_whose_file(trace, lambda path: not _is_library(path, roots))
 
     return trace.cached("user_frames", make)
+
+
+def _paths(trace: TraceData) -> dict[int, str]:
+    """The files of frames with slashes, by their numbers."""
+    numbers = np.unique(trace.column("frames", "file")).tolist()
+    return {number: trace.strings[number].replace("\\", "/") for number in numbers}
+
+
+def _frames_whose_file(trace: TraceData, passes: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """For each frame whether its file passes a test."""
+    passed = {number: passes(path) for number, path in _paths(trace).items()}
+    return np.array([passed[number] for number in trace.column("frames", "file").tolist()], dtype=bool)
 
 
 def in_user_code(trace: TraceData) -> NDArray[np.bool_]:
@@ -57,12 +66,7 @@ def in_user_code(trace: TraceData) -> NDArray[np.bool_]:
 
     def make() -> NDArray[np.bool_]:
         stacks, is_user = trace.columns("stacks"), user_frames(trace)
-        files = trace.column("frames", "file")
-        standard = {
-            number: _STANDARD_LIBRARY.search(trace.strings[number].replace("\\", "/")) is not None
-            for number in np.unique(files).tolist()
-        }
-        is_standard = np.array([standard[number] for number in files.tolist()], dtype=bool)
+        is_standard = _frames_whose_file(trace, _is_standard)
         found: list[bool] = []
         for row, (parent, frame) in enumerate(
             zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
@@ -91,17 +95,18 @@ _COMPUTING_PACKAGES = ("PIL", "cv2", "numpy", "pandas", "scipy", "skimage", "skl
 _STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3\.\d+t?/(?!(?:site|dist)-packages/)")
 
 
+def _is_standard(path: str) -> bool:
+    """Whether a file is of Python's standard library."""
+    return _STANDARD_LIBRARY.search(path) is not None
+
+
 def program_stacks(trace: TraceData) -> NDArray[np.int32]:
     """The same as `user_stacks` without frames of Python's standard library and of libraries that compute, where others are left."""
 
     def make() -> NDArray[np.int32]:
-        files = trace.column("frames", "file")
-        texts = {number: trace.strings[number].replace("\\", "/") for number in np.unique(files).tolist()}
-        computes = {
-            number: _STANDARD_LIBRARY.search(text) is not None or _in_packages(text, _COMPUTING_PACKAGES)
-            for number, text in texts.items()
-        }
-        others = np.array([not computes[number] for number in files.tolist()], dtype=bool)
+        others = _frames_whose_file(
+            trace, lambda path: not (_is_standard(path) or _in_packages(path, _COMPUTING_PACKAGES))
+        )
         others = np.append(others, False)[trace.column("stacks", "frame")]
         return _innermost(trace, in_user_code(trace) & others, user_stacks(trace))
 
