@@ -3,6 +3,7 @@
 A slice enters the contender's context, runs one piece of work as a warm-up, and measures the wall time and the thread's CPU
 time of each following piece. The overhead of a contender is the difference to the work without a profiler, of the minimum
 and of the median over all slices. The null control is the same work without a profiler again, so its "overhead" is noise.
+What the machine's other load does to a round it does to all contenders, so intervals are found by drawing whole rounds anew.
 """
 
 import argparse
@@ -19,18 +20,21 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 BASELINE = "no profiler"
 NULL_CONTROL = "null control"
+DRAWS = 400
 
 
 @dataclass
 class Times:
-    """The times of a contender's pieces of work, in nanoseconds."""
+    """The times of a contender's pieces of work, in nanoseconds, round by round."""
 
     wall_ns: list[int] = field(default_factory=list)
     cpu_ns: list[int] = field(default_factory=list)
+    pieces: int = 1
 
     def minimum_ns(self, clock: str = "cpu") -> int:
         """Return the minimum `wall` or `cpu` time."""
@@ -43,6 +47,14 @@ class Times:
     def of(self, clock: str) -> list[int]:
         """Return the `wall` or `cpu` times."""
         return self.cpu_ns if clock == "cpu" else self.wall_ns
+
+    def of_rounds(self, rounds: Sequence[int]) -> "Times":
+        """Return the times of some rounds, which may be named more than once."""
+        wall_ns, cpu_ns = (
+            [value for one in rounds for value in values[one * self.pieces : (one + 1) * self.pieces]]
+            for values in (self.wall_ns, self.cpu_ns)
+        )
+        return Times(wall_ns, cpu_ns, self.pieces)
 
 
 @dataclass
@@ -69,7 +81,7 @@ def interleave(
 ) -> dict[str, Times]:
     """Run the contenders, the baseline and the null control in turns, `rounds` times with `pieces` of work each."""
     everyone = {BASELINE: contextlib.nullcontext, NULL_CONTROL: contextlib.nullcontext, **contenders}
-    times = {name: Times() for name in everyone}
+    times = {name: Times(pieces=pieces) for name in everyone}
     order = list(everyone)
     generator = random.Random(1)
     for _ in range(rounds):
@@ -93,6 +105,21 @@ def added(times: dict[str, Times], name: str, clock: str, statistic: str, base: 
     if statistic == "minimum":
         return times[name].minimum_ns(clock) - times[base].minimum_ns(clock)
     return times[name].median_ns(clock) - times[base].median_ns(clock)
+
+
+def interval(
+    times: dict[str, Times], value: Callable[[dict[str, Times]], float], names: Sequence[str]
+) -> tuple[float, float]:
+    """Return the 95 % interval of a value that is computed from the times of some contenders, by drawing rounds anew."""
+    taken = {name: times[name] for name in names}
+    rounds = min(len(one.cpu_ns) // one.pieces for one in taken.values())
+    generator = random.Random(1)
+    values = []
+    for _ in range(DRAWS):
+        drawn = generator.choices(range(rounds), k=rounds)
+        values.append(value({name: one.of_rounds(drawn) for name, one in taken.items()}))
+    low, high = np.nanquantile(values, (0.025, 0.975))
+    return float(low), float(high)
 
 
 def report_added(times: dict[str, Times]) -> list[str]:
@@ -131,12 +158,23 @@ def ratio_result(
         for statistic in ("minimum", "median")
     }
     ratio = ratios["cpu", "median"]
+    low, high = interval(
+        times,
+        lambda drawn: added(drawn, ours, "cpu", "median", base) / added(drawn, theirs, "cpu", "median", base),
+        (ours, theirs, base),
+    )
     notes = [
         "ratios: "
         + ", ".join(f"{clock} {statistic} {value:.2f}" for (clock, statistic), value in ratios.items())
     ]
     target = "none" if limit is None else f"<= {limit} x torch.profiler"
-    return Result(what, target, f"{ratio:.2f} x", None if limit is None else ratio <= limit, notes)
+    return Result(
+        what,
+        target,
+        f"{ratio:.2f} x ({low:.2f} to {high:.2f})",
+        None if limit is None else ratio <= limit,
+        notes,
+    )
 
 
 def timed(action: Callable[[], object]) -> tuple[float, object]:

@@ -74,7 +74,7 @@ def test_a_ratio_is_of_what_is_added_and_not_of_the_whole():
 
     times = {BASELINE: all_of(100), "ours": all_of(110), "theirs": all_of(140)}
     result = ratio_result("what", 0.5, times, "ours", "theirs")
-    assert result.measured == "0.25 x"
+    assert result.measured == "0.25 x (0.25 to 0.25)"
     assert result.meets
 
 
@@ -84,4 +84,4 @@ def test_a_ratio_above_a_floor_leaves_the_floor_out():
 
     times = {BASELINE: all_of(100), FLOOR: all_of(120), "ours": all_of(130), "theirs": all_of(160)}
     floor, above = against_the_floor("what", times, "ours", "theirs")
-    assert (floor.measured, above.measured) == ("0.33 x", "0.25 x")
+    assert (floor.measured, above.measured) == ("0.33 x (0.33 to 0.33)", "0.25 x (0.25 to 0.25)")

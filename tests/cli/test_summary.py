@@ -23,7 +23,7 @@ from tests.support.trace_builder import TraceBuilder
 
 def each(record_ns: float) -> Overhead:
     """The same cost for every record."""
-    return Overhead(*(Cost(spacing_ns, record_ns, record_ns, record_ns) for spacing_ns in (500, 5000)))
+    return Overhead(tuple(Cost(spacing_ns, record_ns, record_ns, record_ns) for spacing_ns in (500, 5000)))
 
 
 def finished(folder: Path, builder: TraceBuilder, **changes) -> Finished:
@@ -216,7 +216,7 @@ def test_overhead_is_a_share_of_the_steps_of_each_process_and_not_of_start_up(tm
     text = " ".join(" ".join(shown(finished(tmp_path, builder, overhead=each(1.0)))).split())
     assert "overhead <0.1 % of step time" in text
     costs = (Cost(at, 1_000.0, 500.0, 10_000.0) for at in (500, 5000))
-    text = " ".join(" ".join(shown(finished(tmp_path, builder, overhead=Overhead(*costs)))).split())
+    text = " ".join(" ".join(shown(finished(tmp_path, builder, overhead=Overhead(tuple(costs))))).split())
     assert "overhead <0.1 % of step time (<0.1 to 0.2 %)" in text
     worker = TraceBuilder().know("process", 2).know("process_name", "DataLoader worker 0")
     worker.span("aten::tanh", 0, 100).span("aten::tanh", 3_999_900, 100)

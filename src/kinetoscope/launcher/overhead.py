@@ -1,8 +1,8 @@
-"""The cost of recording on this machine: two small training steps, timed with and without it, and the estimate for a run.
+"""The cost of recording on this machine: two small programs, timed with and without it, and the estimate for a run.
 
 The cost of a record depends on what ran since the previous one: in a loop of tiny operators the recorder's code and data stay in
 the processor's caches, after a large operator they come from memory, which costs two to four times as much. So the cost is
-measured twice, with records close together and far apart, and a run is interpolated between the two.
+measured twice: in a step of tiny operators, and with the caches overwritten between them. A run is interpolated between the two.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING, Any
@@ -29,10 +29,14 @@ if TYPE_CHECKING:
 ENOUGH_S, PATIENCE_S = 0.4, 1.0
 FEWEST_ROUNDS, MOST_ROUNDS, GROUPS = 6, 24, 3
 # Other processes make steps longer, never shorter.
-UNDISTURBED = 0.05
+UNDISTURBED = 0.25
+# The first records of a recording cost more: its memory is new. In a run they are few, so they are not timed.
+_WARM_UP_RECORDS = 4_000
 # After this much other work the recorder has left the caches completely.
-_LONG_NS = 20_000
-# How far off the estimate can be for other programs than the two measured; see benchmarks/overhead_estimate.py.
+_LONG_NS = 1_000_000
+# More than the caches that a core has to itself.
+_CACHES_BYTES = 4 << 20
+# How far off the estimate can be for other programs than those measured; see benchmarks/overhead_estimate.py.
 MODEL_ERROR = 0.2
 _ENOUGH_GAPS = 1_000_000
 
@@ -59,17 +63,15 @@ class Overhead:
     """The measured cost of a record.
 
     Attributes:
-        close: With records close together.
-        apart: With records far apart.
+        costs: In the programs that were timed, by increasing spacing; at least two.
     """
 
-    close: Cost
-    apart: Cost
+    costs: tuple[Cost, ...]
 
     @property
     def is_rough(self) -> bool:
         """Whether the machine was too busy for more than an order of magnitude."""
-        return any(cost.high_ns - cost.low_ns > max(0.0, cost.record_ns) for cost in (self.close, self.apart))
+        return any(cost.high_ns - cost.low_ns > max(0.0, cost.record_ns) for cost in self.costs)
 
     def record_ns(self, spacing_ns: float) -> float:
         """The cost of a record in a program with this spacing; never negative."""
@@ -95,15 +97,15 @@ class Overhead:
         return one, min(low, one), max(high, one)
 
     def _between(self, spacing_ns: float, value: Callable[[Cost], float]) -> float:
-        """Interpolate; closer records cost at least half of `close`, and records farther apart cost no more than `apart`."""
-        close_ns, apart_ns = (max(0.0, value(cost)) for cost in (self.close, self.apart))
-        if self.apart.spacing_ns <= self.close.spacing_ns:
-            return (close_ns + apart_ns) / 2
-        width = log(self.apart.spacing_ns / self.close.spacing_ns)
-        place = min(1.0, log(max(1.0, spacing_ns) / self.close.spacing_ns) / width)
+        """Interpolate; closer records cost at least half of the closest timed, and farther ones no more than the farthest."""
+        places = [log(max(1.0, cost.spacing_ns)) for cost in self.costs]
+        costs_ns = [max(0.0, value(cost)) for cost in self.costs]
+        place = log(max(1.0, spacing_ns))
+        if place >= places[0]:
+            return float(np.interp(place, places, costs_ns))
         # A lower cost far apart is noise, and is not extrapolated.
-        rise_ns = apart_ns - close_ns if place > 0 else max(0.0, apart_ns - close_ns)
-        return max(close_ns / 2, close_ns + place * rise_ns)
+        rise_ns = max(0.0, costs_ns[1] - costs_ns[0]) / max(places[1] - places[0], 1e-9)
+        return max(costs_ns[0] / 2, costs_ns[0] - (places[0] - place) * rise_ns)
 
 
 def spacing_of(trace: Trace, counts: NDArray[np.bool_] | None = None) -> float:
@@ -114,7 +116,7 @@ def spacing_of(trace: Trace, counts: NDArray[np.bool_] | None = None) -> float:
         counts: The spans that count; None for all of the host.
 
     Returns:
-        The mean time in ns from the start of one record to the start of the next on its thread; longer gaps count as 20 us.
+        The mean time in ns from the start of one record to the start of the next on its thread; longer gaps count as 1 ms.
     """
     spans = trace.columns("spans")
     rows = host_work(trace).rows if counts is None else np.flatnonzero(counts)
@@ -128,16 +130,16 @@ def spacing_of(trace: Trace, counts: NDArray[np.bool_] | None = None) -> float:
 
 
 def measure_overhead(options: LaunchOptions) -> Overhead | None:
-    """Time two small training steps with and without a recording with these options, in turns.
+    """Time two small programs with and without a recording with these options, in turns.
 
     Uses the processor time of this thread, and of many steps those that were disturbed least, so that other load on the
     machine matters little. Takes about 0.4 s, and up to a second on a busy machine.
 
     Args:
-        options: How the program was recorded.
+        options: How the programs are recorded.
 
     Returns:
-        The cost, or None if nothing was recorded of the steps.
+        The cost, or None if nothing was recorded of the programs.
     """
     import torch
 
@@ -149,9 +151,11 @@ def measure_overhead(options: LaunchOptions) -> Overhead | None:
         with warnings.catch_warnings():
             # One session makes all recordings, and most of them are never read.
             warnings.simplefilter("ignore")
-            close = Timed(_training_step(rows=8, width=32), 8, time.thread_time_ns)
-            apart = Timed(_training_step(rows=64, width=128), 3, time.thread_time_ns)
-            return measured([close, apart], options.session(None))
+            programs = [
+                Timed([_training_step(rows=8, width=32)], 8, time.thread_time_ns),
+                Timed(_single_layers(rows=8, width=32), 8, time.thread_time_ns, _overwrite_caches()),
+            ]
+            return measured(programs, options.session(None))
     finally:
         torch.set_num_threads(threads)
         if collecting:
@@ -159,24 +163,47 @@ def measure_overhead(options: LaunchOptions) -> Overhead | None:
 
 
 class Timed:
-    """A program whose steps are timed in slices, alternately without and with a recording."""
+    """A program whose steps are timed in slices, alternately without and with a recording.
 
-    def __init__(self, step: Callable[[], None], per_slice: int, clock_ns: Callable[[], int]) -> None:
-        self._step, self._per_slice, self._clock_ns = step, per_slice, clock_ns
+    Args:
+        parts: What a step runs, one after the other.
+        per_slice: The number of timed steps in a slice.
+        clock_ns: The clock.
+        before_part: What runs before each part of a timed step, and is not timed.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Callable[[], object]],
+        per_slice: int,
+        clock_ns: Callable[[], int],
+        before_part: Callable[[], object] | None = None,
+    ) -> None:
+        self._parts, self._per_slice, self._clock_ns, self._before_part = (
+            parts,
+            per_slice,
+            clock_ns,
+            before_part,
+        )
         self._bare_ns: list[list[int]] = []
         self._recorded_ns: list[list[int]] = []
         self._records = 0
+        self._spacing_ns = 0.0
+        self._warm_up = 1
 
     def take_turn(self, session: Any) -> None:
-        """Time a slice of each kind."""
-        self._bare_ns.append(self._slice_ns())
+        """Time a slice of each kind, the other kind first in every second turn."""
+        if not self._records:
+            self._count(session)
+        if len(self._bare_ns) % 2 == 0:
+            self._bare_ns.append(self._slice_ns())
         session.start()
         try:
             self._recorded_ns.append(self._slice_ns())
         finally:
             session.stop()
-        if not self._records:
-            self._records = len(host_work(session.trace)) // (self._per_slice + 1)
+        if len(self._bare_ns) < len(self._recorded_ns):
+            self._bare_ns.append(self._slice_ns())
 
     def cost(self) -> Cost | None:
         """The cost of a record; None if there are no records."""
@@ -185,8 +212,25 @@ class Timed:
         bare_ns, recorded_ns = self._per_record_ns(0, 1)
         parts = [self._per_record_ns(part, GROUPS) for part in range(GROUPS)]
         added_ns = [recorded_ns - bare_ns, *(recorded - bare for bare, recorded in parts)]
-        # Its records are evenly spaced: their distance is the time of a step, divided by their number.
-        return Cost(recorded_ns, added_ns[0], min(added_ns), max(added_ns))
+        return Cost(self._spacing_ns, added_ns[0], min(added_ns), max(added_ns))
+
+    def _count(self, session: Any) -> None:
+        """Count the records of a step, and measure their distance, from a slice that is not timed."""
+        session.start()
+        try:
+            self._slice_ns()
+        finally:
+            session.stop()
+        work = host_work(session.trace)
+        rows = work.rows
+        self._records = len(rows) // (self._warm_up + self._per_slice)
+        if not self._records:
+            return
+        counts = np.zeros_like(work.mask)
+        by_time = rows[np.argsort(session.trace.columns("spans")["start_ns"][rows], kind="stable")]
+        counts[by_time[-self._records * self._per_slice :]] = True
+        self._spacing_ns = spacing_of(session.trace, counts)
+        self._warm_up = max(1, _WARM_UP_RECORDS // self._records)
 
     def _per_record_ns(self, first: int, every: int) -> tuple[float, float]:
         """The time per record of the least disturbed steps in some of the turns, without and with recording."""
@@ -197,18 +241,26 @@ class Timed:
         return bare_ns, recorded_ns
 
     def _slice_ns(self) -> list[int]:
-        """The times of a few steps, after one to warm up."""
-        self._step()
-        times_ns = []
-        for _ in range(self._per_slice):
+        """The times of a few steps, after some to warm up."""
+        for _ in range(self._warm_up):
+            for part in self._parts:
+                part()
+        return [self._step_ns() for _ in range(self._per_slice)]
+
+    def _step_ns(self) -> int:
+        """The time of one step's parts."""
+        step_ns = 0
+        for part in self._parts:
+            if self._before_part is not None:
+                self._before_part()
             begin_ns = self._clock_ns()
-            self._step()
-            times_ns.append(self._clock_ns() - begin_ns)
-        return times_ns
+            part()
+            step_ns += self._clock_ns() - begin_ns
+        return step_ns
 
 
 def measured(programs: list[Timed], session: Any) -> Overhead | None:
-    """Alternate between two programs for a while; the first has its records closer together."""
+    """Alternate between programs for a while."""
     begin_s, begin_cpu_s = time.monotonic(), time.thread_time()
     for done in range(MOST_ROUNDS):
         spent = time.thread_time() - begin_cpu_s >= ENOUGH_S or time.monotonic() - begin_s >= PATIENCE_S
@@ -216,14 +268,24 @@ def measured(programs: list[Timed], session: Any) -> Overhead | None:
             break
         for program in programs:
             program.take_turn(session)
-    close, apart = (program.cost() for program in programs)
-    return None if close is None or apart is None else Overhead(close, apart)
+    costs = [cost for program in programs if (cost := program.cost()) is not None]
+    if len(costs) < len(programs):
+        return None
+    return Overhead(tuple(sorted(costs, key=lambda cost: cost.spacing_ns)))
+
+
+def _overwrite_caches() -> Callable[[], object]:
+    """Make a function that has the processor's caches forget what they hold, as a large operator does."""
+    numbers = np.zeros(_CACHES_BYTES // 4, dtype=np.float32)
+    return lambda: np.add(numbers, np.float32(1), out=numbers)
 
 
 def _training_step(rows: int, width: int) -> Callable[[], None]:
-    """Make a training step of four layers with attention: forward, backward, and an Adam-like update of each parameter.
+    """Make a training step of four layers, two with attention: forward, backward, and an update of each parameter like AdamW's.
 
-    It uses no optimizer of torch: the first one imports a large part of torch, which is not possible at exit.
+    A record of a backward pass costs more than one of the other two, for torch looks through its callbacks at each node, so the
+    shares of the three matter: they are those of usual programs. The update uses no optimizer of torch: the first one imports a
+    large part of torch, which is not possible at exit.
 
     Args:
         rows: The length of the sequences.
@@ -236,25 +298,71 @@ def _training_step(rows: int, width: int) -> Callable[[], None]:
         # No `torch.device` here: it would send every call through a Python function, which few programs do.
         with torch.inference_mode(mode=False), torch.enable_grad():
             hidden = inputs
-            for layer in layers:
+            for place, layer in enumerate(layers):
                 found = layer(hidden)
-                weights = torch.softmax(found.transpose(-2, -1) @ found / width**0.5, dim=-1)
-                hidden = hidden + (found @ weights).view(2, rows, width)
+                if place % 2 == 0:
+                    weights = torch.softmax(found.transpose(-2, -1) @ found / width**0.5, dim=-1)
+                    found = (found @ weights).view(2, rows, width)
+                hidden = hidden + found
             hidden.square().mean().backward()
             with torch.no_grad():
-                for parameter, (mean, square) in zip(parameters, moments, strict=True):
+                for parameter, (mean, square, steps) in zip(parameters, moments, strict=True):
                     gradient = parameter.grad
+                    steps.add_(1.0)
+                    parameter.mul_(1 - 1e-5)
                     mean.lerp_(gradient, 0.1)
                     square.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
-                    parameter.addcdiv_(mean, square.sqrt().add_(1e-8), value=-1e-4)
+                    parameter.addcdiv_(mean, (square.sqrt() / 0.9).add_(1e-8), value=-1e-4)
                     parameter.grad = None
 
     # Independent of the defaults that the program has set.
     with torch.device("cpu"), torch.inference_mode(mode=False), torch.random.fork_rng(devices=[]):
         layers = nn.Sequential(
-            nn.Linear(width, width), nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU()
+            *(nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU()) for _ in range(4))
         ).to(torch.float32)
         inputs = torch.randn(2, rows, width, dtype=torch.float32)
         parameters = list(layers.parameters())
-        moments = [(torch.zeros_like(one), torch.zeros_like(one)) for one in parameters]
+        moments = [
+            (torch.zeros_like(one), torch.zeros_like(one), torch.zeros((), dtype=torch.float32))
+            for one in parameters
+        ]
     return step
+
+
+def _single_layers(rows: int, width: int) -> list[Callable[[], object]]:
+    """Make single layers and updates as they stand between large operators, of a few records each, and a backward pass.
+
+    Args:
+        rows: The length of the sequences.
+        width: Their width.
+    """
+    import torch
+    from torch import nn
+
+    def in_training(part: Callable[[], object]) -> Callable[[], object]:
+        def run() -> None:
+            with torch.inference_mode(mode=False), torch.enable_grad():
+                part()
+
+        return run
+
+    def update() -> None:
+        with torch.no_grad():
+            mean.lerp_(parameter, 0.1)
+
+    with torch.device("cpu"), torch.inference_mode(mode=False), torch.random.fork_rng(devices=[]):
+        linear = nn.Linear(width, width).to(torch.float32)
+        norm = nn.LayerNorm(width).to(torch.float32)
+        inputs = torch.randn(2, rows, width, dtype=torch.float32)
+        parameter = torch.randn(width, width, dtype=torch.float32)
+        mean = torch.zeros_like(parameter)
+    layers: list[Callable[[], object]] = [
+        lambda: linear(inputs),
+        lambda: norm(inputs),
+        lambda: torch.softmax(inputs, dim=-1),
+        lambda: inputs @ inputs.transpose(-2, -1),
+        lambda: inputs.view(2, rows, 4, -1).transpose(1, 2).contiguous(),
+        update,
+        lambda: norm(linear(inputs)).sum().backward(),
+    ]
+    return [in_training(layer) for layer in layers]
