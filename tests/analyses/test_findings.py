@@ -16,6 +16,7 @@ from kinetoscope.analyses.rules.ranks import late_finding, uneven_finding
 from kinetoscope.cli import main
 from kinetoscope.display.sentence import plain
 from kinetoscope.model.schema import SampleState, SpanKind
+from kinetoscope.viewer.pages.findings import described
 from tests.analyses import planted_devices
 from tests.analyses.planted import PLANTED
 from tests.support.any_trace import any_traces
@@ -242,7 +243,8 @@ def test_the_command_says_what_to_change(path):
 def test_programs_read_json_with_stable_keys(path):
     done = CliRunner().invoke(main, ["findings", path, "--json"])
     said = json.loads(done.stdout)
-    assert list(said) == ["steps", "step_ns", "findings", "more", "cannot_tell"]
+    assert list(said) == ["steps", "step_ns", "process", "findings", "more", "cannot_tell"]
+    assert said["process"] is None
     assert said["findings"][0]["code"] == "python-bound"
     assert said["findings"][0]["line"] == 3
     assert said["step_ns"] == 10_000_000
@@ -375,6 +377,26 @@ def crowded(threads, ranks, without_operators=()):
                 builder.span("aten::mm", step * 10_000, 10_000)
         traces.append(builder.build())
     return kinetoscope.merge(traces) if ranks > 1 else traces[0]
+
+
+def test_findings_of_several_processes_say_whose_they_are(tmp_path):
+    traces = []
+    for rank, wait_ns in enumerate((0, 8_000_000)):
+        builder = TraceBuilder().know("distributedInfo", {"rank": rank, "world_size": 2})
+        for step in range(8):
+            builder.step(step, step * 10_000_000, 2_000_000 + wait_ns)
+            builder.span("aten::mm", step * 10_000_000, 2_000_000)
+        traces.append(builder.build())
+    trace = kinetoscope.merge(traces)
+    report = examine(trace)
+    assert report.process == "python, rank 1"
+    said = "Several processes have steps. These are of python, rank 1, whose took longest."
+    assert lines(report)[0] == (said, "dim")
+    assert as_dict(report)["process"] == "python, rank 1"
+    assert described(report)["whose"] == said
+    assert said in trace._repr_html_()
+    assert examine(traces[1]).process == ""
+    assert said not in traces[1]._repr_html_()
 
 
 def test_a_process_without_operators_has_no_threads_for_them():

@@ -19,6 +19,7 @@ from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.strings import printable
+from kinetoscope.tables.host.processes import process_and_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,12 +66,14 @@ class Report:
         cannot_tell: Rules that need what was not recorded.
         steps: How many steps count.
         whole_ns: The step time, or without steps all recorded time: what shares are of.
+        process: The process whose steps these are, by name and rank, where several have steps; empty otherwise.
     """
 
     findings: tuple[Finding, ...]
     cannot_tell: tuple[CannotTell, ...]
     steps: int
     whole_ns: int
+    process: str = ""
 
 
 NOTHING_FOUND = "Nothing was found that makes this run slow."
@@ -107,7 +110,9 @@ def examine(trace: TraceData) -> Report:
         if len(loop.steps) == 0:
             found = tuple(replace(one, finding=_without_steps(one.finding)) for one in found)
         unknown = tuple(one for one in results if isinstance(one, CannotTell))
-        return Report(found, unknown, len(loop.steps), loop.whole_ns)
+        several = len(np.unique(trace.column("steps", "process_row"))) > 1
+        process = process_and_rank(trace, loop.process) if several and loop.process >= 0 else ""
+        return Report(found, unknown, len(loop.steps), loop.whole_ns, process)
 
     return trace.cached("findings", make)
 
@@ -189,7 +194,7 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
         most: At most this many findings; 0 for all.
 
     Returns:
-        `steps`, `step_ns` (their mean), `findings` (`code`, `severity`, `finding`, `share_percent`, `gain_percent`, `gain_ns`, `advice`,
+        `steps`, `step_ns` (their mean), `process` (whose steps, where several processes have steps), `findings` (`code`, `severity`, `finding`, `share_percent`, `gain_percent`, `gain_ns`, `advice`,
         `file`, `line`, `function`, `module`, `spans`; null where unknown), `more` (how many are left out), and `cannot_tell` (`code`,
         `record`). These keys are stable.
     """
@@ -197,6 +202,7 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
     return {
         "steps": report.steps,
         "step_ns": round(report.whole_ns / max(1, report.steps)),
+        "process": report.process or None,
         "findings": [
             {
                 "code": one.code,
@@ -231,6 +237,8 @@ def lines(report: Report, most: int = MOST_FINDINGS, width: int = 100) -> list[t
     """
     shown = report.findings[: most or None]
     found: list[tuple[str, str]] = []
+    if report.process:
+        found += [(part, "dim") for part in textwrap.wrap(whose_line(report), width)]
     for number, one in enumerate(shown, 1):
         head = f"{number}. {headline(one, report.whole_ns)}"
         style = "bold yellow" if severity(one) == "warning" else "bold"
@@ -246,6 +254,13 @@ def lines(report: Report, most: int = MOST_FINDINGS, width: int = 100) -> list[t
     for text in unknown_lines(report):
         found += [(part, "dim") for part in textwrap.wrap(text, width, subsequent_indent="   ")]
     return found
+
+
+def whose_line(report: Report) -> str:
+    """Whose steps the findings are of, in a sentence; empty where only one process has steps."""
+    if not report.process:
+        return ""
+    return printable(f"Several processes have steps. These are of {report.process}, whose took longest.")
 
 
 def headline(one: Finding, whole_ns: int) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
-from kinetoscope.analyses.findings import examine, headline
+from kinetoscope.analyses.findings import examine, headline, whose_line
 from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.display.description import command_line, completeness, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
@@ -712,6 +712,8 @@ def _findings(finished: Finished, width: int) -> list[Text]:
             style="yellow",
             indent=LABEL,
         )
+    if report.process:
+        out += fold("", whose_line(report), width, style="dim", indent=LABEL)
     traces = [path for path in finished.files if path.suffix == ".ktrace"]
     if traces:
         where = finished.options.shown(traces[0])

@@ -7,7 +7,14 @@ from pathlib import PurePath
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.analyses.findings import MOST_FINDINGS, NOTHING_FOUND, examine, headline, severity
+from kinetoscope.analyses.findings import (
+    MOST_FINDINGS,
+    NOTHING_FOUND,
+    examine,
+    headline,
+    severity,
+    whose_line,
+)
 from kinetoscope.display.description import incomplete, main_counts
 from kinetoscope.display.html import Cell, columns_chart, note, page, table
 from kinetoscope.model import units
@@ -101,7 +108,8 @@ def _findings(trace: TraceData) -> str:
         note(headline(one, report.whole_ns), warns=severity(one) == "warning") + note(one.advice)
         for one in report.findings[:MOST_FINDINGS]
     )
-    return (shown or note(NOTHING_FOUND)) + _rest(len(report.findings), MOST_FINDINGS, "findings")
+    whose = note(whose_line(report)) if report.process else ""
+    return whose + (shown or note(NOTHING_FOUND)) + _rest(len(report.findings), MOST_FINDINGS, "findings")
 
 
 def _processes(trace: TraceData, rows: int) -> str:

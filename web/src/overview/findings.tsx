@@ -35,6 +35,8 @@ interface Findings {
   summary: string;
   /** A sentence for each rule that lacks data. */
   unknown: readonly string[];
+  /** Whose steps they are of, in a sentence, where several processes have steps. */
+  whose: string;
 }
 
 /** `path` is where the findings of something else than a trace are. */
@@ -44,8 +46,9 @@ export function FindingsCard(props: { path?: string }) {
     <section class="card ov-findings" aria-label="Findings">
       <h2>Findings</h2>
       <Shown answer={answer}>
-        {({ steps, findings, more, summary, unknown }) => (
+        {({ steps, findings, more, summary, unknown, whose }) => (
           <>
+            {whose && <p class="muted small">{whose}</p>}
             {summary && <p>{summary}</p>}
             <ol>
               {findings.map((one) => (

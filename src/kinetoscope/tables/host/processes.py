@@ -63,6 +63,16 @@ def steps_of_one(trace: TraceData) -> tuple[str, NDArray[np.bool_]]:
     if len(trace.columns("processes")) == 0 or len(whose) == 0:
         return "", np.ones(len(whose), dtype=np.bool_)
     first = int(whose.min())
+    return process_and_rank(trace, first), whose == first
+
+
+def process_and_rank(trace: TraceData, row: int) -> str:
+    """Return the name of a process and its rank, if it has one, as `train.py, rank 3`.
+
+    Args:
+        trace: The trace.
+        row: A row of `processes`.
+    """
     table = trace.columns("processes")
-    rank = f", rank {table['rank'][first]}" if table["rank"][first] >= 0 else ""
-    return f"{table['name'][first]}{rank}", whose == first
+    rank = f"rank {table['rank'][row]}" if table["rank"][row] >= 0 else ""
+    return ", ".join(filter(None, (str(table["name"][row]), rank)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.analyses.findings import NOTHING_FOUND, as_dict, examine, unknown_lines
+from kinetoscope.analyses.findings import NOTHING_FOUND, as_dict, examine, unknown_lines, whose_line
 from kinetoscope.model.names import short_kernel_name
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.strings import printable
@@ -23,7 +23,7 @@ def findings(trace: Trace, query: Query) -> dict[str, Any]:
 
     Returns:
         The keys of `kinetoscope findings --json`. The `spans` of a finding are `span`, `name`, `kind` and `duration_ns`. `summary` is one sentence
-        where nothing was found, `unknown` one for each rule that could not decide; all are empty for a trace without time.
+        where nothing was found, `unknown` one for each rule that could not decide, `whose` one where several processes have steps; all are empty for a trace without time.
     """
     found = described(examine(trace))
     for one in found["findings"]:
@@ -38,6 +38,7 @@ def described(report: Report) -> dict[str, Any]:
         **as_dict(report),
         "summary": NOTHING_FOUND if nothing else "",
         "unknown": unknown_lines(report),
+        "whose": whose_line(report),
     }
 
 
