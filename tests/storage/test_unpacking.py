@@ -53,6 +53,14 @@ def test_a_head_of_nothing_but_white_space_is_looked_for_in_vain():
         text.close()
 
 
+@pytest.mark.parametrize("pack", [bytes, gz, zstd])
+def test_a_head_may_stand_behind_much_white_space(pack):
+    with ByteSource.of(io.BytesIO(pack(b" " * 1_500_000 + TEXT))) as source:
+        text = UnpackedText(source)
+        assert text.head().startswith(b'{"traceEvents"')
+        text.close()
+
+
 def test_several_members_and_the_zeros_after_them_are_one_text():
     assert unpacked(gz(TEXT[:1000]) + gz(TEXT[1000:]) + bytes(1 << 19)) == (TEXT, {}, "gzip")
     assert unpacked(gz(b"a") + bytes(700) + gz(b"b")) == (b"ab", {}, "gzip")

@@ -147,10 +147,12 @@ GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-BLOCK_BYTES = 1 << 20
+# Small enough that a block is still in the cache of the processor when it is read, and several that wait take little memory.
+BLOCK_BYTES = 1 << 18
 # Not more: what is decompressed from as much at once waits between the two threads, several times.
 _PACKED_BYTES = 1 << 16
 _BEGINNING_BYTES = 1 << 16
+_HEAD_BYTES = 2 << 20
 # When a read fails, pyarrow drops what that read had decompressed, so reads are small.
 _ZSTD_BYTES = 1 << 14
 
@@ -183,7 +185,11 @@ class UnpackedText:
         self._blocks = self._unpacked()
 
     def head(self) -> bytes:
-        """Return up to 16 first decompressed bytes after white space and a byte order mark, empty if there are none."""
+        """Return up to 16 first decompressed bytes after white space and a byte order mark, empty if there are none.
+
+        Only the first 2 MiB are looked at.
+        """
+        looked_at = 0
         for block in self._blocks:
             text = bytes(block)
             self._first.append(text)
@@ -191,7 +197,8 @@ class UnpackedText:
                 text = text.removeprefix(BYTE_ORDER_MARK)
             if begin := text.lstrip()[:16]:
                 return begin
-            if len(self._first) == 2:
+            looked_at += len(block)
+            if looked_at >= _HEAD_BYTES:
                 break
         return b""
 
