@@ -23,6 +23,10 @@ constexpr uint64_t kKernelFacts = mask_of(Argument::Grid) | mask_of(Argument::Bl
                                   mask_of(Argument::BlocksPerSm) | mask_of(Argument::WarpsPerSm) |
                                   mask_of(Argument::Occupancy) | mask_of(Argument::Graph);
 constexpr uint64_t kCopyFacts = mask_of(Argument::Bytes) | mask_of(Argument::Graph);
+// Arguments of which fewer than one in so many repeat are only kept.
+constexpr std::size_t kFewRepeat = 8;
+// Of so many hashes one is in the sample.
+constexpr std::size_t kHashesASample = 256;
 // How often the memory in use is added up.
 constexpr std::size_t kLookEvery = 4096;
 
@@ -83,19 +87,64 @@ void identify(std::string_view raw, int64_t& number, std::string& text) {
 
 int32_t ChromeArgumentTexts::add(std::string_view inside, bool* bad) {
   bool fresh = false;
-  const int32_t row = insides_.add(inside, &fresh);
-  if (!fresh) return row;
+  const std::size_t recent = static_cast<std::size_t>(recent_.add(inside, &fresh));
+  const int32_t row = row_of(recent);
+  if (!fresh) {
+    repeated_[recent] = true;
+    return row;
+  }
+  repeated_.push_back(false);
+  const uint64_t hash = hash_text(inside, seed_);
+  if (hash % kHashesASample == 0 && !seen_.insert(hash).second) ++came_again_;
+  collectives_ = collectives_ || inside.find("\"Collective name\"") != inside.npos;
   std::string json = "{";
   (json += inside) += '}';
   *bad = !is_json(json);
   if (*bad) bad_.push_back(row);
+  if (recent_.size() >= look_at_) look_whether_they_repeat();
   return row;
 }
 
-std::string ChromeArgumentTexts::json(std::size_t row) const {
+void ChromeArgumentTexts::look_whether_they_repeat() {
+  const std::size_t repeated = static_cast<std::size_t>(std::ranges::count(repeated_, true));
+  if (repeated + came_again_ * kHashesASample > recent_.size() / kFewRepeat) {
+    look_at_ *= 2;
+    return;
+  }
+  TextTable kept(seed_);
+  std::vector<int32_t> rows;
+  for (std::size_t recent = 0; recent < recent_.size(); ++recent) {
+    if (!repeated_[recent]) continue;
+    kept.add(recent_[static_cast<int32_t>(recent)]);
+    rows.push_back(row_of(recent));
+  }
+  pack_recent();
+  recent_ = std::move(kept);
+  found_again_ = std::move(rows);
+  repeated_.assign(recent_.size(), false);
+  came_again_ = 0;
+  look_at_ = kRecentTexts;
+}
+
+void ChromeArgumentTexts::pack_recent() {
+  for (std::size_t recent = found_again_.size(); recent < recent_.size(); ++recent) {
+    packed_.append(recent_[static_cast<int32_t>(recent)]);
+  }
+}
+
+void ChromeArgumentTexts::close() {
+  recent_.close();
+  pack_recent();
+  recent_ = TextTable();
+  found_again_.clear();
+  repeated_.clear();
+  seen_.clear();
+}
+
+std::string ChromeArgumentTexts::json_of(std::string_view inside, int32_t row) const {
   std::string json = "{";
-  (json += insides_.texts()[row]) += '}';
-  if (!std::ranges::binary_search(bad_, static_cast<int32_t>(row))) return json;
+  (json += inside) += '}';
+  if (!std::ranges::binary_search(bad_, row)) return json;
   std::string escaped;
   append_json_escaped(json, escaped);
   return "{\"unreadable\":\"" + escaped + "\"}";

@@ -12,6 +12,7 @@
 
 #include "chrome_arguments.h"
 #include "growing_column.h"
+#include "packed_texts.h"
 #include "text_table.h"
 
 namespace kinetoscope {
@@ -91,7 +92,7 @@ struct ChromeCounterRows {
   std::size_t rows = 0;
   PackedColumn time_ns{0};
   PackedColumn name{0};
-  GrowingColumn<double> value{0};
+  PackedReals value{0};
 
   std::size_t bytes() const;
 };
@@ -115,23 +116,55 @@ struct ChromeLosses {
   int64_t bad_ids = 0, repeated_lists = 0;
 };
 
-// The arguments of spans that are in no column, as JSON objects.
+// The arguments of spans that are in no column, as JSON objects. Mostly few repeat in many spans, but those
+// with an id or an address are all different, and a table to find them in would be larger than they are. So
+// the recent ones can be found, and when hardly any of them did repeat, the others are only kept. One that
+// does come again after that has a second row; where many do, as in steps of very many different operators,
+// more are kept to be found.
 class ChromeArgumentTexts {
  public:
-  explicit ChromeArgumentTexts(uint64_t seed) : insides_(seed) {}
+  explicit ChromeArgumentTexts(uint64_t seed) : seed_(seed), recent_(seed) {}
 
   // The row of the object with this inside; `bad` is whether it is new, and no JSON.
   int32_t add(std::string_view inside, bool* bad);
-  // The object of one row. One that is no JSON is one text in it, so that it can still be read by a person.
-  std::string json(std::size_t row) const;
-  std::size_t size() const { return insides_.size(); }
-  const std::vector<std::string_view>& insides() const { return insides_.texts(); }
-  std::size_t bytes() const { return insides_.bytes(); }
-  // No more objects will be added.
-  void close() { insides_.close(); }
+  // No more objects will be added; they can be looked at now.
+  void close();
+  // Calls `look` with each object. One that is no JSON is one text in it, so that it can still be read by a
+  // person.
+  template <typename Look>
+  void each_json(Look look) const {
+    int32_t row = 0;
+    packed_.each([&](std::string_view inside) { look(json_of(inside, row++)); });
+  }
+  std::size_t size() const { return packed_.size() + recent_.size() - found_again_.size(); }
+  std::size_t bytes() const {
+    return packed_.bytes() + recent_.bytes() + found_again_.capacity() * sizeof(int32_t) +
+           repeated_.capacity() / 8 + seen_.size() * 4 * sizeof(uint64_t);
+  }
+  // Whether some are of communication.
+  bool collectives() const { return collectives_; }
 
  private:
-  TextTable insides_;
+  std::string json_of(std::string_view inside, int32_t row) const;
+  // The row of one of the recent texts.
+  int32_t row_of(std::size_t recent) const {
+    if (recent < found_again_.size()) return found_again_[recent];
+    return static_cast<int32_t>(packed_.size() + recent - found_again_.size());
+  }
+  void pack_recent();
+  void look_whether_they_repeat();
+
+  uint64_t seed_;
+  PackedTexts packed_;  // of the first rows
+  // Some with rows before those of the others, which are the last ones.
+  TextTable recent_;
+  std::vector<int32_t> found_again_;
+  std::vector<bool> repeated_;  // of each of the recent ones: since some were packed
+  // A sample of the hashes of all texts, and how many of it came again as new ones since some were packed.
+  std::unordered_set<uint64_t> seen_;
+  std::size_t came_again_ = 0;
+  std::size_t look_at_ = kRecentTexts;
+  bool collectives_ = false;
   std::vector<int32_t> bad_;  // ascending
 };
 
@@ -178,12 +211,14 @@ class ChromeEvents {
     std::vector<int32_t> rows;
     int64_t last_ns;  // of the last event
   };
-  // These events as they came, for where they seem not to have come in the order of time.
+  // These events as they came, for where they seem not to have come in the order of time. An end that found
+  // its span when it came is that span's number, which has its time and, mostly, its name already.
   struct Ends {
+    static constexpr int64_t kNameOfSpan = -2;
     std::size_t rows = 0;
     PackedColumn owner{-1};
-    PackedColumn span{-1};              // that begins, -1 for an end
-    PackedColumn name{-1}, time_ns{0};  // of an end
+    PackedColumn span{-1};  // twice that which begins, one more for what ended it, -1 for another end
+    PackedColumn name{kNameOfSpan}, time_ns{0};  // of an end
     std::size_t bytes() const { return owner.bytes() + span.bytes() + name.bytes() + time_ns.bytes(); }
   };
 

@@ -11,6 +11,7 @@ inline constexpr std::size_t kChunkRows = 4, kPackedRows = 64, kPackedChunkBytes
 inline constexpr std::size_t kFirstBuffer = 128, kShortValue = 48;
 inline constexpr std::size_t kLargestValue = 1024, kLeastLargestValue = 256;
 inline constexpr std::size_t kLargestHeader = 512;
+inline constexpr std::size_t kTextBlockBytes = 96, kRecentTexts = 16;
 inline constexpr std::size_t kMostLookedAtAgain = std::size_t{64} << 10;
 #else
 inline constexpr std::size_t kChunkRows = std::size_t{1} << 16;
@@ -22,6 +23,9 @@ inline constexpr std::size_t kShortValue = std::size_t{1} << 12;
 // escaped, looks as long as the rest of the file; each such mistake makes us believe less in long values.
 inline constexpr std::size_t kLargestValue = std::size_t{64} << 20, kLeastLargestValue = std::size_t{1} << 20;
 inline constexpr std::size_t kLargestHeader = std::size_t{64} << 20;
+inline constexpr std::size_t kTextBlockBytes = std::size_t{1} << 15;
+// So many texts are looked at for whether they repeat. Their table is as large as possible then.
+inline constexpr std::size_t kRecentTexts = std::size_t{1} << 15;
 // Text that is mere brackets makes every way on fail at its very end. So much is looked at again, no more.
 inline constexpr std::size_t kMostLookedAtAgain = std::size_t{256} << 20;
 #endif

@@ -70,6 +70,22 @@ void sort_runs(int32_t* begin, int32_t* end, int32_t* spare, const Before& befor
   if (from != begin) std::copy(from, from + (end - begin), begin);
 }
 
+// Whether the spans were taken in the order of the trace, as those of a single thread often are.
+template <typename ThreadOf>
+bool in_order(std::size_t rows, const ThreadOf& thread_of, const Before& before) {
+  std::size_t last_thread = 0;
+  for (std::size_t row = 0; row < rows; ++row) {
+    const std::size_t thread = thread_of(row);
+    if (thread < last_thread) return false;
+    if (thread == last_thread && row > 0 &&
+        before(static_cast<int32_t>(row), static_cast<int32_t>(row - 1))) {
+      return false;
+    }
+    last_thread = thread;
+  }
+  return true;
+}
+
 }  // namespace
 
 ChromeOrder order_spans(const ChromeEvents& events) {
@@ -95,10 +111,11 @@ ChromeOrder order_spans(const ChromeEvents& events) {
   made.first_rows.assign(threads.size() + 1, 0);
   for (std::size_t row = 0; row < rows; ++row) ++made.first_rows[thread_of(row) + 1];
   std::partial_sum(made.first_rows.begin(), made.first_rows.end(), made.first_rows.begin());
+  const Before before(events.spans);
+  if (in_order(rows, thread_of, before)) return made;
   Column<int32_t> order(rows);
   std::vector<std::size_t> next(made.first_rows.begin(), made.first_rows.end());
   for (std::size_t row = 0; row < rows; ++row) order[next[thread_of(row)]++] = static_cast<int32_t>(row);
-  const Before before(events.spans);
   std::size_t longest = 0;
   for (std::size_t thread = 0; thread < threads.size(); ++thread) {
     longest = std::max(longest, made.first_rows[thread + 1] - made.first_rows[thread]);
@@ -111,7 +128,7 @@ ChromeOrder order_spans(const ChromeEvents& events) {
     sort_runs(begin, end, spare.data(), before);
   }
   spare = Column<int32_t>();
-  for (std::size_t row = 0; row < rows; ++row) made.order.set(row, order[row]);
+  for (std::size_t row = 0; row < rows; ++row) made.order.append(order[row]);
   return made;
 }
 

@@ -211,26 +211,26 @@ void ChromeEvents::begin_span(int32_t owner, int32_t span) {
   open.last_ns = start_ns;
   open.rows.push_back(span);
   ends_.owner.set(ends_.rows, owner);
-  ends_.span.set(ends_.rows++, span);
+  ends_.span.set(ends_.rows++, int64_t{span} * 2);
 }
 
 void ChromeEvents::end_innermost(int32_t owner, std::string_view raw_name, int64_t end_ns) {
   const int32_t name = inside_quotes(raw_name).empty() ? -1 : text_row(strings, raw_name);
-  ends_.owner.set(ends_.rows, owner);
-  ends_.name.set(ends_.rows, name);
-  ends_.time_ns.set(ends_.rows++, end_ns);
-  if (disordered_.contains(owner)) return;
-  const auto found = open_.find(owner);
-  if (found == open_.end() || end_ns < found->second.last_ns) {
+  const std::size_t row = ends_.rows++;
+  ends_.owner.set(row, owner);
+  const auto keep_for_later = [&] {
+    ends_.name.set(row, name);
+    ends_.time_ns.set(row, end_ns);
     disordered_.insert(owner);
-    return;
-  }
+  };
+  if (disordered_.contains(owner)) return keep_for_later();
+  const auto found = open_.find(owner);
+  if (found == open_.end() || end_ns < found->second.last_ns) return keep_for_later();
   OpenSpans& open = found->second;
   const auto ended = innermost(open.rows, name);
-  if (name >= 0 && spans.name[static_cast<std::size_t>(*ended)] != name) {
-    disordered_.insert(owner);
-    return;
-  }
+  if (name >= 0 && spans.name[static_cast<std::size_t>(*ended)] != name) return keep_for_later();
+  ends_.span.set(row, int64_t{*ended} * 2 + 1);
+  if (name < 0) ends_.name.set(row, name);
   end_span(*ended, end_ns);
   open.rows.erase(ended);
   open.last_ns = end_ns;
@@ -259,14 +259,20 @@ void ChromeEvents::match_in_order_of_time() {
   };
   std::vector<Event> events;
   for (std::size_t row = 0; row < ends_.rows; ++row) {
-    const auto owner = static_cast<int32_t>(ends_.owner[row]), span = static_cast<int32_t>(ends_.span[row]);
+    const auto owner = static_cast<int32_t>(ends_.owner[row]);
     if (!disordered_.contains(owner)) continue;
-    if (span >= 0) {
-      const std::size_t at = static_cast<std::size_t>(span);
+    const int64_t code = ends_.span[row];
+    if (code < 0) {
+      events.push_back({owner, -1, static_cast<int32_t>(ends_.name[row]), ends_.time_ns[row]});
+      continue;
+    }
+    const std::size_t at = static_cast<std::size_t>(code / 2);
+    if (code % 2 == 0) {
       spans.flags.set(at, spans.flags[at] | kFlagUnfinished);
-      events.push_back({owner, span, -1, spans.start_ns[at]});
+      events.push_back({owner, static_cast<int32_t>(at), -1, spans.start_ns[at]});
     } else {
-      events.push_back({owner, span, static_cast<int32_t>(ends_.name[row]), ends_.time_ns[row]});
+      const int64_t name = ends_.name[row] == Ends::kNameOfSpan ? spans.name[at] : ends_.name[row];
+      events.push_back({owner, -1, static_cast<int32_t>(name), spans.start_ns[at] + spans.duration_ns[at]});
     }
   }
   // Of what happens at one time, ends come first, so that spans that follow each other do not overlap; an end
@@ -354,6 +360,7 @@ void ChromeEvents::close() {
     }
   }
   open_.clear();
+  arguments.close();
 }
 
 }  // namespace kinetoscope

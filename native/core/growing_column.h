@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -279,6 +280,49 @@ class PackedColumn {
   std::vector<ChunkMemory> chunks_;
   std::size_t free_units_ = 0;                // at the end of the last chunk
   std::array<uint32_t, 65> given_back_ = {};  // by units: one more than the place of the last ones, 0 without
+};
+
+// Real numbers: those with few decimals packed, as whole numbers of the last decimal; others as they are.
+class PackedReals {
+ public:
+  explicit PackedReals(double none) : others_(none) {}
+
+  void set(std::size_t row, double value) {
+    const int64_t code = code_of(value);
+    codes_.set(row, code);
+    if (code == kNoCode) others_.set(row, value);
+  }
+  double operator[](std::size_t row) const {
+    const int64_t code = codes_[row];
+    if (code == kNoCode) return others_[row];
+    return static_cast<double>(code >> kScaleBits) / kScales[code & ((1 << kScaleBits) - 1)];
+  }
+  double none() const { return others_.none(); }
+  bool empty() const { return codes_.empty() && others_.empty(); }
+  std::size_t bytes() const { return codes_.bytes() + others_.bytes(); }
+
+ private:
+  static constexpr int64_t kNoCode = INT64_MIN;
+  static constexpr unsigned kScaleBits = 2;
+  static constexpr double kScales[] = {1, 1e3, 1e6};
+  // Up to here all whole numbers have a double of their own, so that a quotient is the nearest one to what
+  // the decimals say, as the number in the text is.
+  static constexpr double kMostWhole = 0x1p53;
+
+  static int64_t code_of(double value) {
+    for (int64_t scale = 0; scale < std::ssize(kScales); ++scale) {
+      const double scaled = std::nearbyint(value * kScales[scale]);
+      if (!(std::abs(scaled) <= kMostWhole)) break;
+      // Zero with a sign would lose that.
+      if (scaled / kScales[scale] == value && (scaled != 0 || !std::signbit(value))) {
+        return static_cast<int64_t>(scaled) * (1 << kScaleBits) + scale;
+      }
+    }
+    return kNoCode;
+  }
+
+  PackedColumn codes_{kNoCode};
+  GrowingColumn<double> others_;
 };
 
 }  // namespace kinetoscope

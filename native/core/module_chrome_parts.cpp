@@ -15,7 +15,7 @@
 namespace kinetoscope {
 namespace {
 
-using Order = std::shared_ptr<const PackedColumn>;
+using Order = std::shared_ptr<const RowOrder>;
 
 constexpr auto kAsTaken = [](auto value) { return value; };
 
@@ -107,9 +107,7 @@ class ChromeParts {
     made["metadata"] = metadata(taken.metadata);
     made["shapes"] = shapes(taken);
     rows["arguments"] = taken.arguments.size();
-    made["collective_arguments"] = std::ranges::any_of(taken.arguments.insides(), [](std::string_view text) {
-      return text.find("\"Collective name\"") != text.npos;
-    });
+    made["collective_arguments"] = taken.arguments.collectives();
     made["arguments"] = arguments(taken, later);
     made["strings"] = texts_of(taken.strings);
     made["categories"] = texts_of(taken.categories);
@@ -173,7 +171,7 @@ class ChromeParts {
     ChromeSpanRows& rows = taken.spans;
     ChromeStacks stacks;
     if (taken.has_python) stacks = stack_spans(rows, ordered);
-    LaterColumns spans(rows.rows, std::make_shared<const PackedColumn>(std::move(ordered.order)));
+    LaterColumns spans(rows.rows, std::make_shared<const RowOrder>(std::move(ordered.order)));
     if (taken.has_python) {
       spans.add_ordered("own_stack", std::move(stacks.own_stack));
       spans.add_ordered("own_module", std::move(stacks.own_module));
@@ -213,18 +211,20 @@ class ChromeParts {
         first = std::min(first, order.first_rows[static_cast<std::size_t>(order.thread_rows[thread])]);
       }
     }
-    PackedColumn place{0}, span{0};
+    RowOrder place;
+    PackedColumn span{0};
+    std::size_t at = 0;
     const auto every = std::views::iota(std::size_t{0}, rows);
-    for (std::size_t row = first, at = 0; row < order.rows(); ++row) {
+    for (std::size_t row = first; row < order.rows(); ++row) {
       const int64_t wanted = order.order[row];
       const auto found = std::ranges::lower_bound(every, wanted, {},
                                                   [&taken_span](std::size_t one) { return taken_span[one]; });
       if (found == every.end() || taken_span[*found] != wanted) continue;
-      place.set(at, static_cast<int64_t>(*found));
+      place.append(static_cast<int64_t>(*found));
       span.set(at++, static_cast<int64_t>(row));
     }
     taken_span.clear();
-    LaterColumns made(rows, std::make_shared<const PackedColumn>(std::move(place)));
+    LaterColumns made(rows, std::make_shared<const RowOrder>(std::move(place)));
     made.add_ordered("span", std::move(span));
     return made;
   }
@@ -261,18 +261,16 @@ class ChromeParts {
 
   // A table in the order of time, to which `time_ns` has been added.
   LaterColumns by_time(PackedColumn& time_ns, std::size_t rows) const {
-    PackedColumn place{0};
+    RowOrder place;
     const auto time_of = [&time_ns](auto row) { return time_ns[static_cast<std::size_t>(row)]; };
-    if (std::ranges::is_sorted(std::views::iota(std::size_t{0}, rows), {}, time_of)) {
-      for (std::size_t row = 0; row < rows; ++row) place.set(row, static_cast<int64_t>(row));
-    } else {
+    if (!std::ranges::is_sorted(std::views::iota(std::size_t{0}, rows), {}, time_of)) {
       Column<int32_t> order(rows);
       std::iota(order.data(), order.data() + rows, 0);
       std::stable_sort(order.data(), order.data() + rows,
                        [&time_of](int32_t left, int32_t right) { return time_of(left) < time_of(right); });
-      for (std::size_t row = 0; row < rows; ++row) place.set(row, order[row]);
+      for (std::size_t row = 0; row < rows; ++row) place.append(order[row]);
     }
-    LaterColumns made(rows, std::make_shared<const PackedColumn>(std::move(place)));
+    LaterColumns made(rows, std::make_shared<const RowOrder>(std::move(place)));
     made.add<int64_t>("time_ns", time_ns, since_base());
     return made;
   }
@@ -351,11 +349,10 @@ class ChromeParts {
   }
 
   static nb::dict arguments(ChromeEvents& taken, bool later) {
-    taken.arguments.close();
     const auto held = std::make_shared<const ChromeArgumentTexts>(std::move(taken.arguments));
     const auto json = [held]() {
       nb::list texts;
-      for (std::size_t row = 0; row < held->size(); ++row) texts.append(to_str(held->json(row)));
+      held->each_json([&texts](const std::string& json) { texts.append(to_str(json)); });
       return texts;
     };
     nb::dict made;

@@ -44,7 +44,7 @@ class Digest {
       number(static_cast<int64_t>(table->size()));
       for (const std::string_view one : table->texts()) text(one);
     }
-    for (std::size_t row = 0; row < taken_.arguments.size(); ++row) text(taken_.arguments.json(row));
+    taken_.arguments.each_json([this](const std::string& json) { text(json); });
     spans();
     facts();
     allocations();

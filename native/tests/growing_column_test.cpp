@@ -1,6 +1,7 @@
 // Columns that grow, on random rows and numbers, against a plain list of them.
 #include "core/growing_column.h"
 
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -115,6 +116,47 @@ void the_place_of_a_block_that_became_wider_is_used_again() {
   CHECK(column[0] == 60'000 && column[kBlocks * kPackedRows] == 200 && column[1] == 0);
 }
 
+bool same_reals(const std::vector<double>& values) {
+  PackedReals packed(0.25);
+  for (std::size_t row = 0; row < values.size(); ++row) packed.set(row, values[row]);
+  bool same = packed[values.size()] == 0.25;
+  for (std::size_t row = 0; row < values.size(); ++row) {
+    // To the bit, so that zeros keep their sign and what is no number stays that.
+    same &= std::bit_cast<uint64_t>(packed[row]) == std::bit_cast<uint64_t>(values[row]);
+  }
+  return same;
+}
+
+void reals_are_what_they_were() {
+  using Limits = std::numeric_limits<double>;
+  CHECK(same_reals({0.0, -0.0, 1.0, -1.0, 0.1, -0.001, 1e-6, 1e-7, -1e-7, 123456.789, 1.0 / 3, 0.25}));
+  CHECK(same_reals({0x1p53, -0x1p53, 0x1p53 - 1, 0x1p53 + 2, 0x1p54, 9007199254740.993, 9007199254.740993}));
+  CHECK(same_reals({Limits::max(), Limits::lowest(), Limits::min(), Limits::denorm_min(), Limits::infinity(),
+                    -Limits::infinity(), Limits::quiet_NaN(), 1e15 + 0.5}));
+  std::mt19937_64 random(3);
+  std::vector<double> mixed;
+  for (std::size_t row = 0; row < 3 * kChunkRows; ++row) {
+    const double whole = static_cast<double>(static_cast<int64_t>(random()) >> (random() % 64));
+    const double any = std::bit_cast<double>(random());
+    const double kinds[] = {whole, whole / 10, whole / 1e3, whole / 1e6, whole / 7, any};
+    mixed.push_back(kinds[random() % std::size(kinds)]);
+  }
+  CHECK(same_reals(mixed));
+}
+
+void reals_with_few_decimals_take_little_memory() {
+  constexpr std::size_t kRows = 3 * kChunkRows;
+  PackedReals percent(0), none(0), others(0);
+  CHECK(none.empty() && none.bytes() == 0);
+  for (std::size_t row = 0; row < kRows; ++row) {
+    percent.set(row, static_cast<double>(row % 1000) / 10);
+    others.set(row, 1 / (static_cast<double>(row) + 3));
+  }
+  CHECK(!percent.empty() && !others.empty());
+  CHECK(percent.bytes() < kRows * sizeof(double) / 2);
+  CHECK(others.bytes() < kRows * sizeof(double) * 5 / 4);
+}
+
 }  // namespace
 }  // namespace kinetoscope
 
@@ -124,5 +166,7 @@ int main() {
   kinetoscope::rows_that_are_set_again();
   kinetoscope::what_is_not_there_takes_no_memory();
   kinetoscope::the_place_of_a_block_that_became_wider_is_used_again();
+  kinetoscope::reals_are_what_they_were();
+  kinetoscope::reals_with_few_decimals_take_little_memory();
   return kinetoscope::testing::checks_failed();
 }

@@ -266,6 +266,26 @@ def test_shuffled_begins_and_ends_are_what_they_are_in_order(steps: list[tuple[b
     assert lost(found) == lost(expected)
 
 
+def test_what_ended_in_order_ends_there_too_when_later_events_show_that_the_file_has_none():
+    # Enough that most of them are packed when the last event shows it.
+    pairs = [
+        event
+        for at in range(0, 4000, 4)
+        for event in (
+            begin(f"a{at % 3}", at),
+            begin("b", at + 1),
+            end(at + 2) if at % 8 else end(at + 2, name="b"),
+            end(at + 3),
+        )
+    ]
+    before = [begin("first", -9), end(-5, name="first")]
+    found, expected = read(*pairs, *before), read(*before, *pairs)
+    assert ended(found) == ended(expected)
+    assert ended(found)[:3] == [("first", 0, 4000, 0), ("a0", 9000, 3000, 0), ("b", 10_000, 1000, 0)]
+    assert len(ended(found)) == 2001
+    assert lost(found) == lost(expected) == {}
+
+
 def test_spans_that_follow_each_other_do_not_overlap_in_a_file_without_order():
     first, first_end, second = begin("f", 0), end(5, name="f"), begin("f", 5)
     rest = [end(9, name="f"), begin("g", 9), end(9, name="g")]
@@ -356,6 +376,69 @@ def test_an_arrow_into_a_device_ends_on_its_track():
         {"ph": "f", "id": 8, "pid": 9, "tid": 408, "ts": 5, "cat": "ac2g", "name": "ac2g"},
     )
     assert plain(parts["flows"])["thread"] == [plain(parts["threads"])["on_device"].index(1)]
+
+
+def arguments_by_span(parts: dict[str, Any]) -> list[Any]:
+    """The arguments of each span in the order of the spans, None without."""
+    texts = [json.loads(text) for text in parts["arguments"]["json"]]
+    return [texts[row] if row >= 0 else None for row in parts["spans"]["arguments"].tolist()]
+
+
+def test_arguments_that_hardly_ever_repeat_belong_to_their_spans():
+    # More than the reader looks at before it only keeps them. Some of the first repeat, then, and much later.
+    wanted = [
+        {"often": at % 7} if at % 10 == 0 else {"id": f"request {at}"} if at % 3 else None
+        for at in range(160_000)
+    ]
+    wanted += wanted[:1000]
+    parts = read(*(x("s", at, 1, **(args or {})) for at, args in enumerate(wanted)))
+    assert arguments_by_span(parts) == wanted
+    assert parts["rows"]["arguments"] == len(parts["arguments"]["json"])
+    # Those that repeat often have one row each.
+    assert [text for text in parts["arguments"]["json"] if "often" in text] == [
+        f'{{"often":{at}}}' for at in (0, 3, 6, 2, 5, 1, 4)
+    ]
+    assert lost(parts) == {}
+
+
+def test_arguments_that_repeat_have_one_row_however_many_there_are():
+    wanted = [{"id": at} for at in range(90_000) for _ in range(2)]
+    parts = read(*(x("s", at, 1, **args) for at, args in enumerate(wanted)))
+    assert arguments_by_span(parts) == wanted
+    assert len(parts["arguments"]["json"]) == 90_000
+
+
+def test_arguments_that_repeat_after_very_many_others_do_not_get_a_row_each_time():
+    # As in steps of a program that has as many different operators.
+    wanted = [{"id": at} for at in range(100_000)]
+    step = ",".join(json.dumps(x("s", at, 1, **args)) for at, args in enumerate(wanted))
+    parts = read_text(f"[{','.join([step] * 5)}]".encode())
+    # Of spans with the same time, those that come first in the file are first in the trace.
+    assert arguments_by_span(parts) == [args for args in wanted for _ in range(5)]
+    assert len(parts["arguments"]["json"]) < 200_000
+
+
+def test_arguments_that_are_no_json_are_text_also_among_many():
+    events = [x("s", at, 1, id=at) for at in range(70_000)]
+    text = json.dumps({"traceEvents": events}).replace('"id": 66000}', '"id": 66000, "v": 0x1}')
+    text = text.replace('"id": 3}', '"id": 3, "v": 0x1}')
+    parts = read_text(text.encode())
+    found = arguments_by_span(parts)
+    assert [at for at, args in enumerate(found) if args != {"id": at}] == [3, 66_000]
+    assert [found[at] for at in (3, 66_000)] == [
+        {"unreadable": f'{{"id":{at},"v":0x1}}'} for at in (3, 66_000)
+    ]
+    assert lost(parts) == {"bad_arguments": 2}
+
+
+def test_values_of_counters_are_what_the_text_says_to_the_last_bit():
+    texts = ["0", "5", "-7", "0.1", "99.95", "1e300", "12345678.123456789", "9007199254740993", "1e-9", "-0.001"]  # fmt: skip
+    texts *= 40
+    events = ",".join(
+        f'{{"ph":"C","name":"c","pid":1,"ts":{at},"args":{{"v":{text}}}}}' for at, text in enumerate(texts)
+    )
+    values = plain(read_text(f"[{events}]".encode())["counters"]["value"])
+    assert [value.hex() for value in values] == [float(text).hex() for text in texts]
 
 
 def test_counters_have_one_row_for_each_series():

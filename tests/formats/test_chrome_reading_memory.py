@@ -1,0 +1,36 @@
+"""The most memory that reading a Chrome trace takes, as a share of its text, for files with little text for each event."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.dense_traces import KINDS, write_dense_trace
+
+ROOT = Path(__file__).parents[2]
+EVENTS = 700_000
+MOST = 0.2
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def dense_file(request, tmp_path_factory):
+    """A file of each kind; its text also compressed."""
+    path = tmp_path_factory.mktemp("dense") / "dense.json"
+    write_dense_trace(request.param, EVENTS, path)
+    packed = path.with_suffix(".json.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes(), 1))
+    yield path, packed
+    path.unlink()
+    packed.unlink()
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["plain", "gzip"])
+def test_reading_takes_at_most_a_fifth_of_the_text(dense_file, which):
+    # A new Python: the memory that a fork has already would be used again.
+    command = [sys.executable, "-m", "benchmarks.one_reading", "ours", str(dense_file[which])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    peak_bytes = json.loads(done.stdout.splitlines()[-1])["peak_bytes"]
+    assert 0 < peak_bytes <= MOST * dense_file[0].stat().st_size
