@@ -176,8 +176,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     __builtin_prefetch(thread->next_span, 1);
     const at::RecordScope scope = function.scope();
     // Open from here on, for it ends also if we fail.
-    OpenSpan& span = thread->open.push();
-    span.function = &function;
+    OpenSpan& span = thread->open.push(&function);
     SpanRecord* record = session->next_span(*thread);
     if (__builtin_expect(record == nullptr, 0)) return nullptr;
     uint16_t kept = 0;
@@ -284,9 +283,8 @@ bool begin_span(const void* open, const char* name) {
     thread->keep_up(*session);
     const uint32_t id = text_name(*thread, *session, name);
     if ((id & kBetweenRanks) != 0) return false;
-    OpenSpan& span = thread->open.push();
+    OpenSpan& span = thread->open.push(open);
     opened = true;
-    span.function = open;
     SpanRecord* record = session->next_span(*thread);
     if (record == nullptr) return true;
     constexpr at::RecordScope kScope = at::RecordScope::FUNCTION;

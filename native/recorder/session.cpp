@@ -149,7 +149,7 @@ void Session::thread_ended(ThreadState& thread) {
   forget_thread(static_cast<uint32_t>(syscall(SYS_gettid)));
   std::lock_guard lock(orphans_mutex_);
   match_orphans(thread.open);
-  for (const OpenSpan& span : thread.open) left_open_.push() = span;
+  for (const OpenSpan& span : thread.open) left_open_.push(span.function) = span;
   thread.open.clear();
 }
 

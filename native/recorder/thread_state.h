@@ -99,10 +99,19 @@ class OpenSpans {
   OpenSpan& back() { return end_[-1]; }
   // The span around the innermost one; null if there is none.
   const OpenSpan* around_innermost() const { return end_ - spans_.data() > 1 ? end_ - 2 : nullptr; }
-  // [hot] One more, empty.
-  OpenSpan& push() {
+  // [hot] One more, without a record and a place. Field by field: a whole one is made on the stack and
+  // copied, in pieces that do not fit those it was written in, and the processor waits for that.
+  OpenSpan& push(const void* function) {
     if (__builtin_expect(end_ == limit_, 0)) grow();
-    return *end_++ = OpenSpan{};
+    OpenSpan& span = *end_++;
+    span.function = function;
+    span.record = nullptr;
+    span.frame = nullptr;
+    span.instruction = nullptr;
+    span.stack = 0;
+    span.module = 0;
+    span.noted = false;
+    return span;
   }
   void pop() { --end_; }
   void erase(OpenSpan* span) { end_ = std::move(span + 1, end_, span); }

@@ -51,9 +51,7 @@ SpanRecord* begin(const void* function) {
   *record = SpanRecord{};
   record->sequence = -1;
   record->start_tick = read_tick();
-  OpenSpan& span = thread->open.push();
-  span.function = function;
-  span.record = record;
+  thread->open.push(function).record = record;
   Session::commit_span(*thread);
   return record;
 }
