@@ -390,7 +390,7 @@ def test_findings_of_several_processes_say_whose_they_are(tmp_path):
     trace = kinetoscope.merge(traces)
     report = examine(trace)
     assert report.process == "python, rank 1"
-    said = "Several processes have steps. These are of python, rank 1, whose took longest."
+    said = "Several processes have steps. These are of python, rank 1, whose steps took longest."
     assert lines(report)[0] == (said, "dim")
     assert as_dict(report)["process"] == "python, rank 1"
     assert described(report)["whose"] == said

@@ -260,7 +260,9 @@ def whose_line(report: Report) -> str:
     """Whose steps the findings are of, in a sentence; empty where only one process has steps."""
     if not report.process:
         return ""
-    return printable(f"Several processes have steps. These are of {report.process}, whose took longest.")
+    return printable(
+        f"Several processes have steps. These are of {report.process}, whose steps took longest."
+    )
 
 
 def headline(one: Finding, whole_ns: int) -> str:
