@@ -322,7 +322,8 @@ def test_modules_that_a_function_closes_over_have_their_names(noting_compiler: N
         gradient(parameters, x)
     paths = set(session.trace.column("modules", "path"))
     assert paths <= {"Sequential", *dict(model.named_modules())}
-    assert "0.0" in paths
+    # Before 2.12 torch does not know the modules of gradients that functions compute, and nothing else is left to compute here.
+    assert ("0.0" in paths) is (TORCH >= (2, 12))
 
 
 def test_looking_up_rows_of_a_table_weighs_as_much_as_the_rows(noting_compiler: None) -> None:
