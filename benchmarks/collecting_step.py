@@ -22,7 +22,7 @@ def measure(options: Namespace) -> list[Result]:
     }
     for _ in range(20):
         step()
-    times = interleave(step, contenders, *((2, 3) if options.quick else (90, 5)))
+    times = interleave(step, contenders, *((2, 3) if options.quick else (40, 15)))
     plain = ratio_result("recording a step, default flags", 0.45, times, "kinetoscope", "torch.profiler")
     stacks = ratio_result(
         "recording a step, against with_stack=True", 0.3, times, "kinetoscope", "torch.profiler with_stack"
