@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from uuid import UUID
 
 # A plausible Unix time in microseconds.
 _FIRST_US = 1_419_124_704_850_743
@@ -110,6 +111,16 @@ def unique_arguments(generator: random.Random) -> Iterator[str]:
         yield _complete("serving", "request", number % 8, now_ns, generator.randrange(900_000), args)
 
 
+def random_arguments(generator: random.Random) -> Iterator[str]:
+    """Requests with a random id of their own: text that nothing makes shorter."""
+    now_ns = 0
+    for number in count():
+        now_ns += generator.randrange(1000, 9000)
+        args = f',"args":{{"id":"{UUID(int=generator.getrandbits(128))}"}}'
+        yield _complete("serving", "request", number % 8, now_ns, generator.randrange(900_000), args)
+
+
+RANDOM_ARGUMENTS = "random ids as arguments"
 KINDS: dict[str, Callable[[random.Random], Iterator[str]]] = {
     "operators without arguments": operators,
     "Python calls": python_calls,
@@ -117,6 +128,7 @@ KINDS: dict[str, Callable[[random.Random], Iterator[str]]] = {
     "begins and ends": begins_and_ends,
     "counters": counters,
     "arguments that never repeat": unique_arguments,
+    RANDOM_ARGUMENTS: random_arguments,
 }
 
 
