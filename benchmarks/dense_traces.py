@@ -102,22 +102,23 @@ def counters(generator: random.Random) -> Iterator[str]:
         )
 
 
+def _requests(generator: random.Random, ids: Iterator[object]) -> Iterator[str]:
+    """Requests, each with the next of these ids."""
+    now_ns = 0
+    for number, one in enumerate(ids):
+        now_ns += generator.randrange(1000, 9000)
+        args = f',"args":{{"id":"{one}"}}'
+        yield _complete("serving", "request", number % 8, now_ns, generator.randrange(900_000), args)
+
+
 def unique_arguments(generator: random.Random) -> Iterator[str]:
     """Requests with an id of their own, each of which a trace has to keep as text."""
-    now_ns = 0
-    for number in count():
-        now_ns += generator.randrange(1000, 9000)
-        args = f',"args":{{"id":"request-{number}"}}'
-        yield _complete("serving", "request", number % 8, now_ns, generator.randrange(900_000), args)
+    return _requests(generator, (f"request-{number}" for number in count()))
 
 
 def random_arguments(generator: random.Random) -> Iterator[str]:
     """Requests with a random id of their own: text that nothing makes shorter."""
-    now_ns = 0
-    for number in count():
-        now_ns += generator.randrange(1000, 9000)
-        args = f',"args":{{"id":"{UUID(int=generator.getrandbits(128))}"}}'
-        yield _complete("serving", "request", number % 8, now_ns, generator.randrange(900_000), args)
+    return _requests(generator, (UUID(int=generator.getrandbits(128)) for _ in count()))
 
 
 RANDOM_ARGUMENTS = "random ids as arguments"
