@@ -1,5 +1,6 @@
 """The switch: torch.profiler's names lead here and back, exactly, whoever has taken them and whenever."""
 
+import inspect
 import sys
 import textwrap
 import threading
@@ -181,6 +182,44 @@ def test_nothing_public_of_torchs_class_shines_through():
                 for member in from_torch
             }
             assert [member for member, owner in found.items() if owner.__module__.startswith("torch")] == []
+
+
+def test_everything_that_is_replaced_has_the_signature_of_torchs_and_takes_its_arguments():
+    torchs = {name: getattr(torch.profiler, name) for name in NAMES}
+    with install():
+        compared = 0
+        for name, theirs in torchs.items():
+            ours = getattr(torch.profiler, name)
+            assert inspect.signature(ours) == inspect.signature(theirs), name
+            pairs = {"": (ours, theirs)} if not isinstance(theirs, type) else methods(ours, theirs)
+            for method, (our_function, their_function) in pairs.items():
+                expected = inspect.signature(their_function)
+                assert inspect.signature(our_function) == expected, (name, method)
+                # Not only in the description: what the function itself is made of takes each of them.
+                code = our_function.__code__
+                taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+                takes_all = code.co_flags & inspect.CO_VARKEYWORDS
+                assert takes_all or set(expected.parameters) <= set(taken), (name, method)
+                compared += 1
+        assert compared > 30
+
+
+def methods(ours, theirs):
+    """The functions of two classes by name, where both have one."""
+    found = {}
+    for name in dir(theirs):
+        pair = tuple(inspect.getattr_static(one, name) for one in (ours, theirs))
+        pair = tuple(getattr(one, "__func__", one) for one in pair)
+        if all(isinstance(one, types.FunctionType) for one in pair):
+            found[name] = pair
+    return found
+
+
+def test_our_own_classes_keep_their_own_signatures():
+    with install():
+        assert "engine" in inspect.signature(kinetoscope.profile).parameters
+        assert "engine" not in inspect.signature(torch.profiler.profile).parameters
+        assert torch.profiler.profile(engine=NotingEngine()).schedule is not None
 
 
 def test_installing_twice_changes_nothing_and_uninstalling_twice_neither():

@@ -13,6 +13,7 @@ import torch
 
 import kinetoscope
 from kinetoscope.integrations.lightning import KinetoscopeProfiler
+from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 from tests.support.trained import Net, loader, step_numbers, steps_of_ranges
 
 CPU = [kinetoscope.ProfilerActivity.CPU]
@@ -303,3 +304,27 @@ def test_the_losses_are_the_same_with_and_without_it(one_lightning, tmp_path):
         return [*(parameter.tolist() for parameter in net.parameters()), torch.rand(1).item()]
 
     assert weights(None) == weights(KinetoscopeProfiler(tmp_path, activities=CPU))
+
+
+@pytest.mark.usefixtures("native")
+def test_lightnings_own_profiler_passes_everything_on_when_installed(one_lightning, tmp_path):
+    with kinetoscope.install():
+        profiler = one_lightning.profilers.PyTorchProfiler(
+            dirpath=tmp_path,
+            schedule=torch.profiler.schedule(wait=2, warmup=1, active=2, repeat=1),
+            record_shapes=True,
+            profile_memory=True,
+            with_flops=True,
+            row_limit=-1,
+        )
+        using = trainer(one_lightning, profiler, tmp_path, max_epochs=1, limit_val_batches=0)
+        calling(using.fit, model(one_lightning), loader(7))
+        text = profiler.summary()
+    (written,) = tmp_path.glob("*.pt.trace.json")
+    with kinetoscope.open(written) as trace:
+        assert step_numbers(trace) == [3, 4]
+        products = [event for event in trace.events() if event.name == "aten::addmm"]
+        assert len(products) == 4
+        assert all(event.input_shapes[1][0] == 2 for event in products)
+    assert "CPU Mem" in text
+    assert "FLOPs" in text

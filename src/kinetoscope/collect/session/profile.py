@@ -396,10 +396,13 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
     ) -> None:
         # The profiled program's own exception is the one worth seeing: no other must take its place.
-        self._leave(may_raise=error is None)
+        self._leave(may_raise=exc_val is None)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Profile every call of a function, also of a generator or a coroutine.

@@ -8,6 +8,7 @@ is never confused with what a program imported from `kinetoscope` itself.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 import threading
@@ -288,7 +289,8 @@ def _made_stand_ins(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
             )
         made[name] = theirs, _class_for(ours, theirs, of_sessions)
     for name, function in _FUNCTIONS.items():
-        made[name] = getattr(torch.profiler, name), copied(function)
+        theirs = getattr(torch.profiler, name)
+        made[name] = theirs, _with_signature_of(theirs, copied(function))
     return made
 
 
@@ -317,7 +319,28 @@ def _class_for(ours: type, theirs: type, of_sessions: dict[str, Any]) -> type:
     if issubclass(ours, _KinetoProfile):
         contents |= of_sessions
     stand_in = Known(ours.__name__, (leniency, ours, theirs), contents)
+    for name in dir(theirs):
+        _give_signature(stand_in, name, inspect.getattr_static(theirs, name))
     return stand_in
+
+
+def _give_signature(stand_in: type, name: str, theirs: Any) -> None:
+    """Give a method the signature of torch's: programs choose by it which keywords they pass."""
+    ours = inspect.getattr_static(stand_in, name)
+    our_function, their_function = getattr(ours, "__func__", ours), getattr(theirs, "__func__", theirs)
+    both = (our_function, their_function)
+    if our_function is their_function or not all(isinstance(one, types.FunctionType) for one in both):
+        return
+    if inspect.signature(our_function) != inspect.signature(their_function):
+        method = _with_signature_of(their_function, copied(our_function))
+        setattr(stand_in, name, type(ours)(method) if ours is not our_function else method)
+
+
+def _with_signature_of(theirs: Any, copy: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of our function, described as torch's; what only ours takes can still be passed."""
+    if isinstance(theirs, types.FunctionType) and inspect.signature(copy) != inspect.signature(theirs):
+        copy.__signature__ = inspect.signature(theirs)  # type: ignore[attr-defined]
+    return copy
 
 
 def copied(function: Callable[..., Any]) -> Callable[..., Any]:
