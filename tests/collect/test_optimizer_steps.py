@@ -10,6 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import kinetoscope
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS, OptimizerSteps
 from tests.support.recorded import profile
+from tests.support.trained import names_by_phase
 
 
 @pytest.fixture
@@ -59,3 +60,35 @@ def test_those_who_are_told_may_come_and_go_within_a_step(optimizer):
     optimizer.step()
     assert told == ["before", "first", "before", True, "before"]
     assert len(steps) == 1
+
+
+@pytest.mark.parametrize("modules", [True, False])
+def test_what_a_closure_runs_is_forward_and_backward(modules):
+    layer = torch.nn.Linear(4, 1)
+    x, evaluated = torch.ones(3, 4), []
+    optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=3, tolerance_change=0, tolerance_grad=0)
+
+    def closure():
+        optimizer.zero_grad()
+        target = torch.full((3, 1), 0.5)
+        guess = layer(x) if modules else torch.addmm(layer.bias, x, layer.weight.t())
+        loss = torch.nn.functional.mse_loss(guess, target)
+        loss.backward()
+        evaluated.append(1)
+        return loss
+
+    with profile() as prof:
+        optimizer.step(closure)
+    found = names_by_phase(prof.trace)
+    times = len(evaluated)
+    assert times > 1
+    forward, backward, own = (found[phase] for phase in ("forward", "backward", "optimizer"))
+    assert (forward["aten::addmm"], forward["aten::full"], forward["aten::ones_like"]) == (
+        times,
+        times,
+        times,
+    )
+    assert (backward["AddmmBackward0"], backward["MseLossBackward0"]) == (times, times)
+    # The directions that L-BFGS computes from gradients.
+    assert own["aten::dot"] == sum(each["aten::dot"] for each in found.values()) > 0
+    assert not own.keys() & {"aten::addmm", "aten::mse_loss", "aten::full", "aten::ones_like"}

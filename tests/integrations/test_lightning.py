@@ -14,7 +14,7 @@ import torch
 import kinetoscope
 from kinetoscope.integrations.lightning import KinetoscopeProfiler
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
-from tests.support.trained import Net, loader, step_numbers, steps_of_ranges
+from tests.support.trained import Net, loader, names_by_phase, step_numbers, steps_of_ranges
 
 CPU = [kinetoscope.ProfilerActivity.CPU]
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -136,6 +136,18 @@ def test_a_step_holds_its_wait_and_its_work_and_none_of_the_validation(whole_fit
     assert spans["[LightningModule]Model.on_after_backward"] == each
     assert set(spans["[Strategy]SingleDeviceStrategy.validation_step"]) == {None}
     assert set(spans["run_training_epoch"]) == {None}
+
+
+def test_forward_and_backward_in_the_closure_are_not_the_optimizer_s(whole_fit):
+    # Lightning hands every optimizer a closure that runs forward and backward.
+    forward, backward, optimizer = (
+        names_by_phase(whole_fit[0].trace)[phase] for phase in ("forward", "backward", "optimizer")
+    )
+    steps, parameters = 6, 4
+    assert optimizer["aten::addcdiv_"] == steps * parameters
+    assert backward["AddmmBackward0"] == 2 * steps
+    assert forward["aten::tanh"] > steps < forward["aten::mse_loss"]
+    assert not optimizer.keys() & {"aten::addmm", "aten::tanh", "aten::mse_loss", "aten::ones_like"}
 
 
 def test_it_counts_as_a_profiler_of_lightning(lightning):

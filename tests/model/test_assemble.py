@@ -82,6 +82,75 @@ def test_phases_reach_down_to_what_runs_inside():
     assert phases["aten::add_"] == phases["Optimizer.step#SGD.step"] == Phase.OPTIMIZER
 
 
+def phases_in_order(builder):
+    """What each span of the first thread is, in order of time, as `name: phase`."""
+    trace = builder.build()
+    spans = trace.columns("spans")
+    return [
+        f"{trace.strings[spans['name'][row]]}: {Phase(spans['phase'][row]).name.lower()}"
+        for row in np.flatnonzero(spans["thread"] == 0).tolist()
+    ]
+
+
+def test_a_closure_of_an_optimizer_is_forward_and_backward():
+    builder = TraceBuilder().annotation("Optimizer.step#LBFGS.step", 0, 1000)
+    layer = builder.module("Linear")
+    for at in (0, 500):
+        builder.annotation("Optimizer.zero_grad#LBFGS.zero_grad", at + 10, 5)
+        builder.span("aten::randn", at + 20, 5)
+        builder.annotation("my forward", at + 29, 32)
+        builder.span("aten::linear", at + 30, 20, module=layer, sequence=at).span("aten::addmm", at + 35, 5)
+        builder.span("aten::sum", at + 55, 5, sequence=at + 1)
+        builder.span("aten::ones_like", at + 65, 5)
+        builder.backward("SumBackward0", at + 75, 5, sequence=at + 1)
+        builder.backward("AddmmBackward0", at + 85, 5, sequence=at)
+        builder.annotation("my update", at + 98, 20)
+        builder.span("aten::add_", at + 100, 5)
+    closure = [
+        "Optimizer.zero_grad#LBFGS.zero_grad: forward",
+        *(f"{name}: forward" for name in ("aten::randn", "my forward", "aten::linear", "aten::addmm", "aten::sum", "aten::ones_like")),
+        *(f"{wrapper}{name}: backward" for name in ("SumBackward0", "AddmmBackward0") for wrapper in ("autograd::engine::evaluate_function: ", "")),
+        "my update: optimizer", "aten::add_: optimizer",
+    ]  # fmt: skip
+    assert phases_in_order(builder) == ["Optimizer.step#LBFGS.step: optimizer", *closure, *closure]
+
+
+def test_a_closure_inside_an_optimizer_that_another_wraps_begins_where_that_has_worked():
+    builder = TraceBuilder().annotation("Optimizer.step#SAM.step", 0, 1000)
+    builder.span("aten::_foreach_add_", 10, 5)
+    builder.annotation("closure", 20, 300)
+    builder.span("aten::linear", 30, 20, sequence=1)
+    builder.backward("LinearBackward0", 100, 20, sequence=1)
+    builder.annotation("Optimizer.step#SGD.step", 400, 100).span("aten::_foreach_sub_", 410, 5)
+    assert phases_in_order(builder) == [
+        "Optimizer.step#SAM.step: optimizer", "aten::_foreach_add_: optimizer", "closure: forward", "aten::linear: forward",
+        "autograd::engine::evaluate_function: LinearBackward0: backward", "LinearBackward0: backward",
+        "Optimizer.step#SGD.step: optimizer", "aten::_foreach_sub_: optimizer",
+    ]  # fmt: skip
+
+
+def test_a_closure_ends_with_backward_on_another_thread():
+    builder = TraceBuilder().annotation("Optimizer.step#Adam.step", 0, 1000)
+    _, autograd = builder.thread(), builder.thread("autograd")
+    builder.span("aten::linear", 30, 20, sequence=1).span("aten::ones_like", 60, 5)
+    builder.backward("LinearBackward0", 100, 300, sequence=1, thread=autograd)
+    builder.span("aten::_fused_adam_", 500, 20)
+    assert phases_in_order(builder) == [
+        "Optimizer.step#Adam.step: optimizer",
+        "aten::linear: forward",
+        "aten::ones_like: forward",
+        "aten::_fused_adam_: optimizer",
+    ]
+
+
+def test_an_optimizer_whose_step_autograd_records_runs_no_closure():
+    builder = (
+        TraceBuilder().annotation("Optimizer.step#SGD.step", 0, 100).span("aten::mul", 10, 5, sequence=1)
+    )
+    builder.backward("MulBackward0", 200, 5, sequence=1)
+    assert phases_in_order(builder)[:2] == ["Optimizer.step#SGD.step: optimizer", "aten::mul: optimizer"]
+
+
 def test_memory_goes_to_the_span_that_ran():
     builder = TraceBuilder().span("outer", 0, 100).span("inner", 10, 20)
     builder.allocate(5, 0x10, 100)

@@ -1,5 +1,6 @@
 """Small things to train, for tests that run other people's trainers."""
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -54,4 +55,14 @@ def steps_of_ranges(trace: Trace) -> dict[str, list[int | None]]:
     ):
         if kind == "user_annotation":
             found.setdefault(name, []).append(None if step == -1 else step)
+    return found
+
+
+def names_by_phase(trace: Trace) -> dict[str, Counter[str]]:
+    """How often each operator and backward function ran in each phase."""
+    columns = [trace.table("spans").column(name).to_pylist() for name in ("kind", "phase", "name")]
+    found: dict[str, Counter[str]] = {}
+    for kind, phase, name in zip(*columns, strict=True):
+        if kind in ("operator", "backward"):
+            found.setdefault(phase, Counter())[name] += 1
     return found

@@ -49,6 +49,30 @@ def test_a_range_that_waits_for_backward_on_another_thread_is_not_forward():
     assert gather(trace, 5).phases_ns == (1000 - backward_ns, backward_ns, 0)
 
 
+def test_python_of_a_closure_is_not_the_optimizer_s():
+    builder = TraceBuilder().step(0, 0, 1000)
+    builder.annotation("Optimizer.step#Adam.step", 100, 800)
+    builder.span("aten::linear", 200, 100, sequence=1)
+    builder.backward("LinearBackward0", 400, 200, sequence=1)
+    builder.span("aten::_fused_adam_", 750, 50)
+    trace = builder.build()
+    (row,) = trace.table("steps").to_pylist()
+    # Of the optimizer's range, what comes after backward: 150 before its operator, that, and 100 after it.
+    assert (row["forward_ns"], row["backward_ns"], row["optimizer_ns"]) == (100, 202, 299)
+    assert gather(trace, 5).phases_ns == (100, 202, 299)
+
+
+def test_a_closure_that_waits_for_backward_on_another_thread_is_left_out_once():
+    builder = TraceBuilder().step(0, 0, 1000)
+    _, autograd = builder.thread(), builder.thread("autograd")
+    builder.annotation("Optimizer.step#Adam.step", 100, 800)
+    builder.span("aten::linear", 200, 100, sequence=1)
+    builder.backward("LinearBackward0", 401, 198, sequence=1, thread=autograd)
+    builder.span("aten::_fused_adam_", 750, 50)
+    (row,) = builder.build().table("steps").to_pylist()
+    assert (row["forward_ns"], row["backward_ns"], row["optimizer_ns"]) == (100, 200, 300)
+
+
 def test_the_peak_counts_what_was_live_before():
     builder = TraceBuilder().step(0, 0, 100).step(1, 200, 100).step(2, 400, 100)
     builder.allocate(10, 0x10, 100)

@@ -16,13 +16,14 @@ from kinetoscope.model import units
 from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.kinds import is_call, is_operator
 from kinetoscope.model.rows import ProcessRow
-from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.steps import step_at
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.stacks import program_stacks, stacks_with
+from kinetoscope.tables.host.steps import closures
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.windows import recorded_extent, start_up_steps
 
@@ -168,8 +169,26 @@ class Loop:
 
     @cached_property
     def in_optimizer(self) -> NDArray[np.bool_]:
-        """Which spans run in a step of an optimizer."""
-        return lies_in(self.trace, self.optimizer_ranges)
+        """Which spans run in a step of an optimizer; forward and backward of a closure do not count."""
+        is_own = self.trace.column("spans", "phase") == Phase.OPTIMIZER
+        return np.asarray(lies_in(self.trace, self.optimizer_ranges) & is_own)
+
+    @cached_property
+    def optimizer_ns(self) -> int:
+        """What the steps of the optimizers usually cost, without what closures in them cost."""
+        rows, spans, found = self.optimizer_ranges, self.trace.columns("spans"), closures(self.trace)
+        mine = found.thread == self.thread
+        start = spans["start_ns"][rows]
+        end = start + spans["duration_ns"][rows]
+        own = Intervals.of(start, end) - Intervals.of(found.start_ns[mine], found.end_ns[mine])
+        if self.device is None:
+            return self.typical_sum(rows, own.within(start, end))
+        own &= self.device.idle
+        work = np.flatnonzero(self.outermost & self.in_optimizer)
+        return self.typical_at(
+            np.concatenate((start, spans["start_ns"][work])),
+            np.concatenate((own.within(start, end), spans["device_ns"][work])),
+        )
 
     def ranges_named(self, prefix: str) -> Rows:
         """Rows of ranges in the steps, on the loop's thread, whose name begins with `prefix`."""

@@ -15,6 +15,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.model import steps as cycles_module
 from kinetoscope.model import steps as steps_module
+from kinetoscope.model.closures import find_closures
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.device_time import device_self_ns
 from kinetoscope.model.kinds import is_call, is_runtime_call
@@ -25,6 +26,8 @@ from kinetoscope.model.nesting import (
     spread_down,
 )
 from kinetoscope.model.schema import (
+    ENGINE_WRAPPER,
+    OPTIMIZER_STEP,
     SCOPE_BACKWARD,
     SCOPE_FUSED,
     SCOPE_MODULE,
@@ -182,11 +185,6 @@ def _sharing_roots(below: list[str], root: list[int]) -> set[int]:
         if path and owner.setdefault(path, at) != at:
             mixed.update((owner[path], at))
     return mixed
-
-
-# The operator that autograd's engine wraps around each backward function it runs.
-ENGINE_WRAPPER = "autograd::engine::evaluate_function: "
-OPTIMIZER_STEP = "Optimizer.step#"
 
 
 def assemble(
@@ -384,7 +382,7 @@ class _Derivation:
         return {"stack": stack}
 
     def phase(self) -> Arrays:
-        """Backward is what runs in or below a backward function; optimizer what runs inside an optimizer's step."""
+        """Backward is what runs in or below a backward function; optimizer what an optimizer's step runs but closures."""
         spans = self._spans
         none = len(Phase)
         own = np.full(len(spans), none, dtype=np.uint8)
@@ -392,6 +390,11 @@ class _Derivation:
         own[spans["scope"] == SCOPE_BACKWARD] = Phase.BACKWARD
         own[self.names_starting(ENGINE_WRAPPER)] = Phase.BACKWARD
         spread = spread_down(spans["parent"], spans["depth"], own, none)
+        if len((closures := find_closures(spans, self._strings)).thread):
+            rows = np.flatnonzero(spread == Phase.OPTIMIZER)
+            start = spans["start_ns"][rows]
+            held = closures.hold(spans["thread"][rows], start, start + spans["duration_ns"][rows])
+            spread[rows[held]] = Phase.FORWARD
         spread[spread == none] = Phase.FORWARD
         return {"phase": spread}
 

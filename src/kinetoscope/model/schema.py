@@ -102,6 +102,11 @@ SCOPE_FUSED = 102
 
 # What the ranges begin with in which a backend carries out calls between ranks.
 TRANSFER_MARKS = ("gloo:", "nccl:", "xccl:", "hccl:", "ucc:", "mpi:")
+# The operator that autograd's engine wraps around each backward function it runs.
+ENGINE_WRAPPER = "autograd::engine::evaluate_function: "
+# How the ranges begin that torch's optimizers open.
+OPTIMIZER_STEP = "Optimizer.step#"
+ZERO_GRAD = "Optimizer.zero_grad#"
 
 # Under this name the arguments of a span have what Kineto shows of an event beside its columns, as a text.
 EVENT_METADATA_KEY = "metadata_json"

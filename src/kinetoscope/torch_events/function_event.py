@@ -11,10 +11,10 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display.torch_units import time_text
-from kinetoscope.model.assemble import ENGINE_WRAPPER
 from kinetoscope.model.names import device_name, frame_texts, stack_frames
 from kinetoscope.model.rows import SpanRow, StackRow
 from kinetoscope.model.schema import (
+    ENGINE_WRAPPER,
     EVENT_METADATA_KEY,
     FLAG_ASYNC,
     PHASE_NAMES,

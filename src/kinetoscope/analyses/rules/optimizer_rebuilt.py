@@ -25,7 +25,7 @@ def optimizer_rebuilt(loop: Loop) -> Finding | None:
     if loop.per_step(tensors) < LEAST_TENSORS:
         return None
     # What remains of the optimizer's time is the update, which is needed.
-    time_ns = loop.cost_ns(ranges) - loop.cost_ns(np.setdiff1d(called, created))
+    time_ns = loop.optimizer_ns - loop.cost_ns(np.setdiff1d(called, created))
     share = loop.share(time_ns)
     if share < LEAST_PERCENT:
         return None

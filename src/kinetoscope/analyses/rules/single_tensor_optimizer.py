@@ -29,7 +29,7 @@ def single_tensor_optimizer(loop: Loop) -> Finding | None:
     rows = rows[loop.outermost[rows]]
     names = loop.trace.strings
     used = {names[name] for name in np.unique(loop.trace.column("spans", "name")[rows]).tolist()}
-    cost_ns = loop.cost_ns(ranges)
+    cost_ns = loop.optimizer_ns
     share = loop.share(cost_ns)
     each = loop.per_step(len(rows))
     if any(name.startswith(_TOGETHER) for name in used) or share < LEAST_PERCENT or each < LEAST_OPERATORS:

@@ -49,10 +49,10 @@ from kinetoscope.formats.chrome.read_tracks import (
     add_process_info,
     read_tracks,
 )
-from kinetoscope.model.assemble import ENGINE_WRAPPER
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns
 from kinetoscope.model.nesting import nest, spread_down
 from kinetoscope.model.schema import (
+    ENGINE_WRAPPER,
     FLAG_ASYNC,
     FLAG_BEGUN_BEFORE,
     FLAG_UNFINISHED,

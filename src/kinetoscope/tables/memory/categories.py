@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.model.assemble import ENGINE_WRAPPER
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.nesting import spread_down
-from kinetoscope.model.schema import SCOPE_BACKWARD, Phase, SpanKind, StorageRole
+from kinetoscope.model.schema import ENGINE_WRAPPER, SCOPE_BACKWARD, Phase, SpanKind, StorageRole
 from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, keys_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,165 @@
+"""Where a step of an optimizer runs a closure: forward and backward inside `optimizer.step(closure)`.
+
+Some optimizers evaluate the loss themselves, once (SAM twice, L-BFGS as often as its line search asks), and Lightning hands such a closure
+to every optimizer. What runs there is no work of the optimizer, though the range of its step is around it.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from kinetoscope.model.kinds import is_call
+from kinetoscope.model.schema import ENGINE_WRAPPER, OPTIMIZER_STEP, SCOPE_BACKWARD, ZERO_GRAD, SpanKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.columns import Columns
+
+    Mask = NDArray[np.bool_]
+
+_OWN, _FORWARD, _BACKWARD = 0, 1, 2
+
+
+class Closures(NamedTuple):
+    """The stretches of time in which closures ran, in order of thread and time, none overlapping another of its thread.
+
+    Attributes:
+        thread: The thread that ran each.
+        start_ns: When each began.
+        end_ns: When each ended.
+    """
+
+    thread: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+
+    def hold(self, thread: NDArray[np.int32], start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Mask:
+        """Tell which of some spans lie in one of the stretches."""
+        held = np.zeros(len(thread), dtype=np.bool_)
+        for one in np.unique(self.thread).tolist():
+            mine, asked = np.flatnonzero(self.thread == one), np.flatnonzero(thread == one)
+            last = np.searchsorted(self.start_ns[mine], start_ns[asked], side="right") - 1
+            held[asked] = (last >= 0) & (end_ns[asked] <= self.end_ns[mine[last]])
+        return held
+
+
+def find_closures(spans: Columns, strings: list[str]) -> Closures:
+    """Find the closures in the steps of optimizers.
+
+    A step runs a closure if an operator in it belongs to a module, or backward runs in it. The closure begins with the first operator of
+    forward (of a module, or one that autograd records) or with `zero_grad`, and ends with backward; where the step begins with it, it
+    begins with the step.
+
+    Args:
+        spans: The spans.
+        strings: The string table.
+
+    Returns:
+        The closures.
+    """
+    found: list[tuple[int, int, int]] = []
+    names = spans["name"]
+    starts = {
+        prefix: np.array([text.startswith(prefix) for text in strings], dtype=np.bool_)
+        for prefix in (OPTIMIZER_STEP, ZERO_GRAD, ENGINE_WRAPPER)
+        if any(text.startswith(prefix) for text in strings)
+    }
+    if OPTIMIZER_STEP not in starts:
+        return _closures(found)
+    none = np.zeros(len(strings), dtype=np.bool_)
+    is_step = starts[OPTIMIZER_STEP][names] & (spans["stream"] < 0)
+    thread, start = spans["thread"], spans["start_ns"]
+    end = start + spans["duration_ns"]
+    first = np.flatnonzero(is_step)
+    # Spans are in order of thread and start, so that what is in a range follows it.
+    last = np.empty_like(first)
+    for one in np.unique(thread[first]).tolist():
+        low, high = np.searchsorted(thread, (one, one + 1))
+        mine = thread[first] == one
+        last[mine] = low + np.searchsorted(start[low:high], end[first[mine]])
+    reach = np.maximum.accumulate(np.append(0, last))[:-1]
+    outer = first >= reach
+    backward = (spans["scope"] == SCOPE_BACKWARD) | starts.get(ENGINE_WRAPPER, none)[names]
+    elsewhere = np.flatnonzero(backward & (spans["forward"] >= 0))
+    elsewhere = elsewhere[thread[spans["forward"][elsewhere]] != thread[elsewhere]]
+    elsewhere = elsewhere[np.argsort(spans["forward"][elsewhere], kind="stable")]
+    caused = spans["forward"][elsewhere]
+    kind, module, sequence = spans["kind"], spans["own_module"], spans["sequence"]
+    zeroes = starts.get(ZERO_GRAD, none)
+    for low, high in zip(first[outer].tolist(), last[outer].tolist(), strict=True):
+        rows = np.arange(low + 1, high)
+        rows = rows[~is_call(kind[rows])]
+        others = elsewhere[slice(*np.searchsorted(caused, (low, high)))]
+        runs_backward = bool(backward[rows].any()) or len(others) > 0
+        if not runs_backward and not (module[rows] >= 0).any():
+            continue
+        zeroing = zeroes[names[rows]]
+        forward = (module[rows] >= 0) | zeroing | ((sequence[rows] >= 0) & runs_backward)
+        part = np.where(backward[rows], _BACKWARD, np.where(forward, _FORWARD, _OWN))
+        ranges = (kind[rows] == SpanKind.USER_ANNOTATION) & ~zeroing & ~backward[rows]
+        at = np.flatnonzero(~ranges)
+        # Whole operators: each with the spans after it that end before it does.
+        until = end[rows[at]]
+        whole = at[np.append(True, until[1:] > np.maximum.accumulate(until)[:-1])] if len(at) else at
+        parts = np.maximum.reduceat(part, whole).tolist() if len(whole) else []
+        moments = [
+            *zip(start[rows[whole]].tolist(), end[rows[whole]].tolist(), parts, strict=True),
+            *zip(start[others].tolist(), end[others].tolist(), [_BACKWARD] * len(others), strict=True),
+        ]
+        moments.sort()
+        belongs = _of_closures([each for _, _, each in moments])
+        stretches = [
+            (begin, finish) for (begin, finish, _), mine in zip(moments, belongs, strict=True) if mine
+        ]
+        own = np.array(
+            [begin for (begin, _, _), mine in zip(moments, belongs, strict=True) if not mine],
+            dtype=np.int64,
+        )
+        if len(own) == 0 or own[0] > stretches[0][0]:
+            stretches.insert(0, (int(start[low]), stretches[0][0]))
+        # A range of the program around nothing but parts of a closure is one, too.
+        begun = np.array([begin for begin, _ in stretches], dtype=np.int64)
+        for row in rows[ranges & ~is_step[rows]].tolist():
+            window = (start[row], end[row])
+            if np.diff(np.searchsorted(own, window))[0] == 0 < np.diff(np.searchsorted(begun, window))[0]:
+                stretches.append((int(start[row]), int(end[row])))
+        found += [(int(thread[low]), *one) for one in _joined(stretches, own)]
+    return _closures(found)
+
+
+def _of_closures(parts: list[int]) -> list[bool]:
+    """Which of the operators of a step belong to closures, by what each is, in order of time.
+
+    What is neither forward nor backward belongs to a closure between two operators of forward, from forward to backward, and between two
+    backward functions; behind backward it is the optimizer's.
+    """
+    found = [part != _OWN for part in parts]
+    marked = [place for place, part in enumerate(parts) if part != _OWN]
+    for before, after in pairwise(marked):
+        if (parts[before], parts[after]) != (_BACKWARD, _FORWARD):
+            found[before:after] = [True] * (after - before)
+    return found
+
+
+def _joined(stretches: list[tuple[int, int]], own: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Put stretches together between which the optimizer did nothing of its own."""
+    joined: list[tuple[int, int]] = []
+    for begin, finish in sorted(stretches):
+        if joined and (
+            begin <= joined[-1][1]
+            or np.searchsorted(own, joined[-1][1]) == np.searchsorted(own, begin, side="right")
+        ):
+            joined[-1] = (joined[-1][0], max(joined[-1][1], finish))
+        else:
+            joined.append((begin, finish))
+    return joined
+
+
+def _closures(found: list[tuple[int, int, int]]) -> Closures:
+    """The stretches of all steps as columns."""
+    columns = np.array(sorted(found), dtype=np.int64).reshape(-1, 3)
+    return Closures(columns[:, 0], columns[:, 1], columns[:, 2])
