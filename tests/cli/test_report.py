@@ -7,7 +7,7 @@ def test_it_writes_a_page_named_after_the_trace(call, trace_path, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     said = call("report", trace_path)
     assert said.exit_code == 0
-    assert said.output.startswith("run.html  ")
+    assert said.output.startswith("run.html: ")
     assert "<title>run.ktrace" in (tmp_path / "run.html").read_text(encoding="utf-8")
     assert call("report", trace_path, "-o", tmp_path / "other.html").exit_code == 0
     assert (tmp_path / "other.html").is_file()

@@ -81,9 +81,11 @@ def show(found: Comparison, rows: int, *, as_json: bool, html_file: str | None) 
     """Print a comparison, and write the viewer's page of it; its recordings must still be there."""
     if html_file is not None:
         from kinetoscope.cli.opening import open_trace
+        from kinetoscope.cli.output import refuse_to_overwrite
         from kinetoscope.storage.atomic_write import open_atomically
         from kinetoscope.viewer.report import comparison_page
 
+        refuse_to_overwrite(Path(html_file), [*found.base.names, *found.new.names])
         with open_trace(found.base.names[0]) as base, open_trace(found.new.names[0]) as new:
             text = comparison_page(found, base, new)
         with open_atomically(Path(html_file)) as file:

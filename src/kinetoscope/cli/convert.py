@@ -68,6 +68,7 @@ def command(
     Filters apply in this order: ranks, steps, window. Window times count from the start of what the others kept.
     """  # noqa: D301  (click takes the character itself)
     from kinetoscope.cli.opening import open_trace
+    from kinetoscope.cli.output import refuse_to_overwrite, say_written
     from kinetoscope.formats.suffixes import suffix_of
     from kinetoscope.viewer.report import write_memory_page
 
@@ -75,8 +76,7 @@ def command(
     for target in targets:
         if not _is_memory_page(target):
             suffix_of(target)
-        if target.exists() and Path(source).exists() and target.samefile(source):
-            raise ArgumentError(f"{target} is the trace itself: choose another output file.")
+        refuse_to_overwrite(target, [source])
     span_ns = None if window is None else units.parse_window(window)
     chosen_steps = None if steps is None else units.parse_numbers("--steps", steps)
     chosen_ranks = None if ranks is None else units.parse_numbers("--ranks", ranks)
@@ -96,7 +96,7 @@ def command(
                     write_memory_page(part, target)
                 else:
                     part.save(target, table=table)
-            click.echo(f"{target}: {units.size(_size_bytes(target))}{_selected(part, trace)}")
+            say_written(target, _selected(part, trace))
 
 
 def _is_memory_page(path: Path) -> bool:
@@ -117,13 +117,6 @@ def _status(what: str) -> Iterator[None]:
         return
     with printer.status(escape(what)):
         yield
-
-
-def _size_bytes(path: Path) -> int:
-    """The size of a file, or of all files in a folder."""
-    if path.is_dir():
-        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return path.stat().st_size
 
 
 def _selected(part: Trace, whole: Trace) -> str:

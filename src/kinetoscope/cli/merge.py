@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kinetoscope._errors import ArgumentError
 from kinetoscope.model import units
 from kinetoscope.model.losses import counted
 
@@ -35,14 +34,13 @@ def command(sources: tuple[str, ...], output: str) -> None:
     used, and a warning says so.
     """
     from kinetoscope.cli.opening import open_trace
+    from kinetoscope.cli.output import refuse_to_overwrite, say_written
     from kinetoscope.combine.ranks import merge_named
     from kinetoscope.formats.suffixes import suffix_of
 
     target = Path(output)
     suffix_of(target)
-    for source in sources:
-        if target.exists() and Path(source).exists() and target.samefile(source):
-            raise ArgumentError(f"{target} is one of the traces to merge: choose another output file.")
+    refuse_to_overwrite(target, sources)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         merged = merge_named([open_trace(source) for source in sources], sources)
@@ -55,7 +53,7 @@ def command(sources: tuple[str, ...], output: str) -> None:
         click.echo(
             f"incomplete: {counted(loss['what'], loss['count'])}, {loss['where']}: {loss['why']}", err=True
         )
-    click.echo(f"{target}: {units.size(target.stat().st_size) if target.is_file() else 'written'}")
+    say_written(target)
 
 
 def _lines(merged: Trace) -> list[str]:

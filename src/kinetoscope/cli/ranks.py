@@ -57,7 +57,6 @@ def command(
     from kinetoscope.analyses.findings import lines
     from kinetoscope.display.terminal import console, reading_width
     from kinetoscope.display.text_table import print_csv, print_table
-    from kinetoscope.model import units
     from kinetoscope.summaries.job import Job
 
     if html is not None and (as_csv or name is not None):
@@ -70,10 +69,11 @@ def command(
     if html is not None:
         from pathlib import Path, PurePath
 
+        from kinetoscope.cli.output import refuse_to_overwrite, say_written
         from kinetoscope.viewer.report import write_job_report
 
-        target = write_job_report(job, PurePath(sources[0]).name, Path(html))
-        click.echo(f"{target}  {units.size(target.stat().st_size)}")
+        refuse_to_overwrite(Path(html), sources)
+        say_written(write_job_report(job, PurePath(sources[0]).name, Path(html)))
         return
     tables = {one: getattr(job, one)() for one in ((name,) if name else TABLES[:2])}
     if as_csv:

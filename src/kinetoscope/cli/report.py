@@ -30,7 +30,7 @@ def command(path: str, *, output: str | None, pages: tuple[str, ...], as_text: b
     from pathlib import Path, PurePath
 
     from kinetoscope.cli.opening import open_trace
-    from kinetoscope.model import units
+    from kinetoscope.cli.output import refuse_to_overwrite, say_written
 
     if as_text:
         from kinetoscope.cli.summary import print_trace
@@ -42,6 +42,7 @@ def command(path: str, *, output: str | None, pages: tuple[str, ...], as_text: b
 
     name = PurePath(path).name
     target = Path(output or f"{name.partition('.')[0] or 'report'}.html")
+    refuse_to_overwrite(target, [path])
     with open_trace(path) as trace:
         write_report(trace, name, target, pages or tuple(PAGES))
-    click.echo(f"{target}  {units.size(target.stat().st_size)}")
+    say_written(target)

@@ -172,6 +172,12 @@ def choose_prefix(
             raise ArgumentError(
                 f"the output {text!r} is not a file name: give a path without a suffix, such as runs/first."
             )
+        for path in (folder / text, folder / prefix):
+            if path.exists() and not path.is_file():
+                raise ArgumentError(
+                    f"the output {text!r} is not a regular file, and a recording needs one: give a path without a suffix, "
+                    "such as runs/first."
+                )
         return folder / (prefix + rank)
     stem = program.name + rank
     for attempt in range(1, 10_000):

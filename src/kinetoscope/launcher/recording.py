@@ -135,7 +135,8 @@ class ProgramRecording:
             trace.save(path)
         if options.summaries is not None:
             files += self._write_summaries(trace, options.summaries)
-        options.live_path.unlink(missing_ok=True)
+        if _is_regular_file(options.live_path):
+            options.live_path.unlink(missing_ok=True)
         engine = trace.run_info.engine_name or self.engine
         return Finished(
             trace, self._program, ended, options, tuple(files), engine, messages=tuple(self.messages)
@@ -179,8 +180,9 @@ class ProgramRecording:
 
     def _start(self) -> None:
         """Start the session; if it cannot start the program ends here, before it has used any resources."""
-        # Not truncated in place: another process may still have the old one mapped.
-        self._options.live_path.unlink(missing_ok=True)
+        # Not truncated in place: another process may still have the old one mapped. What is no file the recorder refuses.
+        if _is_regular_file(self._options.live_path):
+            self._options.live_path.unlink(missing_ok=True)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -243,6 +245,11 @@ class ProgramRecording:
         if ended is not None:
             facts["ended"] = ended
         return json.dumps(facts)
+
+
+def _is_regular_file(path: Path) -> bool:
+    """Whether there is a file, and no link, pipe or device."""
+    return path.is_file() and not path.is_symlink()
 
 
 class InstalledRecording(ProgramRecording):

@@ -1,43 +1,183 @@
-"""Write files that appear under their names only when they are complete."""
+"""Write files: a regular file appears under its name only when it is complete, and nothing else is ever replaced."""
 
 from __future__ import annotations
 
 import errno
 import gzip
 import os
+import re
+import stat
+import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from kinetoscope._errors import ArgumentError
 
+# How long to wait for the reader of a named pipe, which may start at the same time; and how often to look.
+_READER_S, _LOOK_S = 5.0, 0.02
+# Names of the open files of a process, such as /dev/stdout, which is a link to one.
+_OPEN_FILES = re.compile(r"/proc/(\d+)(/task/\d+)?/fd")
+_MOST_LINKS = 40
+
 
 @contextmanager
 def open_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file next to `path` for writing; rename it to `path` on success, remove it on any error.
+    """Open a file for writing: with no error at the end, all that was written is at `path`, else nothing.
+
+    What is there decides how. A regular file, or nothing, is replaced by a complete file with the same permissions and,
+    where this is allowed, the same owner; through a symbolic link its target is. A named pipe, a character device
+    such as `/dev/null`, and an open file of this process such as `/dev/stdout` get the bytes and stay what they are.
 
     Raises:
-        OSError: The folder cannot be written to, or `path` is a folder itself.
+        OSError: The folder or the file cannot be written to, `path` is a folder, a block device or a socket, or nobody reads
+            from the pipe.
     """
-    if path.is_dir():
-        # Found now, and not when all is written to a file that cannot be renamed.
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    # Not `tempfile`: its files are readable by their owner only, and the final file should have default permissions.
-    unfinished = path.with_name(f".{path.name[:100]}.{os.urandom(4).hex()}")
+    try:
+        there: os.stat_result | None = path.stat()
+    except FileNotFoundError:
+        there = None
+    if there is not None and not stat.S_ISREG(there.st_mode):
+        # Found now, and not when all is written.
+        _refuse_unwritable(path, there.st_mode)
+    if there is None or not is_stream(path):
+        with _replacing(path, there) as file:
+            yield file
+        return
+    # Some formats are written with a file that can be sought in, and the bytes of a failure must not arrive.
+    with tempfile.TemporaryFile() as whole:
+        # Some writers close what they write to.
+        copy = os.dup(whole.fileno())
+        with os.fdopen(copy, "rb") as written:
+            yield whole
+            whole.close()
+            written.seek(0)
+            _send(written, path, there)
+
+
+@contextmanager
+def _replacing(path: Path, old: os.stat_result | None) -> Iterator[IO[bytes]]:
+    """Open a temporary file next to a regular file; rename it to that on success, remove it on any error."""
+    # A symbolic link stays a link, also one to a file that does not exist yet.
+    target = Path(os.path.realpath(path))
+    if old is not None and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    # Not `tempfile`: its files are readable by their owner only, and a new file should have default permissions.
+    unfinished = target.with_name(f".{os.fsdecode(os.fsencode(target.name)[:100])}.{os.urandom(4).hex()}")
     try:
         try:
-            file = unfinished.open("xb")
+            made = os.open(
+                unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if old is None else 0o600
+            )
         except OSError as error:
             # The user does not know the temporary name.
-            named = path if path.parent.is_dir() else path.parent
+            named = path if target.parent.is_dir() else target.parent
             raise type(error)(error.errno, error.strerror, str(named)) from None
-        with file:
+        with os.fdopen(made, "wb") as file:
+            if old is not None:
+                _take_permissions(made, old)
             yield file
-        unfinished.replace(path)
+        try:
+            unfinished.replace(target)
+        except OSError as error:
+            raise type(error)(error.errno, error.strerror, str(path)) from None
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _take_permissions(file: int, old: os.stat_result) -> None:
+    """Give a new file the owner, group and permissions of the file that it is going to replace, as far as allowed."""
+    mode = stat.S_IMODE(old.st_mode) & 0o777
+    new = os.fstat(file)
+    if new.st_uid != old.st_uid:
+        with suppress(OSError):  # only root may give files away
+            os.fchown(file, old.st_uid, -1)
+    if new.st_gid != old.st_gid:
+        try:
+            os.fchown(file, -1, old.st_gid)
+        except OSError:
+            # What the old group was allowed to do is not for another group.
+            mode = mode & ~0o070 | (mode & 0o007) << 3
+    with suppress(OSError):  # some file systems have no permissions
+        os.fchmod(file, mode)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether what is written to `path` is sent to a device, a pipe or an open file, and no file is made or replaced."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or _open_file(path) is not None
+
+
+def _refuse_unwritable(path: Path, mode: int) -> None:
+    """Raise an error for a folder, and for what must not or cannot be written to."""
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
+        what = "a block device" if stat.S_ISBLK(mode) else "a socket"
+        raise OSError(errno.EINVAL, f"{what} cannot be written to: choose a file", str(path))
+
+
+def _open_file(path: Path) -> tuple[int, int] | None:
+    """The process and the descriptor of the open file that a path such as `/dev/stdout` names; None for other paths."""
+    for _ in range(_MOST_LINKS):
+        folder = os.path.realpath(path.parent)
+        if (found := _OPEN_FILES.fullmatch(folder)) is not None and path.name.isdecimal():
+            return int(found[1]), int(path.name)
+        try:
+            path = Path(folder, os.readlink(Path(folder, path.name)))
+        except OSError:
+            return None
+    return None
+
+
+def _send(written: IO[bytes], path: Path, there: os.stat_result) -> None:
+    """Copy all that was written to a stream."""
+    try:
+        opened = _open_stream(path, there)
+        with os.fdopen(opened, "wb", buffering=0) as stream:
+            while block := memoryview(written.read(1 << 20)):
+                while block:
+                    block = block[stream.write(block) or 0 :]
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise type(error)(error.errno, error.strerror, str(path)) from error
+        raise
+
+
+def _open_stream(path: Path, there: os.stat_result) -> int:
+    """Open what is not a regular file, or an open file, for writing after what is there."""
+    if stat.S_ISFIFO(there.st_mode):
+        return _open_pipe(path)
+    process, descriptor = _open_file(path) or (-1, -1)
+    if stat.S_ISREG(there.st_mode) and process == os.getpid():
+        # With the position of whoever redirected the output, which later output continues at.
+        return os.dup(descriptor)
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY)
+
+
+def _open_pipe(path: Path) -> int:
+    """Open a named pipe for writing, without waiting forever for its reader."""
+    until_s = time.monotonic() + _READER_S
+    while True:
+        try:
+            opened = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() >= until_s:
+                raise OSError(
+                    errno.ENXIO, "a named pipe that nothing reads from: start its reader first", str(path)
+                ) from None
+            time.sleep(_LOOK_S)
+            continue
+        os.set_blocking(opened, True)
+        return opened
 
 
 def file_path(path: Any) -> Path:
@@ -78,7 +218,7 @@ def write_blocks(writer: BlockWriter, path: str | os.PathLike[str]) -> None:
         OSError: The file cannot be written; no partial file remains.
     """
     path = Path(path)
-    with _destination(path) as file:
+    with open_atomically(path) as file:
         if path.name.endswith(".gz"):
             with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
                 packed.writelines(writer)
@@ -91,16 +231,3 @@ def write_blocks(writer: BlockWriter, path: str | os.PathLike[str]) -> None:
                     stream.write(block)
         else:
             writer.write_to(file.fileno())
-
-
-@contextmanager
-def _destination(path: Path) -> Iterator[IO[bytes]]:
-    """Open `path` for writing: a regular file is replaced on success, a device or pipe is written to directly."""
-    # A symbolic link stays a link: its target is replaced.
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        with path.open("wb") as file:
-            yield file
-    else:
-        with open_atomically(path) as file:
-            yield file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import zlib
@@ -124,7 +125,8 @@ def write_tables(trace: TraceData, path: Path, make: Callable[..., pyarrow.Table
             f"{path} exists and is not a folder of tables: remove it, or choose another name that ends in .tables"
         )
     mark = secrets.token_hex(4)
-    unfinished, old = (path.with_name(f".{path.name[:100]}.{mark}.{role}") for role in ("new", "old"))
+    begin = os.fsdecode(os.fsencode(path.name)[:100])
+    unfinished, old = (path.with_name(f".{begin}.{mark}.{role}") for role in ("new", "old"))
     unfinished.mkdir()
     try:
         for name in SHOWN:

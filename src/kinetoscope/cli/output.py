@@ -1,0 +1,39 @@
+"""The files that commands write: not over the traces they are made from, and with a line that says what was written."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.model import units
+from kinetoscope.storage.atomic_write import is_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+def refuse_to_overwrite(target: Path, sources: Iterable[str]) -> None:
+    """Check that an output is none of the traces it is made from.
+
+    Raises:
+        ArgumentError: It is.
+    """
+    given = list(sources)
+    for source in given:
+        if target.is_file() and os.path.exists(source) and target.samefile(source):
+            which = "the trace itself" if len(given) == 1 else "one of the traces"
+            raise ArgumentError(f"{target} is {which}: choose another output file.")
+
+
+def say_written(target: Path, addition: str = "") -> None:
+    """Print the name and size of a file or folder; of a stream only that it was written, and not into it."""
+    if is_stream(target):
+        click.echo(f"{target}: written{addition}", err=True)
+        return
+    files = target.rglob("*") if target.is_dir() else [target]
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    click.echo(f"{target}: {units.size(size)}{addition}")
