@@ -111,6 +111,17 @@ class Gpu:
             self.builder.span(operator, start, self.host_ns - start, stack=stack)
         self.builder.runtime(call, start, self.host_ns - start, stack=stack)
 
+    def read(self, size_bytes: int, *, line: int = 20) -> None:
+        """Copies a tensor to pageable memory, which waits for all that was launched before."""
+        start, begin = self.host_ns, max(self.host_ns, self.free_ns[0])
+        self.correlation += 1
+        self.free_ns[0], self.host_ns = begin + 2 * US, begin + 10 * US
+        stack = self.builder.stack(("train.py", line, "train"))
+        self.builder.span("aten::to", start, self.host_ns - start, stack=stack)
+        on = {"correlation": self.correlation}
+        self.builder.runtime("cudaMemcpyAsync", start + 1 * US, self.host_ns - start - 2 * US, **on)
+        self.builder.copy("Memcpy DtoH (Device -> Pageable)", begin, 2 * US, size_bytes=size_bytes, **on)
+
     def work(
         self,
         *,
@@ -226,6 +237,38 @@ def batches_from_pageable_memory(fault: bool) -> Trace:
         gpu.work()
 
     return loop(body)
+
+
+@planted("synchronizing-call")
+def a_few_bytes_that_wait_for_all_that_ran_before(fault: bool) -> Trace:
+    def body(gpu: Gpu, number: int) -> None:
+        gpu.work()
+        if fault:
+            gpu.read(8)
+            gpu.python(1 * MS)
+
+    return loop(body)
+
+
+@planted("stalled-queue")
+def streams_that_wait_for_each_other(fault: bool) -> Trace:
+    def body(gpu: Gpu, number: int) -> None:
+        gpu.work()
+        if fault:
+            gpu.free_ns[0] += LEAD_NS
+
+    return loop(body)
+
+
+@planted("device-start-up")
+def kernels_that_are_loaded_at_their_first_use(fault: bool) -> Trace:
+    def body(gpu: Gpu, number: int) -> None:
+        if fault:
+            start, gpu.host_ns = gpu.host_ns, gpu.host_ns + 40 * MS
+            gpu.builder.runtime("cudaLaunchKernel", start, 40 * MS)
+        gpu.work()
+
+    return loop(body, steps=1)
 
 
 @planted("dominant-kernel")

@@ -3,6 +3,7 @@
 import pytest
 
 from kinetoscope.analyses.findings import examine, lines
+from kinetoscope.display.sentence import plain
 from tests.analyses.planted_devices import PLANTED, US, Gpu, all_reduce
 
 
@@ -28,6 +29,37 @@ def test_a_symptom_yields_to_its_cause():
         gpu.step()
     # The device is idle, its kernels are small and have few blocks: all because the program launches so many.
     assert codes(gpu.build()) == ["launch-bound"]
+
+
+def test_a_device_that_does_hardly_anything_is_named_without_a_gain():
+    gpu = Gpu()
+    gpu.launch("gemm", 100 * US)
+    for _ in range(8):
+        gpu.python(40_000 * US)
+        gpu.step()
+    found = {one.code: one for one in examine(gpu.build()).findings}
+    assert plain(found["device-idle"].finding) == "cuda:0 works for <0.1 % of step time"
+    assert found["device-idle"].gain_ns is None
+
+
+def test_work_that_was_launched_before_the_recording_is_no_fault_of_the_program():
+    gpu = Gpu()
+    for number in range(40):
+        gpu.builder.runtime("hipLaunchKernel", 5 * number * US, 4 * US, correlation=number)
+        gpu.builder.kernel(f"gemm{number % 4}", (8_000 + 200 * number) * US, 200 * US, correlation=number)
+    found = {one.code: one for one in examine(gpu.build()).findings}
+    assert "device-idle" not in found
+    assert "launched before the recording began" in found["stalled-queue"].finding["text"]
+
+
+def test_functions_that_a_source_calls_runtime_do_not_start_up_a_device():
+    gpu = Gpu()
+    gpu.work()
+    start, gpu.host_ns = gpu.host_ns, gpu.host_ns + 400_000 * US
+    gpu.builder.runtime("predictor_executor::run", start, 400_000 * US)
+    gpu.work()
+    gpu.step()
+    assert "device-start-up" not in codes(gpu.build())
 
 
 def test_captured_launches_leave_a_device_idle_by_intention():

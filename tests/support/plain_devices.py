@@ -19,6 +19,7 @@ from tests.support.plain_chrome import (
 )
 
 LOADING = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
+LAUNCH_NS = 25_000
 PARTS = ("compute", "communication", "copy", "input_wait", "cpu_bound", "idle")
 
 
@@ -114,9 +115,30 @@ class PlainDevices:
         found[_part(running, in_step=in_step)] += end_ns - before
         return found
 
+    def queued(self, device: int) -> list[tuple[int, int]]:
+        """From when on each piece of work of a device could have begun, as far as the host is concerned, until it did."""
+        calls = {
+            event["args"]["correlation"]: event
+            for event in self.trace.slices
+            if event["cat"] in RUNTIME and event.get("args", {}).get("correlation", 0)
+        }
+        found = []
+        for event in self.work:
+            call = calls.get(event["args"].get("correlation"))
+            if call is None or device_of(event) != device:
+                continue
+            taken = length_ns(call)
+            if is_copy(event):
+                taken = min(taken, max(int(event["args"].get("bytes", 0)) // 2, length_ns(event)))
+            ready = self.trace.start_ns(call) + taken + LAUNCH_NS
+            found.append((ready, self.trace.start_ns(event)))
+        return [(ready, begun) for ready, begun in found if ready < begun]
+
     def _begins_and_ends(self, device: int) -> list[tuple[int, int, tuple]]:
         """When what means something for a device begins (1) and ends (-1), in order."""
         marks = []
+        for start, end in self.queued(device):
+            marks += [(start, 1, ("queued",)), (end, -1, ("queued",))]
         for event in self.trace.slices:
             sort = self._sort(event, device)
             if sort is not None:
@@ -137,7 +159,10 @@ class PlainDevices:
             return ("communication",) if "nccl" in name.lower() else ("compute",)
         thread = event["pid"], event["tid"]
         if category in RUNTIME:
-            return ("wait" if re.search("synchronize", name, re.IGNORECASE) else "work", thread)
+            return (
+                "wait" if re.search("synchronize|hipMemcpyWithStream", name, re.IGNORECASE) else "work",
+                thread,
+            )
         if category in (*OPERATORS, *RANGES):
             if name.startswith(LOADING):
                 return ("loading",)
@@ -160,7 +185,7 @@ def _part(running: Counter[tuple], *, in_step: bool) -> str:
         return "input_wait"
     waiting = {sort[1] for sort in running if sort[0] == "wait"}
     working = {sort[1] for sort in running if sort[0] == "work"}
-    if waiting and not working - waiting:
+    if "queued" in sorts or (waiting and not working - waiting):
         return "idle"
     return "cpu_bound" if in_step or waiting or sorts & {"work", "range", "step"} else "idle"
 

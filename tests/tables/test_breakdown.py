@@ -75,6 +75,54 @@ def test_a_call_that_makes_a_stream_wait_does_not_make_the_host_wait():
     assert parts(builder.build()) == {"compute": 10, "cpu_bound": 90, "unrecorded": 50}
 
 
+def test_a_device_whose_work_is_queued_does_not_wait_for_the_host():
+    builder = TraceBuilder()
+    builder.step(0, 0, 900_000).kernel("gemm", 0, 10_000)
+    builder.runtime("cudaLaunchKernel", 100_000, 5_000, correlation=1)
+    builder.kernel("gemm", 600_000, 300_000, correlation=1)
+    # It could have begun 25 microseconds after the call.
+    assert parts(builder.build()) == {
+        "compute": 310_000, "cpu_bound": 120_000, "idle": 470_000, "unrecorded": 115_000,
+    }  # fmt: skip
+
+
+def test_a_launch_that_is_not_known_says_nothing_of_a_queue():
+    builder = TraceBuilder()
+    builder.step(0, 0, 900_000).kernel("gemm", 0, 10_000)
+    builder.runtime("cudaLaunchKernel", 100_000, 5_000).kernel("gemm", 600_000, 300_000)
+    assert parts(builder.build())["cpu_bound"] == 590_000
+
+
+@pytest.mark.parametrize(("size", "queued_ns"), [(1_000, 470_000), (400_000_000, 0)])
+def test_a_copy_may_take_what_its_bytes_take(size, queued_ns):
+    builder = TraceBuilder()
+    builder.step(0, 0, 900_000).kernel("gemm", 0, 10_000)
+    builder.runtime("cudaMemcpyAsync", 105_000, 600_000, correlation=1)
+    builder.copy("Memcpy HtoD (Pageable -> Device)", 600_500 + 0, 400, size_bytes=size, correlation=1)
+    assert parts(builder.build()).get("idle", 0) == queued_ns
+
+
+@pytest.mark.parametrize(
+    ("call", "waits"),
+    [
+        *((name, True) for name in (
+            "cudaDeviceSynchronize", "hipStreamSynchronize", "cuCtxSynchronize", "cudaEventSynchronize_ptsz", "zeEventHostSynchronize",
+            "zeCommandListHostSynchronize", "zeFenceHostSynchronize", "urQueueFinish", "urEventWait", "piEventsWait", "synchronizeStream", "waitForEvent",
+            "hipMemcpyWithStream", "hipMemcpy", "hipMemcpyDtoH", "cudaMemcpy", "cudaMemcpy2D", "cudaMemcpyFromSymbol", "cuMemcpyDtoH_v2",
+        )),
+        *((name, False) for name in (
+            "cudaLaunchKernel", "cudaMemcpyAsync", "hipMemcpyAsync", "cuMemcpyHtoDAsync_v2", "hipMemcpyDtoDAsync", "cuMemcpyDtoD_v2",
+            "cudaMemcpyPeer", "cudaMemcpyBatchAsync", "cudaStreamWaitEvent", "hipStreamWaitEvent", "urEnqueueEventsWait", "piEnqueueEventsWait",
+            "urEnqueueEventsWaitWithBarrier", "enqueueCommand waitOnEvent", "cudaMemsetAsync", "cudaEventQuery", "hipExtStreamWaitValue",
+        )),
+    ],
+)  # fmt: skip
+def test_calls_of_runtimes_that_wait_for_a_device(call, waits):
+    builder = TraceBuilder()
+    builder.step(0, 0, 100).runtime(call, 20, 40).kernel("gemm", 90, 10)
+    assert parts(builder.build()).get("idle", 0) == (40 if waits else 0)
+
+
 def test_without_steps_the_whole_trace_is_one_row_and_what_is_not_known_is_idle():
     builder = TraceBuilder()
     builder.span("aten::mm", 100, 50).annotation("mine", 200, 20).kernel("gemm", 120, 100).span(

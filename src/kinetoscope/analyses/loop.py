@@ -291,9 +291,25 @@ class Loop:
     @cached_property
     def device(self) -> LoopDevice | None:
         """The device on which the process worked most; None where it used none, or hardly."""
-        if self.time is None or self.time.device == "cpu" or self.share(self.time.working_ns) < LEAST_BUSY:
+        used = self._used_device
+        return used if self.time and self.share(self.time.working_ns) >= LEAST_BUSY else None
+
+    @property
+    def hardly_used(self) -> LoopDevice | None:
+        """The device on which the process worked most, where it hardly used any: then `device` is None."""
+        return self._used_device if self.device is None else None
+
+    @cached_property
+    def _used_device(self) -> LoopDevice | None:
+        """The device on which the process worked most; None where it used none."""
+        if self.time is None or self.time.device == "cpu":
             return None
         return LoopDevice.of(self.trace, self.process, self.time.device, self.start_ns, self.end_ns)
+
+    def of_process(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which spans are of the loop's process."""
+        owner = self.trace.column("threads", "process_row")
+        return np.asarray(owner[self.trace.column("spans", "thread")[rows]] == self.process)
 
     @cached_property
     def collectives(self) -> list[dict[str, Any]]:

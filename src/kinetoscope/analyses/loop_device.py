@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from kinetoscope.model.kinds import is_operator
+from kinetoscope.model.kinds import is_operator, is_runtime_call
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.evaluate import rule_of
 from kinetoscope.tables.costs.peaks import MATRIX
@@ -26,12 +27,16 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
+# Calls that free memory of a device at once wait for all of its work.
+_FREES = re.compile(
+    r"(cuda|hip|cu)(Mem|Host)?Free(Host|Array|MipmappedArray)?(_v\d)?$|(cuda|hip)HostUnregister$"
+)
 _FORMER_CONVOLUTIONS = ("aten::cudnn_convolution", "aten::miopen_convolution")
 
 
 @dataclass(frozen=True)
 class IdleGaps:
-    """Stretches in which a device did nothing.
+    """Stretches in which a device had nothing to do.
 
     Attributes:
         start_ns: When each begins.
@@ -54,7 +59,8 @@ class LoopDevice:
         category: What each is: a `WorkCategory`.
         activity: When it did what.
         identity: The same device as tables know it.
-        idle: When it did nothing within the steps.
+        idle: When it had nothing to do within the steps: it did nothing, and nothing was queued.
+        stalled: When it did nothing although work was queued.
     """
 
     def __init__(self, trace: TraceData, device: Device, activity: Activity, steps: Intervals) -> None:
@@ -64,7 +70,8 @@ class LoopDevice:
         self.properties: DeviceProperties | None = next(properties, None)
         self.activity = activity
         self.identity = device
-        self.idle = steps - activity.compute - activity.communication - activity.copies
+        nothing = steps - activity.compute - activity.communication - activity.copies
+        self.idle, self.stalled = nothing - activity.queued, nothing & activity.queued
         work = device_work(trace)
         mine = work.device == work.devices.index(device)
         at = np.searchsorted(steps.start_ns, work.start_ns, side="right") - 1
@@ -167,13 +174,47 @@ class LoopDevice:
         found[covers] = waits[longest[last[covers]]]
         return IdleGaps(start, length, found)
 
-    def _waits(self) -> Rows:
-        """The calls of the host in which it waited for this device: synchronization, and copies that return when they are done."""
+    @cached_property
+    def after_stalls(self) -> Rows:
+        """The work that ended each stretch in which it did nothing although work was queued; -1 for none."""
+        rows = self._all_rows
+        start = self._trace.column("spans", "start_ns")[rows]
+        order = np.argsort(start, kind="stable")
+        place = np.searchsorted(start[order], self.stalled.end_ns, side="left")
+        return np.append(rows[order], -1)[np.minimum(place, len(rows))].astype(np.int64)
+
+    @cached_property
+    def first_of_streams(self) -> Rows:
+        """The first work of each of its streams in the trace: what ran there before is not known."""
+        spans, rows = self._trace.columns("spans"), self._all_rows
+        order = rows[np.lexsort((spans["start_ns"][rows], spans["stream"][rows]))]
+        first = np.diff(spans["stream"][order], prepend=-1) != 0
+        return np.asarray(order[first], dtype=np.int64)
+
+    @property
+    def _all_rows(self) -> Rows:
+        """Its work in the whole trace."""
+        work = device_work(self._trace)
+        return np.asarray(work.rows[work.device == work.devices.index(self.identity)], dtype=np.int64)
+
+    @cached_property
+    def waits_besides_frees(self) -> Rows:
+        """The calls of the host in which it waited for this device, without those that free memory."""
+        return self._waits(frees=False)
+
+    def _waits(self, *, frees: bool = True) -> Rows:
+        """The calls of the host in which it waited for this device: synchronization, copies that return when they are done, and freeing memory."""
         spans, launched = self._trace.columns("spans"), starters(self._trace)
         copies = self.rows[self.category == WorkCategory.COPY]
         call = launched.call[copies]
         done = spans["start_ns"][copies] + spans["duration_ns"][copies]
         ended = np.append(spans["start_ns"] + spans["duration_ns"], 0)[call]
         blocking = call[(call >= 0) & (ended >= done)]
-        waits = np.unique(np.concatenate((waiting_calls(self._trace), blocking)).astype(np.int64))
+        found = [waiting_calls(self._trace), blocking]
+        if frees:
+            calls = np.flatnonzero(is_runtime_call(spans["kind"]))
+            names = np.unique(spans["name"][calls]).tolist()
+            named = [one for one in names if _FREES.match(self._trace.strings[one])]
+            found.append(calls[np.isin(spans["name"][calls], named)])
+        waits = np.unique(np.concatenate(found).astype(np.int64))
         return np.asarray(waits[owned(self._trace, self.activity.owner)[spans["thread"][waits]]])

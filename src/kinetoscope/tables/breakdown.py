@@ -63,8 +63,8 @@ BREAKDOWN_SCHEMA = Table(
         Column("input_wait_ns", "int64", "ns", "The device was idle, and the program waited for its data loader.", 0),
         Column("cpu_bound_ns", "int64", "ns", "The device was idle while the program ran without waiting: it did not "
                                               "launch work in time.", 0),
-        Column("idle_ns", "int64", "ns", "The device was idle, and the host waited for it or, outside of steps, ran nothing that was recorded or "
-                                         "sampled.", 0),
+        Column("idle_ns", "int64", "ns", "The device was idle, and the host waited for it, or work that was launched did not begin, or, outside of "
+                                         "steps, nothing ran that was recorded or sampled.", 0),
         Column("unrecorded_ns", "int64", "ns", "The part of `cpu_bound_ns` in which no operator and no runtime call "
                                                "ran: Python between operators, or a wait that was not recorded.", 0),
     ),
@@ -210,7 +210,8 @@ def _breakdown_parts(window: Windows) -> dict[str, NDArray[np.int64]]:
     done |= activity.copies
     loading = host.loading - done
     done |= host.loading
-    done |= host.waiting
+    # Where work is queued already, the device does not wait for the host.
+    done |= host.waiting | activity.queued
     # A step is work of the program: inside one, it runs unless a call is known to wait. Outside, samples say whether it runs.
     running = (host.calls | host.ranges | host.sampled | window.in_steps) - done
     sets = dict(zip(PARTS, (activity.compute, communication, copies, loading, running), strict=False))

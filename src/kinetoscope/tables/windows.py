@@ -15,8 +15,9 @@ from kinetoscope.model.processes import of_processes, process_runs
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SampleState, SpanKind
 from kinetoscope.model.steps import OPTIMIZER
+from kinetoscope.tables.device.launches import queued_until_start
 from kinetoscope.tables.device.work import Device, Owner, busy, device_work, thread_owners
-from kinetoscope.tables.intervals import Intervals, united
+from kinetoscope.tables.intervals import Intervals, united, united_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,8 +43,13 @@ _ASKING = ("c10d::", "_c10d_functional::", "record_param_comms")
 # Ranges of FSDP in backward functions: what computes in them is operators, and the rest asks for communication or waits for it.
 _SHARDING = ("FSDP::", "FullyShardedDataParallel.")
 # Calls of a runtime in which the host waits: cudaStreamSynchronize, hipDeviceSynchronize, cuEventSynchronize,
-# zeCommandQueueSynchronize, urQueueFinish, urEventWait and their like.
-_WAITS = re.compile(r"synchronize|queuefinish|event_?wait$|_wait$|waitforevent", re.IGNORECASE)
+# zeCommandQueueSynchronize, urQueueFinish, urEventWait, piEventsWait, MTIA's waitForEvent and their like; and copies that return when they
+# are done: cudaMemcpy, cuMemcpyDtoH_v2, hipMemcpyWithStream. Between memories of devices these return at once.
+_WAITS = re.compile(
+    r"synchronize|queuefinish|(?<!enqueue)events?_?wait$|_wait$|waitforevents?"
+    r"|^(cuda|cu|hip)memcpy(?!\w*(async|dtod|dtoa|atod|atoa|peer|batch))\w*$",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,7 @@ class Activity:
         compute: It computed.
         communication: It communicated, or the host did for it.
         copies: It copied or filled memory.
+        queued: Something that was launched had not begun, although the launch was done long ago.
         host: What the host did.
     """
 
@@ -87,6 +94,7 @@ class Activity:
     compute: Intervals
     communication: Intervals
     copies: Intervals
+    queued: Intervals
     host: HostActivity
 
 
@@ -94,17 +102,19 @@ def activities(trace: TraceData) -> list[Activity]:
     """What each device did, and each process that used none; once for a trace."""
 
     def make() -> list[Activity]:
-        devices = device_work(trace).devices
+        work = device_work(trace)
+        devices, none = work.devices, Intervals.none()
+        queues = united_by(work.device, len(devices), *queued_until_start(trace, work.rows))
         found = []
-        for device, when in zip(devices, busy(trace), strict=True):
+        for device, when, queued in zip(devices, busy(trace), queues, strict=True):
             host = host_activity(trace, device.owner)
             carried = when.communication | host.communication
-            found.append(Activity(device.owner, device, when.compute, carried, when.copies, host))
+            found.append(Activity(device.owner, device, when.compute, carried, when.copies, queued, host))
         known = {device.owner for device in devices}
         for owner in host_owners(trace):
             if owner not in known and NOBODY not in known:
                 host = host_activity(trace, owner)
-                found.append(Activity(owner, None, host.compute, host.communication, Intervals.none(), host))
+                found.append(Activity(owner, None, host.compute, host.communication, none, none, host))
         return found
 
     return trace.cached("activities", make)

@@ -6,7 +6,13 @@ from kinetoscope.analyses.rules.communication import exposed_communication, poor
 from kinetoscope.analyses.rules.compiled import graph_breaks, recompiles
 from kinetoscope.analyses.rules.conversions import dtype_conversion, layout_copy
 from kinetoscope.analyses.rules.device_copies import host_device_copies, pageable_copy
-from kinetoscope.analyses.rules.device_idle import device_idle, launch_bound, synchronizing_call
+from kinetoscope.analyses.rules.device_idle import (
+    device_idle,
+    device_start_up,
+    launch_bound,
+    stalled_queue,
+    synchronizing_call,
+)
 from kinetoscope.analyses.rules.device_memory import allocator_churn, fragmentation, memory_near_limit
 from kinetoscope.analyses.rules.evaluation_in_step import evaluation_in_step
 from kinetoscope.analyses.rules.garbage_collection import gc_pause
@@ -51,6 +57,7 @@ RULES = (
     autograd_in_inference,
     below_roofline,
     device_idle,
+    device_start_up,
     dominant_kernel,
     double_precision,
     dtype_conversion,
@@ -87,6 +94,7 @@ RULES = (
     slowing_steps,
     small_collectives,
     small_kernels,
+    stalled_queue,
     step_outlier,
     straggler_rank,
     synchronizing_call,
@@ -118,12 +126,14 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "device-idle": (
         *_LOADING,
         *_HOST,
+        "device-start-up",
         "host-device-copies",
         "launch-bound",
         "pageable-copy",
         "synchronizing-call",
     ),
     "dominant-kernel": _KERNELS,
+    "first-step": ("device-start-up",),
     "exposed-communication": ("small-collectives", "straggler-rank", "unbalanced-ranks"),
     "host-device-copies": ("pageable-copy",),
     "launch-bound": _HOST,
@@ -135,7 +145,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "step-outlier": ("first-step", "gc-pause", "input-wait", "output-in-step", "recompiles", "slowing-steps"),
     "straggler-rank": ("unbalanced-ranks",),
     "scalar-read": ("output-in-step",),
-    "synchronizing-call": ("output-in-step", "scalar-read"),
+    "synchronizing-call": ("allocator-churn", "output-in-step", "scalar-read"),
     "tiny-operators": ("output-in-step", "scalar-read"),
 }
 """Findings that say with other words what these, which name its cause, say: they are left out where those explain half of their gain."""

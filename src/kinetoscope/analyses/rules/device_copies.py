@@ -1,7 +1,7 @@
 """Tensors are copied between host and device, and the program or the device waits for it.
 
 What a copy costs is the time in which the device copies and does nothing else, and the time for which it is then idle because the
-host waited for the copy. Sources: TraceLens (copies above 5 %), nsys (any copy of pageable memory). Thresholds: 5 % of step time at
+host waited for the copy, and not in it for work that was launched before. Sources: TraceLens (copies above 5 %), nsys (any copy of pageable memory). Thresholds: 5 % of step time at
 one line; 2 % for pageable memory.
 """
 
@@ -14,13 +14,15 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
-from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.device.launches import most_copy_ns, starters
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEAST_PERCENT = 5.0
 LEAST_PAGEABLE_PERCENT = 2.0
+TIMES_COPY = 2
+"""A wait that takes more than so many times as long as its copies may take is one for something else."""
 COPYING = frozenset(
     {
         "aten::to",
@@ -94,14 +96,23 @@ def pageable_copy(loop: Loop) -> Finding | None:
 
 
 def copying_calls(loop: Loop) -> NDArray[np.int64]:
-    """The waits before the gaps of the loop's device in which the program waits for a copy of a tensor, not for a value."""
+    """The waits before the gaps of the loop's device in which the program waits for a copy of a tensor: not for a value, nor for what ran before.
+
+    A copy to the host waits for all work that was launched before it. It is blamed for no more than what its bytes may take.
+    """
     if loop.device is None:
         return np.zeros(0, dtype=np.int64)
+    spans = loop.trace.columns("spans")
     waits = np.unique(loop.device.gaps.wait)
     waits = waits[waits >= 0]
-    names = loop.trace.column("spans", "name")
     copying = np.array([text in COPYING for text in loop.trace.strings], dtype=bool)
-    return np.asarray(waits[copying[names[loop.called_by(waits)]]])
+    calls = loop.called_by(waits)
+    waits, calls = waits[copying[spans["name"][calls]]], calls[copying[spans["name"][calls]]]
+    copies = loop.device.copies[0]
+    owner = loop.called_by(starters(loop.trace).call[copies].astype(np.int64))
+    most_ns = np.zeros(len(spans) + 1, dtype=np.int64)
+    np.add.at(most_ns, owner, most_copy_ns(loop.trace, copies))
+    return np.asarray(waits[spans["duration_ns"][waits] <= TIMES_COPY * most_ns[calls]])
 
 
 def _between_host_and_device(loop: Loop, *, pageable: bool = False) -> NDArray[np.int64]:
@@ -130,7 +141,7 @@ def _cost_ns(loop: Loop, copies: NDArray[np.int64]) -> int:
     only = (activity.copies - activity.compute - activity.communication).within(start, end)
     # A wait for a copy lies in the operator that copies.
     calls = np.unique(loop.called_by(starters(loop.trace).call[copies].astype(np.int64)))
-    opened = np.flatnonzero(gaps.wait >= 0)
+    opened = np.flatnonzero(np.isin(gaps.wait, copying_calls(loop)))
     opened = opened[np.isin(loop.called_by(gaps.wait[opened]), calls[calls >= 0])]
     rows = np.concatenate((copies, gaps.wait[opened]))
     return loop.typical_sum(rows, np.concatenate((only, gaps.length_ns[opened])))

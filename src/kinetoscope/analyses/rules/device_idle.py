@@ -1,12 +1,15 @@
 """The device does nothing while the program runs: because it waits for launches, or because the host waited for it before.
 
 A gap belongs to the call that waited for the device when the gap began: nothing was queued behind it. Every other gap is the host's:
-it did not launch in time. Thresholds: 15 % of step time (TraceLens; 10 % in XProf), 2 % for what one line does; nsys reports any
-synchronization that takes 1 ms in total.
+it did not launch in time. Where work is queued, the device waits for neither: for another stream or rank, or for work that the trace
+lacks. Thresholds: 15 % of step time (TraceLens; 10 % in XProf), 2 % for what one line does; nsys reports any synchronization that
+takes 1 ms in total.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +18,9 @@ from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.analyses.rules.device_copies import copying_calls
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model.kinds import is_runtime_call
+from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.windows import waiting_calls
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,6 +28,12 @@ if TYPE_CHECKING:
     from kinetoscope.analyses.loop_device import LoopDevice
 
 LEAST_IDLE_PERCENT = 15.0
+LEAST_STALLED_PERCENT = 10.0
+LEAST_START_UP_PERCENT = 10.0
+LEAST_START_UP_NS = 5_000_000
+"""Calls of the runtime that take longer than this while the device has nothing to do start something up."""
+# Calls of CUDA, HIP, Level Zero and Unified Runtime; what other sources call runtime may be the work of a whole function.
+_OF_DRIVER = re.compile(r"(cuda|cu|hip|ze|ur)[A-Z]")
 LEAST_LAUNCH_PERCENT = 10.0
 LEAST_SYNC_PERCENT = 2.0
 LEAST_LAUNCHES = 50
@@ -33,7 +45,9 @@ LONGEST_LAUNCH_NS = 100_000
 def device_idle(loop: Loop) -> Finding | None:
     """Find a device that is idle for much of the step, and the cause of most of it."""
     device = loop.device
-    if device is None or device.captures:
+    if device is None:
+        return _hardly_used(loop)
+    if device.captures:
         return None
     idle_ns = loop.typical_at(device.idle.start_ns, device.idle.end_ns - device.idle.start_ns)
     share = loop.share(idle_ns)
@@ -73,6 +87,108 @@ def device_idle(loop: Loop) -> Finding | None:
         share,
         idle_ns,
         spans=_next_work(loop, device, np.argsort(-value, kind="stable")[:MOST_ROWS]),
+    )
+
+
+def _hardly_used(loop: Loop) -> Finding | None:
+    """Find a device that did something, but hardly anything."""
+    device = loop.hardly_used
+    if device is None or device.captures or len(device.rows) == 0:
+        return None
+    busy_ns = loop.time.working_ns if loop.time else 0
+    return Finding(
+        "device-idle",
+        sentence(f"{device.name} works for {{}} of step time", (loop.share(busy_ns), "%")),
+        "Check that the model and its inputs are on the device, and that the recording holds the work that you want to look at.",
+        100.0 - loop.share(busy_ns),
+        None,
+        spans=tuple(device.rows[:MOST_ROWS].tolist()),
+    )
+
+
+def stalled_queue(loop: Loop) -> Finding | None:
+    """Find a device that does nothing although work was launched long ago, and what that work waits for."""
+    device = loop.device
+    if device is None:
+        return None
+    length = device.stalled.end_ns - device.stalled.start_ns
+    time_ns = loop.typical_at(device.stalled.start_ns, length)
+    share = loop.share(time_ns)
+    if share < LEAST_STALLED_PERCENT:
+        return None
+    spans, after = loop.trace.columns("spans"), device.after_stalls
+    call = starters(loop.trace).call
+    in_graph = np.array([*("GraphLaunch" in text for text in loop.trace.strings), False], dtype=bool)
+    first = np.isin(after, device.first_of_streams) & (device.stalled.start_ns < loop.end_ns[0])
+    graph = ~first & in_graph[np.append(spans["name"], -1)[call[after]]]
+    causes = {
+        "it waits for work that was launched before the recording began, and that the trace lacks": (
+            first,
+            "Nothing can be said of this time. Wait for the device before the recording begins (torch.cuda.synchronize()), or record longer.",
+        ),
+        "the work of CUDA graphs waits, or the trace lacks kernels of them": (
+            graph,
+            "Look at what the graph waits for: events and other streams that were captured, collectives. Record without graphs to see all of its kernels.",
+        ),
+        "it waits for another stream, another rank, or work that the trace lacks": (
+            ~first & ~graph,
+            "Look at what its streams wait for: events (Event.wait, Stream.wait_stream), other ranks, and launches before the recording began.",
+        ),
+    }
+    cause = max(causes, key=lambda one: int(length[causes[one][0]].sum()))
+    chosen, advice = causes[cause]
+    longest = np.flatnonzero(chosen)[np.argsort(-length[chosen], kind="stable")][:MOST_ROWS]
+    return Finding(
+        "stalled-queue",
+        sentence(
+            f"Nothing that was recorded runs on {device.name} for {{}} of step time although work is queued: {cause}",
+            (share, "%"),
+        ),
+        advice,
+        share,
+        None,
+        spans=tuple(dict.fromkeys(after[longest][after[longest] >= 0].tolist())),
+    )
+
+
+def device_start_up(loop: Loop) -> Finding | None:
+    """Find calls of the runtime that create the context of a device, load kernels or allocate for long, while the device has nothing to do."""
+    device = loop.device or loop.hardly_used
+    spans, strings = loop.trace.columns("spans"), loop.trace.strings
+    rows = np.flatnonzero(is_runtime_call(spans["kind"]) & (spans["duration_ns"] >= LEAST_START_UP_NS))
+    rows = rows[
+        np.array(
+            [_OF_DRIVER.match(strings[one]) is not None for one in spans["name"][rows].tolist()], dtype=bool
+        )
+    ]
+    rows = rows[loop.in_steps(rows) & loop.of_process(rows) & ~np.isin(rows, waiting_calls(loop.trace))]
+    start, idle_ns = spans["start_ns"][rows], spans["duration_ns"][rows].astype(np.int64)
+    if device is not None:
+        rows = rows[~np.isin(rows, device.waits_besides_frees)]
+        start = spans["start_ns"][rows]
+        idle_ns = device.idle.within(start, start + spans["duration_ns"][rows])
+    rows, idle_ns = rows[idle_ns >= LEAST_START_UP_NS], idle_ns[idle_ns >= LEAST_START_UP_NS]
+    share = loop.share(int(idle_ns.sum()))
+    if share < LEAST_START_UP_PERCENT:
+        return None
+    names = [strings[one] for one in spans["name"][rows].tolist()]
+    each = Counter[str]()
+    for name, time_ns in zip(names, idle_ns.tolist(), strict=True):
+        each[name] += time_ns
+    longest = each.most_common(3)
+    return Finding(
+        "device-start-up",
+        sentence(
+            f"Calls of the runtime start up {device.name if device else 'the device'} for {{}} of step time: {', '.join(f'{name} ({{}})' for name, _ in longest)}",
+            (share, "%"),
+            *((time_ns, "ns") for _, time_ns in longest),
+        ),
+        "These create the context of the device, load its kernels and allocate memory. They come once: use the device before the recording begins, and leave out "
+        "the first steps (kinetoscope.schedule(warmup=...)).",
+        share,
+        int(idle_ns.sum()),
+        loop.place_of(int(loop.called_by(rows[[np.argmax(idle_ns)]])[0])),
+        spans=tuple(rows[np.argsort(-idle_ns, kind="stable")][:MOST_ROWS].tolist()),
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.device_time import counted_launches, started_by
 from kinetoscope.model.hierarchy import device_work_spans
-from kinetoscope.model.kinds import is_device_work, is_runtime_call
+from kinetoscope.model.kinds import is_copy, is_device_work, is_runtime_call
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.tables.intervals import united_by
 
@@ -50,6 +50,42 @@ def starters(trace: TraceData) -> Starters:
         return Starters(call, operator)
 
     return trace.cached("starters", make)
+
+
+LAUNCH_NS = 25_000
+"""A device that is free begins what was launched within this time: 1 to 6 microseconds with CUDA, 5 to 21 with ROCm."""
+PAGEABLE_BYTES_PER_S = 2e9
+"""Copies of pageable memory, which the driver does piece by piece, are faster than this."""
+
+
+def queued_until_start(
+    trace: TraceData, rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """From when on each of some spans of devices could have run as far as the host is concerned, and when it began.
+
+    That is some time after the call that launched it. Until then, it is the host for which the device waits; after that, it is something else: earlier work, another
+    stream, another rank. A call that copies may return only when the copy is done, so what the copy may take by its size counts instead.
+    Where the launch is not known, the first moment is the second.
+    """
+    spans = trace.columns("spans")
+    start, call = spans["start_ns"][rows], starters(trace).call[rows]
+    called_ns, taken_ns = (
+        np.append(spans["start_ns"], 0)[call],
+        np.append(spans["duration_ns"], 0)[call] + LAUNCH_NS,
+    )
+    copy = np.flatnonzero(is_copy(spans["kind"][rows]))
+    taken_ns[copy] = np.minimum(taken_ns[copy], most_copy_ns(trace, rows[copy]))
+    return np.minimum(np.where(call >= 0, called_ns + taken_ns, start), start), start
+
+
+def most_copy_ns(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What each of some copies and fills may take at most, from its call: by its bytes, or where these are not known as long as it took."""
+    spans, own = trace.columns("spans"), trace.columns("copies")
+    size = np.full(len(spans), -1, dtype=np.int64)
+    known = own["span"] >= 0
+    size[own["span"][known]] = own["bytes"][known]
+    by_size = np.where(size[rows] >= 0, size[rows] * (1e9 / PAGEABLE_BYTES_PER_S), 0).astype(np.int64)
+    return np.asarray(np.maximum(by_size, spans["duration_ns"][rows]) + LAUNCH_NS)
 
 
 def captured_time(trace: TraceData, owner: NDArray[np.int32], groups: int) -> NDArray[np.int64]:
