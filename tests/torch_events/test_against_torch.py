@@ -1,11 +1,16 @@
 """The same events through torch's table and ours: the text must be the same, but for the last digit of a time."""
 
+import copy
+import pickle
 import re
 from collections import Counter
 
 import numpy as np
 import pytest
 
+from kinetoscope.display.torch_units import size_text
+from kinetoscope.torch_events.event_list import EventList
+from kinetoscope.torch_events.function_event import FunctionEvent, FunctionEventAvg
 from tests.support.trace_builder import TraceBuilder
 
 torch = pytest.importorskip("torch", reason="the comparison is with torch's own profiler")
@@ -231,3 +236,42 @@ def test_our_ops_table_counts_each_operator_once(pair):
         if row["kind"] != "step":
             assert row["count"] <= names[row["name"]]
     assert sum(row["count"] for row in rows) == len(trace.columns("spans"))
+
+
+def test_events_pass_as_torchs_own(pair):
+    prof, trace = pair
+    theirs = torch.autograd.profiler_util
+    ours, sums = trace.events(), trace.key_averages()
+    for events, kind in ((ours, theirs.FunctionEvent), (sums, theirs.FunctionEventAvg)):
+        assert isinstance(events, theirs.EventList)
+        assert isinstance(events, list)
+        assert isinstance(events, EventList)
+        assert all(isinstance(event, kind) for event in events)
+        assert not isinstance(events[0], theirs.EventList)
+        # What they are does not depend on how they pass.
+        assert type(copy.copy(events[0])) is type(pickle.loads(pickle.dumps(events[0]))) is type(events[0])
+        its = next(iter(prof.events() if events is ours else prof.key_averages()))
+        assert vars(events[0]).keys() == vars(its).keys()
+    assert isinstance(trace.events()[0], FunctionEvent)
+    assert type(sums[0]) is FunctionEventAvg
+
+
+def test_torchs_own_list_nests_averages_and_prints_our_events(pair):
+    prof, trace = pair
+    events = list(trace.events())
+    nesting = [(event.cpu_parent, list(event.cpu_children)) for event in events]
+    for event in events:
+        event.cpu_parent, event.cpu_children = None, []
+    theirs = torch.autograd.profiler_util.EventList(events)
+    theirs._build_tree()
+    assert len(theirs) == len(events)
+    assert [(event.cpu_parent, event.cpu_children) for event in events] == nesting
+    assert_same_text(theirs.table(row_limit=30), prof.events().table(row_limit=30))
+    sums = theirs.key_averages()
+    assert_same_text(sums.table(), prof.key_averages().table())
+    assert type(sums[0]) is torch.autograd.profiler_util.FunctionEventAvg
+
+
+@pytest.mark.parametrize("size", [0, 1023, -1024, 5 << 20, 3 << 30])
+def test_sizes_have_the_units_of_the_installed_torch(size):
+    assert size_text(size) == torch.autograd.profiler_util._format_memory(size)

@@ -3,6 +3,8 @@
 import copy
 import pickle
 import re
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from kinetoscope import ArgumentError, StateError
 from kinetoscope.torch_events.event_list import EventList
-from kinetoscope.torch_events.function_event import FunctionEventAvg
+from kinetoscope.torch_events.function_event import FunctionEventAvg, Interval
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 from tests.tables.test_properties import traces
@@ -189,8 +191,73 @@ def test_an_event_of_sums_is_one_object_and_keeps_what_a_program_notes_on_it():
     event = example().events()[0]
     event.self_cpu_percent = "12 %"
     assert event.self_cpu_percent == "12 %"
-    with pytest.raises(AttributeError):
-        event.name = "other"
+
+
+def test_what_a_program_sets_on_an_event_is_what_lists_and_tables_show():
+    trace = example()
+    events = trace.events()
+    first, inside = events[0], events[1]
+    first.name, first.note, inside.cpu_memory_usage = "matmul", "mine", 4096
+    first.input_shapes.append("kept")
+    again = trace.events()
+    assert again[0] is events[0] is first is inside.cpu_parent
+    assert (again[0].name, again[0].key, again[0].note) == ("matmul", "matmul", "mine")
+    assert first.input_shapes[-1] == "kept"
+    assert keys(again) == ["matmul", *ALL[1:]]
+    assert "matmul" in again.table()
+    assert again.values("cpu_memory_usage").tolist()[1] == 4096
+    assert inside.self_cpu_memory_usage == 4096
+    for sums in (trace.key_averages(), again.key_averages()):
+        assert {event.key: event.count for event in sums} == dict.fromkeys(["matmul", *ALL[1:]], 1)
+    other = pickle.loads(pickle.dumps(first))
+    assert (other.name, other.note, other.input_shapes, len(other.cpu_children)) == (
+        "matmul", "mine", first.input_shapes, 1,
+    )  # fmt: skip
+    # The trace itself is as it was.
+    assert trace.table("ops").column("name").to_pylist()[0] == "aten::mm"
+
+
+def test_the_nesting_of_events_can_be_changed_as_in_torch():
+    events = example().events()
+    product, empty, other = events[0], events[1], events[2]
+    assert (other.self_cpu_time_total, other.cpu_children) == (0.05, [])
+    other.append_cpu_child(empty)
+    empty.set_cpu_parent(other)
+    other.append_kernel("kernel", 0, 3.5)
+    assert (events[2].cpu_children, events[1].cpu_parent) == ([empty], other)
+    assert other.self_cpu_time_total == pytest.approx(0.03)
+    assert (other.device_time_total, other.self_device_time_total) == (3.5, 3.5)
+    assert product.self_cpu_time_total == pytest.approx(0.08)
+    product.cpu_children = []
+    assert product.self_cpu_time_total == pytest.approx(0.1)
+    product.time_range = Interval(1.0, 3.0)
+    assert (product.cpu_time_total, product.cpu_time, product.cpu_time_str) == (2.0, 2.0, "2.000us")
+    for call in (product.append_cpu_child, product.set_cpu_parent):
+        with pytest.raises(ArgumentError, match=r"need events of the host"):
+            call("aten::mm")
+
+
+def test_vars_has_every_attribute_that_torchs_events_store():
+    trace = example()
+    event, sums = trace.events()[0], trace.key_averages()[0]
+    assert [getattr(event, name) for name in vars(event)] == list(vars(event).values())
+    assert {"name", "time_range", "cpu_children", "input_shapes", "stack"} <= set(vars(event))
+    assert {"device_type", "scope", "is_async", "cpu_parent", "node_id"} <= set(vars(sums))
+    # Having looked at them changes nothing, and is not pickled.
+    assert event.self_cpu_time_total == pytest.approx(0.08)
+    assert pickle.loads(pickle.dumps(event)).own == {}
+    assert vars(trace.events()[3])["name"] == "[memory]"
+
+
+def test_without_torch_an_event_is_of_its_own_class_only():
+    program = (
+        "import sys; from kinetoscope.trace import Trace\n"
+        "from kinetoscope.torch_events.event_list import events_of\n"
+        "events = events_of(Trace.from_columns({}, strings=[''], info={}))\n"
+        "print(events.__class__.__module__, isinstance(events, list), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "kinetoscope.torch_events.event_list False False\n"
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])

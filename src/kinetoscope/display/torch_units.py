@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 TIME_UNITS = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0}
 FLOPS_UNITS = ("FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs")
@@ -16,7 +17,14 @@ def time_text(time_us: float, unit: str | None = None) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """Return a size in the largest binary unit that leaves at least 1; below 1 KB in bytes."""
+    """Return a size in the largest binary unit that leaves at least 1; below 1 KB in bytes.
+
+    Releases of torch differ in the letters of the units; a program that uses torch gets those of its torch.
+    """
+    # Looked up and not imported: reading a trace must neither need nor load torch.
+    theirs = getattr(sys.modules.get("torch.autograd.profiler_util"), "_format_memory", None)
+    if theirs is not None:
+        return str(theirs(size_bytes))
     for power, unit in ((3, "GB"), (2, "MB"), (1, "KB")):
         if abs(size_bytes) >= 1024**power:
             return f"{size_bytes / 1024**power:.2f} {unit}"

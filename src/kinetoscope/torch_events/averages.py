@@ -27,7 +27,13 @@ from kinetoscope.torch_events.event_tree import (
     numbers,
     visible_spans,
 )
-from kinetoscope.torch_events.function_event import FunctionEvent, FunctionEventAvg, flat_shapes, used_device
+from kinetoscope.torch_events.function_event import (
+    FunctionEvent,
+    FunctionEventAvg,
+    event_at,
+    flat_shapes,
+    used_device,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -122,7 +128,7 @@ class Averages:
             made = FunctionEventAvg.of(MEMORY_KEY, sums)
             made.input_shapes = [] if grouping.by_shape else ""
         else:
-            first = FunctionEvent(self.trace, row)
+            first = event_at(self.trace, row)
             made = FunctionEventAvg.of(first.name, sums)
             made.first = first
             made.input_shapes = flat_shapes(first.structured_input_shapes) if grouping.by_shape else ""

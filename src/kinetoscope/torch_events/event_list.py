@@ -20,7 +20,7 @@ from kinetoscope.model.strings import printable
 from kinetoscope.storage.atomic_write import file_path
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.torch_events import arguments
-from kinetoscope.torch_events.averages import Grouping, added_up, averages, total
+from kinetoscope.torch_events.averages import Averages, Grouping, added_up, averages, total
 from kinetoscope.torch_events.event_sources import (
     Event,
     EventSource,
@@ -38,11 +38,18 @@ from kinetoscope.torch_events.event_tree import (
     numbers,
     trace_of_events,
 )
-from kinetoscope.torch_events.function_event import FunctionEvent, FunctionEventAvg, used_device
+from kinetoscope.torch_events.function_event import (
+    FunctionEvent,
+    FunctionEventAvg,
+    changed_events,
+    passes_as,
+    used_device,
+)
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
+    from typing import Self
 
     from numpy.typing import NDArray
 
@@ -459,6 +466,23 @@ class EventList(MutableSequence[Event]):
         """Return a list of the same events that can be changed on its own."""
         return self._chosen(np.arange(len(self)))
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """`isinstance` finds torch's class as well, and with it `list`."""
+        return passes_as(self, "EventList")
+
+    def __mul__(self, times: int) -> EventList:
+        """Return a list with the events several times."""
+        return self._like(list(self) * times)
+
+    def __imul__(self, times: int) -> Self:
+        """Have the events several times."""
+        events = self._listed()
+        events *= times
+        return self
+
+    __rmul__ = __mul__
+
     def __add__(self, other: Iterable[Event]) -> EventList:
         """Return a list with the events of both."""
         return self._like(checked_events([*self, *other]))
@@ -619,10 +643,10 @@ class EventList(MutableSequence[Event]):
             include_python_functions,
             self._source.trace,
         )
-        if isinstance(self._source, SpanEvents):
+        if isinstance(self._source, SpanEvents) and not changed_events(self.trace):
             places = None if self._places is None else self.span_rows()
             return self._with_settings(averages(self.trace, grouping, places))
-        if isinstance(self._source, ListedEvents) or self._places is not None:
+        if not isinstance(self._source, Averages) or self._places is not None:
             return self._like(added_up(self, grouping))
         return self._with_settings(averages(self.trace, grouping))
 
@@ -746,7 +770,10 @@ def key_averages(
         include_python_functions,
         trace,
     )
-    return EventList._of(averages(trace_of_events(trace), grouping))
+    shown = trace_of_events(trace)
+    if changed_events(shown):
+        return EventList._of(ListedEvents(added_up(events_of(trace), grouping)))
+    return EventList._of(averages(shown, grouping))
 
 
 def _made(events: list[Event], *settings: Any) -> EventList:

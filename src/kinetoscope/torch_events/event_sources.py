@@ -21,7 +21,16 @@ from kinetoscope.torch_events.event_tree import (
     numbers,
     visible_spans,
 )
-from kinetoscope.torch_events.function_event import FunctionEvent, FunctionEventAvg, Interval, Kernel
+from kinetoscope.torch_events.function_event import (
+    Computed,
+    FunctionEvent,
+    FunctionEventAvg,
+    Interval,
+    Kept,
+    Kernel,
+    changed_events,
+    event_at,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,7 +56,7 @@ def widest(trace: TraceData, rows: NDArray[Any], part: str, frames: int | None =
     if part == "stack" and frames is None:
         return max(map(len, frame_texts(trace)), default=0) if (values >= 0).any() else 0
     _, places = np.unique(values, return_index=True)
-    events = (FunctionEvent(trace, row) for row in rows[places].tolist())
+    events = (event_at(trace, row) for row in rows[places].tolist())
     if part == "stack":
         return max((len(entry) for event in events for entry in event.innermost(frames)), default=0)
     return max((len(str(getattr(event, part))) for event in events), default=0)
@@ -107,6 +116,8 @@ class MemoryEvent(FunctionEvent):
 
     __slots__ = ("allocation",)
 
+    allocation: AllocationRow
+
     is_user_annotation = False
     is_python_function = False
     python_id = -1
@@ -129,13 +140,18 @@ class MemoryEvent(FunctionEvent):
     def __init__(self, trace: TraceData, allocation: AllocationRow) -> None:
         """Point at a row of `allocations`."""
         super().__init__(trace, SpanRow(-1))
-        self.allocation = allocation
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a place in a trace."""
-        return type(self), (self._trace, self.allocation), self.__dict__
+        _set_allocation(self, allocation)
 
     @property
+    def place(self) -> int:
+        """-1 minus the row of the allocation."""
+        return -1 - self.allocation
+
+    def _made_from(self) -> tuple[Any, ...]:
+        """Its place in a trace."""
+        return self._trace, self.allocation
+
+    @Computed
     def id(self) -> int:
         """A number that no other event of the trace has."""
         return len(self._trace.columns("spans")) + self.allocation
@@ -153,13 +169,13 @@ class MemoryEvent(FunctionEvent):
         rows = np.array([self.allocation])
         return int(change_on(self._trace, rows, device=name.startswith("device"))[0])
 
-    @property
+    @Computed
     def time_range(self) -> Interval:
         """The moment, as an interval of no length."""
         moment = int(self._trace.column("allocations", "time_ns")[self.allocation]) / 1000
         return Interval(moment, moment)
 
-    @property
+    @Computed
     def fwd_thread(self) -> int:
         """The thread itself."""
         return self.thread
@@ -169,17 +185,18 @@ class MemoryEvent(FunctionEvent):
         """`forward`: no backward function is around it."""
         return PHASE_NAMES[0]
 
-    @property
+    @Kept
     def cpu_children(self) -> list[FunctionEvent]:
         """None."""
         return []
 
-    @property
+    @Kept
     def kernels(self) -> list[Kernel]:
         """None."""
         return []
 
 
+_set_allocation = MemoryEvent.allocation.__set__  # type: ignore[attr-defined]
 Event = FunctionEvent | FunctionEventAvg
 
 
@@ -221,6 +238,7 @@ class SpanEvents:
         """Order the spans that are events by their start."""
         self.trace = trace
         self.rows = trace.cached("event_rows", self._in_order)
+        self._changed = changed_events(trace)
 
     def _in_order(self) -> NDArray[np.int64]:
         """The rows of the events; of equal starts the enclosing one comes first."""
@@ -241,6 +259,8 @@ class SpanEvents:
     def event(self, place: int) -> FunctionEvent:
         """Make one event."""
         row = int(self.rows[place])
+        if (changed := self._changed.get(row)) is not None:
+            return changed
         if row < 0:
             return MemoryEvent(self.trace, AllocationRow(-1 - row))
         return FunctionEvent(self.trace, SpanRow(row))
@@ -250,12 +270,21 @@ class SpanEvents:
         if attribute in ("cpu_time", "device_time"):
             attribute += "_total"
         if attribute in TIMES:
-            return self._numbers(TIMES[attribute]) / 1000
-        if attribute in SIZES:
-            return self._numbers(SIZES[attribute])
-        if attribute == "flops":
-            return self._numbers(attribute)
-        return np.ones(len(self), dtype=np.int64) if attribute == "count" else None
+            values: NDArray[Any] = self._numbers(TIMES[attribute]) / 1000
+        elif attribute in SIZES:
+            values = self._numbers(SIZES[attribute])
+        elif attribute == "flops":
+            values = self._numbers(attribute)
+        elif attribute == "count":
+            values = np.ones(len(self), dtype=np.int64)
+        else:
+            return None
+        if self._changed:
+            changed = np.isin(self.rows, np.fromiter(self._changed, np.int64))
+            values = values.copy()
+            for place in np.flatnonzero(changed).tolist():
+                values[place] = getattr(self.event(place), attribute)
+        return values
 
     def _numbers(self, name: str) -> NDArray[np.int64]:
         """One number of all events, in nanoseconds or bytes."""
@@ -270,6 +299,8 @@ class SpanEvents:
 
     def widest(self, part: str) -> int:
         """Return the length of the longest key, overload, shapes or stack entry."""
+        if self._changed:
+            return longest(map(self.event, range(len(self))), part)
         spans = self.rows[self.rows >= 0]
         of_spans = widest(self.trace, spans, part) if len(spans) else 0
         least = {"key": len(MEMORY_KEY), "input_shapes": len("[]")}.get(part, 0)

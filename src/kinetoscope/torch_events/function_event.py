@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, SupportsIndex, TypeVar, overload
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from kinetoscope.torch_events.event_tree import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Self
 
     from numpy.typing import NDArray
@@ -53,6 +53,53 @@ def device_type(number: int) -> Any:
     if torch is not None and hasattr(torch, "autograd"):
         return torch.autograd.DeviceType(number)
     return DeviceType(number)
+
+
+def passes_as(thing: object, name: str) -> Any:
+    """The class that `isinstance` finds besides the real one: torch's of this name, if the program has loaded it."""
+    torchs = sys.modules.get("torch.autograd.profiler_util")
+    return type(thing) if torchs is None else getattr(torchs, name)
+
+
+# Attributes of events that are read from the trace until a program sets them.
+
+T = TypeVar("T")
+
+
+class Computed(Generic[T]):
+    """An attribute that is computed on demand and can be set, as torch's can; a property cannot."""
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        """Take the function that computes the value, and its docstring."""
+        self.compute = compute
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, event: None, owner: type) -> Computed[T]: ...
+    @overload
+    def __get__(self, event: object, owner: type | None = None) -> T: ...
+    def __get__(self, event: object | None, owner: type | None = None) -> T | Computed[T]:
+        """The value; only asked for while the event has none of its own."""
+        return self if event is None else self.compute(event)
+
+
+class Kept(Computed[T]):
+    """The same for a list that programs change in place: computed once for an event."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Remember where to keep it."""
+        self.name = name
+
+    @overload
+    def __get__(self, event: None, owner: type) -> Computed[T]: ...
+    @overload
+    def __get__(self, event: object, owner: type | None = None) -> T: ...
+    def __get__(self, event: Any, owner: type | None = None) -> T | Computed[T]:
+        """The value, which is the event's own from now on."""
+        if event is None:
+            return self
+        value = event.own[self.name] = self.compute(event)
+        return value
 
 
 # Recorded scalar arguments as Python values.
@@ -225,6 +272,69 @@ def launches(trace: TraceData) -> Launches:
 # What single and averaged events share: averages, texts of times, and torch's old names.
 
 
+class _Stores:
+    """What is set on an object, in Python's own dictionary of it."""
+
+    __slots__ = ("__dict__", "__weakref__")
+
+
+# Not `event.__dict__`, which has torch's attributes too.
+_own_of: Callable[[Any], dict[str, Any]] = vars(_Stores)["__dict__"].__get__
+
+
+class StoredAttributes(_Stores):
+    """The attributes that torch's events store: here computed on demand, and an event's own once they are set."""
+
+    __slots__ = ()
+
+    _OF_TORCHS: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What was set on this object, and the lists that were handed out."""
+        return _own_of(self)
+
+    def _is_set(self, *names: str) -> bool:
+        """Whether a program gave one of these attributes another value than the recorded one."""
+        own = self.own
+        for name in names:
+            if name in own:
+                recorded = getattr(type(self), name)
+                if own[name] != (recorded.compute(self) if isinstance(recorded, Computed) else recorded):
+                    return True
+        return False
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        """The values of all attributes that torch's event stores, for `vars()`, and what was set on this one."""
+        own = self.own
+        for name in self._OF_TORCHS:
+            if name not in own:
+                own[name] = getattr(self, name)
+        return own
+
+    def _changes(self) -> dict[str, Any]:
+        """What was set on it, without what is as it would be computed."""
+        return {
+            name: value
+            for name, value in self.own.items()
+            if not hasattr(type(self), name) or self._is_set(name)
+        }
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Pickle as what it is made from, with what was set on it."""
+        return type(self), self._made_from(), self._changes()
+
+    def __setstate__(self, changes: dict[str, Any]) -> None:
+        """Take over what was set on the event that was pickled."""
+        for name, value in changes.items():
+            object.__setattr__(self, name, value)
+
+    def _made_from(self) -> tuple[Any, ...]:
+        """The arguments that make it."""
+        return ()
+
+
 class TimesAsText:
     """Averages and the texts of times, shared by single and averaged events."""
 
@@ -324,17 +434,26 @@ class TimesAsText:
         return getattr(self, new)
 
 
-class EventSums(TimesAsText):
-    """The numbers of a single event, in torch's units."""
+class EventSums(StoredAttributes, TimesAsText):
+    """The numbers of a single event, in torch's units. Those that torch derives follow what a program has set."""
 
     __slots__ = ()
 
     if TYPE_CHECKING:
+        cpu_children: Any
+        kernels: Any
+        is_async: Any
+        device_type: Any
+        time_range: Any
 
         def _time(self, name: str) -> int:
             """One of `kinetoscope.torch_events.event_tree.SUMS`."""
 
-    @property
+    def _nests(self) -> bool:
+        """Whether the events inside it count: torch has none in asynchronous events and those of devices."""
+        return not self.is_async and not int(self.device_type)
+
+    @Computed
     def flops(self) -> int:
         """Floating-point operations of the call; 0 without `with_flops=True` or if unknown.
 
@@ -345,24 +464,34 @@ class EventSums(TimesAsText):
     @property
     def cpu_time_total(self) -> float:
         """Host time, in microseconds."""
+        if _own_of(self) and self._is_set("time_range"):
+            return 0.0 if int(self.device_type) else float(self.time_range.elapsed_us())
         return self._time("duration_ns") / 1000
 
     @property
     def self_cpu_time_total(self) -> float:
         """Host time without that of the events inside it, in microseconds; never negative."""
+        if _own_of(self) and self._is_set("time_range", "cpu_children"):
+            inside = sum(child.cpu_time_total for child in self.cpu_children)
+            return self.cpu_time_total - float(inside) if self._nests() else 0.0
         return self._time("self_ns") / 1000
 
     @property
     def device_time_total(self) -> float:
         """Device time, in microseconds."""
+        if _own_of(self) and self._nests() and self._is_set("kernels", "cpu_children"):
+            inside = sum(child.device_time_total for child in self.cpu_children)
+            return float(sum(kernel.duration for kernel in self.kernels)) + float(inside)
         return self._time("device_ns") / 1000
 
     @property
     def self_device_time_total(self) -> float:
         """Device time without that of the events inside it, in microseconds."""
+        if _own_of(self) and self._nests() and self._is_set("kernels", "cpu_children"):
+            return float(sum(kernel.duration for kernel in self.kernels))
         return self._time("device_self_ns") / 1000
 
-    @property
+    @Computed
     def cpu_memory_usage(self) -> int:
         """Host bytes allocated minus freed."""
         return self._time("bytes")
@@ -370,9 +499,12 @@ class EventSums(TimesAsText):
     @property
     def self_cpu_memory_usage(self) -> int:
         """The same without the events inside it."""
+        if _own_of(self) and self._is_set("cpu_memory_usage", "cpu_children"):
+            inside = sum(child.cpu_memory_usage for child in self.cpu_children)
+            return self.cpu_memory_usage - int(inside) if self._nests() else 0
         return self._time("self_bytes")
 
-    @property
+    @Computed
     def device_memory_usage(self) -> int:
         """Device bytes allocated minus freed."""
         return self._time("device_bytes")
@@ -380,6 +512,9 @@ class EventSums(TimesAsText):
     @property
     def self_device_memory_usage(self) -> int:
         """The same without the events inside it."""
+        if _own_of(self) and self._is_set("device_memory_usage", "cpu_children"):
+            inside = sum(child.device_memory_usage for child in self.cpu_children)
+            return self.device_memory_usage - int(inside) if self._nests() else 0
         return self._time("device_self_bytes")
 
 
@@ -448,7 +583,21 @@ class FunctionEvent(EventSums):
         self_cpu_percent: -1, as are `total_cpu_percent` and `total_device_percent`: shares are made by the table.
     """
 
-    __slots__ = ("__dict__", "_trace", "row")
+    __slots__ = ("_trace", "row")
+
+    _trace: TraceData
+    row: SpanRow
+
+    # In torch's order.
+    _OF_TORCHS = (
+        "id", "node_id", "name", "overload_name", "trace_name", "time_range", "thread", "fwd_thread", "kernels", "count",
+        "cpu_children", "cpu_parent", "input_shapes", "concrete_inputs", "kwinputs", "stack", "scope", "use_device",
+        "cpu_memory_usage", "device_memory_usage", "is_async", "is_remote", "sequence_nr", "device_type", "device_index",
+        "device_resource_id", "is_legacy", "flops", "is_user_annotation", "is_python_function", "activity_type",
+        "self_cpu_percent", "total_cpu_percent", "total_device_percent", "_metadata_json", "flow_id", "flow_type", "flow_start",
+        "external_id", "linked_correlation_id", "event_metadata", "structured_input_shapes", "structured_input_strides",
+        "input_dtypes", "python_id", "python_parent_id", "python_module_id",
+    )  # fmt: skip
 
     node_id = -1
     is_remote = False
@@ -462,20 +611,77 @@ class FunctionEvent(EventSums):
 
     def __init__(self, trace: TraceData, row: SpanRow) -> None:
         """Point at a row."""
-        self._trace = trace
-        self.row = row
+        # Not by assignment, which is for what programs set.
+        _set_trace(self, trace)
+        _set_row(self, row)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; from now on the lists of its trace show this object in its place."""
+        object.__setattr__(self, name, value)
+        if name not in _SHARES:
+            changed_events(self._trace)[self.place] = self
+
+    @property
+    def place(self) -> int:
+        """Which event of its trace it is: the row of the span, or -1 minus the row of an allocation."""
+        return self.row
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """`isinstance` finds torch's class as well."""
+        return passes_as(self, "FunctionEvent")
 
     def __eq__(self, other: object) -> bool:
         """Two events are equal when they are the same row of the same trace."""
-        return isinstance(other, FunctionEvent) and other._trace is self._trace and other.id == self.id
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a place in a trace; events of one trace share it."""
-        return type(self), (self._trace, self.row), self.__dict__
+        if not issubclass(type(other), FunctionEvent):
+            return NotImplemented
+        return other._trace is self._trace and other.place == self.place  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
         """Agree with equality."""
-        return hash((id(self._trace), self.id))
+        return hash((id(self._trace), self.place))
+
+    def _made_from(self) -> tuple[Any, ...]:
+        """Its place in a trace; events of one trace share it."""
+        return self._trace, self.row
+
+    def append_kernel(self, name: str, device: int, duration: float) -> None:
+        """Add something that it started on a device.
+
+        Args:
+            name: Its name.
+            device: The index of the device.
+            duration: How long it ran there, in microseconds.
+
+        Raises:
+            ArgumentError: This event is not one of the host.
+        """
+        _need_host("append_kernel", self)
+        self.kernels = [*self.kernels, Kernel(name, device, duration)]
+
+    def append_cpu_child(self, child: FunctionEvent) -> None:
+        """Add an event directly inside this one; its time is no longer part of the self time.
+
+        Args:
+            child: An event of the host.
+
+        Raises:
+            ArgumentError: One of the two is not an event of the host.
+        """
+        _need_host("append_cpu_child", self, child)
+        self.cpu_children = [*self.cpu_children, child]
+
+    def set_cpu_parent(self, parent: FunctionEvent) -> None:
+        """Set the event directly around this one.
+
+        Args:
+            parent: An event of the host.
+
+        Raises:
+            ArgumentError: One of the two is not an event of the host.
+        """
+        _need_host("set_cpu_parent", self, parent)
+        self.cpu_parent = parent
 
     @property
     def trace(self) -> TraceData:
@@ -498,18 +704,18 @@ class FunctionEvent(EventSums):
         text = self._trace.columns("shapes")[part][shapes]
         return json.loads(text) if text else []
 
-    @property
+    @Computed
     def id(self) -> int:
         """The row of the span, as in the `id` column of the `spans` table; of calls rebuilt from stacks a number behind these."""
         ids = event_ids(self._trace)
         return self.row if ids is None else int(ids[self.row])
 
-    @property
+    @Computed
     def trace_name(self) -> str | None:
         """The name as recorded; None for memory outside all events, which traces draw as no event."""
         return self._trace.strings[self._number("name")]
 
-    @property
+    @Computed
     def name(self) -> str:
         """The name; all steps share one."""
         return event_name(self._trace.strings[self._number("name")])
@@ -519,34 +725,34 @@ class FunctionEvent(EventSums):
         """What `key_averages` groups by: the name."""
         return self.name
 
-    @property
+    @Computed
     def overload_name(self) -> str:
         """The overload of the operator's schema."""
         return self._trace.strings[self._number("overload")]
 
-    @property
+    @Computed
     def time_range(self) -> Interval:
         """Start and end in microseconds from the start of the trace."""
         start_ns = self._number("start_ns")
         return Interval(start_ns / 1000, (start_ns + self._number("duration_ns")) / 1000)
 
-    @property
+    @Computed
     def thread(self) -> int:
         """torch's logical id of the thread."""
         return int(self._trace.column("threads", "torch_tid")[self._number("thread")])
 
-    @property
+    @Computed
     def fwd_thread(self) -> int:
         """torch's logical id of the thread its forward ran on; 0 for what is neither a backward function nor its wrapper."""
         thread = int(autograd(self._trace).forward_thread[self.row])
         return int(self._trace.column("threads", "torch_tid")[thread]) if thread >= 0 else 0
 
-    @property
+    @Computed
     def sequence_nr(self) -> int:
         """Autograd's sequence number, -1 without; the engine's wrapper has that of the backward function in it."""
         return int(autograd(self._trace).sequence[self.row])
 
-    @property
+    @Computed
     def scope(self) -> int:
         """torch's record scope."""
         return self._number("scope")
@@ -556,27 +762,27 @@ class FunctionEvent(EventSums):
         """What the event is."""
         return SpanKind(self._number("kind"))
 
-    @property
+    @Computed
     def is_user_annotation(self) -> bool:
         """Whether `record_function` or a step made it."""
         return self.kind in _ANNOTATIONS
 
-    @property
+    @Computed
     def is_python_function(self) -> bool:
         """Whether it is a call of a Python function or of a module."""
         return self.kind in (SpanKind.PYTHON, SpanKind.MODULE)
 
-    @property
+    @Computed
     def python_id(self) -> int:
         """The number of a call of a Python function or of a module, -1 for what is none."""
         return self._call_number("own")
 
-    @property
+    @Computed
     def python_parent_id(self) -> int:
         """The number of the call around a call, -1 without."""
         return self._call_number("around")
 
-    @property
+    @Computed
     def python_module_id(self) -> int:
         """The number of a called module among those of its class, -1 for other events."""
         return self._call_number("module")
@@ -586,12 +792,12 @@ class FunctionEvent(EventSums):
         numbers_of_calls = call_numbers(self._trace, visible_spans(self._trace).parent)
         return -1 if numbers_of_calls is None else int(getattr(numbers_of_calls, which)[self.row])
 
-    @property
+    @Computed
     def is_async(self) -> bool:
         """Whether it ended on another thread than it began, or torch says that it may; no self time is counted then."""
         return bool(self._number("flags") & FLAG_ASYNC)
 
-    @property
+    @Computed
     def activity_type(self) -> str:
         """Kineto's word for what it is, such as `cpu_op`, `user_annotation` or `kernel`."""
         kind = self.kind
@@ -599,13 +805,13 @@ class FunctionEvent(EventSums):
             return "gpu_user_annotation"
         return _ACTIVITIES.get(kind, "cpu_op")
 
-    @property
+    @Computed
     def device_type(self) -> Any:
         """Where it ran: torch's `DeviceType` if torch is loaded, else an enum with the same numbers."""
         stream = self._number("stream")
         return device_type(int(self._trace.column("streams", "device_type")[stream]) if stream >= 0 else 0)
 
-    @property
+    @Computed
     def device_index(self) -> int:
         """The index of the device; for the host the process id, which is what torch puts there."""
         stream = self._number("stream")
@@ -613,7 +819,7 @@ class FunctionEvent(EventSums):
             return int(self._trace.column("streams", "device_index")[stream])
         return self._trace.run_info.process or 0
 
-    @property
+    @Computed
     def device_resource_id(self) -> int:
         """The number of the stream; for the host the operating system's id of the thread."""
         stream = self._number("stream")
@@ -621,65 +827,65 @@ class FunctionEvent(EventSums):
             return int(self._trace.column("streams", "number")[stream])
         return int(self._trace.column("threads", "os_tid")[self._number("thread")])
 
-    @property
+    @Computed
     def external_id(self) -> int:
         """The `id`: what links an event with what it started."""
         return self.id
 
-    @property
+    @Computed
     def linked_correlation_id(self) -> int:
         """For an event of a device the `id` of the event that started it, else 0."""
         starter = launches(self._trace).starter_of(self.row)
-        return FunctionEvent(self._trace, starter).id if starter >= 0 else 0
+        return event_at(self._trace, starter).id if starter >= 0 else 0
 
-    @property
+    @Computed
     def flow_id(self) -> int:
         """A number that a forward operator and its backward function share, 0 without."""
         return int(arrows(self._trace).number[self.row])
 
-    @property
+    @Computed
     def flow_type(self) -> int:
         """1 for an event with a `flow_id`, else 0."""
         return int(self.flow_id != 0)
 
-    @property
+    @Computed
     def flow_start(self) -> bool:
         """Whether it is the forward end of a forward-backward pair."""
         return bool(arrows(self._trace).starts[self.row])
 
-    @property
+    @Computed
     def use_device(self) -> str | None:
         """The device that was profiled besides the host."""
         return used_device(self._trace)
 
-    @property
+    @Kept
     def input_shapes(self) -> list[Any]:
         """The sizes of each tensor input; empty for lists of tensors, as torch has it."""
         return flat_shapes(self._shape_part("dims"))
 
-    @property
+    @Kept
     def structured_input_shapes(self) -> list[Any]:
         """The sizes of each input, for lists of tensors one entry a tensor."""
         dims: list[Any] = self._shape_part("dims")
         return dims
 
-    @property
+    @Kept
     def input_dtypes(self) -> list[Any]:
         """The type of each input."""
         types: list[Any] = self._shape_part("types")
         return types
 
-    @property
+    @Computed
     def structured_input_strides(self) -> list[Any]:
         """Empty: strides are not recorded."""
         return []
 
-    @property
+    @Kept
     def concrete_inputs(self) -> list[Any]:
         """The value of each scalar input or list of scalars, None for tensors; strings and devices are text."""
         return python_values(self._shape_part("concrete"), self._shape_part("types"))
 
-    @property
+    @Kept
     def kwinputs(self) -> dict[str, Any]:
         """What a range was given by keyword, such as the facts of a compiled kernel's launch; empty for operators."""
         given = self._arguments()
@@ -690,7 +896,7 @@ class FunctionEvent(EventSums):
         # What torch's collector writes of a collective was no input.
         return {} if "Collective name" in given else given
 
-    @property
+    @Kept
     def stack(self) -> list[str]:
         """The Python stack, innermost frame first; in backward that of the forward operator."""
         return self.innermost(None)
@@ -713,21 +919,21 @@ class FunctionEvent(EventSums):
         """`forward`, `backward` or `optimizer`."""
         return PHASE_NAMES[self._number("phase")]
 
-    @property
+    @Computed
     def cpu_parent(self) -> FunctionEvent | None:
         """The event around it."""
         parent = SpanRow(int(visible_spans(self._trace).parent[self.row]))
-        return FunctionEvent(self._trace, parent) if parent >= 0 else None
+        return event_at(self._trace, parent) if parent >= 0 else None
 
-    @property
+    @Kept
     def cpu_children(self) -> list[FunctionEvent]:
         """The events directly inside it, in order."""
-        return [FunctionEvent(self._trace, row) for row in children(self._trace, self.row)]
+        return [event_at(self._trace, row) for row in children(self._trace, self.row)]
 
-    @property
+    @Kept
     def kernels(self) -> list[Kernel]:
         """What it started on devices."""
-        events = [FunctionEvent(self._trace, row) for row in launches(self._trace).started_by(self.row)]
+        events = [event_at(self._trace, row) for row in launches(self._trace).started_by(self.row)]
         return [Kernel(event.name, event.device_index, event.time_range.elapsed_us()) for event in events]
 
     @property
@@ -737,6 +943,11 @@ class FunctionEvent(EventSums):
         Only the Kineto engine has it, and only with `expose_kineto_event_metadata`; else it is empty.
         """
         warnings.warn("`metadata_json` is deprecated; use `event_metadata`.", FutureWarning, stacklevel=2)
+        return self._metadata_json
+
+    @Computed
+    def _metadata_json(self) -> str | None:
+        """The same without a warning, under the name that torch stores it by."""
         return None if self.row < 0 else str(self._arguments().get(EVENT_METADATA_KEY, ""))
 
     def _arguments(self) -> dict[str, Any]:
@@ -756,6 +967,32 @@ class FunctionEvent(EventSums):
         )
 
 
+_set_trace, _set_row = FunctionEvent._trace.__set__, FunctionEvent.row.__set__  # type: ignore[attr-defined]
+
+
+# torch's tables note these on the events they print.
+_SHARES = frozenset({"self_cpu_percent", "total_cpu_percent", "total_device_percent"})
+
+
+def changed_events(trace: TraceData) -> dict[int, FunctionEvent]:
+    """The events of a trace that a program has changed, by their place: lists show these objects, as torch's lists do."""
+    found: dict[int, FunctionEvent] = trace.cached("changed_events", dict)
+    return found
+
+
+def event_at(trace: TraceData, row: SpanRow) -> FunctionEvent:
+    """The event of a span."""
+    changed = changed_events(trace).get(row)
+    return FunctionEvent(trace, row) if changed is None else changed
+
+
+def _need_host(call: str, *events: Any) -> None:
+    """Refuse what torch's event trees do not hold."""
+    for event in events:
+        if not isinstance(event, FunctionEvent) or int(event.device_type):
+            raise ArgumentError(f"{call}() is not possible with {event!r}: need events of the host")
+
+
 # `FunctionEventAvg`: events with the same key, added up.
 
 # What the sum takes over from the first event that is added.
@@ -771,7 +1008,7 @@ _OF_THE_FIRST = (
 )
 
 
-class FunctionEventAvg(TimesAsText):
+class FunctionEventAvg(StoredAttributes, TimesAsText):
     """Events with the same key, added up. Times are in microseconds, sizes in bytes.
 
     `key_averages()` makes them. To add events up yourself, begin with an empty one: `total = FunctionEventAvg()`, then
@@ -799,12 +1036,31 @@ class FunctionEventAvg(TimesAsText):
         is_legacy: False: torch's old profiler made no part of this.
     """
 
+    __slots__ = ("first",)
+
+    first: FunctionEvent | None
+
+    # In torch's order.
+    _OF_TORCHS = (
+        "key", "count", "node_id", "is_async", "is_remote", "use_device", "cpu_time_total", "device_time_total",
+        "self_cpu_time_total", "self_device_time_total", "input_shapes", "overload_name", "stack", "scope",
+        "cpu_memory_usage", "device_memory_usage", "self_cpu_memory_usage", "self_device_memory_usage", "cpu_children",
+        "cpu_parent", "device_type", "is_legacy", "flops", "is_user_annotation",
+    )  # fmt: skip
+
     node_id = -1
     is_remote = False
     is_legacy = False
     self_cpu_percent: Any = -1
     total_cpu_percent: Any = -1
     total_device_percent: Any = -1
+
+    if TYPE_CHECKING:
+        count: int
+        cpu_time_total: float
+        self_cpu_time_total: float
+        device_time_total: float
+        self_device_time_total: float
 
     def __init__(self) -> None:
         """Begin with the sum of nothing."""
@@ -823,7 +1079,7 @@ class FunctionEventAvg(TimesAsText):
         self.stack: list[str] | None = None
         self.overload_name: str | None = None
         self.use_device: str | None = None
-        self.first: FunctionEvent | None = None
+        self.first = None
 
     @classmethod
     def of(cls, key: str, numbers: Mapping[str, int]) -> Self:
@@ -877,37 +1133,46 @@ class FunctionEventAvg(TimesAsText):
         """Add an event or another sum; see `add`."""
         return self.add(other)
 
+    def _changes(self) -> dict[str, Any]:
+        """All that it was given, and the event that the rest is read from."""
+        return super()._changes() | {"first": self.first}
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """`isinstance` finds torch's class as well."""
+        return passes_as(self, "FunctionEventAvg")
+
     @property
     def trace(self) -> TraceData | None:
         """The trace the events come from, where it is known."""
         return self.first.trace if self.first is not None else None
 
-    @property
+    @Computed
     def is_async(self) -> bool:
         """Whether the earliest one ended on another thread than it began."""
         return self.first is not None and self.first.is_async
 
-    @property
+    @Computed
     def is_user_annotation(self) -> bool:
         """Whether `record_function` or a step made them."""
         return self.first is not None and self.first.is_user_annotation
 
-    @property
+    @Computed
     def scope(self) -> int:
         """torch's record scope of the earliest one."""
         return self.first.scope if self.first is not None else 0
 
-    @property
+    @Computed
     def device_type(self) -> Any:
         """Where they ran."""
         return self.first.device_type if self.first is not None else device_type(0)
 
-    @property
+    @Computed
     def cpu_parent(self) -> FunctionEvent | None:
         """The event around the earliest one."""
         return self.first.cpu_parent if self.first is not None else None
 
-    @property
+    @Kept
     def cpu_children(self) -> list[FunctionEvent]:
         """The events inside the earliest one."""
         return self.first.cpu_children if self.first is not None else []
