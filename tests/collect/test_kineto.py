@@ -4,7 +4,9 @@ import gzip
 import json
 import os
 import tempfile
+import textwrap
 import threading
+import time
 import warnings
 from collections import Counter
 
@@ -22,6 +24,7 @@ from kinetoscope.collect.engines.kineto import KinetoEngine, KinetoRecording, le
 from kinetoscope.collect.engines.pauses import Pauses
 from kinetoscope.collect.session.activities import has_setting
 from kinetoscope.model.schema import SpanKind
+from tests.support import warm_python
 from tests.support.device_text import WrittenResults
 from tests.support.torch_release import TORCH
 
@@ -424,6 +427,81 @@ def test_threads_have_torchs_numbers_and_the_same_ones_in_every_recording():
     assert (
         session.cycles.together().column("threads", "os_tid").tolist().count(threading.get_native_id()) == 1
     )
+
+
+# How long a thread must have run at least to be reported.
+TOLD_NS = 3_000_000
+
+
+def run_for(enough_ns):
+    """Run operators until this thread has used so much processor time."""
+    until_ns = time.thread_time_ns() + enough_ns
+    while time.thread_time_ns() < until_ns:
+        torch.ones(4).sub(1)
+
+
+def test_threads_that_ran_without_being_recorded_are_a_loss(monkeypatch):
+    monkeypatch.setattr(kineto_module, "_LEAST_RAN_SHARE", 0.0)
+    ran, leave = threading.Event(), threading.Event()
+
+    def work():
+        run_for(TOLD_NS)
+        ran.set()
+        leave.wait()
+
+    def idle():
+        leave.wait()
+
+    threads = [threading.Thread(target=work, name="trains"), threading.Thread(target=idle, name="waits")]
+    threads.append(threading.Thread(target=run_for, args=(TOLD_NS,)))
+
+    def run():
+        for thread in threads:
+            thread.start()
+        ran.wait()
+        threads[-1].join()
+        program()
+
+    try:
+        trace = record(run).trace
+    finally:
+        leave.set()
+        for thread in threads:
+            thread.join()
+    assert "aten::sub" not in names_of(trace)
+    (loss,) = trace.losses
+    assert (loss["code"], loss["count"]) == ("threads_not_recorded", 2)
+    assert "Also ran: trains, threads that have ended." in loss["why"]
+
+
+def test_a_program_of_one_thread_is_complete_with_its_backward():
+    trace = record().trace
+    assert trace.complete
+    assert names_of(trace)["AddmmBackward0"] == 1
+
+
+def test_threads_that_run_operators_are_unharmed_by_starts_and_stops():
+    text = """
+        import threading, torch, kinetoscope
+        torch.set_num_threads(1)
+        over = threading.Event()
+        def work():
+            x = torch.ones(4)
+            while not over.is_set():
+                x = (x + 1).relu()
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(60):
+            with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], record_shapes=True, engine="kineto"):
+                torch.ones(3) + 1
+        over.set()
+        for thread in threads:
+            thread.join()
+        print("unharmed")
+    """
+    done = warm_python.run("-c", textwrap.dedent(text))
+    assert (done.returncode, done.stdout.split()) == (0, ["unharmed"]), done.stderr
 
 
 def test_transfers_between_ranks_end_on_other_threads():

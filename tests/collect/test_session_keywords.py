@@ -331,9 +331,29 @@ def test_the_kineto_engine_hands_them_to_torch():
         assert "Tensor" in {event.overload_name for event in session.events()}
     handed = experimental_module.changed_settings(session.profiler.experimental_config)
     assert handed["capture_overload_names"] is True
-    assert handed["profile_all_threads"] is True
     for name, value in (CUSTOM | TRACE_ONLY).items():
         assert handed[name] == value
-    assert "profile_all_threads" not in experimental_module.changed_settings(config), (
-        "the user's object is not changed"
-    )
+
+
+@pytest.mark.parametrize(
+    ("options", "collected", "told"),
+    [
+        ({}, True, "can crash the program"),
+        ({"profile_memory": True}, None, "without effect with profile_memory=True"),
+    ],
+)
+def test_torch_collects_all_threads_only_where_the_program_asks_for_it(options, collected, told):
+    config = _ExperimentalConfig(profile_all_threads=True, **TRACE_ONLY)
+    with (
+        pytest.warns(UserWarning, match=told),
+        profile(activities=CPU, engine="kineto", experimental_config=config, **options) as asked,
+    ):
+        pass
+    with profile(activities=CPU, engine="kineto", **options) as usual:
+        pass
+    handed = [
+        experimental_module.changed_settings(session.profiler.experimental_config).get("profile_all_threads")
+        for session in (asked, usual)
+    ]
+    assert handed == [collected, None]
+    assert experimental_module.changed_settings(config)["profile_all_threads"] is True, "it is not changed"

@@ -123,11 +123,11 @@ def test_without_a_schedule_there_are_no_marks(engine):
     assert counted["aten::linear"] == 4
 
 
-def test_every_thread_is_seen_and_any_thread_may_stop(engine):
+def test_every_thread_is_seen_and_any_thread_may_stop(native):
     def work():
         torch.ones(3) + 1
 
-    session = kinetoscope.profile(activities=CPU, engine=engine)
+    session = kinetoscope.profile(activities=CPU, engine=native)
     session.start()
     for target in (work, session.stop, work):
         thread = threading.Thread(target=target)
@@ -253,8 +253,9 @@ def test_the_kineto_engine_says_what_was_taken_from_it():
     assert not session.trace.complete
 
 
-def test_with_memory_the_kineto_engine_is_stopped_by_its_own_thread_only():
-    session = kinetoscope.profile(activities=CPU, engine="kineto", profile_memory=True)
+@pytest.mark.parametrize("profile_memory", [False, True])
+def test_the_kineto_engine_is_stopped_by_its_own_thread_only(profile_memory):
+    session = kinetoscope.profile(activities=CPU, engine="kineto", profile_memory=profile_memory)
     session.start()
     failures = []
 
@@ -271,6 +272,20 @@ def test_with_memory_the_kineto_engine_is_stopped_by_its_own_thread_only():
     torch.ones(3) + 1
     session.stop()
     assert names_of(session.trace)["aten::add"] == 1
+
+
+def test_a_thread_that_ends_while_torch_records_it_takes_the_recording_along():
+    session = kinetoscope.profile(activities=CPU, engine="kineto")
+    thread = threading.Thread(target=session.start)
+    thread.start()
+    thread.join()
+    session.stop()
+    (loss,) = session.trace.losses
+    assert loss["code"] == "recording_thread_ended"
+    with session:
+        torch.ones(3) + 1
+    assert names_of(session.trace)["aten::add"] == 1
+    assert session.trace.complete
 
 
 def test_the_kineto_engine_says_that_it_keeps_no_file(tmp_path):

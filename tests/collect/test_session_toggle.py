@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -67,6 +68,28 @@ def test_where_torch_watches_one_thread_it_switches_itself_off():
     assert {name: count for name, count in theirs.items() if name != "[memory]"} == {
         name: count for name, count in ours.items() if name != "[memory]"
     }
+
+
+def test_another_thread_switches_what_torch_records_of_the_first_one():
+    def switch(enable):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(session.toggle_collection_dynamic, enable, CPU).result()
+
+    with profile(activities=CPU, engine="kineto") as session:
+        torch.ones(2).add(1)
+        switch(False)
+        torch.ones(2).sub(1)
+        switch(True)
+        torch.ones(2).mul(2)
+        session.toggle_collection_dynamic(False, CPU)
+        torch.ones(2).sub(1)
+        with pytest.raises(StateError, match="only that thread can switch them on"):
+            switch(True)
+        session.toggle_collection_dynamic(True, CPU)
+        torch.ones(2).div(2)
+    names = Counter(event.name for event in session.events())
+    assert [names[f"aten::{name}"] for name in ("add", "sub", "mul", "div")] == [1, 0, 1, 1]
+    assert len(session.trace.info["pauses"]) == 2
 
 
 def test_off_to_the_end_and_on_again_in_the_next_recording(engine):  # noqa: F811

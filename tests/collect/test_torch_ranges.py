@@ -91,13 +91,13 @@ def test_events_have_what_they_were_given(engine):  # noqa: F811
     assert events["inputs"].cpu_parent is events["outer"] or events["inputs"].cpu_parent.name == "outer"
 
 
-def test_other_threads_are_seen(engine):  # noqa: F811
+def test_other_threads_are_seen(native):  # noqa: F811
     def elsewhere():
         thread = threading.Thread(target=ranges)
         thread.start()
         thread.join()
 
-    assert set(NAMES) <= {event.name for event in recorded(elsewhere, engine).events()}
+    assert set(NAMES) <= {event.name for event in recorded(elsewhere, native).events()}
 
 
 def test_beside_torchs_profiler_each_range_is_there_once(native, tmp_path):  # noqa: F811
@@ -209,7 +209,15 @@ def counted_by_compiler(record, inside):
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin")
 @pytest.mark.parametrize("inside", [False, True])
 def test_graphs_and_recompilations_stay_the_same(engine, inside):  # noqa: F811
-    without = counted_by_compiler(lambda program: program(), inside)
+    def under_torch(program):
+        # The compiler knows torch's collector, which runs on this thread under the Kineto engine, too.
+        if engine == "native":
+            program()
+            return
+        with torch.profiler.profile(activities=CPU):
+            program()
+
+    without = counted_by_compiler(under_torch, inside)
     assert without["frames"]["ok"]
     assert without["graph_break"]
     assert counted_by_compiler(lambda program: recorded(program, engine), inside) == without

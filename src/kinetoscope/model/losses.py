@@ -203,6 +203,17 @@ CODES: dict[str, Words] = {
         "torch.profiler ran while torch's own collector was recording for Kinetoscope, and took its events. Use one of "
         "them at a time, or the native engine, which can run together with torch.profiler.",
     ),
+    "recording_thread_ended": Words(
+        "every event of this recording",
+        "the whole recording",
+        "The thread that started torch's collector ended without stopping it, and torch dropped what it had collected. Call "
+        "stop() on that thread, or use the native engine.",
+    ),
+    "threads_not_recorded": Words(
+        "threads that were not recorded",
+        "threads",
+        "torch's collector records the thread that started it, and its backward passes. The native engine records all threads.",
+    ),
     "recording_unreadable": Words(
         "every event of this recording",
         "the whole recording",

@@ -34,7 +34,9 @@ from torch.profiler import ProfilerActivity
 from kinetoscope._errors import ArgumentError, KinetoscopeError, RecorderError, StateError
 from kinetoscope.collect.engines.pauses import Pauses
 from kinetoscope.collect.session.activities import (
+    ALL_THREADS_SETTING,
     GARBAGE_COLLECTION_SETTING,
+    changed_settings,
     extensions,
     for_torchs_collector,
     has_setting,
@@ -566,13 +568,18 @@ class KinetoRecording:
         window_ns: int = 0,
         *,
         has_objects: bool = False,
+        unrecorded: Loss | None = None,
+        taken_by: str = "recording_taken",
     ) -> None:
-        """Store torch's results; None if other code stopped the collector and took them.
+        """Store torch's results; None if there are none.
 
-        `has_objects` says whether torch has made its event objects.
+        `has_objects` says whether torch has made its event objects, `unrecorded` which threads it did not record, and
+        `taken_by` is the code of the loss if there are no results.
         """
         self._results = results
         self._taken = results is None
+        self._taken_by = taken_by
+        self._unrecorded = unrecorded
         self._request = request
         self._pauses = pauses
         self._window_ns = window_ns
@@ -626,7 +633,7 @@ class KinetoRecording:
         strings = [""]
         lost: list[Loss] = []
         if results is None:
-            lost.append(Loss.of("recording_taken"))
+            lost.append(Loss.of(self._taken_by))
         else:
             try:
                 read = self._read(results, may_start_threads)
@@ -645,6 +652,7 @@ class KinetoRecording:
                     note_event_metadata(tables, results.events(), info["start_realtime_ns"])
             strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
             lost += counted_losses({"skipped_storages": unseen})
+        lost += [self._unrecorded] if self._unrecorded is not None else []
         lost += paused_losses(info.get("pauses"))
         run = RunInfo.of(info)
         if isinstance(monotonic_of_realtime_ns, int) and run.start_realtime_ns is not None:
@@ -685,8 +693,6 @@ class KinetoRecording:
 
     def _setting(self, name: str) -> bool:
         """Whether an experimental setting of torch's is on."""
-        from kinetoscope.collect.session.activities import changed_settings
-
         return bool(changed_settings(self._request.options.experimental_config).get(name))
 
 
@@ -774,7 +780,10 @@ class KinetoEngine:
         self._pauses = Pauses()
         self._request: RecordingRequest | None = None
         self._collector: Any = None
-        self._only_thread: int | None = None
+        # torch collects the operators of the thread that started it, and only that thread can switch or stop it.
+        self._only_thread: threading.Thread | None = None
+        self._operators_off = False
+        self._others: _OtherThreads | None = None
         self._watch: StorageWatch | None = None
         self._living = Living()
         self._ended_at_exit: KinetoRecording | None = None
@@ -790,6 +799,14 @@ class KinetoEngine:
         if ignored:
             warn_user(
                 f"{' and '.join(ignored)}: without effect, since torch's own collector keeps its recording in memory"
+            )
+        if changed_settings(request.options.experimental_config).get(ALL_THREADS_SETTING):
+            warn_user(
+                f"{ALL_THREADS_SETTING}: torch's own collector can crash the program while other threads run operators; the "
+                "native engine records all threads safely"
+                if _collects_all_threads(request)
+                else f"{ALL_THREADS_SETTING}: without effect with profile_memory=True, since torch's own collector reports memory "
+                "only to the thread that started it"
             )
         self._refuse_second_user()
         self._request = request
@@ -818,8 +835,11 @@ class KinetoEngine:
             # Our stop() must not stop another profiler.
             self._collector = None
             raise
-        # torch reports memory only to the thread that started it, and only that thread can stop it.
-        self._only_thread = threading.get_ident() if self._request.options.profile_memory else None
+        all_threads = _collects_all_threads(self._request)
+        self._only_thread = None if all_threads else threading.current_thread()
+        self._operators_off = False
+        # Before the collector is on, like everything here: it records Python calls of this thread.
+        self._others = None if all_threads else _OtherThreads()
         if self._request.options.profile_memory:
             self._watch = StorageWatch(self._living, lambda tensors: None)
             self._request = _with_info(self._request, self._watch.start())
@@ -830,47 +850,64 @@ class KinetoEngine:
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
         """Switch the collection of activities off or on.
 
-        torch can do this for operators only while it records one thread. If it records all, they are collected as
-        before, and those that began meanwhile are removed from the trace.
+        torch switches operators for the thread that records them. If another thread does it, or if torch records all
+        threads, they are collected as before, and those that began meanwhile are removed from the trace.
 
         Raises:
-            StateError: Nothing is being recorded, or it is recorded for one thread and this is another.
+            StateError: Nothing is being recorded, or this is another thread, and memory is recorded or operators were
+                switched off by the thread that records them.
         """
-        if self._collector is None:
+        if self._collector is None or self._request is None:
             raise StateError("the Kineto engine is not recording: there is nothing to switch off or on.")
-        if self._only_thread not in (None, threading.get_ident()):
-            raise StateError(
-                "with profile_memory=True torch's own collector can only be switched by the thread that started it."
-            )
+        here = self._only_thread is threading.current_thread()
+        operators = ProfilerActivity.CPU in activities
+        if self._only_thread is not None and not here:
+            if self._request.options.profile_memory:
+                raise StateError(
+                    "with profile_memory=True torch's own collector can only be switched by the thread that started it."
+                )
+            if operators and enable and self._operators_off:
+                raise StateError(
+                    "the thread that started torch's own collector switched operators off, and only that thread can switch "
+                    "them on again."
+                )
         if self._pauses.toggle(enable, (activity.name for activity in activities)):
-            by_torch = activities - ({ProfilerActivity.CPU} if self._only_thread is None else frozenset())
+            by_torch = activities if here else activities - {ProfilerActivity.CPU}
             if by_torch:
                 self._collector.toggle_collection_dynamic(enable, by_torch)
+            if operators and here:
+                self._operators_off = not enable
 
     def stop(self) -> KinetoRecording:
         """Stop torch's collector and store its result.
 
         Raises:
             StateError: Nothing is being recorded.
-            StillRecordingError: Memory is recorded, and another thread started it.
+            StillRecordingError: Another thread started it, and is still running.
         """
         if self._ended_at_exit is not None:
             recording, self._ended_at_exit = self._ended_at_exit, None
             return recording
         if self._request is None or self._collector is None:
             raise StateError("the Kineto engine was stopped without being started: call start() first.")
-        if self._only_thread not in (None, threading.get_ident()):
+        starter = self._only_thread
+        elsewhere = starter is not None and starter is not threading.current_thread()
+        if elsewhere and starter is not None and starter.is_alive():
             raise StillRecordingError(
-                "with profile_memory=True torch's own collector can only be stopped by the thread that started it: "
-                "call stop() there."
+                f"torch's own collector can only be stopped by the thread that started it ({starter.name}): call stop() "
+                "there. The native engine can be stopped by any thread."
             )
         stopped, watch, self._watch = self._collector, self._watch, None
         try:
             if watch is not None:
                 watch.cancel()
+            if elsewhere:
+                # torch dropped what it had collected together with the thread.
+                return KinetoRecording(None, self._request, self._pauses, taken_by="recording_thread_ended")
             if not _in_use():
                 return KinetoRecording(None, self._request, self._pauses)
             stopped.__exit__(None, None, None)
+            unrecorded = None if self._others is None else self._others.ran()
             if watch is not None:
                 self._request = _with_info(self._request, watch.stop())
             note_this_thread()
@@ -880,6 +917,7 @@ class KinetoEngine:
                 self._pauses,
                 _window_ns(stopped),
                 has_objects=_makes_objects(stopped.experimental_config),
+                unrecorded=unrecorded,
             )
             stopped.kineto_results = recording.api()
             return recording
@@ -903,6 +941,84 @@ class KinetoEngine:
 
 
 _ENGINES: weakref.WeakSet[KinetoEngine] = weakref.WeakSet()
+
+
+def _collects_all_threads(request: RecordingRequest) -> bool:
+    """Whether torch collects on all threads.
+
+    It then reads what other threads collect while they may still write it: programs crash at start and stop, also with
+    torch alone. So it collects operators on all threads only if the program's own settings ask for it, but
+    never with memory, which torch reports only to the thread that started it. Without operators it writes nothing on
+    other threads, and any thread may stop it.
+    """
+    options = request.options
+    if options.profile_memory:
+        return False
+    if ProfilerActivity.CPU not in request.activities:
+        return True
+    return bool(changed_settings(options.experimental_config).get(ALL_THREADS_SETTING))
+
+
+# Threads that ran less than this, or a smaller share of the recording, change no number that a person sees.
+_LEAST_RAN_NS, _LEAST_RAN_SHARE = 1_000_000, 0.01
+_TASKS = "/proc/self/task"
+_OUR_THREADS = "kinetoscope"
+
+
+class _OtherThreads:
+    """The Python threads that run while torch records another one."""
+
+    def __init__(self) -> None:
+        """Read the processor time that every thread has used so far."""
+        self._before = _thread_times_ns()
+        self._process_ns = time.process_time_ns()
+        self._start_ns = time.monotonic_ns()
+
+    def ran(self) -> Loss | None:
+        """The threads that have run since then, except the calling one; None if there are none."""
+        # The process first, and the other way round at the start: so threads that ended never have too much.
+        ended_ns = time.process_time_ns() - self._process_ns
+        now = _thread_times_ns()
+        least_ns = max(_LEAST_RAN_NS, _LEAST_RAN_SHARE * (time.monotonic_ns() - self._start_ns))
+        used_ns = {tid: ns - self._before.get(tid, 0) for tid, ns in now.items()}
+        here = threading.get_native_id()
+        names = [
+            thread.name
+            for thread in threading.enumerate()
+            if thread.native_id != here
+            and not thread.name.startswith(_OUR_THREADS)
+            and used_ns.get(thread.native_id or 0, 0) >= least_ns
+        ]
+        if now and ended_ns - sum(used_ns.values()) >= least_ns:
+            names.append("threads that have ended")
+        if not names:
+            return None
+        return Loss.of(
+            "threads_not_recorded",
+            len(names),
+            why=f"torch's collector records the thread that started it, and its backward passes. Also ran: {_few(names)}. "
+            "The native engine records all threads.",
+        )
+
+
+def _thread_times_ns() -> dict[int, int]:
+    """The processor time in nanoseconds of each thread of the process, by its system id; empty where it is not known."""
+    times_ns: dict[int, int] = {}
+    try:
+        tids = [int(name) for name in os.listdir(_TASKS)]
+    except OSError:
+        return times_ns
+    for tid in tids:
+        # The number of the clock of a thread, as Linux defines it. The thread may just have ended.
+        with contextlib.suppress(OSError):
+            times_ns[tid] = time.clock_gettime_ns((~tid << 3) | 6)
+    return times_ns
+
+
+def _few(names: Sequence[str], most: int = 5) -> str:
+    """Some of the names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _objects(request: RecordingRequest) -> dict[str, bool]:
@@ -979,7 +1095,7 @@ def _make_collector(request: RecordingRequest) -> Any:
         with_stack=options.needs_python_stacks,
         use_kineto=True,
         experimental_config=for_torchs_collector(
-            options.experimental_config, profile_all_threads=not options.profile_memory, **settings
+            options.experimental_config, profile_all_threads=_collects_all_threads(request), **settings
         ),
         **{name: value for name, value in newer.items() if name in known},
     )

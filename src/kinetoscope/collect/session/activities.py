@@ -224,12 +224,13 @@ def _valid_names() -> str:
 
 # torch's experimental settings: what they mean here, and how they reach torch's own collector.
 
+ALL_THREADS_SETTING = "profile_all_threads"
 GARBAGE_COLLECTION_SETTING = "record_python_gc_info"
 EVENT_METADATA = "expose_kineto_event_metadata"
 # The native engine does this in any case, so these settings need no warning.
 ALWAYS_NATIVE = frozenset(
     {
-        "profile_all_threads",
+        ALL_THREADS_SETTING,
         "capture_overload_names",
         "trace_only",
         "verbose",
