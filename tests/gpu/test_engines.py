@@ -151,8 +151,10 @@ def test_threads_each_have_their_kernels(record, device):
 
     trace = record(program).trace
     operators = [operator for operator, _ in launched(trace)]
+    # torch's collector knows the operators of the thread that started it, and the launches of all.
+    threads_with_operators = 1 if record.engine == "kineto" else 3
     for name in set(OPERATORS):
-        assert operators.count(f"aten::{name}") == 3 * 4 * OPERATORS.count(name)
+        assert operators.count(f"aten::{name}") == threads_with_operators * 4 * OPERATORS.count(name)
     threads = {row["os_tid"] for row in trace.table("launches").to_pylist()}
     assert len(threads) == 3
 
