@@ -13,10 +13,26 @@ namespace {
 constexpr uint32_t kLeastChunkBytes = 2 * sizeof(ChunkHeader);
 constexpr uint32_t kMostChunkBytes = uint32_t{1} << 30;
 
-uint64_t chunks_in_file(std::span<const std::byte> file, const FileHeader& header) {
+uint64_t chunks_in_file(std::span<const std::byte> file, const FileHeader& header, uint64_t handed_out) {
   if (file.size() <= kHeaderBytes) return 0;
   const uint64_t room = file.size() - kHeaderBytes;
-  return std::min<uint64_t>(header.chunks, (room + header.chunk_bytes - 1) / header.chunk_bytes);
+  return std::min<uint64_t>(handed_out, (room + header.chunk_bytes - 1) / header.chunk_bytes);
+}
+
+// How many of the chunks that were handed out are neither among those found in the file, with these `orders`,
+// nor freed by a ring; never more than there are `units`.
+uint64_t missing_chunks(std::span<const std::byte> file, const FileHeader& header,
+                        std::vector<uint64_t> orders, uint64_t units) {
+  if (header.version < 4) return 0;
+  std::sort(orders.begin(), orders.end());
+  orders.erase(std::unique(orders.begin(), orders.end()), orders.end());
+  // Those above were handed out while the file was read.
+  const auto found =
+      static_cast<uint64_t>(std::upper_bound(orders.begin(), orders.end(), header.orders) - orders.begin());
+  // Anew, for the same reason: what was freed meanwhile is no hole.
+  const uint64_t there =
+      found + std::max(header.recycled_chunks, load_shared<FileHeader>(file.data()).recycled_chunks);
+  return std::min(header.orders - std::min(header.orders, there), units);
 }
 
 // How many of `committed` units of `unit_bytes` are really there.
@@ -68,7 +84,7 @@ FileHeader read_header(std::span<const std::byte> file) {
 
 std::size_t used_bytes(std::span<const std::byte> file) {
   const FileHeader header = read_header(file);
-  const uint64_t used = kHeaderBytes + chunks_in_file(file, header) * header.chunk_bytes;
+  const uint64_t used = kHeaderBytes + chunks_in_file(file, header, header.chunks) * header.chunk_bytes;
   return static_cast<std::size_t>(std::min<uint64_t>(used, file.size()));
 }
 
@@ -79,24 +95,26 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header)
     std::span<const std::byte> payload;
   };
   std::vector<DictionaryChunk> dictionary;
-  const uint64_t chunks = chunks_in_file(file, header);
-  list.damaged += header.chunks - chunks;
-  uint64_t units = 1;
+  // Anew, of a file that grows: all chunks that `header` counts lie below it.
+  const uint64_t handed_out = std::max(header.chunks, load_shared<FileHeader>(file.data()).chunks);
+  const uint64_t chunks = chunks_in_file(file, header, handed_out);
+  list.damaged += handed_out - chunks;
+  std::vector<uint64_t> orders;
+  uint64_t units = 1, all = 0, holes = 0;
+  bool in_hole = false;
   for (uint64_t at = 0; at < chunks; at += units) {
     const std::size_t offset = kHeaderBytes + static_cast<std::size_t>(at) * header.chunk_bytes;
     const std::span<const std::byte> present = file.subspan(offset);
     units = 1;
-    if (present.size() < sizeof(ChunkHeader)) {
-      ++list.damaged;
-      continue;
-    }
-    const auto chunk = load_shared<ChunkHeader>(present.data());
-    // Handed out, but its writer had not yet begun.
-    if (chunk.magic == 0 && chunk.kind == 0 && chunk.committed == 0) continue;
-    if (chunk.magic != kChunkMagic || chunk.units > chunks - at) {
-      ++list.damaged;
-      continue;
-    }
+    const bool cut = present.size() < sizeof(ChunkHeader);
+    const ChunkHeader chunk = cut ? ChunkHeader{} : load_shared<ChunkHeader>(present.data());
+    // In version 1 chunks were handed out before their headers were written.
+    if (!cut && header.version == 1 && chunk.magic == 0 && chunk.kind == 0 && chunk.committed == 0) continue;
+    const bool hole = cut || chunk.magic != kChunkMagic || chunk.units > chunks - at;
+    // What follows a header that cannot be read, up to the next that can, is one hole.
+    holes += hole && !in_hole;
+    in_hole = hole;
+    if (hole) continue;
     units = std::max<uint64_t>(chunk.units, 1);
     const std::byte* payload = present.data() + sizeof(ChunkHeader);
     const std::size_t payload_bytes = present.size() - sizeof(ChunkHeader);
@@ -106,6 +124,8 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header)
       if (static_cast<ChunkKind>(chunk.kind) != ChunkKind::Free) ++list.damaged;
       continue;
     }
+    orders.push_back(chunk.order);
+    all = chain(all, chunk);
     const std::size_t whole = whole_units(chunk.committed, unit_bytes, capacity, payload_bytes, list);
     if (chunk.checksum != 0 && whole == chunk.committed &&
         chunk.checksum != chunk_checksum(chunk, payload, whole * unit_bytes)) {
@@ -120,6 +140,9 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header)
           .push_back({chunk.thread, chunk.order, payload, whole});
     }
   }
+  list.damaged += std::max(holes, missing_chunks(file, header, std::move(orders), chunks));
+  if (header.version >= 4 && header.checksum != 0 && header.chain != all && list.damaged == 0)
+    list.damaged = 1;
   const auto by_thread_and_order = [](const RecordChunk& a, const RecordChunk& b) {
     return std::tie(a.thread, a.order) < std::tie(b.thread, b.order);
   };

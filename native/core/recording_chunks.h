@@ -36,7 +36,7 @@ struct RecordChunk {
 struct ChunkList {
   std::vector<RecordChunk> spans, allocations, notes, samples;  // by (thread, order)
   std::vector<std::span<const std::byte>> dictionary;           // by order; committed bytes
-  uint64_t damaged = 0;
+  uint64_t damaged = 0;          // chunks that are not there, or not as they were written
   uint64_t missing_records = 0;  // committed, but beyond the chunk's or the file's end
 };
 

@@ -7,9 +7,13 @@
 // pages are a shared mapping of the file. Dictionary entries are committed before the first record that names
 // them.
 //
+// No chunk can vanish unseen: every chunk has the next number (ChunkHeader::order), and the header says how
+// many were handed out and how many of these a ring has freed. What was zeroed, or never reached the disk, is
+// missing among them. When the books are closed, one checksum covers the numbers and checksums of all.
+//
 // Ids (names, stacks, modules, shapes, parameters, strings) start at 1; 0 means none.
-// All numbers are little-endian. In version 1 each chunk was one unit; since version 3 there are samples. A
-// reader refuses any version above kVersion.
+// All numbers are little-endian. In version 1 each chunk was one unit; since version 3 there are samples,
+// since version 4 the numbers of chunks are counted. A reader refuses any version above kVersion.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +23,7 @@
 namespace kinetoscope {
 
 inline constexpr char kMagic[8] = {'K', 'S', 'C', 'O', 'P', 'E', '\r', '\n'};
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 inline constexpr uint32_t kHeaderBytes = 8192;
 inline constexpr uint32_t kUnitBytes = 1024;
 inline constexpr uint32_t kChunkMagic = 0x4b43484bu;
@@ -74,6 +78,10 @@ struct FileHeader {
   uint64_t ring_dropped_samples;
   uint64_t recycled_samples;
   uint64_t torn_samples;  // threads whose stack changed while it was read
+  // Since version 4.
+  uint64_t orders;           // the last ChunkHeader::order that was handed out; stored after `chunks`
+  uint64_t recycled_chunks;  // how many chunks a ring has freed; counted before they are
+  uint64_t chain;            // chain() of all chunks in the order of the file; 0 before `checksum` is there
 };
 static_assert(sizeof(FileHeader) <= kHeaderBytes);
 
@@ -127,14 +135,23 @@ inline uint64_t checksum_of(const void* data, size_t bytes) {
 // Of what `header` says with 0 for its checksum, as far as its version has it.
 inline uint64_t header_checksum(FileHeader header) {
   header.checksum = 0;
-  return checksum_of(&header,
-                     header.version < 3 ? offsetof(FileHeader, dropped_samples) : sizeof(FileHeader));
+  const size_t bytes = header.version < 3   ? offsetof(FileHeader, dropped_samples)
+                       : header.version < 4 ? offsetof(FileHeader, orders)
+                                            : sizeof(FileHeader);
+  return checksum_of(&header, bytes);
 }
 
 // Of what `header` says and of the `bytes` of its payload that are whole.
 inline uint64_t chunk_checksum(const ChunkHeader& header, const void* payload, size_t bytes) {
   const uint64_t parts[] = {(uint64_t{header.kind} << 32) | header.thread, header.units, header.order,
                             header.committed, checksum_of(payload, bytes)};
+  return checksum_of(parts, sizeof(parts));
+}
+
+// The chain `before` (0: none) with the chunk that follows in the file; chunks that hold nothing do not
+// count.
+inline uint64_t chain(uint64_t before, const ChunkHeader& header) {
+  const uint64_t parts[] = {before, header.order, header.checksum};
   return checksum_of(parts, sizeof(parts));
 }
 

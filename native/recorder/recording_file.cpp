@@ -351,6 +351,8 @@ RecordingFile::Chunk RecordingFile::take_chunk(ChunkKind kind, uint32_t thread, 
         handed_out_ + std::clamp<uint64_t>(handed_out_, kLeastAheadUnits, kMostAheadUnits);
     wanted_.store(ring_units_ == 0 ? wanted : std::min(wanted, ring_units_), std::memory_order_relaxed);
   }
+  // Last: a reader looks for every chunk that is counted here.
+  std::atomic_ref(header().orders).store(order_, std::memory_order_release);
   if (kind != ChunkKind::Dictionary) ++in_use_;
   return {chunk, units * kUnitBytes - sizeof(ChunkHeader)};
 }
@@ -405,6 +407,8 @@ void RecordingFile::recycle(uint64_t units) {
     FileHeader& head = header();
     std::atomic_ref(recycled_of(head, static_cast<ChunkKind>(chunk->kind)))
         .fetch_add(records, std::memory_order_relaxed);
+    // Before it is free: a process killed in between has one chunk more than it should, never one less.
+    std::atomic_ref(head.recycled_chunks).fetch_add(1, std::memory_order_relaxed);
     freed += chunk->units;
     at = retired_.erase(at);
     free_run(unit_of(chunk), chunk->units);
@@ -460,7 +464,7 @@ bool RecordingFile::seal_chunk(ChunkHeader* chunk) {
 
 void RecordingFile::seal() {
   if (cut_short()) return;
-  uint64_t units = 1;
+  uint64_t units = 1, all = 0;
   for (uint64_t at = 0; at < handed_out_; at += units) {
     ChunkHeader* chunk = chunk_at(at);
     units = std::max<uint64_t>(chunk->units, 1);
@@ -470,8 +474,10 @@ void RecordingFile::seal() {
       const uint64_t most = (units * kUnitBytes - sizeof(ChunkHeader)) / record;
       chunk->checksum = chunk_checksum(*chunk, chunk + 1, std::min(chunk->committed, most) * record);
     }
+    if (record != 0) all = chain(all, *chunk);
   }
   FileHeader& head = header();
+  head.chain = all;
   head.checksum = header_checksum(head);
 }
 

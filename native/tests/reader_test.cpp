@@ -114,6 +114,7 @@ void a_growing_recording_is_read_meanwhile() {
     for (std::size_t at = 0; at < kChunks; ++at) {
       image.begin_chunk(at, ChunkKind::Spans, 1, at + 1);
       __atomic_store_n(&image.header().chunks, at + 1, __ATOMIC_RELEASE);
+      __atomic_store_n(&image.header().orders, at + 1, __ATOMIC_RELEASE);
       auto* records = reinterpret_cast<SpanRecord*>(image.payload(at));
       for (std::size_t record = 0; record < kRecords; ++record) {
         records[record] = {};
@@ -138,6 +139,30 @@ void a_growing_recording_is_read_meanwhile() {
   CHECK(seen == kChunks * kRecords);
 }
 
+// Of version `version`, with chunk `at` gone: its header is zero, or its unit is free.
+uint64_t damaged_without(std::size_t at, uint32_t version, bool free, uint64_t recycled = 0) {
+  RecordingImage image = small_image();
+  image.header().version = version;
+  image.header().orders = version < 4 ? 0 : 4;
+  image.header().recycled_chunks = recycled;
+  image.chunk(at) = {};
+  if (free) image.begin_chunk(at, ChunkKind::Free, 0, 0);
+  return parse_recording(image.bytes()).losses.damaged_chunks;
+}
+
+void a_chunk_that_is_missing_is_counted() {
+  CHECK(parse_recording(small_image().bytes()).losses.damaged_chunks == 0);
+  for (std::size_t at = 0; at < 4; ++at) {
+    CHECK(damaged_without(at, 4, true) == 1);
+    CHECK(damaged_without(at, 4, false) == 1);
+    // A ring has freed it.
+    CHECK(damaged_without(at, 4, true, 1) == 0);
+    CHECK(damaged_without(at, 3, false) == 1);
+    // In version 1 it may be a chunk whose writer had not begun.
+    CHECK(damaged_without(at, 1, false) == 0);
+  }
+}
+
 }  // namespace
 }  // namespace kinetoscope
 
@@ -145,6 +170,7 @@ int main() {
   kinetoscope::a_whole_recording_is_read();
   kinetoscope::damage_does_no_harm();
   kinetoscope::clips_to_the_caller();
+  kinetoscope::a_chunk_that_is_missing_is_counted();
   kinetoscope::a_growing_recording_is_read_meanwhile();
   return kinetoscope::testing::checks_failed();
 }

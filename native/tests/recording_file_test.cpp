@@ -257,6 +257,75 @@ void flipped_bytes_are_seen() {
   unlink(path.c_str());
 }
 
+std::vector<std::byte> bytes_of(const std::string& path) {
+  const MappedFile file(path);
+  return {file.bytes().begin(), file.bytes().end()};
+}
+
+uint64_t losses_of(const RecordingLosses& losses) {
+  return losses.damaged_header + losses.damaged_chunks + losses.damaged_records + losses.damaged_entries +
+         losses.early_records;
+}
+
+// Puts the pages of `other` (none: zeros) in place of those of a recording, one after the other. Rows are
+// missing or others than they were only where losses say so.
+void no_page_vanishes_unseen(std::vector<std::byte> bytes, const std::vector<std::byte>& other) {
+  constexpr std::size_t kPage = 4096;
+  const Recording whole = parse_recording(bytes);
+  CHECK(losses_of(whole.losses) == 0);
+  std::size_t changed = 0;
+  for (std::size_t page = 0; page < bytes.size(); page += kPage) {
+    const std::size_t length = std::min(kPage, bytes.size() - page);
+    const std::vector<std::byte> before(bytes.begin() + page, bytes.begin() + page + length);
+    for (std::size_t at = 0; at < length; ++at)
+      bytes[page + at] = page + at < other.size() ? other[page + at] : std::byte{0};
+    try {
+      const Recording now = parse_recording(bytes);
+      // An old header says that the recording goes on.
+      if (losses_of(now.losses) == 0 && now.stopped == whole.stopped) {
+        CHECK(now.spans.size() == whole.spans.size() && now.notes.size() == whole.notes.size());
+        CHECK(now.dictionary.strings.size() == whole.dictionary.strings.size());
+      } else {
+        ++changed;
+      }
+    } catch (const RefusedRecording&) {
+      CHECK(page == 0);
+    }
+    std::copy(before.begin(), before.end(), bytes.begin() + page);
+  }
+  CHECK(changed > 5);
+}
+
+void no_chunk_vanishes_unseen(uint64_t ring_bytes) {
+  const std::string path = temporary_path("kinetoscope-pages");
+  std::vector<std::byte> early, killed;
+  {
+    auto file = std::make_shared<RecordingFile>(path, ring_bytes);
+    file->publish(0);
+    Dictionary dictionary(file);
+    file->add_clock_pair(read_clock_pair());
+    file->header().start_tick = read_tick();
+    for (uint32_t thread = 1; thread <= 30; ++thread) {
+      if (thread == 20) early = bytes_of(path);
+      CHECK(write_spans(*file, dictionary, thread, 10 * thread) == 0);
+    }
+    // Still in use when the process is killed, and when the books are closed.
+    for (uint32_t thread = 31; thread <= 33; ++thread)
+      CHECK(file->take_chunk(ChunkKind::Spans, thread, 0, sizeof(SpanRecord)).header != nullptr);
+    killed = bytes_of(path);
+    file->add_clock_pair(read_clock_pair());
+    file->header().stop_tick = read_tick();
+    file->close_books();
+  }
+  const std::vector<std::byte> closed = bytes_of(path);
+  CHECK((parse_recording(closed).losses.recycled_spans != 0) == (ring_bytes != 0));
+  no_page_vanishes_unseen(killed, {});
+  no_page_vanishes_unseen(closed, {});
+  // Pages whose last writes never reached the disk.
+  no_page_vanishes_unseen(closed, early);
+  unlink(path.c_str());
+}
+
 void an_impossible_path_throws() {
   CHECK_THROWS(RecordingFile("/nonexistent-folder/recording"), std::exception);
 }
@@ -421,6 +490,8 @@ int main() {
   short_threads_need_little();
   what_a_thread_leaves_goes_to_others();
   flipped_bytes_are_seen();
+  no_chunk_vanishes_unseen(0);
+  no_chunk_vanishes_unseen(128 * 1024);
   an_impossible_path_throws();
   long_strings_are_cut_between_characters();
   what_is_no_file_stays_and_is_named();

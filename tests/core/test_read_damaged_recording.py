@@ -106,7 +106,7 @@ def test_the_small_recording_is_whole(tmp_path):
 def test_a_file_cut_anywhere_opens_or_is_refused(tmp_path):
     data = small_recording().to_bytes()
     path = tmp_path / "recording"
-    header = 8 + 24 + 72 + 128 * 24 + 88
+    header = 8 + 24 + 72 + 128 * 24 + 112
     offsets = [*range(200), *range(header - 40, header + 40), *range(HEADER_BYTES - 5, len(data))]
     spans_before = 0
     for size in offsets:
@@ -143,6 +143,32 @@ def test_random_damage_never_brings_the_reader_down(tmp_path):
         check(recording)
         read += 1
     assert read > 300
+
+
+@pytest.mark.parametrize("bytes_gone", [256, 512, 4096])
+@pytest.mark.parametrize("state", [0, 1], ids=["killed", "stopped"])
+def test_no_rows_are_missing_without_a_loss(tmp_path, bytes_gone, state):
+    builder = small_recording()
+    builder.version, builder.state = 4, state
+    for at in range(200):
+        builder.span(1000 + at, 1001 + at, 1, thread=3)
+    whole = np.frombuffer(builder.to_bytes(), np.uint8)
+    path = tmp_path / "a.recording"
+    expected = read_bytes(whole.tobytes(), path)
+    assert expected["losses"]["damaged_chunks"] == 0
+    missing = 0
+    for page in range(bytes_gone, len(whole), bytes_gone):
+        data = whole.copy()
+        data[page : page + bytes_gone] = 0
+        recording = read_bytes(data.tobytes(), path)
+        check(recording)
+        for table, column in (("spans", "start_ns"), ("allocations", "bytes")):
+            if len(recording[table][column]) < len(expected[table][column]):
+                assert recording["losses"]["damaged_chunks"] > 0
+                missing += 1
+        if len(recording["strings"]) < len(expected["strings"]):
+            assert recording["losses"]["damaged_chunks"] + recording["losses"]["damaged_entries"] > 0
+    assert missing > 1
 
 
 def test_chunks_of_noise(tmp_path):

@@ -65,6 +65,7 @@ class RecordingBuilder:
     ring_dropped_samples: int = 0
     recycled_samples: int = 0
     torn_samples: int = 0
+    recycled_chunks: int = 0
     extra_chunks: list[Chunk] = field(default_factory=list)
     entries: list[bytes] = field(default_factory=list)
     spans: dict[int, list[bytes]] = field(default_factory=dict)
@@ -281,6 +282,10 @@ class RecordingBuilder:
         header += struct.pack(
             "<QQQQ", self.dropped_samples, self.ring_dropped_samples, self.recycled_samples, self.torn_samples
         )
+        if self.version >= 4:
+            header += struct.pack(
+                "<QQ", max((chunk.order for chunk in chunks), default=0), self.recycled_chunks
+            )
         return header.ljust(HEADER_BYTES, b"\0") + b"".join(
             chunk.to_bytes(self.chunk_bytes) for chunk in chunks
         )
