@@ -1,10 +1,12 @@
 """Comparing runs: how long it takes, how often it finds a difference where there is none, and how often it finds a planted one.
 
-All recordings are of one real training step on one thread. Runs of one program (A/A) are recordings of several processes, drawn at
-random for each comparison. The planted difference is one layer that raises to a power that is no whole number instead of squaring: it has
+Runs of one program (A/A) are recordings of several processes, drawn at random for each comparison: of a training step on one thread, and of
+40 steps of six layers on two threads, of which one process in ten may be slower throughout even on an idle machine. They are recorded with
+the machine as it is, and beside processes that compute. The planted difference is one layer that raises to a power that is no whole number instead of squaring: it has
 the same operators, sizes and lines, and takes 3 % of a step longer. Its recordings take turns with those of the program without it.
 """
 
+import os
 import pickle
 import random
 import subprocess
@@ -12,8 +14,11 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -32,6 +37,7 @@ PLANTED = 0.03
 SLICE = 20  # steps of a recording
 RECORDINGS = 4  # of a process
 MOST_ELEMENTS = 1 << 20  # of the layer in which something is planted
+TWO_THREADS_STEPS = 40
 SIDE = 5  # recordings of a side, in comparisons of several
 
 
@@ -70,14 +76,15 @@ class Net(nn.Module):
 
 
 class Program:
-    """The training step."""
+    """The training step: of the net on one thread, or of six plain layers on two."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = 1) -> None:
         torch.manual_seed(0)
-        torch.set_num_threads(1)
-        self.net = Net()
+        torch.set_num_threads(threads)
+        self.net = Net() if threads == 1 else nn.Sequential(*(nn.Linear(256, 256) for _ in range(6)))
+        self.size = 192 if threads == 1 else 256
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
-        self.batch, self.labels = torch.randn(64, 192), torch.randint(0, 10, (64,))
+        self.batch, self.labels = torch.randn(64, self.size), torch.randint(0, 10, (64,))
 
     def step(self) -> None:
         """Train one step."""
@@ -164,40 +171,58 @@ def speed(events: int, folder: Path) -> Result:
     )
 
 
-def recorded(processes: int, steps: int, folder: Path) -> list[list[Run]]:
+@contextmanager
+def beside(processes: int) -> Iterator[None]:
+    """Keep the machine busy with processes that compute."""
+    computing = [
+        subprocess.Popen([sys.executable, "-c", "while True: sum(range(100_000))"]) for _ in range(processes)
+    ]
+    try:
+        yield
+    finally:
+        for process in computing:
+            process.kill()
+            process.wait()
+
+
+def recorded(processes: int, steps: int, threads: int, folder: Path) -> list[list[Run]]:
     """Recordings of the program without anything planted, by process."""
     found = []
     for number in range(processes):
         target = folder / f"{number}.pickle"
-        subprocess.run(
-            [sys.executable, "-m", "benchmarks.compare", "--record", target, "--steps", str(steps)],
-            check=True,
-        )
+        words = ["--record", target, "--steps", str(steps), "--threads", str(threads)]
+        subprocess.run([sys.executable, "-m", "benchmarks.compare", *words], check=True)
         found.append(pickle.loads(target.read_bytes()))
     return found
 
 
-def false_alarms(runs: list[list[Run]], comparisons: int) -> list[Result]:
-    """Compare the program with itself: one recording a side from different processes, and several a side."""
-    chance, everyone = random.Random(0), [run for process in runs for run in process]
+def slowest(runs: list[list[Run]]) -> str:
+    """How much the recordings of single processes differ, and how busy the machine is."""
+    medians = [float(np.median(process[0].step_ns[process[0].counted])) / 1e6 for process in runs]
+    return (
+        f"steps of the first recording of {len(medians)} processes: {min(medians):.2f} to {max(medians):.2f} ms, median "
+        f"{float(np.median(medians)):.2f} ms; load of the machine {os.getloadavg()[0]:.1f}"
+    )
+
+
+def false_alarms(runs: list[list[Run]], comparisons: int, what: str) -> list[Result]:
+    """Compare a program with itself: one recording a side from different processes, and one of each of several processes a side."""
+    chance = random.Random(0)
     results = []
-    side = min(SIDE, len(everyone) // 2)
+    side = min(SIDE, len(runs) // 2)
     for several in (False, True):
-        alarms, notes = 0, []
+        alarms, notes = 0, [slowest(runs)]
         for _ in range(comparisons):
-            if several:
-                drawn = chance.sample(everyone, 2 * side)
-                found = compare_runs(drawn[:side], drawn[side:])
-            else:
-                found = compare_runs(*([chance.choice(process)] for process in chance.sample(runs, 2)))
+            drawn = [chance.choice(process) for process in chance.sample(runs, 2 * side if several else 2)]
+            found = compare_runs(drawn[: len(drawn) // 2], drawn[len(drawn) // 2 :])
             if is_alarm(found):
                 alarms += 1
                 notes.append(f"{found!r}: {', '.join(f'{one.kind} {one.name}' for one in found.changed[:3])}")
         percent = 100 * alarms / comparisons
-        what = f"{side} recordings" if several else "one recording"
+        recordings = f"{side} recordings" if several else "one recording"
         results.append(
             Result(
-                f"{comparisons} comparisons of a program with itself, {what} a side: alarms",
+                f"{comparisons} comparisons of {what} with itself, {recordings} a side: alarms",
                 f"< {FALSE_PERCENT:g} %",
                 f"{percent:.1f} %",
                 percent < FALSE_PERCENT,
@@ -261,28 +286,42 @@ def options_of(parser: ArgumentParser) -> None:
         "--seconds", type=float, default=60.0, help="seconds of recording for each of them (%(default)s)"
     )
     parser.add_argument(
+        "--beside",
+        type=int,
+        default=2 * (os.cpu_count() or 1),
+        help="processes that compute beside the program in the second half of the recordings (%(default)s)",
+    )
+    parser.add_argument("--threads", type=int, default=1, help="of a program that only records (%(default)s)")
+    parser.add_argument("--only-alarms", action="store_true", help="only compare programs with themselves")
+    parser.add_argument(
         "--record", type=Path, help="only record, into this file; the benchmark calls itself so"
     )
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measure all three."""
+    """Measure all of it."""
     if options.record is not None:
-        program = Program()
+        program = Program(options.threads)
+        # Two threads are what one process may be unlucky with throughout, from its first step on.
         for _ in range(20):
             program.step()
         runs = [program.record(options.steps, f"recording {number}")[0] for number in range(RECORDINGS)]
         options.record.write_bytes(pickle.dumps(runs))
         return []
     quick = options.quick
+    processes, results = 2 if quick else options.processes, []
     with tempfile.TemporaryDirectory() as folder:
-        took = speed(20_000 if quick else EVENTS, Path(folder))
-        runs = recorded(2 if quick else options.processes, 5 if quick else options.steps, Path(folder))
-    return [
-        took,
-        *false_alarms(runs, 3 if quick else options.alarms),
-        *planted(1 if quick else options.planted, 0.2 if quick else options.seconds),
-    ]
+        if not options.only_alarms:
+            results.append(speed(20_000 if quick else EVENTS, Path(folder)))
+        for others in (0, options.beside):
+            for threads, steps in ((1, options.steps), (2, TWO_THREADS_STEPS)):
+                with beside(others):
+                    runs = recorded(processes, 5 if quick else steps, threads, Path(folder))
+                what = f"a program of {threads} thread{'s' * (threads > 1)}, {f'beside {others} others' if others else 'machine as it is'},"
+                results += false_alarms(runs, 3 if quick else options.alarms, what)
+    if options.only_alarms:
+        return results
+    return [*results, *planted(1 if quick else options.planted, 0.2 if quick else options.seconds)]
 
 
 if __name__ == "__main__":

@@ -163,6 +163,24 @@ def test_a_new_budget_is_held_by_what_it_was_made_of():
     assert {"operators", "allocations", "peak_bytes", "recompiles"} <= {one.name for one in outcome.checked}
 
 
+def test_one_recording_makes_a_budget_without_times_which_an_unchanged_program_holds():
+    text = updated_budget("", [run_of(program())])
+    assert read_budget(text).time is None
+    assert "# Times are not checked: one recording" in text
+    assert outcome_of(text, program(seed=1, step_ms=20.0)).exit_code == 0
+    assert outcome_of(text, program(3)).exit_code == 1
+
+
+def test_one_recording_is_not_compared_with_the_times_of_a_budget():
+    text = updated_budget("", [run_of(program(seed=seed)) for seed in range(3)])
+    slower = outcome_of(text, program(seed=9, step_ms=15.0))
+    assert (slower.verdict, slower.exit_code) == (CANNOT_TELL, 2)
+    assert (
+        "one recording does not show how much recordings of one program differ" in slower.checked[-1].message
+    )
+    assert outcome_of(text, *(program(seed=seed, step_ms=15.0) for seed in range(9, 12))).verdict == BROKEN
+
+
 def test_an_update_keeps_comments_order_and_what_is_limited():
     text = (
         '# ours\n[margins]\noperators = 50 # wide\n\n[modules."fc"] # the layer\noperators = 7   # was 7\n'

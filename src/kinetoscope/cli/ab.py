@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from contextlib import ExitStack
 from pathlib import Path
@@ -176,7 +177,7 @@ def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:
                 bar.advance(task)
             found = turns.compare()
             close = visible_percent(found)
-            known = f", known to within {close:.2g} % of a step"
+            known = f", known to within {close:.2g} % of a step" if math.isfinite(close) else ""
             if turns.rounds >= rounds or (turns.rounds >= min(LEAST_ROUNDS, rounds) and close <= within):
                 return found
 
@@ -187,6 +188,8 @@ def _calibrated(found: Comparison, rounds: int) -> str:
     from kinetoscope.launcher.interleave import visible_percent
     from kinetoscope.model import units
 
+    if not found.confirmed:
+        return "One round does not show what differences this machine shows: run more of them."
     text = (
         f"This machine shows differences of a step from {visible_percent(found):.2g} % on, with {units.count(rounds, 'round')} of this "
         f"program and {100 * found.margins.confidence:g} % confidence."

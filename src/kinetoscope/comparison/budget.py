@@ -15,7 +15,7 @@ A budget is a TOML file::
     [margins]                     # in percent of the number; 0 where nothing is said
     allocated_bytes = 1.0
 
-    [time]                        # written by --update
+    [time]                        # written by --update of several recordings
     percent = 3.0                 # conditions of a difference, as in `kinetoscope compare`
     least = "10us"
     confidence = 0.99
@@ -385,7 +385,7 @@ def updated_budget(text: str, runs: Sequence[Run], source: str = "the budget") -
     """Write what was measured into a budget: its limits, comments and order stay.
 
     Args:
-        text: The budget; an empty text makes a new one with all counts that were recorded, and the time of a step.
+        text: The budget; an empty text makes a new one with all counts that were recorded and, of several recordings, the time of a step.
         runs: What the recordings did, with the scopes of the budget.
         source: What to call it in messages.
 
@@ -449,6 +449,13 @@ def _new_budget(runs: Sequence[Run]) -> str:
         measured = measured_of(Limit(name, 0), runs)
         if measured is not None:
             lines.append(f"{name} = {_written(float(np.max(measured)))}")
+    if len(runs) == 1:
+        # It would say nothing of the spread of recordings: no later time could be told from it.
+        lines += [
+            "",
+            "# Times are not checked: one recording does not show how much recordings differ. Delete this file, and pass several to --update.",
+        ]
+        return "\n".join(lines) + "\n"
     lines += [
         "",
         "[time]",
@@ -580,12 +587,17 @@ def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
     base, new = (
         _series(each, mixed=mixed) for each in (time.steps, [run.step_ns[run.counted] for run in runs])
     )
-    estimate = Bootstrap(base, new).estimate(base.step_ns[:, None], new.step_ns[:, None])
-    old, now = float(estimate.base[0]), float(estimate.new[0])
+    estimate = Bootstrap(base, new).estimate_step()
+    old, now = (float(np.exp(each[0])) for each in (estimate.base, estimate.new))
     width = float(estimate.half_width(time.margins.confidence)[0])
-    least = max(time.margins.percent / 100 * old, time.margins.least_ns)
+    ratio, least = float(estimate.change[0]), time.margins.of_step(old)
+    low, high = (
+        (old * float(np.expm1(ratio + side * width)) for side in (-1, 1))
+        if np.isfinite(width)
+        else (-np.inf, np.inf)
+    )
     sure = float(estimate.p[0]) <= 1 - time.margins.confidence
-    verdict = time_verdict(now - old, width, least, sure=sure)
+    verdict = time_verdict(now - old, low, high, least, sure=sure)
     said = f"{_STEP_TIME}: {units.duration(now)}, {units.duration(old)} in the baseline ({units.change_percent(100 * (now - old) / old)})"
     if time.machine and any(run.machine != time.machine for run in runs):
         other = next(run.machine for run in runs if run.machine != time.machine)
@@ -598,9 +610,15 @@ def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
     if verdict == FASTER:
         return Checked(_STEP_TIME, WON, old, now, f"{said}; lower the budget with --update")
     # That it may be faster does not matter here: only that it is not slower.
-    if now - old + width <= least:
+    if high <= least:
         return Checked(_STEP_TIME, HELD, old, now, said)
-    said += f": {units.duration(width)} more or less, more than the margin of {units.duration(least)}; record more, or longer"
+    if not np.isfinite(width):
+        said += (
+            ": one recording does not show how much recordings of one program differ; pass several, and write several into the budget "
+            "with --update, or delete its section [time]"
+        )
+        return Checked(_STEP_TIME, CANNOT_TELL, old, now, said)
+    said += f": {units.duration(high - (now - old))} more or less, more than the margin of {units.duration(least)}; record more, or longer"
     return Checked(_STEP_TIME, CANNOT_TELL, old, now, said)
 
 

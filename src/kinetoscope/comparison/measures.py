@@ -78,6 +78,8 @@ BYTE_COUNTS = frozenset({"allocated_bytes", "collective_bytes", "peak_bytes"})
 
 # Leading steps that take this many times the median of the later ones warm up.
 _WARM = 1.5
+# Of more of them, every second, third and so on is looked at.
+_ENOUGH_SPANS = 200_000
 _VALUE_READ = "aten::_local_scalar_dense"
 _TENSOR_COPY = "aten::copy_"
 _RESUMED = re.compile(r"torch_dynamo_resume_in_.+_at_\d+$")
@@ -143,6 +145,7 @@ class Run:
         scopes: The counts in each step of single modules and operators, of those that were requested.
         machine: What times depend on beside the program: processor, number of processors and threads, devices, release of torch.
         reasons: For counts that were not recorded, how to record them.
+        undisturbed: The part of the steps' time that is left where each operator takes as long as it does when nothing disturbs it.
     """
 
     name: str
@@ -160,6 +163,7 @@ class Run:
     scopes: dict[Scope, dict[str, Numbers]]
     machine: str
     reasons: dict[str, str] = field(default_factory=dict)
+    undisturbed: float = 1.0
 
     @property
     def counted(self) -> Rows:
@@ -209,6 +213,7 @@ def run_of(trace: TraceData, name: str = "", warm_up: int | None = None, scopes:
         "; ".join(f"{loss['count']:,} x {loss['what']}" for loss in trace.losses),
         {scope: recording.scoped(scope) for scope in scopes},
         _machine(trace),
+        undisturbed=recording.undisturbed(left_out),
     )
     for count in ("allocations", "allocated_bytes", "peak_bytes"):
         if not memory_recorded(trace):
@@ -306,6 +311,22 @@ class _Recording:
             )
         ]
         return _population(keys, group, self.step[rows], spans["self_ns"][rows], self.steps)
+
+    def undisturbed(self, warm_up: int) -> float:
+        """The part of the operators' time that is left if each takes as long as the fastest quarter of its kind at most.
+
+        Other programs interrupt the longest steps on a busy machine all the time, but most single operators never.
+        """
+        rows = self._work[self.step[self._work] >= warm_up]
+        rows = rows[:: len(rows) // _ENOUGH_SPANS + 1]
+        spans = self.trace.columns("spans")
+        group, first = _grouped(spans["name"][rows], spans["shapes"][rows], spans["module"][rows])
+        took = spans["self_ns"][rows].astype(np.float64)
+        order = np.lexsort((took, group))
+        count = np.bincount(group, minlength=len(first))
+        usual = took[order][np.cumsum(count) - count + (count - 1) // 4]
+        whole = float(took.sum())
+        return float(np.minimum(took, usual[group]).sum()) / whole if whole > 0 else 1.0
 
     def _modules(self) -> Population:
         trace, spans, rows = self.trace, self.trace.columns("spans"), self._work

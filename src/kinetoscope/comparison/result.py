@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     Key = tuple[Any, ...]
 
 FASTER, SLOWER, SAME, CANNOT_TELL = "faster", "slower", "same", "cannot tell"
-MORE, FEWER = "more", "fewer"
+# Of a row that is known to have changed, much for the row, little for a step.
+BELOW_MARGIN = "below the margin"
+MORE, FEWER, ADDED, GONE = "more", "fewer", "added", "gone"
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,10 @@ class Margins:
                 f"confidence={self.confidence!r} is not valid: use a number from 0.5 to below 1, such as 0.99"
             )
 
+    def of_step(self, step_ns: float) -> float:
+        """From how many nanoseconds on a difference counts, if a step takes so long."""
+        return max(self.percent / 100 * step_ns, self.least_ns)
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -74,13 +80,14 @@ class Difference:
         name: The part, the path of the module, the operator, the function of the line, the kernel, or the collective.
         base_ns: How long it takes in a step of the base.
         new_ns: The same in the other run.
-        low_ns: The difference is at least this, as sure as the margins ask.
+        low_ns: The difference is at least this, as sure as the margins ask; infinite where a side has one recording.
         high_ns: It is at most this.
-        p: How probable so large a difference is where there is none.
-        verdict: `faster`, `slower`, `same` or `cannot tell`.
+        p: How probable so large a difference is where there is none; not a number where a side has one recording.
+        verdict: `faster`, `slower`, `same`, `below the margin` (it changed, by less of a step than counts) or `cannot tell`.
         share: How much of the change of the step it explains: 1 for all; None where that is not known to have changed.
-        base_count: How many times it runs in a step of the base; None for parts and steps.
+        base_count: How many times it runs in a step of the base, the mean where steps differ; None for parts and steps.
         new_count: The same in the other run.
+        count_verdict: `more`, `fewer`, `added`, `gone`, `same`, or `cannot tell` where steps differ; empty for parts and steps.
         detail: The class of a module, the sizes of an operator's inputs, the text of a line.
         module: The module of an operator.
         file: The file of a line, as the base names it.
@@ -100,6 +107,7 @@ class Difference:
     share: float | None = None
     base_count: float | None = None
     new_count: float | None = None
+    count_verdict: str = ""
     detail: str = ""
     module: str = ""
     file: str = ""
@@ -111,6 +119,11 @@ class Difference:
     def change_ns(self) -> float:
         """How much longer it takes in a step."""
         return self.new_ns - self.base_ns
+
+    @property
+    def runs_otherwise(self) -> bool:
+        """Whether it runs more or less often, or in one of the runs only."""
+        return self.count_verdict in (MORE, FEWER, ADDED, GONE) or self.base_count != self.new_count
 
 
 @dataclass(frozen=True)
@@ -125,6 +138,8 @@ class CountDifference:
         new_range: The same of the other run.
         verdict: `more`, `fewer`, `same`, or `cannot tell` where steps differ so that they overlap, or it was not recorded.
         holder: For `memory`, who holds it: device, category, module, operator and line.
+        base_mean: The mean of the steps of the base; None where it was not recorded.
+        new_mean: The same of the other run.
     """
 
     name: str
@@ -134,20 +149,28 @@ class CountDifference:
     new_range: tuple[float, float]
     verdict: str
     holder: str = ""
+    base_mean: float | None = None
+    new_mean: float | None = None
+
+    @property
+    def usual(self) -> tuple[float | None, float | None]:
+        """What a step of both has: the number that all steps of a side have, or the median, or the mean where steps overlap but differ."""
+        return (self.base_mean, self.new_mean) if self.verdict == CANNOT_TELL else (self.base, self.new)
 
 
-def time_verdict(change: float, width: float, least: float, *, sure: bool) -> str:
+def time_verdict(change: float, low: float, high: float, least: float, *, sure: bool) -> str:
     """What a difference of times means.
 
     Args:
         change: The difference; above 0 is slower.
-        width: Half the width of its confidence interval.
+        low: The lower end of its confidence interval.
+        high: The upper end.
         least: Differences count from here on.
         sure: Whether there is one beyond doubt.
     """
     if sure and abs(change) >= least:
         return SLOWER if change > 0 else FASTER
-    return SAME if abs(change) + width <= least else CANNOT_TELL
+    return SAME if -least <= low and high <= least else CANNOT_TELL
 
 
 COMPARISON_SCHEMA = Table(
@@ -161,16 +184,17 @@ COMPARISON_SCHEMA = Table(
         Column("file", "string", "", "The file of a line."),
         Column("line", "int64", "", "The line in the new run."),
         Column("base_line", "int64", "", "The line in the base."),
-        Column("verdict", "category", "", "faster, slower, same or cannot tell."),
+        Column("verdict", "category", "", "Of its time: faster, slower, same, below the margin or cannot tell."),
         Column("base_ns", "float64", "ns", "Its time in a step of the base."),
         Column("new_ns", "float64", "ns", "Its time in a step of the new run."),
         Column("change_ns", "float64", "ns", "The difference; below 0 where the new run is faster."),
-        Column("low_ns", "float64", "ns", "The lower end of the confidence interval of the difference."),
+        Column("low_ns", "float64", "ns", "The lower end of the confidence interval of the difference; null where a side has one recording."),
         Column("high_ns", "float64", "ns", "The upper end."),
-        Column("p", "float64", "", "How probable so large a difference is where there is none."),
+        Column("p", "float64", "", "How probable so large a difference is where there is none; null where a side has one recording."),
         Column("share_percent", "float64", "%", "Its part of the change of the step; null where the step is not known to have changed."),
-        Column("base_count", "float64", "", "How many times it runs in a step of the base."),
+        Column("base_count", "float64", "", "How many times it runs in a step of the base; the mean where steps differ."),
         Column("new_count", "float64", "", "The same in the new run."),
+        Column("count_verdict", "category", "", "Of these counts: more, fewer, added, gone, same, or cannot tell where steps differ."),
         Column("only", "category", "", "base or new where only that run has it."),
     ),
 )  # fmt: skip
@@ -182,7 +206,12 @@ COUNTS_SCHEMA = Table(
         Column("name", "category", "", "What is counted; memory for the bytes of a holder."),
         Column("holder", "string", "", "For memory: device, category, module, operator and line."),
         Column("verdict", "category", "", "more, fewer, same, or cannot tell."),
-        Column("base", "float64", "", "The median of the steps of the base, or of its recordings."),
+        Column(
+            "base",
+            "float64",
+            "",
+            "The median of the steps of the base, or of its recordings; the mean where the verdict is cannot tell.",
+        ),
         Column("new", "float64", "", "The same of the new run."),
         Column("change", "float64", "", "The difference."),
     ),
@@ -280,6 +309,7 @@ class Comparison:
         memory: The memory of each holder at the peak, what changed most first.
         fraction: Which part of the steps the times are means of, the fastest.
         in_turn: Whether the recordings of both sides took turns, and are compared in pairs.
+        row_step_ns: How long a step of the base takes if it is as little disturbed as its rows: what the margin of a row is a part of.
         reason: Why there is no better verdict; empty where there is one.
         net_of_rows_ns: Where the step itself is too noisy, and its verdict is that of its rows: what these come to; else None.
     """
@@ -293,6 +323,7 @@ class Comparison:
     memory: list[CountDifference]
     fraction: float
     in_turn: bool
+    row_step_ns: float
     reason: str = ""
     net_of_rows_ns: float | None = None
 
@@ -300,6 +331,11 @@ class Comparison:
     def verdict(self) -> str:
         """Whether a step of the other run is `faster`, `slower`, the `same`, or one `cannot tell`."""
         return self.whole.verdict
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether there are several recordings of each run, without which no difference of times is known."""
+        return min(len(self.base.runs), len(self.new.runs)) > 1
 
     @property
     def changed(self) -> list[Difference]:
@@ -332,7 +368,7 @@ class Comparison:
         shares = [np.nan if row.share is None else 100 * row.share for row in rows]
         columns: dict[str, Any] = {
             name: [getattr(row, name) or None for row in rows]
-            for name in ("kind", "name", "detail", "module", "file", "verdict", "only")
+            for name in ("kind", "name", "detail", "module", "file", "verdict", "count_verdict", "only")
         }
         columns |= {
             name: np.array([getattr(row, name) for row in rows], dtype=np.int64)
@@ -357,6 +393,8 @@ class Comparison:
         """Everything as values that JSON has, with stable keys."""
         return {
             "verdict": self.verdict,
+            "headline": headline(self),
+            "confirmed": self.confirmed,
             "reason": self.reason,
             "confidence": self.margins.confidence,
             "least_percent": self.margins.percent,
@@ -364,6 +402,7 @@ class Comparison:
             "fastest_steps": self.fraction,
             "in_turn": self.in_turn,
             "net_of_rows_ns": self.net_of_rows_ns,
+            "row_step_ns": self.row_step_ns,
             "base": {"recordings": self.base.names, "steps": self.base.steps, "left_out": self.base.left_out},
             "new": {"recordings": self.new.names, "steps": self.new.steps, "left_out": self.new.left_out},
             "step": _as_dict(self.whole),
@@ -394,8 +433,8 @@ class Comparison:
 
 
 def _number(value: float | None) -> float:
-    """A number, not a number for None."""
-    return np.nan if value is None else float(value)
+    """A number, not a number for None and for what is infinite."""
+    return np.nan if value is None or not np.isfinite(value) else float(value)
 
 
 def _as_dict(row: Difference | CountDifference) -> dict[str, Any]:
@@ -411,7 +450,7 @@ def _as_dict(row: Difference | CountDifference) -> dict[str, Any]:
 
 def _counts(rows: Sequence[CountDifference]) -> pyarrow.Table:
     """The table of some counts."""
-    base, new = (np.array([_number(getattr(row, name)) for row in rows]) for name in ("base", "new"))
+    base, new = (np.array([_number(row.usual[side]) for row in rows]) for side in (0, 1))
     columns = {
         "name": [row.name for row in rows],
         "holder": [row.holder or None for row in rows],
@@ -433,12 +472,17 @@ TITLES = {
     "kernel": "Kernels",
     "collective": "Collectives",
 }
-HEADINGS = ("base", "new", "change", "of step", "share", "count", "")
+HEADINGS = ("base", "new", "change", "of itself", "of step", "share", "count", "")
 _WIDEST = 60
+# Said where an undisturbed step is shorter than this part of it.
+_DISTURBED = 0.8
 
 
 def headline(comparison: Comparison) -> str:
-    """The verdict on a step in one sentence."""
+    """The verdict on a step in one sentence, with the counts that changed."""
+    counted = _counted(comparison)
+    if not comparison.confirmed:
+        return _unconfirmed(comparison, counted)
     whole = comparison.whole
     times = f"{units.duration(whole.base_ns)} -> {units.duration(whole.new_ns)} a step"
     low, high = (100 * value / max(whole.base_ns, 1) for value in (whole.low_ns, whole.high_ns))
@@ -449,12 +493,56 @@ def headline(comparison: Comparison) -> str:
         if high - low < 1000
         else "too uncertain for a confidence interval"
     )
-    if whole.verdict == CANNOT_TELL:
-        return f"cannot tell: {times} ({between})"
+    text = f"{whole.verdict}: {times} ({between})"
     if comparison.net_of_rows_ns is not None:
-        net = 100 * comparison.net_of_rows_ns / max(whole.base_ns, 1)
-        return f"{whole.verdict}: what changed comes to {units.change_percent(net)} of a step; {times} ({between})"
-    return f"{whole.verdict}: {times} ({between})"
+        net = 100 * comparison.net_of_rows_ns / max(comparison.row_step_ns, 1)
+        text = f"{whole.verdict}: what changed comes to {units.change_percent(net)} of a step; {times} ({between})"
+    return f"{text}; {counted}" if counted else text
+
+
+def _counted(comparison: Comparison) -> str:
+    """The first of the counts that changed, in words; empty where none did."""
+    changed = comparison.changed_counts
+    if not changed:
+        differing = (
+            one for one in comparison.counts if None not in one.usual and one.usual[0] != one.usual[1]
+        )
+        return next((f"{COUNTS[one.name]} {_on_average(one)}" for one in differing), "")
+    first = changed[0]
+    by = abs((first.new or 0) - (first.base or 0))
+    amount = units.size(by) if first.name in BYTE_COUNTS else f"{by:,.10g}"
+    per = "" if first.name in RUN_COUNTS else " a step"
+    word = "less" if first.name in BYTE_COUNTS and first.verdict == FEWER else first.verdict
+    text = f"{COUNTS[first.name]}{per}: {amount} {word}"
+    if first.name not in BYTE_COUNTS and by != 1:
+        text = f"{amount} {word} {COUNTS[first.name]}{per}"
+    rest = len(changed) - 1
+    return f"{text} and {units.count(rest, 'other count')} changed" if rest else text
+
+
+def _on_average(one: CountDifference) -> str:
+    """A count whose steps differ, of which only the means can be compared."""
+    means = " -> ".join(
+        units.size(value or 0) if one.name in BYTE_COUNTS else _amount(value or 0) for value in one.usual
+    )
+    return f"{means} on average" if one.name in RUN_COUNTS else f"a step: {means} on average, steps differ"
+
+
+def _unconfirmed(comparison: Comparison, counted: str) -> str:
+    """What one recording of a side shows, which is no verdict on times."""
+    whole = comparison.whole
+    base_ns = max(whole.base_ns, 1.0)
+    percent = 100 * whole.change_ns / base_ns
+    if abs(whole.change_ns) < comparison.margins.of_step(base_ns):
+        moved = "time differed by less than the margin"
+    else:
+        moved = f"time {'rose' if percent > 0 else 'fell'} by about {units.change_percent(abs(percent)).lstrip('+')}"
+    counts = [len(side.runs) for side in (comparison.base, comparison.new)]
+    one = {(1, 1): "one recording each", (1, 2): "one recording of the base"}.get(
+        (min(counts[0], 2), min(counts[1], 2)), "one recording of the new run"
+    )
+    text = f"{moved} ({units.duration(whole.base_ns)} -> {units.duration(whole.new_ns)} a step), {one}: unconfirmed; `kinetoscope ab` confirms"
+    return f"{counted}; {text}" if counted else text
 
 
 def basis(comparison: Comparison) -> str:
@@ -462,7 +550,14 @@ def basis(comparison: Comparison) -> str:
     fraction = comparison.fraction
     used = "all steps" if fraction == 1 else f"the fastest {100 * fraction:g} % of steps"
     turns = ", recorded in turn and compared in pairs" if comparison.in_turn else ""
-    return f"Times are means of {used}{turns}."
+    text = f"Times are means of {used}{turns}."
+    part = comparison.row_step_ns / max(comparison.whole.base_ns, 1.0)
+    if part < _DISTURBED:
+        text += (
+            f" Rows are means of the steps in which each was disturbed least, and compared with a step as little disturbed: "
+            f"{units.duration(comparison.row_step_ns)}."
+        )
+    return text
 
 
 def summary_of_side(side: Side) -> str:
@@ -516,9 +611,9 @@ def _sections(comparison: Comparison, rows: int) -> list[tuple[str, list[str], l
         counts = [one for one in comparison.counts if (one.name in RUN_COUNTS) == per_run]
         changed = [one for one in counts if one.verdict != SAME]
         body = [_count_row(one, COUNTS[one.name]) for one in changed]
-        same = [COUNTS[one.name] for one in counts if one.verdict == SAME and one.base]
-        rest = f"the same: {', '.join(same)}" if same else ""
-        if body or same:
+        equal = [COUNTS[one.name] for one in counts if one.verdict == SAME and one.base]
+        rest = f"the same: {', '.join(equal)}" if equal else ""
+        if body or equal:
             found.append((title, [title.split()[0].lower(), "base", "new", "change", ""], body, rest))
     memory = [one for one in comparison.memory if one.base != one.new]
     if memory:
@@ -531,29 +626,41 @@ def _sections(comparison: Comparison, rows: int) -> list[tuple[str, list[str], l
         found.append(("Memory at the peak", ["holder", "base", "new", "change", ""], body, rest))
     for kind in TIMED:
         of_kind = [one for one in comparison.differences if one.kind == kind]
-        shown = [
-            one
-            for one in of_kind
-            if kind == "part" or one.verdict in (FASTER, SLOWER) or one.base_count != one.new_count
-        ]
+        shown = [one for one in of_kind if kind == "part" or _is_shown(one, comparison)]
         shown = shown[: rows or None]
         if not of_kind:
             continue
         others = [one for one in of_kind if one not in shown]
-        calm = sum(one.verdict == SAME for one in others)
-        noisy = sum(one.verdict == CANNOT_TELL for one in others)
+        more = sum(_is_shown(one, comparison) for one in others)
+        quiet = [one.verdict for one in others if not _is_shown(one, comparison)]
+        small, same, noisy = (quiet.count(verdict) for verdict in (BELOW_MARGIN, SAME, CANNOT_TELL))
         said = [
             text
             for number, text in (
-                (len(others) - calm - noisy, f"{len(others) - calm - noisy:,} more changed"),
-                (calm, f"{calm:,} the same"),
-                (noisy, f"{noisy:,} too noisy to tell"),
+                (more, f"{more:,} more {'changed' if comparison.confirmed else 'differ'}"),
+                (small, f"{small:,} changed by less than the margin"),
+                (same, f"{same:,} the same"),
+                (
+                    noisy,
+                    f"{noisy:,} too noisy to tell"
+                    if comparison.confirmed
+                    else f"{noisy:,} differ by less than the margin",
+                ),
             )
             if number
         ]
         header = [TITLES[kind].lower(), *HEADINGS]
         found.append((TITLES[kind], header, [_row(one, comparison) for one in shown], ", ".join(said)))
     return found
+
+
+def _is_shown(one: Difference, comparison: Comparison) -> bool:
+    """Whether a row is worth a line: it changed or, where that cannot be known, differs enough in what was recorded."""
+    if one.verdict in (FASTER, SLOWER) or one.runs_otherwise:
+        return True
+    return not comparison.confirmed and abs(one.change_ns) >= comparison.margins.of_step(
+        comparison.row_step_ns
+    )
 
 
 def _count_row(one: CountDifference, what: str, *, size: bool = False) -> list[str]:
@@ -563,39 +670,62 @@ def _count_row(one: CountDifference, what: str, *, size: bool = False) -> list[s
     def text(value: float | None) -> str:
         if value is None:
             return "not recorded"
-        return units.size(value) if in_bytes else f"{value:,.10g}"
+        return units.size(value) if in_bytes else _amount(value)
 
-    change = "" if one.base is None or one.new is None else _signed(one.new - one.base, in_bytes=in_bytes)
-    verdict = "steps differ" if one.verdict == CANNOT_TELL and change else one.verdict
-    return [cut(what, _WIDEST), text(one.base), text(one.new), change, verdict]
+    base, new = one.usual
+    change = "" if base is None or new is None else _signed(new - base, in_bytes=in_bytes)
+    verdict = "steps differ, means" if one.verdict == CANNOT_TELL and change else one.verdict
+    return [cut(what, _WIDEST), text(base), text(new), change, verdict]
 
 
 def _signed(value: float, *, in_bytes: bool) -> str:
     """A difference with its sign."""
     sign = "+" if value > 0 else "-" if value < 0 else ""
-    return sign + (units.size(abs(value)) if in_bytes else f"{abs(value):,.10g}")
+    return sign + (units.size(abs(value)) if in_bytes else _amount(abs(value)))
+
+
+def _amount(value: float) -> str:
+    """A count: a whole number as it is, a mean with few digits."""
+    return f"{value:,.10g}" if float(value).is_integer() else f"{value:,.{1 if abs(value) >= 100 else 2}f}"
 
 
 def _row(one: Difference, comparison: Comparison) -> list[str]:
     """A difference of times as a row."""
     change = one.change_ns
+    of_ns = comparison.whole.base_ns if one.kind == "part" else comparison.row_step_ns
     counts = ""
     if one.base_count is not None and one.new_count is not None:
         counts = (
-            f"{one.new_count:,.10g}"
+            _amount(one.new_count)
             if one.base_count == one.new_count
-            else f"{one.base_count:,.10g} -> {one.new_count:,.10g}"
+            else f"{_amount(one.base_count)} -> {_amount(one.new_count)}"
         )
     return [
         cut(label(one), _WIDEST),
         units.duration(one.base_ns) if one.only != "new" else "-",
         units.duration(one.new_ns) if one.only != "base" else "-",
         ("+" if change > 0 else "") + units.duration(change),
-        f"{100 * change / max(comparison.whole.base_ns, 1):+.2f} %",
+        units.change_percent(100 * change / one.base_ns) if one.base_ns > 0 and not one.only else "",
+        f"{100 * change / max(of_ns, 1):+.2f} %",
         "" if one.share is None else f"{100 * one.share:.0f} %",
         counts,
-        one.verdict if not one.only else f"{one.verdict}, only in {one.only}",
+        _verdicts(one, comparison),
     ]
+
+
+def _verdicts(one: Difference, comparison: Comparison) -> str:
+    """The verdicts on a row: how often it runs, which is exact, and how long it takes."""
+    often = {
+        GONE: "gone",
+        ADDED: "added",
+        MORE: "more calls",
+        FEWER: "fewer calls",
+        CANNOT_TELL: "steps differ" if one.base_count != one.new_count else "",
+    }.get(one.count_verdict, "")
+    took = one.verdict if one.verdict != CANNOT_TELL or comparison.confirmed else "unconfirmed"
+    if often and one.verdict not in (FASTER, SLOWER):
+        return often
+    return f"{often}, {took}" if often else took
 
 
 def label(one: Difference) -> str:

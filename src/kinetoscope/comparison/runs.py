@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +11,12 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison.matching import LEVELS, matched, same_files
 from kinetoscope.comparison.measures import COUNTS, TIMED, Run
 from kinetoscope.comparison.result import (
+    ADDED,
+    BELOW_MARGIN,
     CANNOT_TELL,
     FASTER,
     FEWER,
+    GONE,
     MORE,
     SAME,
     SLOWER,
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 _LEAST_SHARE = 0.005
 _MOST_ROWS = 100
 _LEAST_COUNT = 1e-6
+# What changed by this part of itself is not called the same, however little of a step that is.
+_OWN_SHARE = 0.1
 # Half of the false alarms that are allowed may come from the whole, the other half from rows.
 _HALF = 0.5
 
@@ -81,20 +86,38 @@ def _in_turn(base: Sequence[Run], new: Sequence[Run]) -> tuple[Sequence[Run], Se
     return base, new, all(pair == {0, 1} for pair in pairs)
 
 
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows of a kind that are looked at, with their estimates.
+
+    Attributes:
+        keys: The keys of each row in the base and in the other run; None where it is not there.
+        estimate: Their times.
+        base_counts: How many times each row runs in each step of the base.
+        new_counts: The same in the other run.
+    """
+
+    keys: list[tuple[Key | None, Key | None]]
+    estimate: Estimate
+    base_counts: Numbers
+    new_counts: Numbers
+
+
 class _Comparing:
     """One comparison on its way."""
 
     def __init__(self, base: Side, new: Side, margins: Margins, *, in_turn: bool, seed: int) -> None:
         self.base, self.new, self.margins = base, new, margins
         self.bootstrap = Bootstrap(base.series, new.series, in_turn=in_turn, seed=seed)
-        self.step = self.bootstrap.estimate(base.series.step_ns[:, None], new.series.step_ns[:, None])
-        self.step_ns = max(float(self.step.base[0]), 1.0)
-        self.least_ns = max(margins.percent / 100 * self.step_ns, margins.least_ns)
+        self.step = self.bootstrap.estimate_step()
+        self.base_ns, self.new_ns = (float(np.exp(each[0])) for each in (self.step.base, self.step.new))
         self.alarm = 1 - margins.confidence
+        self.rows = {kind: found for kind in TIMED if (found := self._rows(kind)) is not None}
+        self.row_step_ns = self._undisturbed_ns()
 
     def compare(self) -> Comparison:
         """Compare everything."""
-        found: dict[str, list[Difference]] = {kind: self._kind(kind) for kind in TIMED}
+        found: dict[str, list[Difference]] = {kind: self._differences(kind) for kind in TIMED}
         whole, reason = self._whole()
         moved, by_rows = whole.change_ns, False
         if whole.verdict == CANNOT_TELL and (net := self._net_of_rows(found, whole)) is not None:
@@ -117,9 +140,18 @@ class _Comparing:
             self._memory(),
             self.bootstrap.fraction,
             self.bootstrap.in_turn,
+            self.row_step_ns,
             reason,
             moved if by_rows else None,
         )
+
+    def _undisturbed_ns(self) -> float:
+        """How long a step of the base takes where it is as little disturbed as single operators are.
+
+        A row is described by the steps in which it was disturbed least; on a busy machine no whole step is so little disturbed.
+        """
+        parts = [float(run.step_ns[run.counted].sum()) * run.undisturbed for run in self.base.runs]
+        return min(self.base_ns, max(sum(parts) / self.base.steps, 1.0))
 
     def _net_of_rows(self, found: dict[str, list[Difference]], whole: Difference) -> float | None:
         """What the rows that changed come to where the step itself is too noisy; None where that says nothing.
@@ -134,28 +166,25 @@ class _Comparing:
         ]
         net = max(nets, key=abs)
         # Rows of both kinds share the time of a step among them; they must not contradict each other, nor the step.
-        if abs(net) < self.least_ns or min(nets) * max(nets) < 0 or not whole.low_ns <= net <= whole.high_ns:
+        least_ns = self.margins.of_step(self.row_step_ns)
+        if abs(net) < least_ns or min(nets) * max(nets) < 0 or not whole.low_ns <= net <= whole.high_ns:
             return None
         return net
 
     def _whole(self) -> tuple[Difference, str]:
         """The verdict on a step, and why it is no better."""
         p, width = float(self.step.p[0]), float(self.step.half_width(self.margins.confidence)[0])
-        change = float(self.step.change[0])
-        verdict = time_verdict(change, width, self.least_ns, sure=p <= _HALF * self.alarm)
-        whole = Difference(
-            "step",
-            "step",
-            float(self.step.base[0]),
-            float(self.step.new[0]),
-            change - width,
-            change + width,
-            p,
-            verdict,
+        ratio = float(self.step.change[0])
+        change_ns = self.new_ns - self.base_ns
+        with np.errstate(over="ignore"):
+            low_ns, high_ns = (self.base_ns * float(np.expm1(ratio + side * width)) for side in (-1, 1))
+        if not np.isfinite(width):
+            low_ns, high_ns = -np.inf, np.inf
+        verdict = time_verdict(
+            change_ns, low_ns, high_ns, self.margins.of_step(self.base_ns), sure=p <= _HALF * self.alarm
         )
-        if verdict != CANNOT_TELL:
-            return whole, ""
-        return whole, self._reason(width)
+        whole = Difference("step", "step", self.base_ns, self.new_ns, low_ns, high_ns, p, verdict)
+        return whole, self._reason(np.expm1(width)) if verdict == CANNOT_TELL else ""
 
     def _reason(self, width: float) -> str:
         """Why one cannot tell whether a step is faster."""
@@ -163,16 +192,16 @@ class _Comparing:
             return "a recording has no steps: loop over kinetoscope.steps(...), or pass a schedule and call prof.step()"
         if min(self.base.series.recordings, self.new.series.recordings) == 1:
             return (
-                "one recording does not show how much recordings of one program differ: pass several of each run, "
-                "recorded in turn"
+                "one recording does not show how much recordings of one program differ: another run of the same program may take longer "
+                "throughout; counts are exact. For times, pass several of each run, recorded in turn, as `kinetoscope ab` records them"
             )
         return (
-            f"the recordings differ by more than the margin: a difference below {100 * width / self.step_ns:.2g} % of a step "
+            f"the recordings differ by more than the margin: a difference below {100 * width:.2g} % of a step "
             "does not show; record more, in turn"
         )
 
-    def _kind(self, kind: str) -> list[Difference]:
-        """The rows of a kind that take enough of a step, or run more or less often."""
+    def _rows(self, kind: str) -> _Rows | None:
+        """The rows of a kind that take enough of a step, or run more or less often; None without any."""
         keys = {"base": self.base.keys(kind), "new": self.new.keys(kind)}
         known = keys["new"]
         if kind == "line":
@@ -185,7 +214,7 @@ class _Comparing:
             *((-1, place) for place in added),
         ]
         if not rows:
-            return []
+            return None
         sides = ((self.base, keys["base"], 0), (self.new, keys["new"], 1))
         sizes, often = [], []
         for (side, names, at), weights in zip(sides, self.bootstrap.own_weights, strict=True):
@@ -194,7 +223,7 @@ class _Comparing:
             equal = np.full(side.steps, 1 / side.steps)
             often.append(np.append(side.means(kind, names, equal, counts=True), 0.0)[here])
         size, more = np.maximum(*sizes), np.abs(often[1] - often[0])
-        large = np.flatnonzero((size >= _LEAST_SHARE * self.step_ns) | (kind == "part"))
+        large = np.flatnonzero((size >= _LEAST_SHARE * self.base_ns) | (kind == "part"))
         large = large[np.argsort(-size[large], kind="stable")[:_MOST_ROWS]]
         # However little time it takes: what runs more or less often is what the counts of a step are asked about.
         unlike = np.flatnonzero(more > _LEAST_COUNT)
@@ -207,40 +236,30 @@ class _Comparing:
         tables = [side.table(kind, names) for (side, _, _), names in zip(sides, picked, strict=True)]
         # The parts of a step add up to it, so all are of the same steps.
         estimate = (self.bootstrap.estimate if kind == "part" else self.bootstrap.estimate_rows)(*tables)
-        counts = [
-            np.median(side.table(kind, names, counts=True), axis=0) if len(names) else np.zeros(0)
-            for (side, _, _), names in zip(sides, picked, strict=True)
-        ]
-        sure = discoveries(estimate.p, _HALF * self.alarm / len(TIMED))
-        width = estimate.half_width(self.margins.confidence)
+        base_counts, new_counts = (
+            side.table(kind, names, counts=True) for (side, _, _), names in zip(sides, picked, strict=True)
+        )
+        return _Rows([*zip(*picked, strict=True)], estimate, base_counts, new_counts)
+
+    def _differences(self, kind: str) -> list[Difference]:
+        """The rows of a kind with their verdicts."""
+        rows = self.rows.get(kind)
+        if rows is None:
+            return []
+        sure = discoveries(rows.estimate.p, _HALF * self.alarm / len(TIMED))
+        width = rows.estimate.half_width(self.margins.confidence)
         return [
-            self._difference(
-                kind,
-                (picked[0][at], picked[1][at]),
-                estimate,
-                width,
-                at,
-                bool(sure[at]),
-                (counts[0][at], counts[1][at]),
-            )
-            for at in range(len(chosen))
+            self._difference(kind, rows, at, float(width[at]), sure=bool(sure[at]))
+            for at in range(len(rows.keys))
         ]
 
-    def _difference(
-        self,
-        kind: str,
-        keys: tuple[Key | None, Key | None],
-        estimate: Estimate,
-        width: Numbers,
-        at: int,
-        sure: bool,
-        counts: tuple[float, float],
-    ) -> Difference:
+    def _difference(self, kind: str, rows: _Rows, at: int, width: float, *, sure: bool) -> Difference:
         """One row."""
-        base, new = keys
+        base, new = rows.keys[at]
         key = new if new is not None else base
         assert key is not None  # noqa: S101  (a row is of at least one side)
-        change = float(estimate.change[at])
+        base_ns, new_ns = (float(each[at]) for each in (rows.estimate.base, rows.estimate.new))
+        change = new_ns - base_ns
         text: dict[str, Any] = {}
         if kind == "module":
             text = {"detail": key[1]}
@@ -256,22 +275,37 @@ class _Comparing:
             }
         elif kind == "collective":
             text = {"detail": f"{key[1]} ranks, {key[2]} bytes"}
-        counted = kind != "part"
+        only = "base" if new is None else "new" if base is None else ""
+        counts = (
+            None
+            if kind == "part"
+            else count_difference(kind, rows.base_counts[:, at], rows.new_counts[:, at])
+        )
         return Difference(
             kind,
             str(key[1] if kind == "line" else key[0]),
-            float(estimate.base[at]),
-            float(estimate.new[at]),
-            change - float(width[at]),
-            change + float(width[at]),
-            float(estimate.p[at]),
-            time_verdict(change, float(width[at]), self.least_ns, sure=sure),
+            base_ns,
+            new_ns,
+            # No time can fall by more than all of it.
+            max(change - width, -base_ns) if np.isfinite(width) else -np.inf,
+            change + width,
+            float(rows.estimate.p[at]),
+            self._row_verdict(kind, base_ns, change, width, sure=sure),
             None,
-            float(counts[0]) if counted else None,
-            float(counts[1]) if counted else None,
-            only="base" if new is None else "new" if base is None else "",
+            None if counts is None else counts.usual[0],
+            None if counts is None else counts.usual[1],
+            count_verdict="" if counts is None else {"base": GONE, "new": ADDED}.get(only, counts.verdict),
+            only=only,
             **text,
         )
+
+    def _row_verdict(self, kind: str, base_ns: float, change: float, width: float, *, sure: bool) -> str:
+        """What the difference of a row means: against a step as little disturbed as the row, and against the row itself."""
+        least_ns = self.margins.of_step(self.base_ns if kind == "part" else self.row_step_ns)
+        verdict = time_verdict(change, change - width, change + width, least_ns, sure=sure)
+        if verdict == SAME and abs(change) > _OWN_SHARE * base_ns:
+            return BELOW_MARGIN if sure else CANNOT_TELL
+        return verdict
 
     def _count(self, name: str) -> CountDifference | None:
         """A count of both runs; None where neither has it."""
@@ -306,17 +340,32 @@ class _Comparing:
 def count_difference(
     name: str, base: Numbers | None, new: Numbers | None, holder: str = ""
 ) -> CountDifference:
-    """Compare a count: where it is the same number in all steps of a side, the verdict is exact."""
+    """Compare a count: where it is the same number in all steps of a side, the verdict is exact.
+
+    Steps that differ are the same only if both sides have the same range and the same total a step.
+    """
     nothing = (np.nan, np.nan)
     ranges = [nothing if each is None else (float(each.min()), float(each.max())) for each in (base, new)]
     medians = [None if each is None else float(np.median(each)) for each in (base, new)]
+    means = [None if each is None else float(each.mean()) for each in (base, new)]
     verdict = CANNOT_TELL
-    if medians[0] is not None and medians[1] is not None:
-        if medians[0] == medians[1]:
+    if base is not None and new is not None:
+        if ranges[1][0] > ranges[0][1]:
+            verdict = MORE
+        elif ranges[1][1] < ranges[0][0]:
+            verdict = FEWER
+        elif ranges[0] == ranges[1] and (
+            ranges[0][0] == ranges[0][1] or _total(base) * len(new) == _total(new) * len(base)
+        ):
             verdict = SAME
-        elif ranges[1][0] > ranges[0][1] or ranges[1][1] < ranges[0][0]:
-            verdict = MORE if medians[1] > medians[0] else FEWER
-    return CountDifference(name, medians[0], medians[1], ranges[0], ranges[1], verdict, holder)
+    return CountDifference(
+        name, medians[0], medians[1], ranges[0], ranges[1], verdict, holder, means[0], means[1]
+    )
+
+
+def _total(counts: Numbers) -> int:
+    """The exact sum of whole numbers."""
+    return sum(map(int, counts.tolist()))
 
 
 def _explaining(row: Difference, moved_ns: float) -> Difference:
@@ -325,5 +374,9 @@ def _explaining(row: Difference, moved_ns: float) -> Difference:
 
 
 def _rank(row: Difference) -> int:
-    """Rows that changed come first, then those of which one cannot tell."""
-    return 0 if row.verdict in (SLOWER, FASTER) else 1 if row.verdict == CANNOT_TELL else 2
+    """Rows that changed come first, then those that run more or less often, then those of which one cannot tell."""
+    if row.verdict in (SLOWER, FASTER):
+        return 0
+    if row.runs_otherwise:
+        return 1
+    return 2 if row.verdict in (CANNOT_TELL, BELOW_MARGIN) else 3

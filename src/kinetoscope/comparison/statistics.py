@@ -15,8 +15,9 @@ The steps of a run are correlated, drift, and some of them are slowed down by wh
 - Recordings that took turns are resampled in pairs, which share the state of the machine.
 - The bootstrap gives a standard error. Intervals and p-values come from Student's t with as many degrees of freedom as there are
   recordings (B. L. Welch, Biometrika 34, 1947), because few repetitions know their own spread badly.
-- One recording a side does not show how much recordings of one program differ. It is treated as if it could be off by as much as one of
-  its own steps usually is.
+- One recording of a side does not show how much recordings of one program differ: its steps ran in one process, with the same memory, the same
+  processors and the same neighbors, so they are no independent samples of the program. Then the error is infinite, and there is no verdict on times.
+- A step is compared as a ratio, of which the logarithm is resampled: no step can become more than 100 % faster.
 - Of many rows, false alarms are limited as Y. Benjamini and Y. Hochberg do, Journal of the Royal Statistical Society B 57 (1995).
 """
 
@@ -46,8 +47,6 @@ REPLICATES = 400
 _NEARLY = 1.25
 _MOST_CLASSES = 8
 _MOST_FREEDOM = 200.0
-# A recording of a quiet machine still differs from the next one by this: memory lies elsewhere, the clock of the processor changes.
-_LEAST_SPREAD = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,28 +116,6 @@ class Series:
             found[:, rows] = used * (total / whole / np.maximum(used.sum(axis=1, keepdims=True), 1e-300))
         return found
 
-    def spread(self, values: Numbers) -> Numbers:
-        """How much a value (column) of single steps (rows) usually is off, by its quartiles: a standard deviation if it were normal.
-
-        No value is taken to be steadier than the steps themselves: what slows a machine down for a whole recording slows down everything.
-        """
-        usual = np.abs(np.median(values, axis=0))
-        return np.asarray(np.maximum(self._apart(values), self.relative_spread * usual))
-
-    @cached_property
-    def relative_spread(self) -> float:
-        """The same of the steps, as a part of a step."""
-        usual = float(np.median(self.step_ns))
-        return max(_LEAST_SPREAD, float(self._apart(self.step_ns[:, None])[0]) / max(usual, 1.0))
-
-    def _apart(self, values: Numbers) -> Numbers:
-        """The distance of the quartiles in each class of steps, as a standard deviation."""
-        apart = np.zeros(values.shape[1])
-        for rows in self.classes:
-            low, high = np.quantile(values[rows], (0.25, 0.75), axis=0)
-            apart += (high - low) * (len(rows) / len(values))
-        return np.asarray(apart / 1.349)
-
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
@@ -147,7 +124,7 @@ class Estimate:
     Attributes:
         base: The value of each row in the base.
         new: The value in the other side.
-        error: The standard error of the difference.
+        error: The standard error of the difference; infinite where a side has one recording.
         freedom: Its degrees of freedom.
     """
 
@@ -163,13 +140,13 @@ class Estimate:
 
     @cached_property
     def p(self) -> Numbers:
-        """How probable so large a difference is where there is none."""
+        """How probable so large a difference is where there is none; not a number where the error is not known."""
         with np.errstate(divide="ignore", invalid="ignore"):
             t = np.where(self.error > 0, np.abs(self.change) / self.error, 0.0)
-        return two_sided_p(t, self.freedom)
+        return np.where(np.isfinite(self.error), two_sided_p(t, self.freedom), np.nan)
 
     def half_width(self, confidence: float) -> Numbers:
-        """Half the width of the confidence interval of the difference."""
+        """Half the width of the confidence interval of the difference; infinite where the error is."""
         return self.error * quantile(1.0 - confidence, self.freedom)
 
 
@@ -239,7 +216,18 @@ class Bootstrap:
         """Compare rows by the fastest steps: a row for each step of a side, a column for each row of the comparison."""
         usual = [own[0] @ each for own, each in zip(self._own, (base, new), strict=True)]
         means = [weights @ each for weights, each in zip(self._weights, (base, new), strict=True)]
-        return self._estimate((base, new), usual, means)
+        return self._estimate(usual, means)
+
+    def estimate_step(self) -> Estimate:
+        """Compare the logarithms of the time of a step, so that the change is that of a ratio."""
+        own, resampled = (
+            [
+                np.log(np.maximum(weights @ side.step_ns[:, None], 1.0))
+                for weights, side in zip(of_sides, self._sides, strict=True)
+            ]
+            for of_sides in (self._own, self._weights)
+        )
+        return self._estimate([each[0] for each in own], resampled)
 
     def estimate_rows(self, base: Numbers, new: Numbers) -> Estimate:
         """The same, but each row by the fastest steps of its own where that is more precise."""
@@ -255,7 +243,7 @@ class Bootstrap:
                     for side, each in zip(self._sides, (base, new), strict=True)
                 ]
                 means = [weights @ each for weights, each in zip(copies, values, strict=True)]
-                found.append(self._estimate((base, new), [each.mean(axis=0) for each in values], means))
+                found.append(self._estimate([each.mean(axis=0) for each in values], means))
         errors = np.stack([each.error for each in found])
         # The first one that is nearly as precise as the best: the steps of all rows, then more steps rather than fewer.
         chosen = np.argmax(errors <= _NEARLY * errors.min(axis=0), axis=0)
@@ -270,33 +258,24 @@ class Bootstrap:
             )
         )
 
-    def _estimate(
-        self, values: tuple[Numbers, Numbers], usual: list[Numbers], means: list[Numbers]
-    ) -> Estimate:
+    def _estimate(self, usual: list[Numbers], means: list[Numbers]) -> Estimate:
         """The estimate from the means of both sides as recorded, and of each replicate."""
-        base = values[0]
+        columns = len(usual[0])
         if self.in_turn:
-            freedom = np.full(base.shape[1], self.base.recordings - 1.0)
+            freedom = np.full(columns, self.base.recordings - 1.0)
             # A sample of n has a standard deviation that is too small by this.
             error = np.std(means[1] - means[0], axis=0) * np.sqrt(self.base.recordings / freedom)
             return Estimate(usual[0], usual[1], np.asarray(error), freedom)
-        variances, degrees = [], []
-        for side, each, mean in zip(self._sides, values, means, strict=True):
-            count = side.recordings
-            variance = np.var(mean, axis=0)
-            if count > 1:
-                variance, degree = variance * count / (count - 1), count - 1.0
-            else:
-                variance = (
-                    variance + side.spread(each) ** 2 if len(each) > 1 else np.full(each.shape[1], np.inf)
-                )
-                degree = max(1.0, min(len(each) / _block_length(len(each)) - 1.0, _MOST_FREEDOM))
-            variances.append(variance)
-            degrees.append(degree)
+        counts = [side.recordings for side in self._sides]
+        if min(counts) < 2:
+            return Estimate(usual[0], usual[1], np.full(columns, np.inf), np.ones(columns))
+        variances = [
+            np.var(mean, axis=0) * count / (count - 1) for mean, count in zip(means, counts, strict=True)
+        ]
         total = variances[0] + variances[1]
         with np.errstate(divide="ignore", invalid="ignore"):
-            parts = sum(variance**2 / degree for variance, degree in zip(variances, degrees, strict=True))
-            freedom = np.where((parts > 0) & np.isfinite(total), total**2 / parts, 1.0)
+            parts = sum(variance**2 / (count - 1) for variance, count in zip(variances, counts, strict=True))
+            freedom = np.where(parts > 0, total**2 / parts, 1.0)
         return Estimate(usual[0], usual[1], np.sqrt(total), np.clip(freedom, 1.0, _MOST_FREEDOM))
 
 

@@ -143,9 +143,11 @@ class Interleaved:
 
 
 def visible_percent(comparison: Comparison) -> float:
-    """The smallest difference of a step that a comparison could have told from none, in percent of a step."""
+    """The smallest difference of a step that a comparison could have told from none, in percent of a step; infinite after one round."""
     whole = comparison.whole
-    return 100 * (whole.high_ns - whole.low_ns) / 2 / max(whole.base_ns, 1.0)
+    return (
+        100 * max(whole.high_ns - whole.change_ns, whole.change_ns - whole.low_ns) / max(whole.base_ns, 1.0)
+    )
 
 
 @contextmanager
