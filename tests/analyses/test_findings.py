@@ -113,6 +113,47 @@ def test_a_loop_that_runs_half_of_the_time_runs_python(other):
     assert plain(finding.finding).startswith("Python in flush (log.py:5) runs for 80.0 % of step time")
 
 
+MODEL, WORK, KEPT = 8_000_000, 1_000_000, 2_000_000
+
+
+def steps_that_keep(count, kept_bytes, model_bytes=MODEL, every=1):
+    """Steps that allocate and free what they work with, of which each `every`th keeps something to the end."""
+    builder = TraceBuilder()
+    stack = builder.stack(("train.py", 7, "train"))
+    builder.allocate(-10, 0x1, model_bytes)
+    for step in range(count):
+        at = step * 1_000_000
+        builder.step(step, at, 1_000_000).span("aten::mm", at + 10, 900_000)
+        builder.span("aten::ones", at + 910_000, 90_000, stack=stack)
+        builder.allocate(at + 20, 0x2, WORK)
+        if step % every == 0:
+            builder.allocate(at + 950_000, 0x1000 + step, kept_bytes)
+        builder.free(at + 960_000, 0x2)
+    return builder.build()
+
+
+@pytest.mark.parametrize("count", [40, 90, 150, 1000])
+def test_memory_that_grows_is_found_however_long_it_has_grown(count):
+    (finding,) = examine(steps_that_keep(count, KEPT)).findings
+    assert finding.code == "memory-growth"
+    assert (
+        plain(finding.finding)
+        == "Memory grows by 1.91 MiB in each step; what stays is allocated at train.py:7"
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "kept_bytes", "found"),
+    [(40, MODEL // 200, False), (1000, MODEL // 200, True), (1000, 4, False), (5, KEPT, False)],
+)
+def test_memory_that_grows_slowly_is_found_once_it_is_much(count, kept_bytes, found):
+    assert bool(examine(steps_that_keep(count, kept_bytes)).findings) == found
+
+
+def test_what_only_some_steps_keep_is_no_growth():
+    assert examine(steps_that_keep(40, KEPT, every=2)).findings == ()
+
+
 def test_no_span_is_at_no_place_and_in_no_module():
     builder = slow_python()
     builder.span(

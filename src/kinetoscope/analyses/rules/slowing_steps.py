@@ -1,8 +1,9 @@
 """Steps take longer and longer, because what one line runs grows with their number.
 
 The usual causes: a state that is carried on without `detach()`, so that backward walks the graphs of all earlier steps, and a tensor
-that each step concatenates to. No public threshold: the last third of the steps takes 1.3 times as long as the first, one line explains
-half of that, and grows in nearly every step. What grows by chance does not grow in order.
+that each step concatenates to. No public threshold: the last third of the steps takes 1.3 times as long as the first, and one line runs
+more operators or allocates more in nearly every step, which is the same on a busy machine; or it explains half of that, and takes longer
+in nearly every step. What grows by chance does not grow in order.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ TIMES_FIRST = 1.3
 LEAST_PERCENT = 5.0
 EXPLAINS = 0.5
 IN_ORDER = 0.8
-"""The rank correlation of a line's time with the number of the step."""
+"""The rank correlation of a line's time, number of operators, or bytes with the number of the step."""
 _MOST_LINES = 10
 
 
@@ -39,14 +40,22 @@ def slowing_steps(loop: Loop) -> Finding | None:
     best: tuple[float, Finding] | None = None
     for place, _, rows in loop.by_place(np.flatnonzero(loop.outermost))[:_MOST_LINES]:
         step = loop.step_of(rows)
-        each = np.bincount(step[step >= 0], spans["duration_ns"][rows[step >= 0]], len(loop.steps))
+        each, count, size = (
+            np.bincount(step[step >= 0], values[step >= 0], len(loop.steps))
+            for values in (
+                spans["duration_ns"][rows],
+                np.ones(len(rows)),
+                np.maximum(spans["bytes"][rows], 0),
+            )
+        )
         early, late = _ends(each)
         growth = late - early
-        if not place or growth < EXPLAINS * (last - first) or _order(each) < IN_ORDER:
+        grows = max(_order(count), _order(size)) >= IN_ORDER
+        if not place or not (grows or (growth >= EXPLAINS * (last - first) and _order(each) >= IN_ORDER)):
             continue
         more_ns = int(np.maximum(each - early, 0).sum())
         share = loop.share(more_ns)
-        if share < LEAST_PERCENT or (best is not None and best[0] >= growth):
+        if growth <= 0 or share < LEAST_PERCENT or (best is not None and best[0] >= growth):
             continue
         latest = rows[step == step.max()]
         finding = Finding(
@@ -79,7 +88,10 @@ def _ends(values: Rows) -> tuple[float, float]:
 
 
 def _order(values: Rows) -> float:
-    """How much values rise in order: the correlation of their ranks with their places."""
+    """How much values rise in order: the correlation of their ranks with their places; 0 for values that hardly rise."""
+    first, last = _ends(values)
+    if last < TIMES_FIRST * first:
+        return 0.0
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
     return float(np.corrcoef(ranks, np.arange(len(values)))[0, 1])
 
