@@ -4,6 +4,8 @@ import gzip
 import json
 import os
 import pty
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -424,3 +426,40 @@ def test_the_progress_line_continues_where_torch_was_imported_before(tmp_path):
         os.close(standard_error)
     assert (done.returncode, done.stdout) == (0, "True\n")
     assert shown.startswith("kinetoscope: recording to wait.recording (native engine)")
+
+
+@pytest.mark.parametrize("option", [(), ("--children",)])
+def test_in_a_folder_that_cannot_be_written_to_the_recording_goes_to_another(tmp_path, option):
+    name = program(tmp_path, "train(2)\n")
+    # Nobody can create a file in this one, not even root.
+    ended = python(Path("/proc"), "-m", "kinetoscope", "run", *option, str(tmp_path / name))
+    assert ended.code == 0
+    assert ended.out.count("\n") == 2
+    found = re.match(
+        r"kinetoscope: the folder '/proc' cannot be written to \([\w ]+\): recording to (\S+); -o PREFIX chooses another place\.\n",
+        ended.err,
+    )
+    assert found is not None, ended.err
+    assert "Traceback" not in ended.err
+    with kinetoscope.open(Path(found[1], "train.ktrace")) as trace:
+        assert trace.table("steps").num_rows == 2
+    assert [path.name for path in Path(found[1]).iterdir()] == ["train.ktrace"]
+    shutil.rmtree(found[1])
+
+
+@pytest.mark.parametrize("option", [(), ("--children",)])
+def test_an_output_that_cannot_be_written_is_one_line_before_the_program_starts(tmp_path, option):
+    name = program(tmp_path, "train(2)\n")
+    ended = profiled(tmp_path, *option, "-o", "/proc/first", name)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("kinetoscope: error: the folder '/proc' cannot be written to (")
+    assert ended.err.count("\n") == 1
+
+
+def test_a_program_that_has_made_steps_goes_on_when_its_recording_cannot_start(tmp_path):
+    name = program(tmp_path, "import shutil\nshutil.rmtree('out')\ntrain(4)\n")
+    ended = python(tmp_path, "-m", "kinetoscope", "run", "-o", "out/first", "--steps", "2:3", name)
+    assert ended.code == 0
+    assert ended.out.count("\n") == 4
+    assert "The program goes on without a recording." in ended.err
+    assert ended.err.endswith("kinetoscope: nothing was recorded: the recording could not be started.\n")

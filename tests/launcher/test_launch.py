@@ -1,6 +1,7 @@
 """`kinetoscope.launch`: a program in a process of its own, from Python."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -179,3 +180,13 @@ def test_an_interrupt_reaches_the_program_which_may_finish(tmp_path):
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "interrupted\npassed on\n"), done.stderr
+
+
+def test_without_a_folder_to_write_to_it_warns_and_says_where_the_trace_is(folder):
+    with pytest.warns(UserWarning, match="the folder '/proc' cannot be written to") as warned:
+        result = kinetoscope.launch(folder / "collect.py", cwd="/proc")
+    assert warned[0].filename == __file__
+    assert result.exit_code == 0
+    with kinetoscope.open(result.path) as trace:
+        assert len(trace.table("spans")) > 0
+    shutil.rmtree(result.path.parent)

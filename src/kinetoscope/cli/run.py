@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,12 @@ import click
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect.session.options import EngineName, RecordingOptions
 from kinetoscope.launcher.children import Children
-from kinetoscope.launcher.options import LaunchOptions, choose_prefix, place_of_summaries
+from kinetoscope.launcher.options import (
+    LaunchOptions,
+    choose_prefix,
+    place_of_summaries,
+    writable_prefix,
+)
 from kinetoscope.launcher.program import Program
 from kinetoscope.launcher.run import Run, RunObserver
 from kinetoscope.model import units
@@ -145,8 +151,12 @@ def command(
         install=install,
         children=children,
     )
-    # Fails now, and not when the program imports torch.
-    options.prefix.parent.mkdir(parents=True, exist_ok=True)
+    prefix = writable_prefix(
+        options.prefix,
+        chosen=output is not None,
+        say=lambda text: click.echo(f"kinetoscope: {text}", err=True),
+    )
+    options = replace(options, prefix=prefix)
     return Run(to_run, options, Display(options, summary=not no_summary)).execute
 
 

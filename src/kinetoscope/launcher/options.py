@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
+import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +16,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.collect.session.options import RecordingOptions, checked_summary
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from kinetoscope.collect import profile
     from kinetoscope.launcher.program import Program
@@ -185,6 +188,41 @@ def choose_prefix(
         if not any(Path(f"{path}{suffix}").exists() for suffix in _SUFFIXES):
             return path
     raise ArgumentError(f"{stem}.ktrace to {stem}-9999.ktrace exist: choose another output (-o PREFIX).")
+
+
+def writable_prefix(prefix: Path, *, chosen: bool, say: Callable[[str], object]) -> Path:
+    """Return a prefix in a folder that can be written to; this is found before the program starts.
+
+    Args:
+        prefix: What the names of the files should begin with; its folder is created if missing.
+        chosen: Whether the user chose it; otherwise a new folder for temporary files takes its place where necessary.
+        say: Called with a sentence on that.
+
+    Raises:
+        ArgumentError: The folder that the user chose cannot be written to, nor created; or no folder can.
+    """
+    try:
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=prefix.parent):
+            return prefix
+    except OSError as error:
+        problem = f"the folder {str(prefix.parent)!r} cannot be written to ({error.strerror})"
+    if chosen:
+        raise ArgumentError(f"{problem}: choose another output (-o PREFIX).")
+    try:
+        folder = tempfile.mkdtemp(prefix="kinetoscope-")
+    except OSError as error:
+        raise ArgumentError(f"{problem}: choose an output (-o PREFIX).") from error
+    say(f"{problem}: recording to {folder}; -o PREFIX chooses another place.")
+    atexit.register(_remove_if_empty, folder, os.getpid())
+    return Path(folder, prefix.name)
+
+
+def _remove_if_empty(folder: str, process: int) -> None:
+    """Remove a folder in which nothing was written; a fork does not."""
+    if os.getpid() == process:
+        with suppress(OSError):
+            os.rmdir(folder)
 
 
 def place_of_summaries(given: str | os.PathLike[str] | None, folder: Path) -> Path | None:

@@ -161,6 +161,8 @@ class ProgramRecording:
         """Say why nothing was recorded."""
         if self.state == "waiting for torch":
             return "the program never imported torch"
+        if self.state == "failed":
+            return "the recording could not be started"
         first = self._options.steps[0] if self._options.steps else 0
         return f"the program's optimizer made {self.steps_done:,} steps, and recording was to begin after {first:,}"
 
@@ -180,10 +182,10 @@ class ProgramRecording:
 
     def _start(self) -> None:
         """Start the session; if it cannot start the program ends here, before it has used any resources."""
-        # Not truncated in place: another process may still have the old one mapped. What is no file the recorder refuses.
-        if _is_regular_file(self._options.live_path):
-            self._options.live_path.unlink(missing_ok=True)
         try:
+            # Not truncated in place: another process may still have the old one mapped. What is no file the recorder refuses.
+            if _is_regular_file(self._options.live_path):
+                self._options.live_path.unlink(missing_ok=True)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 session = self._options.session(self._options.live_path)
@@ -199,7 +201,11 @@ class ProgramRecording:
         self._on_start(self.engine)
 
     def _cannot_start(self, error: Exception) -> None:
-        """End the program, before it has used any resources."""
+        """End the program if it has used no resources yet; otherwise it goes on without a recording."""
+        self.state = "failed"
+        if self.steps_done:
+            complain(f"{error} The program goes on without a recording.")
+            return
         complain(str(error))
         sys.exit(1)
 
@@ -237,7 +243,7 @@ class ProgramRecording:
         """Describe the program, as JSON for the trace's metadata."""
         facts: dict[str, Any] = {
             "command": self._program.command_line,
-            "folder": os.getcwd(),
+            "folder": _working_folder(self._options),
             "python": sys.version.split()[0],
         }
         if self._options.steps is not None:
@@ -245,6 +251,14 @@ class ProgramRecording:
         if ended is not None:
             facts["ended"] = ended
         return json.dumps(facts)
+
+
+def _working_folder(options: LaunchOptions) -> str:
+    """The working directory; that of the start if the program has removed its own."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return str(options.folder)
 
 
 def _is_regular_file(path: Path) -> bool:

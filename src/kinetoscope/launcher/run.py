@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -23,7 +24,12 @@ from kinetoscope.collect.session.options import EngineName, RecordingOptions
 from kinetoscope.display.terminal import complain
 from kinetoscope.launcher import child_hook
 from kinetoscope.launcher.children import Children
-from kinetoscope.launcher.options import LaunchOptions, choose_prefix, place_of_summaries
+from kinetoscope.launcher.options import (
+    LaunchOptions,
+    choose_prefix,
+    place_of_summaries,
+    writable_prefix,
+)
 from kinetoscope.launcher.program import CannotRun, Program, show_exception, take_name_of_python
 from kinetoscope.launcher.recording import Finished, InstalledRecording, ProgramRecording
 
@@ -107,8 +113,8 @@ def launch(
         The exit code and the path of the trace.
 
     Raises:
-        ArgumentError: Options that cannot be combined, or an output that is not a file name.
-        OSError: The folder of the output, or the log, cannot be created.
+        ArgumentError: Options that cannot be combined, or an output that is not a file name or cannot be written.
+        OSError: The log cannot be created.
     """
     to_run = Program(os.fspath(program), tuple(os.fspath(word) for word in arguments), module)
     folder = Path(cwd or ".").absolute()
@@ -133,7 +139,10 @@ def launch(
         children=children,
         folder=folder,
     )
-    options.prefix.parent.mkdir(parents=True, exist_ok=True)
+    prefix = writable_prefix(
+        options.prefix, chosen=output is not None, say=lambda text: warnings.warn(text, stacklevel=4)
+    )
+    options = replace(options, prefix=prefix)
     candidates = (options.trace_path, options.live_path)
     before = [_identity(path) for path in candidates]
     words = [sys.executable, "-m", "kinetoscope.launcher", options.to_json(), *to_run.command_line]
