@@ -14,6 +14,7 @@ from kinetoscope._errors import (
     FormatError,
     KinetoscopeError,
     MissingDependencyError,
+    NotRecordedError,
     RecorderError,
     StateError,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "KinetoscopeError",
     "LaunchResult",
     "MissingDependencyError",
+    "NotRecordedError",
     "OperatorCall",
     "ProfilerAction",
     "ProfilerActivity",

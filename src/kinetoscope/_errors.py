@@ -6,6 +6,7 @@
     ├── ArgumentError            (also a ValueError)    an argument has an invalid value
     │   └── ArgumentTypeError    (also a TypeError)     an argument has an invalid type
     ├── StateError               (also a RuntimeError)  a call is not possible in the current state
+    │   └── NotRecordedError     (also an AssertionError)  nothing was started or recorded yet
     ├── FormatError              (also a ValueError)    a file has the wrong format or is damaged
     ├── FolderNotEmptyError      (also a FileExistsError)  a folder must be empty but is not
     ├── RecorderError            (also a RuntimeError)  the recorder could not be built, loaded or run
@@ -22,6 +23,7 @@ __all__ = [
     "FormatError",
     "KinetoscopeError",
     "MissingDependencyError",
+    "NotRecordedError",
     "RecorderError",
     "StateError",
 ]
@@ -41,6 +43,10 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class StateError(KinetoscopeError, RuntimeError):
     """A call is not possible in the current state, such as an export before anything was recorded."""
+
+
+class NotRecordedError(StateError, AssertionError):
+    """A session is asked for what it has only after a recording, as `torch.profiler` says by an assertion."""
 
 
 class FormatError(KinetoscopeError, ValueError):

@@ -222,6 +222,87 @@ def test_our_own_classes_keep_their_own_signatures():
         assert torch.profiler.profile(engine=NotingEngine()).schedule is not None
 
 
+def layers():
+    """Operators that both have formulas for, inside each other, and some that only ours have one for."""
+    convolution = torch.nn.Conv2d(4, 8, 3, stride=2, padding=1, groups=2)
+    torch.nn.functional.relu(convolution(torch.ones(2, 4, 9, 9))).sum().backward()
+    torch.nn.functional.conv2d(torch.ones(1, 4, 9, 9), torch.ones(4, 4, 3, 3), padding="same")
+    torch.nn.functional.linear(torch.ones(2, 5, 4), torch.ones(3, 4), torch.ones(3))
+    torch.baddbmm(torch.ones(2, 3, 5), torch.ones(2, 3, 4), torch.ones(2, 4, 5))
+    torch.ones(3) * 2 + torch.ones(2, 3)
+    torch.tensor(2.0) * 3
+    torch.vmap(torch.mv)(torch.ones(2, 3, 4), torch.ones(2, 4))
+    torch.ones(0, 3) @ torch.ones(3, 0)
+
+
+@pytest.mark.usefixtures("native")
+def test_flops_of_events_are_torchs_and_those_of_tables_ours():
+    def counted():
+        with torch.profiler.profile(activities=CPU, with_flops=True) as prof:
+            layers()
+        return prof
+
+    theirs = counted()
+    with install():
+        ours = counted()
+    with kinetoscope.profile(activities=CPU, with_flops=True) as own:
+        layers()
+    of_torch = [(event.name, event.flops) for event in theirs.events() if event.flops]
+    assert [(event.name, event.flops) for event in ours.events() if event.flops] == of_torch
+    assert len(of_torch) > 6
+    assert {event.key: event.flops for event in ours.key_averages() if event.flops} == {
+        event.key: event.flops for event in theirs.key_averages() if event.flops
+    }
+    assert ours.key_averages().table().splitlines()[1] == theirs.key_averages().table().splitlines()[1]
+    flops = sorted(own.trace.table("ops").column("flops").to_pylist(), key=str)
+    assert sorted(ours.trace.table("ops").column("flops").to_pylist(), key=str) == flops
+    # By our own names events and tables agree.
+    assert own.key_averages().total_average().flops == sum(one or 0 for one in flops)
+    assert ours.key_averages().total_average().flops != sum(one or 0 for one in flops)
+
+
+def test_what_needs_a_recording_fails_before_one_as_in_torch(tmp_path):
+    calls = (
+        lambda prof: prof.events(),
+        lambda prof: prof.key_averages(),
+        lambda prof: prof.export_chrome_trace(str(tmp_path / "a.json")),
+        lambda prof: prof.export_stacks(str(tmp_path / "a.txt")),
+    )
+    theirs = torch.profiler.profile(activities=CPU, with_stack=True)
+    with install():
+        ours = torch.profiler.profile(activities=CPU, with_stack=True)
+        for call in calls[:2]:
+            with pytest.raises(AssertionError):
+                call(theirs)
+        for call in calls:
+            for session in (ours, kinetoscope.profile(activities=CPU, with_stack=True)):
+                with pytest.raises(AssertionError, match="there is no trace yet") as error:
+                    call(session)
+                assert isinstance(error.value, kinetoscope.NotRecordedError)
+                assert isinstance(error.value, RuntimeError)
+
+
+def test_the_attributes_that_programs_read_beside_the_results_are_torchs():
+    def attributes():
+        with torch.profiler.profile(activities=CPU) as prof:
+            torch.ones(2).add(1)
+        mine = {"prepare_trace", "start_trace", "stop_trace", "_trace_ready"}
+        acts = {
+            (before.name, after and after.name): [
+                name for call in calls if (name := getattr(call, "__name__", "")) in mine
+            ]
+            for (before, after), calls in prof.action_map.items()
+            if "DEVICE_STOPPED" not in (before.name, after and after.name)
+        }
+        inner = prof.profiler
+        assert 0 < inner.profiling_start_time_ns < inner.profiling_end_time_ns
+        return acts, prof.has_cudagraphs, inner.enabled, inner.use_cpu, inner.kineto_activities
+
+    theirs = attributes()
+    with install():
+        assert attributes() == theirs
+
+
 def test_installing_twice_changes_nothing_and_uninstalling_twice_neither():
     install()
     put_in = torch.profiler.profile

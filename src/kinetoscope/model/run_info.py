@@ -113,6 +113,7 @@ class RunInfo:
         with_stack: Whether it recorded stacks.
         with_modules: Whether it recorded modules.
         with_flops: Whether it counted floating-point operations.
+        flops_of_events: "torch" where event lists count the floating-point operations that torch.profiler counts.
         capture_overload_names: Whether names of overloads were recorded.
         record_python_gc_info: Whether collections of garbage were recorded.
         execution_trace: The file of the execution trace that was recorded at the same time.
@@ -168,6 +169,7 @@ class RunInfo:
     with_stack: bool | None = None
     with_modules: bool | None = None
     with_flops: bool | None = None
+    flops_of_events: str = ""
     capture_overload_names: bool | None = None
     record_python_gc_info: bool | None = None
     execution_trace: str = ""
@@ -266,7 +268,7 @@ _SWITCHES = (
 )  # fmt: skip
 _TEXTS = (
     "engine", "trace_id", "source", "boot_id", "machine", "float32_matmul_precision", "torch_version", "python_version",
-    "trainer", "profiler", "process_name", "began", "ended", "execution_trace",
+    "trainer", "profiler", "process_name", "began", "ended", "execution_trace", "flops_of_events",
 )  # fmt: skip
 _NUMBERS = (
     "cpu_count", "cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "process", "parent_process",

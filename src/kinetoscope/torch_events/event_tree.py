@@ -12,9 +12,11 @@ tree, as in torch: they have no parent and no children.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -460,8 +462,100 @@ def _flops(trace: TraceData) -> NDArray[np.int64]:
     """Operations that the span counts itself; unknown ones are none."""
     if not flops_counted(trace):
         return np.zeros(len(trace.columns("spans")), dtype=np.int64)
+    if trace.run_info.flops_of_events == "torch":
+        return _flops_of_torch(trace)
     counted: NDArray[np.int64] = np.maximum(trace.column("spans", "flops"), 0)
     return visible_spans(trace).self_values(counted)
+
+
+# Floating-point operations as torch.profiler counts them: of seven operators, by their inputs, also inside each other.
+
+# Metadata of recordings by programs that were written for torch.profiler.
+FLOPS_OF_EVENTS = "flops_of_events"
+
+
+def _flops_of_torch(trace: TraceData) -> NDArray[np.int64]:
+    """The operations of each event by torch's formulas; what an absorbed span computes is not counted again."""
+    spans, shapes = trace.columns("spans"), trace.columns("shapes")
+    found = np.zeros(len(spans), dtype=np.int64)
+    absorbed = visible_spans(trace).absorbed
+    for name, formula in _FORMULAS.items():
+        texts = [row for row, text in enumerate(trace.strings) if text == name]
+        rows = np.flatnonzero(np.isin(spans["name"], texts) & (spans["shapes"] >= 0))
+        if absorbed is not None:
+            rows = rows[~absorbed[rows]]
+        given, place = np.unique(spans["shapes"][rows], return_inverse=True)
+        counts = [
+            formula(_read(shapes["dims"][row]), _read(shapes["concrete"][row])) for row in given.tolist()
+        ]
+        found[rows] = np.array([min(count, _MOST_FLOPS) for count in counts], np.int64)[place]
+    return found
+
+
+_MOST_FLOPS = (1 << 62) - 1
+
+
+def _read(text: str) -> list[Any]:
+    """A stored list of the inputs."""
+    return list(json.loads(text)) if text else []
+
+
+def _sizes(dims: list[Any], place: int, count: int | None = None) -> list[int] | None:
+    """The sizes of a tensor, None if it is no tensor, or has not so many dimensions."""
+    sizes = dims[place] if place < len(dims) else None
+    if not isinstance(sizes, list) or not all(type(size) is int for size in sizes):
+        return None
+    return sizes if count is None or len(sizes) == count else None
+
+
+def _each(dims: list[Any], _: list[Any]) -> int:
+    """One for each element of the first input."""
+    sizes = _sizes(dims, 0)
+    return 0 if sizes is None else prod(sizes)
+
+
+def _product(first: int, batched: bool) -> Callable[[list[Any], list[Any]], int]:
+    """Two for each product of two elements that a product of matrices adds up; `first` is the place of the left one."""
+
+    def count(dims: list[Any], _: list[Any]) -> int:
+        left, right = _sizes(dims, first), _sizes(dims, first + 1)
+        if not left or right is None or 0 in (left[-1], left[0] if batched else 1):
+            return 0
+        rows = prod(left) // left[-1] // (left[0] if batched else 1)
+        return 2 * rows * prod(right)
+
+    return count
+
+
+def _convolution(dims: list[Any], concrete: list[Any]) -> int:
+    """Two for each element of the output, of the kernel and of the channels of a group."""
+    given, kernel = _sizes(dims, 0, 4), _sizes(dims, 1, 4)
+    try:
+        stride, padding, dilation = ([int(one) for one in json.loads(concrete[place])] for place in (3, 4, 5))
+        groups = int(concrete[6])
+    except (ValueError, TypeError, IndexError):
+        return 0
+    if given is None or kernel is None or groups <= 0 or 0 in stride:
+        return 0
+    if {len(stride), len(padding), len(dilation)} != {2}:
+        return 0
+    outputs = [
+        (given[axis + 2] + 2 * padding[axis] - dilation[axis] * (kernel[axis + 2] - 1) - 1) // stride[axis]
+        + 1
+        for axis in (0, 1)
+    ]
+    return 2 * given[0] * prod(outputs) * prod(kernel[2:]) * given[1] * kernel[0] // groups
+
+
+_FORMULAS: dict[str, Callable[[list[Any], list[Any]], int]] = {
+    "aten::conv2d": _convolution,
+    "aten::mm": _product(0, batched=False),
+    "aten::addmm": _product(1, batched=False),
+    "aten::bmm": _product(0, batched=True),
+    "aten::baddbmm": _product(1, batched=True),
+    "aten::mul": _each,
+    "aten::add": _each,
+}
 
 
 def _size(column: str) -> Callable[[TraceData], NDArray[np.int64]]:

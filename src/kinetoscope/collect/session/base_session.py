@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 
 import torch
 
-from kinetoscope._errors import ArgumentError, ArgumentTypeError, KinetoscopeError, StateError
+from kinetoscope._errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    KinetoscopeError,
+    NotRecordedError,
+    StateError,
+)
 from kinetoscope.collect.engines.choose import (
     choose_engine,
     records_garbage_collection,
@@ -54,6 +60,7 @@ from kinetoscope.collect.sources.source import ObserverWindow, SourceWindow
 from kinetoscope.collect.torch_compat.session import TorchSessionApi
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.tables.host.source_lines import SOURCE_LINES
+from kinetoscope.torch_events.event_tree import FLOPS_OF_EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -482,6 +489,8 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
 
     # What "auto" means for the classes that `install` puts in place of torch's.
     _default_engine: EngineName = "auto"
+    # Whether a program that was written for torch.profiler records: its event lists count what torch's do.
+    _in_place_of_torch = False
 
     # In torch these are plain attributes, which programs read and set between cycles.
     record_shapes = _Option[bool]()
@@ -712,7 +721,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             # An interrupt may have come between the steps of standing up.
             self._release()
             if self._cycles_begun == 0 and keep:
-                raise StateError(
+                raise NotRecordedError(
                     "there is nothing to stop: call start() first, or use the session in a `with` block."
                 )
             return False
@@ -794,6 +803,8 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             info |= {GARBAGE_COLLECTION_SETTING: "1"}
         if not options.source:
             info |= {SOURCE_LINES: "{}"}
+        if self._in_place_of_torch and options.with_flops:
+            info |= {FLOPS_OF_EVENTS: '"torch"'}
         info |= {"trace_id": json.dumps(trace_id), "cycle": json.dumps({"number": self._cycles.finished})}
         if not isinstance(options.engine, str):
             # An engine that stores its request must not reference itself through it.

@@ -587,6 +587,30 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 return
             self._step_range = record_function(f"{_STEP_NAME}#{self.step_num}").__enter__()
 
+    @property
+    def action_map(self) -> dict[tuple[ProfilerAction, ProfilerAction | None], list[Callable[[], Any]]]:
+        """What the session does when its action changes, as torch shows it: by the actions before and after, None at the end."""
+        calls: dict[Do, Callable[[], Any]] = {
+            Do.PREPARE: self.prepare_trace,
+            Do.START: self.start_trace,
+            Do.STOP: self.stop_trace,
+            Do.TRACE_READY: self._trace_ready,
+        }
+        acts: dict[tuple[ProfilerAction, ProfilerAction | None], list[Callable[[], Any]]] = {}
+        for before in ProfilerAction:
+            for after in (*ProfilerAction, None):
+                change = transition(before, after)
+                warning = [] if change.warning is None else [functools.partial(warn_user, change.warning)]
+                acts[before, after] = [*warning, *(calls[do] for do in change.do)]
+        # Nothing ends where nothing has begun.
+        del acts[ProfilerAction.NONE, None]
+        return acts
+
+    def _trace_ready(self) -> None:
+        """Call `on_trace_ready`, as the action map of torch does."""
+        if self.on_trace_ready is not None:
+            self.on_trace_ready(self)
+
     def _close_step_range(self) -> None:
         """Close the range of the current step, from any thread."""
         with self._lock:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler._memory_profiler import Action, Category, TensorKey, _Storage
 
-from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._errors import ArgumentError, NotRecordedError
 from kinetoscope.collect.session.cycle import CycleChoice, Cycles, FinishedCycles
 from kinetoscope.collect.session.user_warnings import warn_user
 
@@ -369,7 +369,7 @@ class ReadsCycles:
         """The trace of the selected cycles, or an error."""
         trace = self._cycles.trace(choice)
         if trace is None:
-            raise StateError(f"there is no trace yet: {self._why_no_trace()}")
+            raise NotRecordedError(f"there is no trace yet: {self._why_no_trace()}")
         return trace
 
 

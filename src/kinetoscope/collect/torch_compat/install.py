@@ -264,7 +264,7 @@ def install_and_tell(on_cycle: Callable[[Cycle], None] | None, engine: EngineNam
     if not isinstance(engine, str):
         raise ArgumentError(f"engine={engine!r} is not valid: choose an engine by its name, or 'auto'.")
     checked_engine(engine)
-    of_sessions: dict[str, Any] = {"_default_engine": engine}
+    of_sessions: dict[str, Any] = {"_default_engine": engine, "_in_place_of_torch": True}
     if on_cycle is not None:
         of_sessions["_cycle_ended"] = lambda _session, cycle: on_cycle(cycle)
     with _lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,8 @@ class ProfilerApi:
         """The session's flags and settings, which torch also has here; nothing else."""
         if name in _SETTINGS:
             return getattr(self._session, name)
+        if name in _OF_THE_HOST:
+            return _OF_THE_HOST[name](self._session)
         raise AttributeError(
             f"prof.profiler has no attribute {name!r} with the native engine; engine='kineto' gives torch's own object."
         )
@@ -110,6 +113,20 @@ _SETTINGS = frozenset(
         "with_stack",
     }
 )
+
+
+# What the class around torch's collector states of itself.
+_OF_THE_HOST: dict[str, Callable[[Any], Any]] = {
+    "enabled": lambda _: True,
+    "entered": lambda session: session._state == "recording",
+    "use_cpu": lambda session: torch.profiler.ProfilerActivity.CPU in session.activities,
+    "use_cuda": lambda session: session.use_device == "cuda",
+    "kineto_activities": lambda session: set(session.activities),
+    "profiling_start_time_ns": lambda session: int(session.trace.run_info.start_realtime_ns or 0),
+    "profiling_end_time_ns": lambda session: int(
+        (session.trace.run_info.start_realtime_ns or 0) + (session.trace.run_info.stop_ns or 0)
+    ),
+}
 
 
 class KinetoResultsApi:
@@ -260,6 +277,12 @@ class TorchSessionApi:
         if found := next((device for name, device in _DEVICES.items() if name in names), None):
             return found
         return str(torch._C._get_privateuse1_backend_name()) if "PrivateUse1" in names else None
+
+    @property
+    def has_cudagraphs(self) -> bool:
+        """Whether the compiler puts what it generates into CUDA graphs."""
+        config = sys.modules.get("torch._inductor.config")
+        return config is not None and bool(config.triton.cudagraphs)
 
     @property
     def profiler(self) -> Any:
