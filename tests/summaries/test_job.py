@@ -194,7 +194,7 @@ def test_a_damaged_summary_costs_no_other(tmp_path):
     assert job.ranks()["rank"].to_pylist() == [1, 2]
     assert job.durations().num_rows
     cut, nothing, missing = job.notes
-    assert cut.startswith(f"{files[0]} is damaged, or no Parquet file")
+    assert cut.startswith(f"{files[0]} is damaged")
     assert nothing.startswith(f"{empty} is damaged, or no Parquet file")
     assert missing == "2 of 3 ranks have a summary here; without one: rank 0."
 

@@ -1,13 +1,18 @@
 """The summary of a rank: what it holds, that its size has a bound, and that it says what it leaves out."""
 
 import os
+import random
+import re
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 
 import kinetoscope
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.summaries import summary as summaries
-from kinetoscope.summaries.summary import file_of, read, summary_of
+from kinetoscope.summaries.summary import file_of, is_summary, read, summary_of
 from tests.support.any_trace import any_traces
 from tests.support.trace_builder import TraceBuilder
 
@@ -87,3 +92,83 @@ def test_the_trace_is_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     job = kinetoscope.summarize("run.ktrace", output="out")
     assert job.summaries["source"].to_pylist() == [str(tmp_path / "run.ktrace")]
+
+
+def damaged(content, chance):
+    """One of the ways in which a file is damaged; never its own content."""
+    changed = bytearray(content)
+    while changed == content:
+        at = chance.randrange(len(content))
+        kind = chance.randrange(5)
+        if kind == 0:
+            changed[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            changed[at : at + 4096] = bytes(len(changed[at : at + 4096]))
+        elif kind == 2:
+            del changed[at:]
+        elif kind == 3:
+            changed[at:at] = chance.randbytes(1 + chance.randrange(8))
+        else:
+            changed[-1 - chance.randrange(200)] = chance.randrange(256)
+    return bytes(changed)
+
+
+def old_file(summary):
+    """A summary as earlier versions wrote it: without a checksum."""
+    with pa.BufferOutputStream() as file:
+        pq.write_table(
+            summary.replace_schema_metadata({"kinetoscope.summary": "2"}), file, compression="zstd"
+        )
+        return file.getvalue().to_pybytes()
+
+
+def error_of(path):
+    """Whether a file is refused; its error is one line."""
+    try:
+        read(path)
+    except kinetoscope.FormatError as error:
+        return str(error).count("\n") == 0 or pytest.fail(str(error))
+    return False
+
+
+def test_a_damaged_file_is_an_error_of_one_line_and_never_another_summary(tmp_path):
+    whole = file_of(summary_of(long_run(20, 9)))
+    path = tmp_path / "s.parquet"
+    chance = random.Random(28)
+    for _ in range(120):
+        path.write_bytes(damaged(whole, chance))
+        is_summary(path)
+        with pytest.raises(kinetoscope.FormatError, match=re.escape(str(path))) as error:
+            read(path)
+        assert "\n" not in str(error.value)
+
+
+def test_files_without_a_checksum_are_read_and_damage_that_is_seen_is_an_error(tmp_path):
+    made = summary_of(long_run(20, 9))
+    path = tmp_path / "s.parquet"
+    path.write_bytes(old_file(made))
+    assert is_summary(path)
+    assert read(path).to_pylist() == made.to_pylist()
+    chance, refused = random.Random(28), 0
+    for _ in range(120):
+        path.write_bytes(damaged(old_file(made), chance))
+        is_summary(path)
+        refused += error_of(path)
+    assert refused > 80
+
+
+def test_a_file_that_another_program_wrote_anew_is_an_error(tmp_path):
+    path = tmp_path / "s.parquet"
+    path.write_bytes(file_of(summary_of(long_run(20, 9))))
+    pq.write_table(pq.read_table(path), path)
+    with pytest.raises(
+        kinetoscope.FormatError, match="written anew by another program: its checksum does not match"
+    ):
+        read(path)
+
+
+def test_a_column_that_is_missing_is_named(tmp_path):
+    path = tmp_path / "s.parquet"
+    path.write_bytes(old_file(summary_of(long_run(20, 9)).drop_columns(["rank"])))
+    with pytest.raises(kinetoscope.FormatError, match="it has no column 'rank'"):
+        read(path)

@@ -7,8 +7,10 @@ counted in the section `losses`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +53,19 @@ MOST_NAMES = 400
 MOST_FINDINGS = 20
 POINT_TO_POINT = ("send", "recv")
 
-FORMAT = 2
+FORMAT = 3
+# Files of version 2 have no checksum.
+_READABLE = (2, 3)
 _FORMAT_KEY = b"kinetoscope.summary"
+_CHECKSUM_KEY = b"kinetoscope.checksum"
+# The value of a key follows it in the metadata of a Parquet file, after two bytes that say its type and length.
+_CHECKSUM = re.compile(re.escape(_CHECKSUM_KEY) + rb"..([0-9a-f]{64})", re.DOTALL)
+_NO_CHECKSUM = b"0" * 64
+_REPLACE = "summarize the trace of this rank again, or leave the file out."
+_IDENTITY = (
+    "rank", "world_size", "process", "start_monotonic_ns", "clock_error_ns", "start_realtime_ns", "duration_ns", "host", "device",
+    "boot_id", "source",
+)  # fmt: skip
 
 STEPS = Table(
     "steps",
@@ -241,10 +254,27 @@ def file_of(summary: pyarrow.Table) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    marked = summary.replace_schema_metadata({_FORMAT_KEY: str(FORMAT)})
+    marked = summary.replace_schema_metadata({_FORMAT_KEY: str(FORMAT), _CHECKSUM_KEY: _NO_CHECKSUM})
     with pa.BufferOutputStream() as file:
         pq.write_table(marked, file, compression="zstd")
-        return bytes(file.getvalue())
+        content = bytearray(file.getvalue())
+    # It covers the whole file, with zeros in its own place.
+    checksum = hashlib.sha256(content).hexdigest().encode()
+    (place,) = _CHECKSUM.finditer(content)
+    content[slice(*place.span(1))] = checksum
+    return bytes(content)
+
+
+def _has_changed(content: bytes) -> bool:
+    """Whether a file is not as `file_of` made it; False where it has no checksum."""
+    places = list(_CHECKSUM.finditer(content))
+    if len(places) != 1:
+        return bool(places)
+    begin, end = places[0].span(1)
+    checksum = hashlib.sha256(content[:begin])
+    checksum.update(_NO_CHECKSUM)
+    checksum.update(content[end:])
+    return checksum.hexdigest().encode() != content[begin:end]
 
 
 def is_summary(path: str | os.PathLike[str]) -> bool:
@@ -254,7 +284,7 @@ def is_summary(path: str | os.PathLike[str]) -> bool:
 
     try:
         return _FORMAT_KEY in (pq.read_schema(path).metadata or {})
-    except (OSError, pa.ArrowInvalid):
+    except (OSError, ValueError, pa.ArrowException):
         return False
 
 
@@ -270,28 +300,48 @@ def read(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> 
         OSError: It cannot be read.
     """
     import pyarrow as pa
+
+    # Not by its path, which pyarrow looks up in a file system first: there may be a thousand files.
+    content = Path(path).read_bytes()
+    if _has_changed(content):
+        raise FormatError(
+            f"{os.fspath(path)} is damaged, or was written anew by another program: its checksum does not match; {_REPLACE}"
+        )
+    try:
+        return _parsed(content, os.fspath(path), columns)
+    except FormatError:
+        raise
+    # What pyarrow raises for damaged files depends on the damage: any of its errors, of texts, of numbers, of memory.
+    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError) as error:
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise FormatError(
+            f"{os.fspath(path)} is damaged, or no Parquet file ({reason}): {_REPLACE}"
+        ) from None
+
+
+def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pyarrow.Table:
+    """Read summaries from the content of a file, see `read`."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        # Not by its path, which pyarrow looks up in a file system first: there may be a thousand files.
-        content = pa.py_buffer(Path(path).read_bytes())
-        described = pq.read_metadata(pa.BufferReader(content))
-        version = (described.metadata or {}).get(_FORMAT_KEY, b"")
-        if not version.isdigit():
-            raise FormatError(
-                f"{os.fspath(path)} is no summary: `kinetoscope summarize` makes one from a trace."
-            )
-        if int(version) != FORMAT:
-            raise FormatError(
-                f"{os.fspath(path)} is a summary of version {int(version)}, and this release reads version {FORMAT}: summarize the trace "
-                "again, with this release."
-            )
-        with pq.ParquetFile(content, metadata=described, read_dictionary=_TEXTS) as file:
-            return file.read(columns=columns, use_threads=False)
-    except pa.ArrowInvalid as error:
+    buffer = pa.py_buffer(content)
+    described = pq.read_metadata(pa.BufferReader(buffer))
+    version = (described.metadata or {}).get(_FORMAT_KEY, b"")
+    if not version.isdigit():
+        raise FormatError(f"{name} is no summary: `kinetoscope summarize` makes one from a trace.")
+    if int(version) not in _READABLE:
         raise FormatError(
-            f"{os.fspath(path)} is damaged, or no Parquet file ({str(error).rstrip('.')}): summarize the trace of this rank again, or leave the file out."
-        ) from None
+            f"{name} is a summary of version {int(version)}, and this release reads versions {_READABLE[0]} to {_READABLE[-1]}: "
+            "summarize the trace again, with this release."
+        )
+    if int(version) == FORMAT and not _CHECKSUM.search(content):
+        raise FormatError(f"{name} is damaged: it has no checksum; {_REPLACE}")
+    with pq.ParquetFile(buffer, metadata=described, read_dictionary=_TEXTS) as file:
+        missing = {*(columns or (*_IDENTITY, *SECTIONS))} - {*file.schema_arrow.names}
+        if missing:
+            raise FormatError(f"{name} is damaged: it has no column {min(missing)!r}; {_REPLACE}")
+        table = file.read(columns=columns, use_threads=False)
+    return table.replace_schema_metadata({_FORMAT_KEY: version})
 
 
 def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
