@@ -167,6 +167,33 @@ def test_a_command_that_is_nearly_one_is_a_question(call):
     assert "No such command 'xyzzy'" in call("xyzzy").stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (
+            ["x.py", "--memory", "--lr=1", "--no-stack"],
+            "--memory, --no-stack come after the program and belong to it",
+        ),
+        (["x.py", "--steps=3"], "--steps comes after the program and belongs to it"),
+        (["--memory", "-m", "x.y", "--chrome"], "options of `kinetoscope run` come before x.y"),
+        (["x.py", "-o", "out", "--lr", "1", "--help"], None),
+        (["x.py", "--lr", "1", "--", "--memory"], None),
+        (["--", "x.py", "--memory"], None),
+        (["--memory", "--", "x.py", "--memory"], None),
+    ],
+)
+def test_an_option_of_run_after_the_program_gets_a_hint(call, tmp_path, monkeypatch, words, hint):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RANK", raising=False)
+    lines = call("run", *words).stderr.splitlines()
+    assert "not found" in lines[-1]
+    assert len(lines) == (1 if hint is None else 2)
+    assert hint is None or hint in lines[0]
+    # One line for a job of several ranks, not one for each.
+    monkeypatch.setenv("RANK", "1")
+    assert len(call("run", *words).stderr.splitlines()) == 1
+
+
 def test_a_trace_comes_through_standard_input(tmp_path):
     TraceBuilder().span("aten::mm", 0, 100).build().save(tmp_path / "run.json")
     with (tmp_path / "run.json").open("rb") as file:

@@ -4,6 +4,7 @@ None of them imports torch, so all that Kinetoscope adds is its one line that sa
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+OUR_HINT = re.compile(r"kinetoscope: [^\n]+ after the program and belongs? to it: [^\n]+\n")
 OUR_LINE = "kinetoscope: nothing was recorded: the program never imported torch.\n"
 
 
@@ -44,11 +46,11 @@ def start(
 def both_ways(
     folder: Path, *words: str, stdin: str = "", flags: tuple[str, ...] = (), **environment: str
 ) -> tuple[Ended, Ended]:
-    """Runs a command line under `python` and under `kinetoscope run`; our own line is taken out of the second."""
+    """Runs a command line under `python` and under `kinetoscope run`; our own lines are taken out of the second."""
     plain = start(folder, *words, stdin=stdin, flags=flags, **environment)
     profiled = start(folder, "-m", "kinetoscope", "run", *words, stdin=stdin, flags=flags, **environment)
     assert profiled.err.count(OUR_LINE) == 1, profiled.err
-    profiled.err = profiled.err.replace(OUR_LINE, "")
+    profiled.err = OUR_HINT.sub("", profiled.err.replace(OUR_LINE, ""))
     return plain, profiled
 
 

@@ -463,3 +463,18 @@ def test_a_program_that_has_made_steps_goes_on_when_its_recording_cannot_start(t
     assert ended.out.count("\n") == 4
     assert "The program goes on without a recording." in ended.err
     assert ended.err.endswith("kinetoscope: nothing was recorded: the recording could not be started.\n")
+
+
+def test_processes_that_are_not_recorded_are_mentioned_with_the_option(tmp_path):
+    name = program(tmp_path, "import os\nif os.fork() == 0:\n    os._exit(0)\nos.wait()\ntrain(2)\n")
+    # A child of a test is too small to be mentioned.
+    ours = (
+        "import kinetoscope.launcher.unrecorded as limits\nlimits.LEAST_CPU_S = limits.LEAST_SHARE = 0.0\n"
+        "from kinetoscope.cli import main\nmain(['run', *sys.argv[1:]])\n"
+    )
+    ended = python(tmp_path, "-c", f"import sys\n{ours}", name)
+    assert ended.code == 0
+    told = " ".join(ended.err.split())
+    assert "and are not in the trace: `kinetoscope run --children` records those that use PyTorch" in told
+    with_children = python(tmp_path, "-c", f"import sys\n{ours}", "--children", name)
+    assert "not in the trace" not in with_children.err

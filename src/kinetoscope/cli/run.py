@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,37 @@ INTERVAL_S = 0.5
 _UP_AND_CLEAR = "\x1b[1A\r\x1b[2K"
 
 
+class RunCommand(click.Command):
+    """The command, which says what happens to an option of its own that comes after the program's name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, and print a hint."""
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        words = ctx.params["arguments"]
+        # With `--` before the program, or before its arguments, they are meant to be its own.
+        separated = given[-len(words) - 2 :][:1] == ["--"]
+        if not separated and os.environ.get("RANK", "0") == "0":
+            own = {name for option in self.params for name in (*option.opts, *option.secondary_opts)}
+            own = {name for name in own if name.startswith("--")}
+            named = dict.fromkeys(word.partition("=")[0] for word in takewhile("--".__ne__, words))
+            if misplaced := [name for name in named if name in own]:
+                verb = (
+                    "comes after the program and belongs"
+                    if len(misplaced) == 1
+                    else "come after the program and belong"
+                )
+                click.echo(
+                    f"kinetoscope: {', '.join(misplaced)} {verb} to it: options of `kinetoscope run` come before {ctx.params['program']} "
+                    "(-- before the program says that this is meant).",
+                    err=True,
+                )
+        return rest
+
+
 @click.command(
     "run",
+    cls=RunCommand,
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
     options_metavar="[OPTIONS]",
 )

@@ -17,6 +17,7 @@ from kinetoscope._after_import import AfterImport
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope.display.terminal import complain
 from kinetoscope.launcher.options import LaunchOptions
+from kinetoscope.launcher.unrecorded import children_cpu_s
 
 if TYPE_CHECKING:
     from kinetoscope.collect import profile
@@ -85,6 +86,7 @@ class ProgramRecording:
         self._watches_steps = False
         self.steps_done = 0
         self.messages: list[str] = []
+        self.own_children_s = 0.0
         self.state = "waiting for torch"
 
     @property
@@ -182,6 +184,7 @@ class ProgramRecording:
 
     def _start(self) -> None:
         """Start the session; if it cannot start the program ends here, before it has used any resources."""
+        before_s = children_cpu_s()
         try:
             # Not truncated in place: another process may still have the old one mapped. What is no file the recorder refuses.
             if _is_regular_file(self._options.live_path):
@@ -194,6 +197,8 @@ class ProgramRecording:
         except (KinetoscopeError, OSError) as error:
             self._cannot_start(error)
             return
+        # Starting may have compiled the recorder, or checked the machine in a process of its own.
+        self.own_children_s += children_cpu_s() - before_s
         self.messages += [str(warning.message) for warning in caught]
         self._session = session
         self._started_s = time.monotonic()

@@ -32,6 +32,7 @@ from kinetoscope.launcher.options import (
 )
 from kinetoscope.launcher.program import CannotRun, Program, show_exception, take_name_of_python
 from kinetoscope.launcher.recording import Finished, InstalledRecording, ProgramRecording
+from kinetoscope.launcher.unrecorded import UnrecordedChildren
 
 if TYPE_CHECKING:
     from kinetoscope.launcher.overhead import Overhead
@@ -210,6 +211,7 @@ class Run:
         self._children = Children(options) if options.children else None
         recording = InstalledRecording if options.install else ProgramRecording
         self._recording = recording(program, options, self._torch_imported, self._observer.started)
+        self._unrecorded = None if options.children or options.install else UnrecordedChildren()
         self._ended = "exit code 0"
         self._process = os.getpid()
         self._trace: Trace | None = None
@@ -302,6 +304,10 @@ class Run:
             return
         self._is_closed = True
         self._observer.stopped()
+        if self._unrecorded is not None:
+            # Before the overhead is measured, in this process and in others.
+            spent_s, engine = self._recording.own_children_s, self._options.recording.engine
+            self._recording.messages += self._unrecorded.messages(spent_s, str(engine))
         try:
             self._trace = self._recording.end(self._ended)
             # With --install the program chose what to record, each time anew: there is no single cost.

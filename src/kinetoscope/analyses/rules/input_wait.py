@@ -87,7 +87,8 @@ def input_wait(loop: Loop) -> Finding | None:
             (float(np.median(spans["duration_ns"][waits])), "ns"),
         ),
         (f"Make {part} cheaper, " if part else "Make batches cheaper, ")
-        + "or use more workers: num_workers, prefetch_factor and persistent_workers of DataLoader.",
+        + "or use more workers: num_workers, prefetch_factor and persistent_workers of DataLoader."
+        + ("" if place else " To see their slow line, record the workers with `kinetoscope run --children`."),
         share,
         wait_ns,
         place,

@@ -1,0 +1,56 @@
+"""What a run without --children says of the processes that the program starts: by their processor time, which costs nothing to read."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from kinetoscope.model import units
+
+# Less processor time than this, or than this part of the program's own, is not mentioned.
+LEAST_CPU_S, LEAST_SHARE = 1.0, 0.01
+
+
+class UnrecordedChildren:
+    """The processes that a program starts in a run that does not record them."""
+
+    def __init__(self) -> None:
+        """Count from now on."""
+        self._before_s = children_cpu_s()
+
+    def messages(self, own_s: float, engine: str) -> list[str]:
+        """Say what is not in the trace, if it is much.
+
+        Args:
+            own_s: The processor time of child processes that Kinetoscope itself started, such as the compiler of the recorder.
+            engine: The engine that was chosen.
+        """
+        used_s = children_cpu_s() - self._before_s - own_s
+        if used_s < LEAST_CPU_S or used_s < LEAST_SHARE * time.process_time():
+            return []
+        other = ", with another engine than kineto," if engine == "kineto" else ""
+        used = units.duration(used_s * 1e9)
+        what = f"processes that the program started used {used} of processor time and are not in the trace"
+        return [f"{what}: `kinetoscope run --children`{other} records those that use PyTorch"]
+
+
+def children_cpu_s() -> float:
+    """The processor time of all processes that this one has started and waited for, and of those that run."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total_s = used.ru_utime + used.ru_stime
+    waiting, seen = [os.getpid()], set[int]()
+    while waiting:
+        process = waiting.pop()
+        with suppress(OSError, ValueError, IndexError):
+            if process != os.getpid():
+                # The name of a process may contain blanks and brackets.
+                fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+                total_s += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            for task in Path(f"/proc/{process}/task").iterdir():
+                begun = {int(child) for child in (task / "children").read_text().split()}
+                waiting += begun - seen
+                seen |= begun
+    return total_s

@@ -1,0 +1,60 @@
+"""What a run without --children says of the processes that the program starts."""
+
+import os
+import time
+
+import pytest
+
+from kinetoscope.launcher import unrecorded
+from kinetoscope.launcher.unrecorded import UnrecordedChildren, children_cpu_s
+
+
+def test_processes_count_while_they_run_and_when_they_have_ended():
+    before_s = children_cpu_s()
+    ready, say_ready = os.pipe()
+    wait, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        begin_s = time.process_time()
+        while time.process_time() < begin_s + 0.1:
+            pass
+        os.write(say_ready, b"1")
+        os.read(wait, 1)
+        os._exit(0)
+    os.close(wait)
+    os.read(ready, 1)
+    # The kernel counts what a running process uses in hundredths of a second.
+    assert children_cpu_s() - before_s >= 0.08
+    os.close(end)
+    os.waitpid(child, 0)
+    assert children_cpu_s() - before_s >= 0.08
+    for one in (ready, say_ready):
+        os.close(one)
+
+
+@pytest.mark.parametrize(
+    ("before_s", "after_s", "own_s", "process_s", "said"),
+    [
+        (0.0, 12.5, 0.0, 100.0, True),
+        (3.0, 3.5, 0.0, 1.0, False),  # `git rev-parse` and the like
+        (0.0, 12.5, 12.0, 1.0, False),  # the compiler of the recorder
+        (0.0, 12.5, 0.0, 10_000.0, False),
+    ],
+)
+def test_what_they_used_is_said_if_it_is_much(monkeypatch, before_s, after_s, own_s, process_s, said):
+    times_s = iter((before_s, after_s))
+    monkeypatch.setattr(unrecorded, "children_cpu_s", lambda: next(times_s))
+    monkeypatch.setattr(time, "process_time", lambda: process_s)
+    messages = UnrecordedChildren().messages(own_s, "auto")
+    assert bool(messages) is said
+    if said:
+        what = "processes that the program started used 12.5 s of processor time and are not in the trace"
+        assert messages == [f"{what}: `kinetoscope run --children` records those that use PyTorch"]
+
+
+def test_with_torchs_collector_the_option_needs_another_engine(monkeypatch):
+    times_s = iter((0.0, 10.0))
+    monkeypatch.setattr(unrecorded, "children_cpu_s", lambda: next(times_s))
+    monkeypatch.setattr(time, "process_time", lambda: 1.0)
+    assert "--children`, with another engine than kineto," in UnrecordedChildren().messages(0.0, "kineto")[0]
