@@ -22,7 +22,7 @@ from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.stacks import program_stacks, stacks_with
+from kinetoscope.tables.host.stacks import program_stacks, stacks_inside, stacks_with
 from kinetoscope.tables.host.steps import closures
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.windows import recorded_extent, start_up_steps
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 10
 """A finding names at most this many spans as its evidence."""
+_ENGINE_FILES = ("/torch/autograd/graph.py", "/torch/autograd/__init__.py")
+_ENGINE_FUNCTIONS = ("_engine_run_backward", "backward", "grad")
+_WRAPPER_FILES = ("/torch/nn/parallel/distributed.py",)
+_OPTIMIZERS = "/torch/optim/"
 LEAST_BUSY = 1.0
 """A program whose device is busy for less of its step time, in percent, is looked at as a program of the host."""
 
@@ -270,6 +274,19 @@ class Loop:
         return back, forward[back].astype(np.int64)
 
     @cached_property
+    def in_engine(self) -> NDArray[np.bool_]:
+        """For each stack whether autograd's engine runs in it, without a function of the program below; False at the end for no stack."""
+        found = stacks_inside(self.trace, *_ENGINE_FILES, functions=_ENGINE_FUNCTIONS)
+        return np.append(found, False)
+
+    @cached_property
+    def of_torch(self) -> NDArray[np.bool_]:
+        """Which spans torch itself called, for no line of the program: what `DistributedDataParallel` does around forward and in backward."""
+        spans = self.trace.columns("spans")
+        inside = np.append(stacks_inside(self.trace, *_WRAPPER_FILES), False) | self.in_engine
+        return np.asarray(inside[spans["own_stack"]] & (spans["stack"] == spans["own_stack"]))
+
+    @cached_property
     def outermost(self) -> NDArray[np.bool_]:
         """Which spans are operators of the steps that no other operator called."""
         found = np.zeros(len(self.inside), dtype=bool)
@@ -314,7 +331,8 @@ class Loop:
     @cached_property
     def collectives(self) -> list[dict[str, Any]]:
         """The rows of `collectives` of all processes, in the columns that rules look at."""
-        columns = ["span", "name", "group", "rank", "step", "bytes", "transfer_ns", "exposed_ns"]
+        columns = ["span", "name", "group", "rank", "step", "phase", "bytes"]
+        columns += ["transfer_start_ns", "transfer_ns", "exposed_ns"]
         rows: list[dict[str, Any]] = collectives(self.trace).select(columns).to_pylist()
         return rows
 
@@ -501,7 +519,7 @@ class Loop:
         place_of = np.array([numbers[key] for key in keys])[which_lines]
         # Imports are start-up, also in a run without steps and in the middle of one.
         importing = np.append(stacks_with(self.trace, "importlib._bootstrap>"), False)[found.shares.stack]
-        part = np.where(importing, 0.0, found.shares.part)
+        part = np.where(importing | self._shares_of_torch, 0.0, found.shares.part)
         place, each = place_of[share], in_cell[cell] * part[share]
         cells, which = np.unique(place * steps + cells[cell] % steps, return_inverse=True)
         of_step = np.bincount(which.ravel(), weights=each, minlength=len(cells))
@@ -534,6 +552,22 @@ class Loop:
                 )
             )
         return sorted((gap for gap in made if gap.time_ns or gap.count), key=lambda gap: -gap.time_ns)
+
+    @cached_property
+    def _shares_of_torch(self) -> NDArray[np.bool_]:
+        """Which shares of gaps are what autograd's engine does or waits for, or what an optimizer does between its operators.
+
+        That is in their code or, where no sample says more, at the line that calls them.
+        """
+        spans, shares = self.trace.columns("spans"), gaps(self.trace).shares
+        called = np.flatnonzero((spans["kind"] == SpanKind.BACKWARD) & (spans["thread"] == self.thread))
+        stacks = np.unique(
+            np.concatenate((spans["own_stack"][called], spans["stack"][self.optimizer_ranges]))
+        )
+        callers = np.unique(self._shown_frame[stacks[stacks >= 0]])
+        at_caller = np.isin(self._shown_frame, callers[callers >= 0])[shares.stack] & (shares.other < 0)
+        inside = self.in_engine | np.append(stacks_inside(self.trace, _OPTIMIZERS), False)
+        return np.asarray(at_caller | inside[shares.stack])
 
     def _gap_rows(self, least_ns: int) -> Rows:
         """The gaps in the steps of this loop, of at least a length."""

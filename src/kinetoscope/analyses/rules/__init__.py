@@ -41,6 +41,7 @@ from kinetoscope.analyses.rules.profiler_cost import profiler_cost
 from kinetoscope.analyses.rules.python_bound import python_bound
 from kinetoscope.analyses.rules.ranks import straggler_rank, unbalanced_ranks
 from kinetoscope.analyses.rules.recomputation_cost import recomputation_cost
+from kinetoscope.analyses.rules.repeated_all_reduce import repeated_all_reduce
 from kinetoscope.analyses.rules.repeated_backward import repeated_backward
 from kinetoscope.analyses.rules.scalar_read import scalar_read
 from kinetoscope.analyses.rules.single_tensor_optimizer import single_tensor_optimizer
@@ -88,6 +89,7 @@ RULES = (
     python_bound,
     recompiles,
     recomputation_cost,
+    repeated_all_reduce,
     repeated_backward,
     scalar_read,
     single_tensor_optimizer,
@@ -134,12 +136,17 @@ CAUSES: dict[str, tuple[str, ...]] = {
     ),
     "dominant-kernel": _KERNELS,
     "first-step": ("device-start-up",),
-    "exposed-communication": ("small-collectives", "straggler-rank", "unbalanced-ranks"),
+    "exposed-communication": (
+        "repeated-all-reduce",
+        "small-collectives",
+        "straggler-rank",
+        "unbalanced-ranks",
+    ),
     "host-device-copies": ("pageable-copy",),
     "launch-bound": _HOST,
     "low-occupancy": ("launch-bound",),
     "memory-bound-elementwise": ("unfused-attention", "unfused-normalization"),
-    "poor-overlap": ("small-collectives", "straggler-rank", "unbalanced-ranks"),
+    "poor-overlap": ("repeated-all-reduce", "small-collectives", "straggler-rank", "unbalanced-ranks"),
     "python-bound": ("gc-pause", "gil-contention", "input-wait", "optimizer-rebuilt", "output-in-step"),
     "small-kernels": ("launch-bound", "single-tensor-optimizer", "tiny-operators"),
     "step-outlier": ("first-step", "gc-pause", "input-wait", "output-in-step", "recompiles", "slowing-steps"),

@@ -38,7 +38,7 @@ def _with_what_is_read(loop: Loop, place: Place, reads: Rows) -> Rows:
 def scalar_read(loop: Loop) -> Finding | None:
     """Find the line that reads most values."""
     rows = loop.rows_named(*READS)
-    rows = rows[loop.outermost[rows] & ~loop.in_optimizer[rows]]
+    rows = rows[loop.outermost[rows] & ~loop.in_optimizer[rows] & ~loop.of_torch[rows]]
     for place, _, mine in loop.by_place(rows):
         each = loop.per_step(len(mine))
         # The reads, what computes them, and the Python around them: what a single read of all values would save most of.

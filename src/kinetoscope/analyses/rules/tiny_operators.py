@@ -34,6 +34,8 @@ def tiny_operators(loop: Loop) -> Finding | None:
         & (spans["kind"] == SpanKind.OPERATOR)
         & (spans["phase"] == Phase.FORWARD)
         & ~loop.in_loading
+        & ~loop.in_optimizer
+        & ~loop.of_torch
     )
     outermost = rows[loop.outermost[rows]]
     gaps = {(gap.place.file, gap.place.line): gap.time_ns for gap in loop.gaps}

@@ -151,6 +151,28 @@ def stacks_with(trace: TraceData, *endings: str, functions: Collection[str] = ()
     return np.asarray(found)
 
 
+def stacks_inside(trace: TraceData, *places: str, functions: Collection[str] = ()) -> NDArray[np.bool_]:
+    """Find the stacks that, below the innermost frame of the program's own code, have a frame in some files of libraries.
+
+    Args:
+        trace: The trace.
+        places: What a part of the paths of the files is.
+        functions: The qualified names of the functions that the frame may be in; any by default.
+    """
+    stacks, frames, strings = trace.columns("stacks"), trace.columns("frames"), trace.strings
+    is_user = user_frames(trace)
+    chosen = _frames_whose_file(trace, lambda path: any(place in f"/{path}" for place in places)) & ~is_user
+    if functions:
+        chosen &= np.isin(frames["function"], [strings.index(one) for one in functions if one in strings])
+    found: list[bool] = []
+    for row, (parent, frame) in enumerate(
+        zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+    ):
+        inherited = 0 <= parent < row and found[parent]
+        found.append(bool(frame >= 0 and (chosen[frame] or (inherited and not is_user[frame]))))
+    return np.array(found, dtype=bool)
+
+
 def working_stacks(trace: TraceData) -> NDArray[np.int32]:
     """Return for each stack the one in which what it started ran: without the frames that only enter a range.
 
