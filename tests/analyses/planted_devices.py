@@ -396,6 +396,26 @@ def gradients_after_the_backward(fault: bool) -> Trace:
     return loop(body)
 
 
+@planted("repeated-all-reduce")
+def no_accumulation_without_communication(fault: bool) -> Trace:
+    def body(gpu: Gpu, number: int) -> None:
+        for micro in range(4):
+            sequence = 4 * number + micro
+            gpu.builder.span("aten::mm", gpu.host_ns, 50 * US, sequence=sequence)
+            gpu.host_ns += 60 * US
+            start = gpu.host_ns
+            gpu.work(kernels=2)
+            if fault or micro == 3:
+                all_reduce(gpu, 900 * US)
+                gpu.free_ns[0] = gpu.free_ns[1] = max(gpu.free_ns)
+            gpu.host_ns += 10 * US
+            gpu.builder.backward("MmBackward0", start - 5 * US, gpu.host_ns - start, sequence=sequence)
+        gpu.builder.annotation("Optimizer.step#SGD.step", gpu.host_ns, 20 * US)
+        gpu.host_ns += 30 * US
+
+    return loop(body)
+
+
 @planted("small-collectives")
 def a_collective_for_each_parameter(fault: bool) -> Trace:
     def body(gpu: Gpu, number: int) -> None:

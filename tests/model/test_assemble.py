@@ -143,6 +143,17 @@ def test_a_closure_ends_with_backward_on_another_thread():
     ]
 
 
+def test_a_range_that_is_entered_in_a_module_makes_no_closure():
+    builder = TraceBuilder().annotation("Optimizer.step#SGD.step", 0, 100).span("aten::add_", 10, 5)
+    builder.annotation("update", 20, 50, module=builder.module("Linear")).span("aten::mul_", 30, 5)
+    assert {line.rpartition(" ")[2] for line in phases_in_order(builder)} == {"optimizer"}
+    alone = TraceBuilder()
+    alone.annotation("Optimizer.step#SGD.step", 0, 100).annotation(
+        "update", 20, 50, module=alone.module("Linear")
+    )
+    assert {line.rpartition(" ")[2] for line in phases_in_order(alone)} == {"optimizer"}
+
+
 def test_an_optimizer_whose_step_autograd_records_runs_no_closure():
     builder = (
         TraceBuilder().annotation("Optimizer.step#SGD.step", 0, 100).span("aten::mul", 10, 5, sequence=1)

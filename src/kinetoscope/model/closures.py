@@ -101,6 +101,7 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
         forward = (module[rows] >= 0) | zeroing | ((sequence[rows] >= 0) & runs_backward)
         part = np.where(backward[rows], _BACKWARD, np.where(forward, _FORWARD, _OWN))
         ranges = (kind[rows] == SpanKind.USER_ANNOTATION) & ~zeroing & ~backward[rows]
+        part[ranges] = _OWN
         at = np.flatnonzero(~ranges)
         # Whole operators: each with the spans after it that end before it does.
         until = end[rows[at]]
@@ -119,6 +120,8 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
             [begin for (begin, _, _), mine in zip(moments, belongs, strict=True) if not mine],
             dtype=np.int64,
         )
+        if not stretches:
+            continue
         if len(own) == 0 or own[0] > stretches[0][0]:
             stretches.insert(0, (int(start[low]), stretches[0][0]))
         # A range of the program around nothing but parts of a closure is one, too.
