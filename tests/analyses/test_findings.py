@@ -535,7 +535,7 @@ def test_a_late_rank_without_a_device_is_not_said_to_have_one():
     for rank in range(2):
         builder = TraceBuilder().know("distributedInfo", {"rank": rank, "world_size": 2})
         _, gloo = builder.thread(), builder.thread("gloo")
-        for step in range(8):
+        for step in range(10):
             at = step * 10_000
             builder.step(step, at, 10_000).span("aten::mm", at, 1_000)
             arrives = 8_000 if rank else 1_000

@@ -86,7 +86,10 @@ def test_who_waits_for_a_rank_without_a_summary_is_not_late(missing):
 
     ranks = [rank for rank in range(9) if rank not in missing]
     job = Job(pa.concat_tables([summary_of(rank_trace(rank, calls(rank), world=9)) for rank in ranks]))
-    assert sorted(job.stragglers()["rank"].to_pylist()) == [5, 8]
+    held_up = [row["rank"] for row in job.ranks().to_pylist() if (row["holds_up_ns"] or 0) >= MS]
+    assert held_up == [5, 8]
+    # Of one step it cannot be said that they always are.
+    assert job.stragglers().num_rows == 0
     assert job.notes[0].startswith(f"{len(ranks)} of 9 ranks have a summary here")
 
 

@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 
 import kinetoscope
 from kinetoscope import ArgumentError
+from kinetoscope.analyses.findings import examine
 from kinetoscope.cli import main
 from kinetoscope.summaries.job import Job
 from kinetoscope.summaries.summary import save_summaries, summary_of
+from kinetoscope.viewer.pages.ranks import cells
 from tests.support.shared_traces import FOLDER, needs_shared_traces
 from tests.support.trace_builder import TraceBuilder
 
 STEP_NS, COMPUTE_NS, TRANSFER_NS = 10_000_000, 4_000_000, 500_000
 
 
-def rank_trace(rank, arrivals, last):
-    """A rank that computes until it arrives at the all_reduce of each step, which ends half a millisecond after the last arrival."""
+def rank_trace(rank, arrivals, last, *, input_ns=0, python_ns=0):
+    """A rank that loads, runs Python and computes until it arrives at the all_reduce of each step, which ends half a millisecond after the last arrival."""
     builder = TraceBuilder()
     builder.thread("main")
     worker = builder.thread("gloo")
@@ -32,7 +34,10 @@ def rank_trace(rank, arrivals, last):
     for step, (own, latest) in enumerate(zip(arrivals, last, strict=True)):
         start = step * STEP_NS
         builder.step(step, start, STEP_NS)
-        builder.span("aten::mm", start, own)
+        if input_ns:
+            loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+            builder.annotation(loader, start, input_ns)
+        builder.span("aten::mm", start + input_ns + python_ns, own - input_ns - python_ns)
         builder.span("c10d::allreduce_", start + own, 10, shapes=sizes)
         builder.annotation(
             "gloo:all_reduce", start + own + 10, latest + TRANSFER_NS - own - 10, thread=worker, shapes=sizes
@@ -76,12 +81,76 @@ def test_what_needs_other_ranks_is_null_without_them():
 
 def test_ranks_that_take_turns_in_being_late_are_no_stragglers():
     arrivals = [[COMPUTE_NS + 1_000_000 * ((rank + step) % 4) for step in range(16)] for rank in range(4)]
-    assert job_of(arrivals).stragglers().num_rows == 0
+    job = job_of(arrivals)
+    assert job.stragglers().num_rows == 0
+    (found,) = job.report.findings
+    assert found.code == "irregular-ranks"
+    # As if each took what the (lower) median rank does.
+    assert found.share_percent == pytest.approx(20.0, abs=1.5)
 
 
 def test_of_two_ranks_one_can_be_late():
-    arrivals = [[COMPUTE_NS + 1_000 * (step % 2) for step in range(8)], [COMPUTE_NS + 3_000_000] * 8]
+    arrivals = [[COMPUTE_NS + 1_000 * (step % 2) for step in range(9)], [COMPUTE_NS + 3_000_000] * 9]
     assert job_of(arrivals).stragglers()["rank"].to_pylist() == [1]
+
+
+def traces_of(arrivals):
+    """The traces of ranks that arrive at the collective of each step at given times."""
+    last = [max(step) for step in zip(*arrivals, strict=True)]
+    return [rank_trace(rank, own, last) for rank, own in enumerate(arrivals)]
+
+
+@pytest.mark.parametrize("late", [{}, {3: 2_000_000}, {1: 300_000}, {0: 40_000}])
+@pytest.mark.parametrize("steps", [2, 12])
+def test_the_merged_traces_and_their_summaries_name_the_same_rank(late, steps):
+    arrivals = [
+        [COMPUTE_NS + 1_000 * ((rank + step) % 3) + late.get(rank, 0) for step in range(steps)]
+        for rank in range(5)
+    ]
+    job = job_of(arrivals)
+    worst = job.stragglers().to_pylist()[:1]
+    with kinetoscope.merge(traces_of(arrivals)) as merged:
+        found = [one for one in examine(merged).findings if one.code == "straggler-rank"]
+    assert [one.rank for one in found] == [row["rank"] for row in worst]
+    if steps == 12 and late and max(late.values()) >= 0.01 * STEP_NS:
+        assert [one.rank for one in found] == [*late]
+        assert found[0].share_percent == pytest.approx(worst[0]["late_percent"])
+        # And the map has that rank as the one that holds up the others.
+        values = cells(job, "holds_up_ns")["value"].to_numpy().reshape(5, steps)
+        assert np.argmax(values.sum(axis=1)) == worst[0]["rank"]
+
+
+def test_the_findings_of_ranks_are_in_the_order_of_what_a_replay_gains():
+    arrivals = [[COMPUTE_NS + 1_000 * ((rank + step) % 3) for step in range(20)] for rank in range(6)]
+    # The second one hides behind the first one: without it alone, nothing is gained.
+    arrivals[4] = [one + 3_000_000 for one in arrivals[4]]
+    arrivals[1] = [one + 1_000_000 for one in arrivals[1]]
+    job = job_of(arrivals)
+    gains = {row["rank"]: row["gain_percent"] for row in job.without_lateness().to_pylist()}
+    found = [one for one in job.report.findings if one.code == "straggler-rank"]
+    assert [one.rank for one in found] == [4, 1]
+    for one in found:
+        assert one.gain_ns == pytest.approx(0.01 * max(gains[one.rank], 0) * job.report.whole_ns, abs=2)
+    assert found[1].gain_ns < 0.005 * job.report.whole_ns
+
+
+def test_what_makes_a_rank_late_is_not_what_sets_it_apart():
+    """A rank that computes less, but has more Python, is late by its input: by the time that this takes longer."""
+    arrivals = [[COMPUTE_NS + 1_000 * ((rank + step) % 3) for step in range(12)] for rank in range(5)]
+    arrivals[2] = [one + 1_000_000 for one in arrivals[2]]
+    last = [max(step) for step in zip(*arrivals, strict=True)]
+    summaries = []
+    for rank, own in enumerate(arrivals):
+        summaries.append(
+            summary_of(
+                rank_trace(
+                    rank, own, last, python_ns=3_000_000 * (rank == 2), input_ns=1_000_000 * (rank == 2)
+                )
+            )
+        )
+    (row,) = Job(pa.concat_tables(summaries)).stragglers().to_pylist()
+    assert (row["rank"], row["phase"]) == (2, "input")
+    assert row["extra_ns"] == pytest.approx(1_000_000, rel=0.01)
 
 
 @given(st.lists(st.lists(st.integers(1, 9_000_000), min_size=3, max_size=3), min_size=1, max_size=4))

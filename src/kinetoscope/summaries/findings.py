@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from kinetoscope.summaries.sections import Sections
 
 _MOST_STRAGGLERS = 3
+_MOST_REPLAYED = 7
+_LEAST_IRREGULAR_PERCENT = 10.0
 _TAKES = {
     "input": "waiting for data",
     "host": "the host",
@@ -49,8 +51,10 @@ def examine_job(sections: Sections) -> Report:
     whole_ns = step_ns * count
     if whole_ns <= 0 or len(sections) < 2:
         return Report((), (), count, whole_ns)
+    late = _stragglers(sections, whole_ns)
     found = [
-        *_stragglers(sections, whole_ns),
+        *late,
+        _irregular(sections, late, whole_ns),
         _unbalanced(sections, step_ns, count),
         _slow_link(sections, whole_ns),
         _exposed(sections, step_ns, count),
@@ -59,12 +63,12 @@ def examine_job(sections: Sections) -> Report:
 
 
 def _stragglers(sections: Sections, whole_ns: int) -> list[Finding]:
-    """The worst ranks for which the others wait, with what a replay says is gained without them."""
-    rows = stragglers(sections).to_pylist()[:_MOST_STRAGGLERS]
-    gains = without_lateness(sections, [row["rank"] for row in rows]).to_pylist()
-    percents = {row["rank"]: max(row["gain_percent"], 0.0) for row in gains}
+    """The ranks for which the others wait and without which, as a replay says, most is gained."""
+    rows = stragglers(sections).to_pylist()[:_MOST_REPLAYED]
+    percents = _gains(sections, [row["rank"] for row in rows])
+    rows.sort(key=lambda row: -percents.get(row["rank"], 0.0))
     found = []
-    for row in rows:
+    for row in rows[:_MOST_STRAGGLERS]:
         share, phase = row["late_percent"], row["phase"]
         text, values = (
             ("", ())
@@ -81,6 +85,31 @@ def _stragglers(sections: Sections, whole_ns: int) -> list[Finding]:
     return found
 
 
+def _gains(sections: Sections, ranks: list[int]) -> dict[int | None, float]:
+    """How much of a step a replay says is gained without the lateness of each of some ranks, and for None without any; in percent."""
+    rows = without_lateness(sections, ranks).to_pylist()
+    return {row["rank"]: max(row["gain_percent"], 0.0) for row in rows}
+
+
+def _irregular(sections: Sections, found: list[Finding], whole_ns: int) -> Finding | None:
+    """Ranks of which now one and now another is late: more than what those cost that always are."""
+    gain = _gains(sections, []).get(None, 0.0)
+    known = 100.0 * sum(one.gain_ns or 0 for one in found if one.code == "straggler-rank") / whole_ns
+    if gain < _LEAST_IRREGULAR_PERCENT or known >= gain / 2:
+        return None
+    return Finding(
+        "irregular-ranks",
+        sentence(
+            "Steps would take {} less if no rank were late at collectives: now one is, now another",
+            (gain, "%"),
+        ),
+        "Give ranks equal work in each step (samples of equal length), look for what interrupts them (garbage collection, logging, other "
+        "processes on their machines), and record more steps.",
+        gain,
+        int(0.01 * gain * whole_ns),
+    )
+
+
 def _unbalanced(sections: Sections, step_ns: int, steps: int) -> Finding | None:
     """Ranks whose devices compute for longer than those of the others."""
     devices = np.array(
@@ -91,12 +120,16 @@ def _unbalanced(sections: Sections, step_ns: int, steps: int) -> Finding | None:
     if len(rows) < 2:
         return None
     most = int(rows[np.argmax(computed[rows])])
-    gain_ns = float(computed[most] - computed[rows].mean())
+    more_ns = gain_ns = float(computed[most] - computed[rows].mean())
+    # What it has to do more may be hidden behind what others do.
+    gains = _gains(sections, [int(sections.ranks[most])])
+    if gains:
+        gain_ns = min(gain_ns, 0.01 * gains[int(sections.ranks[most])] * step_ns)
     return uneven_finding(
         int(sections.ranks[most]),
         float(computed[most]),
         float(np.median(computed[rows])),
-        100.0 * gain_ns / step_ns,
+        100.0 * more_ns / step_ns,
         int(gain_ns * steps),
     )
 
@@ -146,4 +179,9 @@ def _exposed(sections: Sections, step_ns: int, steps: int) -> Finding | None:
         name += ", {} of which is waiting for late ranks"
         late = ((100.0 * most["waited_ns"] / most["total_ns"], "%"),)
     computed = 100.0 * parts["compute_ns"] / step_ns
-    return exposed_finding(share, name, late, computed, int(parts["communication_ns"]) * steps)
+    # What is waiting for late ranks is gained where these are not late, and not by less communication.
+    known = [row for row in rows if row["waited_ns"] is not None and row["total_ns"] > 0]
+    total = sum(row["total_ns"] for row in rows)
+    waiting = sum(row["waited_ns"] for row in known) / total if total > 0 else 0.0
+    gain_ns = int(parts["communication_ns"] * (1.0 - min(1.0, waiting))) * steps
+    return exposed_finding(share, name, late, computed, gain_ns)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.analyses.lateness import late_ranks, latest_in, middle
+from kinetoscope.analyses.lateness import less_waiting as less_waiting_of
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.summaries.sections import medians_of
@@ -30,22 +32,8 @@ _OWN_PARTS = {
     "cpu_bound_ns": "host",
 }
 _NETWORK = "network"
-_FALSE_ALARMS = 0.01
-"""So many jobs without a straggler may have one rank named, by chance."""
-_LEAST_SCORE = 5.0
-"""A single step in which a rank is late lies so many standard deviations from those of the others."""
 _LEAST_PART = 0.1
 """What takes a rank longer explains its lateness if it is at least this part of it."""
-_LEAST_LATE_STEPS = 2
-"""One late step has happened to any rank."""
-_MUCH_MORE = 3.0
-"""And it costs so many times as much as those of any other rank: else it is the job that is irregular."""
-_LEAST_LATE_PERCENT = 1.0
-"""And it has to delay the others by at least this share of a step."""
-# Of a step: a smaller spread would make a straggler of whom a microsecond sets apart.
-_FLOOR = 0.001
-# The median absolute deviation of a normal distribution, times this, is its standard deviation.
-_TO_DEVIATION = 1.4826
 
 ARRIVALS = Table(
     "collective_arrivals",
@@ -107,27 +95,21 @@ def collective_arrivals(sections: Sections) -> pyarrow.Table:
 def stragglers(sections: Sections) -> pyarrow.Table:
     """Return the table `stragglers`.
 
-    A rank is one if it waits for others notably less than these do (a robust score that chance seldom reaches), by at least 1 % of a step: in most steps, or in
-    single ones if these come to 1 % of all. A rank that is late with others because it waited for them is none.
+    A rank is one if it waits for others notably less than these do (a robust score that chance seldom reaches), by at least 1 % of a step: in most steps, and in each
+    third of them, or in single ones if these come to 1 % of all. Of few steps, none is: two ranks need nine of them, eight ranks four. A rank that is late with others because it waited for them is none.
     """
     row, step, late = less_waiting(sections)
-    found = _usually_late(sections, row, late) or _late_at_times(sections, row, late)
-    found.sort(key=lambda one: -one["late_ns"])
-    rows = np.array([one["row"] for one in found], dtype=np.int64)
-    phases, longer = _phases(sections, rows)
-    phases = [
-        phase if more >= _LEAST_PART * one["late_ns"] else None
-        for phase, more, one in zip(phases, longer.tolist(), found, strict=True)
-    ]
+    found = late_ranks(row, step, late, sections.step_ns)
+    rows = np.array([one.row for one in found], dtype=np.int64)
+    phases, longer = _phases(sections, rows, np.array([one.late_ns for one in found], dtype=np.int64))
+    steps = len(np.unique(step))
     columns: dict[str, Any] = {
         "rank": sections.ranks[rows],
-        "late_ns": np.array([one["late_ns"] for one in found], dtype=np.int64),
-        "late_percent": np.array(
-            [100.0 * one["late_ns"] / max(sections.step_ns[one["row"]], 1) for one in found]
-        ),
-        "score": np.array([one["score"] for one in found]),
-        "steps_percent": _latest_percent(row, step, late, len(sections))[rows],
-        "persistent": np.array([one["persistent"] for one in found], dtype=np.int8),
+        "late_ns": np.array([one.late_ns for one in found], dtype=np.int64),
+        "late_percent": np.array([100.0 * one.late_ns / max(sections.step_ns[one.row], 1) for one in found]),
+        "score": np.array([one.score for one in found]),
+        "steps_percent": 100.0 * latest_in(row, step, late, len(sections))[rows] / max(1, steps),
+        "persistent": np.array([one.persistent for one in found], dtype=np.int8),
         "phase": phases,
         "extra_ns": longer,
     }
@@ -136,24 +118,11 @@ def stragglers(sections: Sections) -> pyarrow.Table:
 
 def less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
     """How much less each rank waits for others in a step than the median of the other ranks: its row, the step, and the time."""
-    return sections.cached("less_waiting", lambda: _less_waiting(sections))
 
+    def make() -> tuple[Rows, Rows, Rows]:
+        return less_waiting_of(*sections.by_step(*_waits(sections), np.add))
 
-def _less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
-    """Compute it."""
-    row, step, waited = sections.by_step(*_waits(sections), np.add)
-    order = np.lexsort((waited, step))
-    row, step, waited = row[order], step[order], waited[order]
-    first = np.flatnonzero(np.append(True, step[1:] != step[:-1])[: len(step)])
-    each = np.diff(np.append(first, len(step)))
-    first, count = np.repeat(first, each), np.repeat(each, each)
-    place = np.arange(len(step)) - first
-    several = count > 1
-    row, step, first, count, place = (one[several] for one in (row, step, first, count, place))
-    # Of the others: those behind its own place move up by one.
-    low, high = (count - 2) // 2, (count - 1) // 2
-    middle = waited[first + low + (place <= low)] + waited[first + high + (place <= high)]
-    return row, step, middle // 2 - waited[several]
+    return sections.cached("less_waiting", make)
 
 
 def _waits(sections: Sections) -> tuple[Rows, Rows]:
@@ -190,58 +159,25 @@ def _waits(sections: Sections) -> tuple[Rows, Rows]:
     return np.concatenate((met.rows, alone)), np.concatenate((waited, waited_alone))
 
 
-def _usually_late(sections: Sections, row: Rows, late: Rows) -> list[dict[str, Any]]:
-    """The ranks that are late in most steps: how late, and how far that lies from the others."""
-    usually, known = sections.medians(row, late), np.unique(row)
-    # By chance, one of many ranks is further off than one of a few: the bound on the tail of a normal distribution.
-    least_score = float(np.sqrt(2 * np.log(max(1, len(known)) / _FALSE_ALARMS)))
-    found = []
-    for one in known.tolist():
-        step_ns = float(sections.step_ns[one])
-        if usually[one] < 0.01 * _LEAST_LATE_PERCENT * step_ns:
-            continue
-        middle, spread = _middle(usually[known[known != one]])
-        own = late[row == one]
-        # The median of n values of a normal distribution varies by 1.2533 times their deviation over the root of n.
-        error_ns = 1.2533 * _middle(own)[1] / float(np.sqrt(len(own)))
-        score = (usually[one] - middle) / max(spread, error_ns, _FLOOR * step_ns, 1.0)
-        if score >= least_score:
-            found.append({"row": one, "late_ns": int(usually[one]), "score": score, "persistent": 1})
-    return found
+def _phases(sections: Sections, rows: Rows, late_ns: Rows) -> tuple[list[str | None], Rows]:
+    """What takes each of some ranks longer than the median rank, and how much longer in a step.
 
-
-def _late_at_times(sections: Sections, row: Rows, late: Rows) -> list[dict[str, Any]]:
-    """The rank that is late in some steps, if there is one and no other is nearly as often, or as much."""
-    if len(row) == 0:
-        return []
-    middle, spread = _middle(late)
-    step_ns = float(np.median(sections.step_ns[np.unique(row)]))
-    spread = max(spread, _FLOOR * step_ns, 1.0)
-    limit = middle + max(_LEAST_SCORE * spread, 0.01 * _LEAST_LATE_PERCENT * step_ns)
-    outside = late >= limit
-    sums = np.bincount(row[outside], weights=(late - middle)[outside], minlength=len(sections))
-    one, *others = np.argsort(-sums, kind="stable")[:2].tolist()
-    own = late[outside & (row == one)]
-    least_ns = 0.01 * _LEAST_LATE_PERCENT * step_ns * int((row == one).sum())
-    if len(own) < _LEAST_LATE_STEPS or sums[one] < max(least_ns, _MUCH_MORE * sums[others].max(initial=0.0)):
-        return []
-    typical = float(np.median(own))
-    return [{"row": one, "late_ns": int(typical), "score": (typical - middle) / spread, "persistent": 0}]
-
-
-def _phases(sections: Sections, rows: Rows) -> tuple[list[str | None], Rows]:
-    """What takes each of some ranks longer than the median rank, and how much longer in a step."""
+    Ranks that do different work differ in more than makes one of them late. Of what takes one longer, it is what comes nearest to how late it is.
+    """
     steps = sections.rows("steps")
     each = {
         phase: sections.medians(steps, sections.numbers("steps", name)) for name, phase in _OWN_PARTS.items()
     }
     each[_NETWORK] = _transfer_ns(sections)
-    extra = {phase: values - _middle(values)[0] for phase, values in each.items()}
-    names = list(extra)
-    most = np.argmax([extra[phase][rows] for phase in names], axis=0).tolist() if len(rows) else []
-    longer = np.array([extra[names[place]][row] for place, row in zip(most, rows.tolist(), strict=True)])
-    phases = [names[place] if more > 0 else None for place, more in zip(most, longer.tolist(), strict=True)]
-    return phases, np.maximum(longer, 0).astype(np.int64)
+    phases: list[str | None] = []
+    longer = np.zeros(len(rows), dtype=np.int64)
+    for at, (row, late) in enumerate(zip(rows.tolist(), late_ns.tolist(), strict=True)):
+        extra = {phase: int(values[row] - middle(values)[0]) for phase, values in each.items()}
+        known = [phase for phase, more in extra.items() if more > 0 and more >= _LEAST_PART * late]
+        nearest = min(known, key=lambda phase: abs(extra[phase] - late), default=None)
+        phases.append(nearest)
+        longer[at] = max(extra[nearest] if nearest else max(extra.values()), 0)
+    return phases, longer
 
 
 def _transfer_ns(sections: Sections) -> Rows:
@@ -251,22 +187,9 @@ def _transfer_ns(sections: Sections) -> Rows:
     return np.maximum(sections.medians(row, transfer), 0)
 
 
-def _latest_percent(row: Rows, step: Rows, late: Rows, ranks: int) -> NDArray[np.float64]:
-    """In which share of the steps each rank was the latest."""
-    order = np.lexsort((late, step))
-    last = np.append(step[order][1:] != step[order][:-1], True)[: len(order)]
-    return np.asarray(100.0 * np.bincount(row[order][last], minlength=ranks) / max(1, int(last.sum())))
-
-
 def exposed_by_rank(sections: Sections) -> Rows:
     """The exposed communication of a step of each rank; the transfers where there is no device that could compute meanwhile."""
     rows, step = sections.rows("collectives").astype(np.int64), sections.numbers("collectives", "step")
     of_step, _ = _core.group([rows, step])
     row, _, sums = sections.by_step(np.arange(len(rows)), sections.exposed_ns(of_step), np.add)
     return sections.medians(row, sums)
-
-
-def _middle(values: Rows) -> tuple[float, float]:
-    """The median of some values, and their robust standard deviation."""
-    middle = float(np.median(values))
-    return middle, _TO_DEVIATION * float(np.median(np.abs(values - middle)))

@@ -1,7 +1,7 @@
 """The ranks of a job wait for one of them: it is late, or it has more to do.
 
-Ranks of a collective end it together, so the one that spent least time in it came last, whatever its clock says. Sources and
-thresholds: probing (a rank 1.5 times behind), TraceML (10 and 20 % of the time for stragglers, 20 and 30 % for uneven work).
+Ranks of a collective end it together, so the one that spent least time in it came last, whatever its clock says. Who is late is decided in
+`analyses.lateness`, as for summaries. Source of the thresholds for uneven work: TraceML (20 and 30 %).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kinetoscope.analyses.finding import CannotTell, Finding, Signal
+from kinetoscope.analyses.lateness import late_ranks, less_waiting
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.analyses.rules.communication import exposed_ns
 from kinetoscope.display.sentence import sentence
@@ -19,8 +20,6 @@ from kinetoscope.tables.breakdown import PARTS, busiest_places
 
 LEAST_RANKS = 2
 LEAST_PERCENT = 10.0
-MOST_OF_WAIT = 0.5
-"""A straggler is the one for which the others wait in this part of the time."""
 UNEVEN = 1.2
 LEAST_UNEVEN_PERCENT = 5.0
 EVERYTHING = "its data loading, its host, its clocks, and what only it does, such as logging"
@@ -30,39 +29,50 @@ _MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all
 
 
 def straggler_rank(loop: Loop) -> Finding | CannotTell | None:
-    """Find the rank that comes last to most collectives, and how long the others wait for it."""
+    """Find the rank for which the others wait again and again, as in summaries of ranks."""
     places = {row: place for row, place in busiest_places(loop.trace).items() if place.rank >= 0}
     if len(places) < LEAST_RANKS:
         several = (loop.trace.run_info.world_size or 1) > 1
         waits = loop.share(exposed_ns(loop)) >= LEAST_PERCENT
         return CannotTell("straggler-rank", Signal.ALL_RANKS) if several and waits else None
-    meetings = _meetings(loop)
-    waited: dict[int, int] = defaultdict(int)
+    waited: dict[tuple[int, int], int] = defaultdict(int)
     calls: dict[int, list[int]] = defaultdict(list)
-    for visits in meetings:
+    for visits in _meetings(loop):
         shortest = min(visits, key=lambda one: one["transfer_ns"])
-        times = sorted(one["transfer_ns"] for one in visits)
-        # What the rank in the middle waits; transfers between pairs of machines differ, the arrival of one rank concerns all.
-        waited[shortest["rank"]] += times[len(times) // 2] - times[0]
         calls[shortest["rank"]].append(shortest["span"])
-    whole = sum(waited.values())
-    if not whole:
+        for one in visits:
+            waited[one["rank"], one["step"] or 0] += one["transfer_ns"] - shortest["transfer_ns"]
+    if not waited:
         return None
-    rank = max(waited, key=lambda one: waited[one])
-    steps_ns = max(place.duration_ns for place in places.values())
-    share = min(100.0, 100.0 * waited[rank] / max(1, steps_ns))
-    if waited[rank] < MOST_OF_WAIT * whole or share < LEAST_PERCENT:
+    cells = np.array([*waited], dtype=np.int64)
+    steps_ns = np.zeros(int(cells[:, 0].max()) + 1, dtype=np.int64)
+    for place in places.values():
+        if place.rank < len(steps_ns):
+            steps_ns[place.rank] = place.duration_ns // max(1, place.steps)
+    values = np.array([*waited.values()], dtype=np.int64)
+    found = late_ranks(*less_waiting(cells[:, 0], cells[:, 1], values), steps_ns)
+    if not found:
         return None
-    late = next(place for place in places.values() if place.rank == rank)
+    worst = found[0]
+    late = next(place for place in places.values() if place.rank == worst.row)
     own = late.duration_ns - late.parts_ns[0] - late.parts_ns[1]
     who = "it" if late.device == "cpu" else "its device"
+    # Of one that is late at times only, the step that is usual has nothing to gain.
+    waited_ns = int(
+        (values.sum() // max(1, len(places) - 1))
+        if not worst.persistent
+        else worst.late_ns * max(1, late.steps)
+    )
+    share = min(100.0, 100.0 * worst.late_ns / max(1, int(steps_ns[worst.row])))
+    if not worst.persistent:
+        share = min(share, loop.share(waited_ns))
     return late_finding(
-        rank,
+        worst.row,
         share,
-        f"; {who} neither computes nor communicates for {{}}",
+        f"; {who} neither computes nor communicates for {{}}{'' if worst.persistent else '; only in some steps'}",
         ((100.0 * own / max(1, late.duration_ns), "%"),),
-        min(waited[rank], loop.whole_ns),
-        tuple(calls[rank][:MOST_ROWS]),
+        min(waited_ns, loop.whole_ns),
+        tuple(calls[worst.row][:MOST_ROWS]),
     )
 
 

@@ -14,6 +14,7 @@ from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.summaries.communication import coordinates_of
+from kinetoscope.summaries.lateness import less_waiting
 from kinetoscope.tables.breakdown import PARTS
 from kinetoscope.viewer.pages.findings import described
 from kinetoscope.viewer.server.requests import Limited, choice, integer
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     Opener = Callable[[str], int]
     Rows = NDArray[np.int64]
 
-MEASURES = {"late_ns": "lateness", "duration_ns": "step"} | {
+MEASURES = {"holds_up_ns": "holding up others", "duration_ns": "step"} | {
     name: name.removesuffix("_ns").replace("_", " ") for name in PARTS
 }
 """What the map can be colored by: a column of its cells, and its title. Ranks that wait for a late one have long steps, too, so steps are not first."""
@@ -86,7 +87,7 @@ def reported(job: Job) -> Iterator[tuple[str, dict[str, str]]]:
     yield from (("ranks", {}), ("ranks/findings", {}), ("ranks/table", {}))
     for name, _ in about(job)["measures"]:
         yield "ranks/cells", {"by": name}
-    late = cells(job, "late_ns")["value"].to_numpy()
+    late = cells(job, "holds_up_ns")["value"].to_numpy()
     known = ~np.isnan(cells(job, "duration_ns")["value"].to_numpy())
     steps, meetings = _steps(job), set()
     # Without collectives, those are the first cells.
@@ -122,7 +123,7 @@ def about(job: Job) -> dict[str, Any]:
         "measures": [
             [name, title]
             for name, title in MEASURES.items()
-            if name != "late_ns" or (job.sections.late_ns >= 0).any()
+            if name != "holds_up_ns" or len(less_waiting(job.sections)[0])
         ],
         "dimensions": [*coordinates_of(job.sections)],
         "notes": job.notes,
@@ -144,8 +145,10 @@ def cells(job: Job, measure: str) -> pyarrow.Table:
     steps = _steps(job)
     values = np.full((len(job), len(steps)), np.nan, dtype=np.float32)
     sections = job.sections
-    if measure == "late_ns":
-        rows, numbers, found = sections.late_by_step
+    if measure == "holds_up_ns":
+        # What `stragglers` is made from; who waits for others holds up nobody.
+        rows, numbers, found = less_waiting(sections)
+        found = np.maximum(found, 0)
     else:
         rows, numbers = sections.rows("steps"), sections.numbers("steps", "step")
         found = sections.numbers("steps", measure)

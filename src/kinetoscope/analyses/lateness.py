@@ -1,0 +1,187 @@
+"""Which ranks are late at collectives again and again, by how long each waits for others: one definition for merged traces and summaries.
+
+Ranks leave a collective together, so one that waits less arrived later. What happens in a few steps may be the machine's, or chance: a rank
+is named only if it is late in so many of the steps that chance seldom does that, and in all parts of the recording.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Rows = NDArray[np.int64]
+
+FALSE_ALARMS = 0.01
+"""So many jobs without a straggler may have one rank named, by chance."""
+BY_CHANCE = 0.005
+"""How likely it may be that a rank is late so often where each is as likely to be as any other. Steps in a row are alike, so less than above."""
+LEAST_SCORE = 5.0
+"""A single step in which a rank is late lies so many standard deviations from those of the others."""
+LEAST_LATE_PERCENT = 1.0
+"""A late rank has to delay the others by at least this share of a step."""
+MUCH_MORE = 3.0
+"""One that is late at times only costs so many times as much as any other rank: else it is the job that is irregular."""
+PARTS_OF_RECORDING = 3
+# Of a step: a smaller spread would make a straggler of whom a microsecond sets apart.
+_FLOOR = 0.001
+# The median absolute deviation of a normal distribution, times this, is its standard deviation.
+_TO_DEVIATION = 1.4826
+
+
+@dataclass(frozen=True)
+class LateRank:
+    """A rank that others wait for.
+
+    Attributes:
+        row: Its row.
+        late_ns: How long it holds up the others in a step, of those in which it does.
+        score: How far this lies from the others, in standard deviations.
+        persistent: Whether it is late in most steps.
+    """
+
+    row: int
+    late_ns: int
+    score: float
+    persistent: bool
+
+
+def less_waiting(row: Rows, step: Rows, waited_ns: Rows) -> tuple[Rows, Rows, Rows]:
+    """How much less each rank waits for others in a step than the median of the other ranks.
+
+    Args:
+        row: The row of the rank of each value.
+        step: Its step.
+        waited_ns: How long the rank waited for others in it.
+
+    Returns:
+        The row, the step and the time, in order of step; steps with one rank are left out.
+    """
+    order = np.lexsort((waited_ns, step))
+    row, step, waited = row[order], step[order], waited_ns[order]
+    first = np.flatnonzero(np.append(True, step[1:] != step[:-1])[: len(step)])
+    each = np.diff(np.append(first, len(step)))
+    first, count = np.repeat(first, each), np.repeat(each, each)
+    place = np.arange(len(step)) - first
+    several = count > 1
+    row, step, first, count, place = (one[several] for one in (row, step, first, count, place))
+    # Of the others: those behind its own place move up by one.
+    low, high = (count - 2) // 2, (count - 1) // 2
+    middle = waited[first + low + (place <= low)] + waited[first + high + (place <= high)]
+    return row, step, middle // 2 - waited[several]
+
+
+def late_ranks(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[LateRank]:
+    """Return the ranks for which the others wait, the worst first: those that are late in most steps or, without any, one that is at times.
+
+    Args:
+        row: The row of the rank of each value, as `less_waiting` returns them.
+        step: Its step.
+        late_ns: How long it held up the others.
+        step_ns: How long a step takes, for each row.
+    """
+    found = _usually_late(row, step, late_ns, step_ns) or _late_at_times(row, step, late_ns, step_ns)
+    return sorted(found, key=lambda one: -one.late_ns)
+
+
+def latest_in(row: Rows, step: Rows, late_ns: Rows, rows: int) -> Rows:
+    """In how many steps each rank was the latest."""
+    order = np.lexsort((late_ns, step))
+    last = np.append(step[order][1:] != step[order][:-1], True)[: len(order)]
+    return np.bincount(row[order][last], minlength=rows)
+
+
+def middle(values: Rows) -> tuple[float, float]:
+    """The median of some values, and their robust standard deviation."""
+    median = float(np.median(values))
+    return median, _TO_DEVIATION * float(np.median(np.abs(values - median)))
+
+
+def _usually_late(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[LateRank]:
+    """The ranks that are late in most steps: how late, and how far that lies from the others."""
+    known = np.unique(row)
+    if len(known) == 0:
+        return []
+    usually = np.zeros(len(step_ns), dtype=np.int64)
+    order = np.lexsort((step, row))
+    edges = [*np.searchsorted(row[order], known, side="left").tolist(), len(order)]
+    of_rank = {one: order[edges[at] : edges[at + 1]] for at, one in enumerate(known.tolist())}
+    for one, places in of_rank.items():
+        usually[one] = int(np.median(late_ns[places]))
+    latest = latest_in(row, step, late_ns, len(step_ns))
+    among_latest, part = _in_latest_quarter(step, late_ns, len(known))
+    # By chance, one of many ranks is further off than one of a few: the bound on the tail of a normal distribution.
+    least_score = float(np.sqrt(2 * np.log(max(1, len(known)) / FALSE_ALARMS)))
+    found = []
+    for one, places in of_rank.items():
+        own, own_step_ns = late_ns[places], float(step_ns[one])
+        least_ns = 0.01 * LEAST_LATE_PERCENT * own_step_ns
+        if usually[one] < least_ns:
+            continue
+        median, spread = middle(usually[known[known != one]])
+        # The median of n values of a normal distribution varies by 1.2533 times their deviation over the root of n.
+        error_ns = 1.2533 * middle(own)[1] / math.sqrt(len(own))
+        score = (usually[one] - median) / max(spread, error_ns, _FLOOR * own_step_ns, 1.0)
+        by_chance = min(
+            _at_least(int(latest[one]), len(own), 1 / len(known)),
+            _at_least(int((among_latest[places] & (own >= least_ns)).sum()), len(own), part),
+        )
+        throughout = all(
+            np.median(part) >= usually[one] / 2
+            for part in np.array_split(own, PARTS_OF_RECORDING)
+            if len(part)
+        )
+        if score >= least_score and by_chance * len(known) < BY_CHANCE and throughout:
+            found.append(LateRank(one, int(usually[one]), score, persistent=True))
+    return found
+
+
+def _in_latest_quarter(step: Rows, late_ns: Rows, ranks: int) -> tuple[NDArray[np.bool_], float]:
+    """Which values are among the latest quarter of their step, and which part of the ranks that is."""
+    most = -(-ranks // 4)
+    order = np.lexsort((-late_ns, step))
+    first = np.flatnonzero(np.append(True, step[order][1:] != step[order][:-1])[: len(order)])
+    place = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
+    found = np.zeros(len(order), dtype=bool)
+    found[order] = place < most
+    return found, most / ranks
+
+
+def _late_at_times(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[LateRank]:
+    """The rank that is late in some steps, if there is one and no other is nearly as often, or as much."""
+    if len(row) == 0:
+        return []
+    ranks = np.unique(row)
+    median, spread = middle(late_ns)
+    usual_step_ns = float(np.median(step_ns[ranks]))
+    spread = max(spread, _FLOOR * usual_step_ns, 1.0)
+    limit = median + max(LEAST_SCORE * spread, 0.01 * LEAST_LATE_PERCENT * usual_step_ns)
+    outside = late_ns >= limit
+    sums = np.bincount(row[outside], weights=(late_ns - median)[outside], minlength=len(step_ns))
+    one, *others = np.argsort(-sums, kind="stable")[:2].tolist()
+    own = late_ns[outside & (row == one)]
+    least_ns = 0.01 * LEAST_LATE_PERCENT * usual_step_ns * int((row == one).sum())
+    if sums[one] < max(least_ns, MUCH_MORE * sums[others].max(initial=0.0)):
+        return []
+    # Late steps in a row are one event: the machine was busy for so long.
+    order = np.lexsort((step, row))
+    is_late, whose = outside[order], row[order]
+    starts = is_late & ~np.append(False, is_late[:-1] & (np.diff(whose) == 0))
+    events, all_events = int((starts & (whose == one)).sum()), int(starts.sum())
+    if _at_least(events, all_events, 1 / len(ranks)) * len(ranks) >= BY_CHANCE:
+        return []
+    typical = float(np.median(own))
+    return [LateRank(one, int(typical), (typical - median) / spread, persistent=False)]
+
+
+def _at_least(successes: int, trials: int, chance: float) -> float:
+    """How likely so many successes or more are, by chance."""
+    return sum(
+        math.comb(trials, count) * chance**count * (1 - chance) ** (trials - count)
+        for count in range(successes, trials + 1)
+    )

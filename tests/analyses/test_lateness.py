@@ -1,0 +1,77 @@
+"""Who is late again and again: what holds in all parts of a recording, and more often than by chance."""
+
+import numpy as np
+import pytest
+
+from kinetoscope.analyses.lateness import late_ranks, less_waiting
+
+STEP_NS = 10_000_000
+
+
+def named(arrivals):
+    """The ranks named, by when each (a row) arrives in each step (a column)."""
+    arrived = np.array(arrivals, dtype=np.int64)
+    row, step = np.indices(arrived.shape)
+    waited = arrived.max(axis=0) - arrived
+    order = np.random.default_rng(1).permutation(arrived.size)
+    flat = (row.ravel()[order], step.ravel()[order], waited.ravel()[order])
+    found = late_ranks(*less_waiting(*flat), np.full(len(arrived), STEP_NS))
+    return [(one.row, one.late_ns, one.persistent) for one in found]
+
+
+def constant(ranks, steps, late):
+    return [
+        [1_000 * ((rank * 7 + step) % 5) + late.get(rank, 0) for step in range(steps)]
+        for rank in range(ranks)
+    ]
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(2, 9), (3, 6), (5, 5), (8, 4), (100, 3)])
+def test_a_rank_is_named_from_so_many_steps_on(ranks, steps):
+    assert [row for row, *_ in named(constant(ranks, steps, {1: 2_000_000}))] == [1]
+    assert named(constant(ranks, steps - 1, {1: 2_000_000})) == []
+
+
+def test_one_step_names_nobody():
+    assert named(constant(8, 1, {7: 4_500_000})) == []
+
+
+def test_the_second_of_two_stragglers_is_named_although_it_is_never_the_latest():
+    found = named(constant(8, 20, {2: 3_000_000, 5: 1_500_000}))
+    assert [(row, persistent) for row, _, persistent in found] == [(2, True), (5, True)]
+
+
+def test_late_for_a_part_of_the_recording_is_not_late_again_and_again():
+    arrivals = constant(2, 24, {})
+    for step in range(15):
+        arrivals[1][step] += 3_000_000
+    # In 15 of 24 steps, but the machine may have been busy for as long.
+    assert named(arrivals) == []
+
+
+def test_late_steps_in_a_row_are_one_event():
+    arrivals = constant(4, 30, {})
+    for step in range(10, 16):
+        arrivals[2][step] += 4_000_000
+    assert named(arrivals) == []
+    for step in (1, 5, 20, 25):
+        arrivals[2][step] += 4_000_000
+    assert [(row, persistent) for row, _, persistent in named(arrivals)] == [(2, False)]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("steps", [8, 30])
+def test_machines_that_are_busy_for_a_while_name_hardly_anybody(ranks, steps):
+    """Each rank is slow for stretches, as where other processes take its processor: lengths of stretches from one step to half of all."""
+    alarms = 0
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        stay = random.uniform(0.3, 0.95)
+        arrivals = random.normal(0, 100_000, (ranks, steps))
+        for rank in range(ranks):
+            slow = False
+            for step in range(steps):
+                slow = slow if random.random() < stay else random.random() < 0.5
+                arrivals[rank, step] += 3_000_000 * slow * random.uniform(0.5, 1.5)
+        alarms += bool(named(arrivals + 1e6))
+    assert alarms <= 10
