@@ -215,6 +215,19 @@ def test_the_options_reach_the_children(tmp_path):
     assert LaunchOptions.from_json(options.to_json()) == options
 
 
+def test_a_folder_that_may_not_be_read_any_more_is_a_loss(family, monkeypatch):
+    family.child(9, "aten::mm")
+    # As after os.setuid.
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    joined = family.join("aten::add")
+    (loss,) = joined.trace.losses
+    assert loss["code"] == "processes_not_recorded"
+    assert "the program changed its user, and may not read" in loss["why"]
+    family.children.clear()
+    monkeypatch.undo()
+    assert family.join("aten::add").children == 1
+
+
 def test_a_folder_of_others_is_refused(tmp_path, monkeypatch):
     folder = tmp_path / "place" / "run.children"
     options = LaunchOptions(prefix=folder.parent / "run")

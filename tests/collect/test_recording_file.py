@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
 import stat
@@ -309,3 +310,68 @@ def test_a_changed_recording_is_said_to_be_damaged(tmp_path: Path) -> None:
     content[40] ^= 1
     path.write_bytes(content)
     assert "damaged header of the file" in losses_of(kinetoscope.open(path))
+
+
+CHANGES_USER = """
+import contextlib, json, os, sys, tempfile, warnings
+from pathlib import Path
+import torch
+import kinetoscope
+
+def record(path, locked):
+    session = kinetoscope.profile(engine="native", path=path)
+    session.start()
+    torch.cos(torch.ones(1))
+    file = Path(os.path.realpath(session._engine._path))
+    with locked(file):
+        torch.cos(torch.ones(1))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            session.stop()
+        trace = session.trace
+        del session
+    cosines = trace.table("spans")["name"].to_pylist().count("aten::cos")
+    told = [str(one.message) for one in caught]
+    return {"cosines": cosines, "complete": trace.complete,
+            "told": told, "file": str(file), "bytes": file.stat().st_size if file.exists() else None}
+
+@contextlib.contextmanager
+def another_user(file):
+    # Only root can become another user; for others a file without rights is as closed.
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+        try:
+            yield
+        finally:
+            os.seteuid(0)
+        return
+    file.chmod(0)
+    try:
+        yield
+    finally:
+        if file.exists():
+            file.chmod(0o600)
+
+path = Path(sys.argv[1]) / "a.recording"
+record(None, contextlib.nullcontext)  # imports everything
+before = set(os.listdir(tempfile.gettempdir()))
+own, named = record(None, another_user), record(path, another_user)
+left = [name for name in set(os.listdir(tempfile.gettempdir())) - before if name.startswith(f"kinetoscope-{os.getpid()}-")]
+print(json.dumps([own, named, left]))
+"""
+
+
+def test_a_process_that_changes_its_user_meanwhile_reads_its_recording(tmp_path: Path) -> None:
+    done = warm_python.run("-c", CHANGES_USER, tmp_path)
+    assert done.returncode == 0, done.stderr
+    own, path, left = json.loads(done.stdout)
+    for found in (own, path):
+        assert (found["cosines"], found["complete"]) == (2, True)
+        (told,) = found["told"]
+        assert "the process changed its user from" in told
+        assert "it is read from a copy" in told
+    # What nobody chose is empty, where it could not be removed; what the program chose is whole.
+    assert own["bytes"] in (0, None)
+    assert set(left) <= {Path(own["file"]).parent.name}
+    assert path["file"] == str(tmp_path / "a.recording")
+    assert cosines(kinetoscope.open(tmp_path / "a.recording")) == 2

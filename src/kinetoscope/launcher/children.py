@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -93,7 +94,12 @@ class Children:
 
     def stop_following(self) -> None:
         """Follow nothing that starts from now on."""
-        (self._folder / child_hook.OPTIONS_FILE).unlink(missing_ok=True)
+        with contextlib.suppress(PermissionError):  # a program that has changed its user: see join()
+            (self._folder / child_hook.OPTIONS_FILE).unlink(missing_ok=True)
+
+    def _is_open(self) -> bool:
+        """Whether the folder can be read: not after `os.setuid` or the like."""
+        return os.access(self._folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
 
     def join(self, own: Trace | None, program: str) -> Joined:
         """Merge what the children recorded with what the program did.
@@ -110,8 +116,13 @@ class Children:
         from kinetoscope.combine.processes import merge_processes
         from kinetoscope.model.losses import Loss
 
-        all_notes = notes.read_all(str(self._folder)) if self._folder.is_dir() else {}
+        all_notes = notes.read_all(str(self._folder)) if self._is_open() else {}
         problems: Counter[str] = Counter()
+        if self._folder.is_dir() and not self._is_open():
+            problems[
+                f"the program changed its user, and may not read {self._options.shown(self._folder)} now: what its children recorded "
+                "is there, for the former user"
+            ] += 1
         found = []
         for name, note in all_notes.items():
             trace = self._open(name, note, problems)
@@ -140,7 +151,9 @@ class Children:
 
     def clear(self) -> None:
         """Remove what is in the trace now, except for files of processes that still run."""
-        for entry in os.listdir(self._folder) if self._folder.is_dir() else ():
+        if not self._is_open():
+            return
+        for entry in os.listdir(self._folder):
             if not entry.startswith(tuple(f"{name}." for name in self._running)):
                 (self._folder / entry).unlink(missing_ok=True)
         if not self._running:

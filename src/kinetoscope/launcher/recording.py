@@ -217,7 +217,10 @@ class ProgramRecording:
     def _stop(self) -> None:
         """Stop the session."""
         if self.state == "recording" and self._session is not None:
-            self._session.stop()
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                self._session.stop()
+            self.messages += [str(warning.message) for warning in caught]
             self.state = "stopped"
 
     # ------------------------------------------------------------------------------------------------------ steps

@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import platform
+import shutil
 import site
 import socket
 import sys
@@ -72,6 +73,7 @@ class GarbageCollections:
 
 # Often enough to find what takes a hundredth of a step of a second; a round of samples costs some 50 microseconds.
 SAMPLES_PER_SECOND = 100
+_COPIED_BYTES = 1 << 20
 # Without these a recording would be wrong; without the others it only has less.
 _NEEDED = frozenset({"operators", "nesting", "backward"})
 
@@ -149,6 +151,7 @@ class NativeEngine:
         self._living: Living | None = None
         self._collections = GarbageCollections()
         self._remove: weakref.finalize[..., NativeEngine] | None = None
+        self._opened: _OpenFile | None = None
 
     def prepare(self, request: RecordingRequest) -> None:
         """Load the recorder and choose the file.
@@ -199,6 +202,7 @@ class NativeEngine:
             samples_per_second=SAMPLES_PER_SECOND if request.options.samples else 0,
         )
         self._note_actual_path(recorder)
+        self._keep_open()
         if missing_calls:
             facts["calls_missing"] = json.dumps(missing_calls)
         recorder.add_info(facts)
@@ -265,7 +269,39 @@ class NativeEngine:
         self._path = None
         if self._remove is not None:
             self._remove.detach()
-        return NativeRecording(path, belongs_to_user=self._belongs_to_user)
+        readable = self._readable(recorder, path)
+        return NativeRecording(readable, belongs_to_user=self._belongs_to_user and readable == path)
+
+    def _keep_open(self) -> None:
+        """Open the file: after `os.setuid` or the like nobody in this process may open it, but what is open stays so."""
+        self._opened = None
+        with contextlib.suppress(OSError):
+            self._opened = None if self._path is None else _OpenFile(self._path)
+
+    def _readable(self, recorder: Recorder, path: Path) -> Path:
+        """The file to read: a copy where the process has changed its user, and may not open its own recording."""
+        opened, self._opened = self._opened, None
+        if opened is None or not opened.is_ours() or not _is_refused(path):
+            return path
+        changed = f"the process changed its user from {opened.owner} to {os.geteuid()} during the recording"
+        recorder.settle()
+        try:
+            copy = _temporary_path()
+            with open(opened.number, "rb", closefd=False) as source, copy.open("xb") as target:
+                shutil.copyfileobj(source, target, _COPIED_BYTES)
+            left = f"{path} is complete and remains"
+            if not self._belongs_to_user:
+                os.ftruncate(opened.number, 0)
+                left = f"{path} is empty now and cannot be removed"
+        except OSError as error:
+            warn_user(
+                f"{changed}, and may not read it now: {error}. {path} is complete: read it as the former user."
+            )
+            return path
+        warn_user(
+            f"{changed}: it is read from a copy, and {left}. Recordings are better started after the change."
+        )
+        return copy
 
     def _note_actual_path(self, recorder: Recorder) -> None:
         """Read the path of the recording, and warn if it is not the requested one."""
@@ -287,6 +323,26 @@ class NativeEngine:
             self._living, recorder.watch_tensors, lambda: [module for _, module in recorder.modules()]
         )
         return self._watch.start()
+
+
+class _OpenFile:
+    """A file that is kept open for reading and writing, and closed with this object."""
+
+    def __init__(self, path: Path) -> None:
+        self.number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._file = os.fstat(self.number)
+        self.owner = self._file.st_uid
+
+    def is_ours(self) -> bool:
+        """Whether the number is still that of the file: programs that become daemons close every number, and use them for others."""
+        try:
+            return os.path.samestat(os.fstat(self.number), self._file)
+        except OSError:
+            return False
+
+    def __del__(self) -> None:
+        if self.is_ours():
+            os.close(self.number)
 
 
 class NativeRecording:
@@ -394,10 +450,22 @@ def _temporary_path() -> Path:
 def _remove_own(path: Path, process: int) -> None:
     # A forked child inherits the finalizer, but not the file.
     if os.getpid() == process:
-        path.unlink(missing_ok=True)
-        # It may be removed already, or contain other files.
+        # After a change of user neither may be removed, of which stop() has warned; the folder may also contain other files.
+        with contextlib.suppress(PermissionError):
+            path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             path.parent.rmdir()
+
+
+def _is_refused(path: Path) -> bool:
+    """Whether this process may not read a file."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
