@@ -5,6 +5,7 @@ numpy or pyarrow, and reading a trace does not need torch.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from kinetoscope._errors import (
@@ -18,6 +19,7 @@ from kinetoscope._errors import (
     RecorderError,
     StateError,
 )
+from kinetoscope._import_aside import import_aside
 from kinetoscope._version import __version__
 
 if TYPE_CHECKING:
@@ -95,6 +97,9 @@ __all__ = [
     "view",
 ]
 
+# Keeps the names in it alive, see `_import_aside`.
+_CODE = sys._getframe().f_code
+
 _HOMES = {
     "DataLoading": "kinetoscope.collect",
     "DeviceType": "kinetoscope.collect",
@@ -147,6 +152,7 @@ def __getattr__(name: str) -> object:
     home = _home_in_torch(name) if name in _TORCH_CLASSES else _HOMES.get(name)
     if home is None and name not in _MODULES:
         raise AttributeError(f"module 'kinetoscope' has no attribute {name!r}")
+    import_aside()
     try:
         value: object = (
             getattr(importlib.import_module(home), name)

@@ -16,6 +16,11 @@ Each also derives from the built-in exception that ``torch.profiler`` or the sta
 that code written for those keeps working. Each message says what was wrong, with which value, and what to do.
 """
 
+import sys
+
+# Keeps the names in it alive, see `_import_aside`.
+_CODE = sys._getframe().f_code
+
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",

@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from kinetoscope._errors import MissingDependencyError
+from kinetoscope._import_aside import import_aside
 
 if TYPE_CHECKING:
     from kinetoscope.collect.engines.choose import choose_engine
@@ -105,6 +106,7 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_aside()
     if home != "session.options":
         _refuse_old_torch()
     value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)

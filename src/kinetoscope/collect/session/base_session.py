@@ -30,6 +30,7 @@ from kinetoscope._errors import (
     NotRecordedError,
     StateError,
 )
+from kinetoscope._import_aside import import_aside
 from kinetoscope.collect.engines.choose import (
     choose_engine,
     records_garbage_collection,
@@ -625,6 +626,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             ArgumentError: `custom_trace_id_callback` returned something that is no string, or none of the activities can
                 be recorded here.
         """
+        import_aside()
         check_that_something_is_recorded(self.activities, self._recordable)
         trace_id = new_trace_id(self.custom_trace_id_callback)
         with self._lock:
