@@ -263,12 +263,12 @@ def streams_that_wait_for_each_other(fault: bool) -> Trace:
 @planted("device-start-up")
 def kernels_that_are_loaded_at_their_first_use(fault: bool) -> Trace:
     def body(gpu: Gpu, number: int) -> None:
-        if fault:
+        if fault and number == 0:
             start, gpu.host_ns = gpu.host_ns, gpu.host_ns + 40 * MS
             gpu.builder.runtime("cudaLaunchKernel", start, 40 * MS)
         gpu.work()
 
-    return loop(body, steps=1)
+    return loop(body)
 
 
 @planted("dominant-kernel")
@@ -380,6 +380,23 @@ def gradients_that_take_longer_than_the_model(fault: bool) -> Trace:
             gpu.free_ns[0] = max(gpu.free_ns)
 
     return loop(body)
+
+
+@planted("slow-collectives")
+def gradients_through_the_memory_of_the_host(fault: bool) -> Trace:
+    def body(gpu: Gpu, number: int) -> None:
+        gpu.work()
+        gpu.free_ns[1] = max(gpu.free_ns)
+        # 16 MiB at 2.1 GB/s; of eight ranks each sends 1.75 times as much.
+        all_reduce(gpu, 8 * MS if fault else 100 * US, megabytes=16.0)
+        gpu.free_ns[0] = max(gpu.free_ns)
+
+    return loop(body)
+
+
+@planted("work-after-steps")
+def a_host_that_is_done_long_before_the_device(fault: bool) -> Trace:
+    return loop(lambda gpu, _: gpu.work(kernels=4 if fault else 12), steps=4 if fault else 8)
 
 
 @planted("poor-overlap")

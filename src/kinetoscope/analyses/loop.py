@@ -333,6 +333,7 @@ class Loop:
         """The rows of `collectives` of all processes, in the columns that rules look at."""
         columns = ["span", "name", "group", "rank", "step", "phase", "bytes"]
         columns += ["transfer_start_ns", "transfer_ns", "exposed_ns"]
+        columns += ["gb_per_s", "bus_gb_per_s"]
         rows: list[dict[str, Any]] = collectives(self.trace).select(columns).to_pylist()
         return rows
 

@@ -64,7 +64,7 @@ class LoopDevice:
     """
 
     def __init__(self, trace: TraceData, device: Device, activity: Activity, steps: Intervals) -> None:
-        self._trace = trace
+        self._trace, self._steps = trace, steps
         self.name = device.name
         properties = (one for one in trace.run_info.device_properties if one.index == device.index)
         self.properties: DeviceProperties | None = next(properties, None)
@@ -107,6 +107,22 @@ class LoopDevice:
         """Its kernels that compute."""
         kernel = self._trace.column("spans", "kind")[self.rows] == SpanKind.KERNEL
         return np.asarray(self.rows[kernel & (self.category == WorkCategory.COMPUTE)])
+
+    @cached_property
+    def launched(self) -> Rows:
+        """Its work that was launched in the steps, whenever it ran; work whose launch is not known where it ran in them."""
+        rows = self._all_rows
+        call = starters(self._trace).call[rows]
+        start = self._trace.column("spans", "start_ns")
+        moment = np.where(call >= 0, start[call], start[rows])
+        return np.asarray(rows[self._steps.within(moment, moment + 1) > 0])
+
+    def launched_kernels(self) -> int:
+        """How many kernels that compute were launched in the steps."""
+        work = device_work(self._trace)
+        computes = np.zeros(len(self._trace.columns("spans")), dtype=bool)
+        computes[work.rows[work.category == WorkCategory.COMPUTE]] = True
+        return int(computes[self.launched].sum())
 
     @cached_property
     def is_product(self) -> NDArray[np.bool_]:

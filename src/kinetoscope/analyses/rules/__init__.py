@@ -2,7 +2,12 @@
 
 from kinetoscope.analyses.rules.anomaly_detection import anomaly_detection
 from kinetoscope.analyses.rules.autograd_in_inference import autograd_in_inference
-from kinetoscope.analyses.rules.communication import exposed_communication, poor_overlap, small_collectives
+from kinetoscope.analyses.rules.communication import (
+    exposed_communication,
+    poor_overlap,
+    slow_collectives,
+    small_collectives,
+)
 from kinetoscope.analyses.rules.compiled import graph_breaks, recompiles
 from kinetoscope.analyses.rules.conversions import dtype_conversion, layout_copy
 from kinetoscope.analyses.rules.device_copies import host_device_copies, pageable_copy
@@ -12,6 +17,7 @@ from kinetoscope.analyses.rules.device_idle import (
     launch_bound,
     stalled_queue,
     synchronizing_call,
+    work_after_steps,
 )
 from kinetoscope.analyses.rules.device_memory import allocator_churn, fragmentation, memory_near_limit
 from kinetoscope.analyses.rules.evaluation_in_step import evaluation_in_step
@@ -93,6 +99,7 @@ RULES = (
     repeated_backward,
     scalar_read,
     single_tensor_optimizer,
+    slow_collectives,
     slowing_steps,
     small_collectives,
     small_kernels,
@@ -107,6 +114,7 @@ RULES = (
     unbalanced_ranks,
     unfused_attention,
     unfused_normalization,
+    work_after_steps,
     zero_grad_fill,
 )
 
@@ -138,6 +146,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "first-step": ("device-start-up",),
     "exposed-communication": (
         "repeated-all-reduce",
+        "slow-collectives",
         "small-collectives",
         "straggler-rank",
         "unbalanced-ranks",
@@ -146,7 +155,13 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "launch-bound": _HOST,
     "low-occupancy": ("launch-bound",),
     "memory-bound-elementwise": ("unfused-attention", "unfused-normalization"),
-    "poor-overlap": ("repeated-all-reduce", "small-collectives", "straggler-rank", "unbalanced-ranks"),
+    "poor-overlap": (
+        "repeated-all-reduce",
+        "slow-collectives",
+        "small-collectives",
+        "straggler-rank",
+        "unbalanced-ranks",
+    ),
     "python-bound": ("gc-pause", "gil-contention", "input-wait", "optimizer-rebuilt", "output-in-step"),
     "small-kernels": ("launch-bound", "single-tensor-optimizer", "tiny-operators"),
     "step-outlier": ("first-step", "gc-pause", "input-wait", "output-in-step", "recompiles", "slowing-steps"),

@@ -6,6 +6,7 @@ TensorBoard plugin (10 %). A collective is small below 1 MiB, where NCCL's bandw
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,12 @@ HIDDEN_PERCENT = 70.0
 SMALL_BYTES = 1 << 20
 LEAST_SMALL = 20
 LEAST_SMALL_PERCENT = 2.0
+LARGE_BYTES = 4 << 20
+"""Messages of this size take as long as their bytes do."""
+LEAST_LARGE = 3
+SLOW_GB_PER_S = 5.0
+USUAL_GB_PER_S = 10.0
+"""What a bus without links between devices, or a network of 100 Gbit/s, moves."""
 
 
 def exposed_communication(loop: Loop) -> Finding | None:
@@ -66,6 +73,52 @@ def small_collectives(loop: Loop) -> Finding | CannotTell | None:
         share,
         time_ns,
         place,
+        spans=tuple(rows[:MOST_ROWS].tolist()),
+    )
+
+
+def slow_collectives(loop: Loop) -> Finding | None:
+    """Find a process group in which no large message gets anywhere near what a network, or a bus, moves."""
+    if loop.device is None:
+        return None
+    large: dict[str | None, list[dict[str, Any]]] = defaultdict(list)
+    for one in calls_of_loop(loop):
+        if (one["bytes"] or 0) >= LARGE_BYTES and one["transfer_ns"]:
+            large[one["group"]].append(one)
+    best: tuple[int, float, list[dict[str, Any]]] | None = None
+    for called in large.values():
+        # Of many, the fastest waited for nobody.
+        rate = max(one["bus_gb_per_s"] or one["gb_per_s"] or 0.0 for one in called)
+        rows = np.array([one["span"] for one in called], dtype=np.int64)
+        moved_ns = np.array([one["bytes"] / USUAL_GB_PER_S for one in called])
+        lost = np.array(
+            [max(0.0, (one["exposed_ns"] or 0) - ns) for one, ns in zip(called, moved_ns, strict=True)]
+        )
+        gain_ns = loop.typical_sum(rows, lost.astype(np.int64))
+        if rate < SLOW_GB_PER_S and len(called) >= LEAST_LARGE and (best is None or gain_ns > best[0]):
+            best = gain_ns, rate, called
+    if best is None or loop.share(best[0]) < LEAST_PERCENT:
+        return None
+    gain_ns, rate, called = best
+    longest = max(called, key=lambda one: one["transfer_ns"])
+    rows = np.array([one["span"] for one in called], dtype=np.int64)
+    # What runs after the last step is no part of it.
+    whole_ns = exposed_ns(loop)
+    each_ns = np.array([one["exposed_ns"] or 0 for one in called], dtype=np.int64)
+    time_ns, gain_ns = min(loop.typical_sum(rows, each_ns), whole_ns), min(gain_ns, whole_ns)
+    return Finding(
+        "slow-collectives",
+        sentence(
+            f"No large message of a collective moves at more than {rate:.1f} GB/s: {longest['name']} of {{}} takes {{}}; steps wait for these for {{}} of their time",
+            (longest["bytes"], "bytes"),
+            (longest["transfer_ns"], "ns"),
+            (loop.share(time_ns), "%"),
+        ),
+        "Check what connects the ranks (NCCL_DEBUG=INFO shows the transport: links between devices, network cards, or the host's memory), and whether all ranks "
+        "arrive in time: merge their traces.",
+        loop.share(time_ns),
+        gain_ns,
+        loop.place_of(int(longest["span"])),
         spans=tuple(rows[:MOST_ROWS].tolist()),
     )
 

@@ -20,6 +20,7 @@ from kinetoscope.analyses.rules.device_copies import copying_calls
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.windows import waiting_calls
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 LEAST_IDLE_PERCENT = 15.0
 LEAST_STALLED_PERCENT = 10.0
 LEAST_START_UP_PERCENT = 10.0
+LEAST_AFTER_PERCENT = 15.0
 LEAST_START_UP_NS = 5_000_000
 """Calls of the runtime that take longer than this while the device has nothing to do start something up."""
 # Calls of CUDA, HIP, Level Zero and Unified Runtime; what other sources call runtime may be the work of a whole function.
@@ -192,6 +194,34 @@ def device_start_up(loop: Loop) -> Finding | None:
     )
 
 
+def work_after_steps(loop: Loop) -> Finding | None:
+    """Find steps that end on the host long before the device has done their work: their times are not those of the device."""
+    device = loop.device
+    if device is None or len(loop.steps) == 0:
+        return None
+    spans, rows = loop.trace.columns("spans"), device.launched
+    start, end = spans["start_ns"][rows], spans["start_ns"][rows] + spans["duration_ns"][rows]
+    whole_ns = Intervals.of(start, end).total_ns
+    last_ns = int(loop.end_ns.max())
+    after = Intervals.of(np.maximum(start, last_ns), end)
+    share = 100.0 * after.total_ns / max(1, whole_ns)
+    if share < LEAST_AFTER_PERCENT:
+        return None
+    return Finding(
+        "work-after-steps",
+        sentence(
+            f"Of the {{}} of work that the steps launch on {device.name}, {{}} run after the last step: the host runs ahead, so that the times of steps and their shares "
+            "are too short",
+            (whole_ns, "ns"),
+            (after.total_ns, "ns"),
+        ),
+        "Record more steps, so that the device's queue is full from the first one on, or wait for the device before and after the steps that are recorded.",
+        share,
+        None,
+        spans=tuple(rows[np.argsort(-end, kind="stable")][:MOST_ROWS].tolist()),
+    )
+
+
 def launch_bound(loop: Loop) -> Finding | None:
     """Find a device that again and again waits a moment for its next kernel, because kernels are short and many."""
     device = loop.device
@@ -201,7 +231,7 @@ def launch_bound(loop: Loop) -> Finding | None:
     by_host = np.where(gaps.wait < 0, gaps.length_ns, 0)
     short = np.where(by_host <= LONGEST_LAUNCH_NS, by_host, 0)
     short_ns = loop.typical_at(device.idle.start_ns, short)
-    share, each = loop.share(short_ns), loop.per_step(len(kernels))
+    share, each = loop.share(short_ns), loop.per_step(device.launched_kernels())
     if share < LEAST_LAUNCH_PERCENT or each < LEAST_LAUNCHES or 2 * short.sum() < by_host.sum():
         return None
     duration = loop.trace.column("spans", "duration_ns")[kernels]

@@ -69,8 +69,9 @@ def dominant_kernel(loop: Loop) -> Finding | None:
 def small_kernels(loop: Loop) -> Finding | None:
     """Find a device whose kernels are so short that starting and ending them is much of their time."""
     rows = _kernels(loop)
-    each = loop.per_step(len(rows))
-    if each < LEAST_SHORT:
+    # Those that a step launches, whenever they run.
+    each = 0.0 if loop.device is None else loop.per_step(loop.device.launched_kernels())
+    if each < LEAST_SHORT or len(rows) == 0:
         return None
     duration = loop.trace.column("spans", "duration_ns")[rows]
     short = rows[duration < SHORT_NS]
