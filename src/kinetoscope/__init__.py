@@ -8,6 +8,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
+from kinetoscope import _import_aside
 from kinetoscope._errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -19,7 +20,6 @@ from kinetoscope._errors import (
     RecorderError,
     StateError,
 )
-from kinetoscope._import_aside import import_aside
 from kinetoscope._version import __version__
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def __getattr__(name: str) -> object:
     home = _home_in_torch(name) if name in _TORCH_CLASSES else _HOMES.get(name)
     if home is None and name not in _MODULES:
         raise AttributeError(f"module 'kinetoscope' has no attribute {name!r}")
-    import_aside()
+    _import_aside.import_aside()
     try:
         value: object = (
             getattr(importlib.import_module(home), name)

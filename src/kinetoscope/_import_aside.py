@@ -56,11 +56,8 @@ def _import_all() -> None:
     """Import every module of the package that records, reads or writes traces, and what they need."""
     import pkgutil
 
-    import kinetoscope
-
-    rooms = [
-        found.name for found in pkgutil.iter_modules(kinetoscope.__path__) if found.name not in _NOT_THESE
-    ]
+    package = sys.modules["kinetoscope"]
+    rooms = [found.name for found in pkgutil.iter_modules(package.__path__) if found.name not in _NOT_THESE]
     names = [f"kinetoscope.{room}" for room in rooms]
     # Packages are in front of what is in them.
     for name in names:
