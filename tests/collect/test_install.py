@@ -1,6 +1,7 @@
 """The switch: torch.profiler's names lead here and back, exactly, whoever has taken them and whenever."""
 
 import inspect
+import json
 import sys
 import textwrap
 import threading
@@ -11,7 +12,7 @@ import torch
 import torch.profiler
 
 import kinetoscope
-from kinetoscope import StateError, Trace, install, uninstall
+from kinetoscope import StateError, Trace, install, tensorboard_trace_handler, uninstall
 from kinetoscope.collect import is_installed
 from tests.support.effort import times
 from tests.support.noting_engine import NotingEngine
@@ -301,6 +302,86 @@ def test_the_attributes_that_programs_read_beside_the_results_are_torchs():
     theirs = attributes()
     with install():
         assert attributes() == theirs
+
+
+@pytest.mark.usefixtures("native")
+def test_with_stacks_calls_are_recorded_and_stacks_are_their_names(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+
+    def without_operators():
+        return sorted(range(2000))
+
+    def training():
+        without_operators()
+        model(torch.ones(1, 2)).sum().backward()
+
+    def recorded(make=None, **options):
+        verbose = torch._C._profiler._ExperimentalConfig(verbose=True)
+        make = make or torch.profiler.profile
+        options |= {} if make is kinetoscope.profile else {"experimental_config": verbose}
+        with make(activities=CPU, with_stack=True, **options) as prof:
+            training()
+        return prof
+
+    def stacks(prof):
+        """Without functions in C, which have other names, and without what was running before."""
+        names = ("aten::addmm", "aten::mm", "AddmmBackward0", "aten::ones", "nn.Module: Linear_1")
+        found = []
+        for event in prof.events():
+            if event.name in names:
+                end = [entry.endswith(": training") for entry in event.stack].index(True)
+                inner = [one for one in event.stack[: end + 1] if "(" in one or one.startswith("nn.Module")]
+                found.append((event.name, [one for one in inner if not one.startswith("<built-in")]))
+        return found
+
+    theirs = recorded()
+    with install():
+        ours = recorded()
+        ours.export_chrome_trace(str(tmp_path / "calls.json"))
+        # It can be switched off by the keyword that only ours have.
+        assert not any("without_operators" in event.name for event in recorded(python_calls=False).events())
+    assert stacks(ours) == stacks(theirs)
+    assert len(stacks(ours)) > 6
+    (linear,) = (event for event in ours.events() if event.name == "nn.Module: Linear_1")
+    assert "nn.Module: Sequential_0" in linear.stack
+    (call,) = (event for event in ours.events() if event.name.endswith(": without_operators"))
+    inside = sum(child.cpu_time_total for child in call.cpu_children)
+    assert call.cpu_time_total >= inside > 0
+    with kinetoscope.open(tmp_path / "calls.json") as trace:
+        assert any(event.name.endswith("without_operators") for event in trace.events())
+    # By our own names only stacks are recorded: the calls that follow from them have no time.
+    own = recorded(kinetoscope.profile)
+    calls = [event for event in own.events() if event.is_python_function]
+    assert calls
+    assert not any("without_operators" in event.name for event in calls)
+    assert {event.cpu_time_total for event in calls} == {0.0}
+    assert stacks(own)
+
+
+@pytest.mark.parametrize("engine", ["native", "kineto"])
+def test_an_export_says_nothing_about_the_machine_unless_asked(engine, tmp_path, request):
+    if engine == "native":
+        request.getfixturevalue("native")
+    handler = tensorboard_trace_handler(tmp_path / "handler", worker_name="worker")
+    with install(engine=engine):
+        with torch.profiler.profile(activities=CPU, on_trace_ready=handler, with_stack=True) as prof:
+            torch.ones(2).add(1)
+        prof.export_chrome_trace(str(tmp_path / "session.json"))
+        prof.events().export_chrome_trace(str(tmp_path / "events.json"))
+        prof.profiler.export_chrome_trace(str(tmp_path / "inner.json"))
+        prof.profiler.kineto_results.save(str(tmp_path / "results.json"))
+        prof.export_chrome_trace(str(tmp_path / "asked.json"), identity=True)
+        run = prof.trace.run_info
+    written = sorted(tmp_path.glob("**/*.json"))
+    assert len(written) == 6
+    secrets = {run.host, run.boot_id.split()[0], *run.command_line, *run.import_folders, str(tmp_path)}
+    for path in written:
+        header = json.loads(path.read_text(encoding="utf-8"))
+        del header["traceEvents"]
+        found = {secret for secret in secrets if f'"{secret}' in json.dumps(header)}
+        assert bool(found) == (path.name == "asked.json"), (path.name, found)
+        with kinetoscope.open(path) as trace:
+            assert "aten::add" in {event.name for event in trace.events()}
 
 
 def test_installing_twice_changes_nothing_and_uninstalling_twice_neither():

@@ -301,7 +301,13 @@ def test_releases_of_torch_from_2_14_on_leave_calls_out_of_sums(version, listed)
 def test_totals_and_tables_count_calls_once(trained_session):
     events = trained_session.events()
     outermost = [event for event in events if event.cpu_parent is None]
-    assert events.self_cpu_time_total == pytest.approx(sum(event.cpu_time_total for event in outermost))
+    # Nobody measured how long the calls took: they only follow from the stacks of operators.
+    calls = [event for event in events if event.is_python_function]
+    assert calls
+    assert {(event.cpu_time_total, event.self_cpu_time_total) for event in calls} == {(0.0, 0.0)}
+    operators = [event for event in events if not event.is_python_function and is_in_calls_only(event)]
+    # Operators that lists leave out are in no operator here, and so their time is in no event.
+    assert 0 < events.self_cpu_time_total <= sum(event.cpu_time_total for event in operators) + 0.001
     total = events.total_average()
     assert total.count == len(events)
     assert total.self_cpu_time_total == pytest.approx(events.self_cpu_time_total)
@@ -313,6 +319,13 @@ def test_totals_and_tables_count_calls_once(trained_session):
     assert all(event.name[:40] in top for event in outermost)
 
 
+def is_in_calls_only(event):
+    while (event := event.cpu_parent) is not None:
+        if not event.is_python_function:
+            return False
+    return True
+
+
 def test_calls_are_kept_apart_by_what_called_them(trained_session):
     by_caller = trained_session.key_averages(group_by_stack_n=1, include_python_functions=True)
     ours = [event for event in by_caller if event.key.endswith(": trained")]
@@ -320,7 +333,7 @@ def test_calls_are_kept_apart_by_what_called_them(trained_session):
         (2, ["training"])
     ]
     linear = [event for event in by_caller if event.key == "nn.Module: Linear_0"]
-    assert [(event.count, event.stack[0].rpartition(": ")[2]) for event in linear] == [(2, "Block.forward")]
+    assert [(event.count, event.stack[0].rpartition(": ")[2]) for event in linear] == [(2, "forward")]
     plain = trained_session.key_averages(include_python_functions=True)
     assert len(by_caller) > len(plain)
     assert sum(event.count for event in by_caller) == sum(event.count for event in plain)

@@ -11,8 +11,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.model.hierarchy import device_spans
 from kinetoscope.model.kinds import is_range
-from kinetoscope.model.names import stack_frames
-from kinetoscope.model.rows import SpanRow, StackRow
+from kinetoscope.model.rows import SpanRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.torch_events import arguments
 from kinetoscope.torch_events.event_sources import MEMORY_KEY, change_on, loose_allocations, widest
@@ -20,9 +19,11 @@ from kinetoscope.torch_events.event_tree import (
     SIZES,
     SUMS,
     TIMES,
+    EventStacks,
     EventTrace,
     all_zero,
     event_names,
+    event_stacks,
     lists_python_functions,
     numbers,
     visible_spans,
@@ -266,7 +267,7 @@ def _keys(trace: TraceData, grouping: Grouping) -> list[NDArray[np.int32]]:
     if grouping.by_shape:
         keys.append(_shape_keys(trace)[spans["shapes"]])
     if grouping.stack_frames > 0:
-        keys.append(_stack_keys(trace, grouping.stack_frames)[spans["stack"]])
+        keys.append(_stack_keys(event_stacks(trace), grouping.stack_frames))
     return keys
 
 
@@ -292,15 +293,15 @@ def _shape_keys(trace: TraceData) -> NDArray[np.int32]:
     return np.array([*keys, -1], dtype=np.int32)
 
 
-def _stack_keys(trace: TraceData, count: int) -> NDArray[np.int32]:
-    """For each row of `stacks` (and -1) a number that is equal where the innermost `count` frames are."""
-    frames = trace.columns("stacks")["frame"]
-    places: dict[tuple[int, ...], int] = {}
+def _stack_keys(stacks: EventStacks, count: int) -> NDArray[np.int32]:
+    """For each span a number that is equal where the innermost `count` entries of the stack are."""
+    places: dict[tuple[str, ...], int] = {}
     keys = [
-        places.setdefault(tuple(stack_frames(trace, StackRow(stack), count)), len(places))
-        for stack in range(len(frames))
+        places.setdefault(tuple(stacks.entries(row, count)), len(places))
+        for row in (*range(len(stacks.texts)), -1)
     ]
-    return np.array([*keys, -1], dtype=np.int32)
+    found: NDArray[np.int32] = np.array(keys, dtype=np.int32)[stacks.of_span]
+    return found
 
 
 def _with_loose_memory(

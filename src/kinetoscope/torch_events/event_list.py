@@ -13,8 +13,6 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.display.html import Cell, note, page, table
 from kinetoscope.display.torch_units import flops_scale, share_text, size_text, time_text
 from kinetoscope.model.kinds import is_call, is_device_work
-from kinetoscope.model.names import frame_texts, stack_frames
-from kinetoscope.model.rows import StackRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import printable
 from kinetoscope.storage.atomic_write import file_path
@@ -34,6 +32,7 @@ from kinetoscope.torch_events.event_tree import (
     SIZES,
     TIMES,
     EventTrace,
+    event_stacks,
     flops_counted,
     numbers,
     trace_of_events,
@@ -343,14 +342,15 @@ def stack_weights(events: EventList, metric: str) -> Weights:
         return _one_by_one(events, metric)
     _refuse_without_stacks(events)
     trace, spans = events.trace, np.flatnonzero(rows >= 0)
-    stacks = trace.column("spans", "stack")[rows[spans]]
+    shown = event_stacks(trace)
+    stacks = shown.of_span[rows[spans]]
     # What a call does itself is in no operator.
     known = np.flatnonzero((stacks >= 0) & ~is_call(trace.column("spans", "kind")[rows[spans]]))
-    sums = np.zeros(len(trace.columns("stacks")), dtype=np.int64)
+    sums = np.zeros(len(shown.texts), dtype=np.int64)
     np.add.at(sums, stacks[known], numbers(trace, TIMES[metric])[rows[spans][known]])
-    texts, weights = frame_texts(trace), Weights()
+    weights = Weights()
     for row in np.flatnonzero(sums > 0).tolist():
-        frames = tuple(texts[frame] for frame in reversed(stack_frames(trace, StackRow(row))))
+        frames = tuple(reversed(shown.entries(row)))
         weights[frames] = weights.get(frames, 0) + int(sums[row])
     return weights
 
@@ -723,7 +723,7 @@ class EventList(MutableSequence[Event]):
         if file.name.lower().endswith(others):
             raise ArgumentError(f"path={str(path)!r}: a Chrome trace must be a .json or .json.gz file")
         trace = self.trace.source if isinstance(self.trace, EventTrace) else self.trace
-        write_chrome_trace(trace, file)
+        write_chrome_trace(trace, file, identity=False)
 
     def supported_export_stacks_metrics(self) -> list[str]:
         """Return the numbers that `export_stacks` can write."""

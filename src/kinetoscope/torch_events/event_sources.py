@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.model.names import frame_texts
 from kinetoscope.model.rows import AllocationRow, SpanRow
 from kinetoscope.model.schema import PHASE_NAMES
 from kinetoscope.torch_events.arguments import SORT_KEYS
@@ -17,6 +16,7 @@ from kinetoscope.torch_events.event_tree import (
     TIMES,
     attribute_again,
     changes,
+    event_stacks,
     event_tree,
     numbers,
     visible_spans,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # How wide the columns of a text table must be, found from one event of each sort.
 
-_COLUMN = {"key": "name", "overload_name": "overload", "input_shapes": "shapes", "stack": "stack"}
+_COLUMN = {"key": "name", "overload_name": "overload", "input_shapes": "shapes"}
 
 
 def widest(trace: TraceData, rows: NDArray[Any], part: str, frames: int | None = None) -> int:
@@ -52,13 +52,19 @@ def widest(trace: TraceData, rows: NDArray[Any], part: str, frames: int | None =
         part: `key`, `overload_name`, `input_shapes` or `stack` (the longest entry).
         frames: Only this many innermost frames of each stack.
     """
+    if part == "stack":
+        stacks = event_stacks(trace)
+        shown = np.unique(stacks.of_span[rows]).tolist()
+        if frames is None:
+            return (
+                max((len(text or "") for text in stacks.texts), default=0)
+                if max(shown, default=-1) >= 0
+                else 0
+            )
+        return max((len(entry) for row in shown for entry in stacks.entries(row, frames)), default=0)
     values = trace.column("spans", _COLUMN[part])[rows]
-    if part == "stack" and frames is None:
-        return max(map(len, frame_texts(trace)), default=0) if (values >= 0).any() else 0
     _, places = np.unique(values, return_index=True)
     events = (event_at(trace, row) for row in rows[places].tolist())
-    if part == "stack":
-        return max((len(entry) for event in events for entry in event.innermost(frames)), default=0)
     return max((len(str(getattr(event, part))) for event in events), default=0)
 
 
@@ -179,6 +185,10 @@ class MemoryEvent(FunctionEvent):
     def fwd_thread(self) -> int:
         """The thread itself."""
         return self.thread
+
+    def innermost(self, frames: int | None) -> list[str]:
+        """No stack."""
+        return []
 
     @property
     def phase(self) -> str:

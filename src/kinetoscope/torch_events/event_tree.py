@@ -31,9 +31,9 @@ from kinetoscope.model.hierarchy import (
     recorded_calls,
 )
 from kinetoscope.model.kinds import is_call
-from kinetoscope.model.names import HIDDEN_NAMES
+from kinetoscope.model.names import HIDDEN_NAMES, frame_texts
 from kinetoscope.model.nesting import Nesting, nest
-from kinetoscope.model.schema import STORED, SpanKind
+from kinetoscope.model.schema import SCOPE_BACKWARD, STORED, SpanKind
 from kinetoscope.model.steps import MARK
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.host.rebuilt_calls import call_names, order_with_calls, rebuilt_calls, shown_frames
@@ -73,12 +73,14 @@ class EventTrace(TraceData):
         ids: For each span its row in `source`, and for rebuilt calls numbers behind these.
         moved: For each span of `source`, and at the end for -1, its row here.
         is_call: Which spans are calls.
+        is_rebuilt: Which calls were not recorded but follow from the stacks of operators.
     """
 
     source: TraceData
     ids: NDArray[np.int64]
     moved: NDArray[np.int32]
     is_call: NDArray[np.bool_]
+    is_rebuilt: NDArray[np.bool_]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the trace that it shows."""
@@ -137,6 +139,75 @@ def call_numbers(trace: TraceData, parent: NDArray[np.int32]) -> CallNumbers | N
         return CallNumbers(own, around, module)
 
     return trace.cached("event_call_numbers", make)
+
+
+class EventStacks(NamedTuple):
+    """The Python stacks that events show, as chains from the innermost entry to the outermost.
+
+    Attributes:
+        of_span: For each span the row of its innermost entry, -1 without a stack.
+        above: For each entry the row of the one around it, -1 for the outermost.
+        texts: The entries; None for one that is not shown.
+    """
+
+    of_span: NDArray[Any]
+    above: list[int]
+    texts: list[str | None]
+
+    def entries(self, row: int, limit: int | None = None) -> list[str]:
+        """The entries of a stack, innermost first, at most `limit`; none for stack -1."""
+        found: list[str | None] = []
+        while row >= 0 and (limit is None or len(found) < limit):
+            found.append(self.texts[row])
+            # Callers come first in every honest file; anything else would be a circle.
+            row = self.above[row] if self.above[row] < row else -1
+        return [text for text in found if text is not None]
+
+
+def event_stacks(trace: TraceData) -> EventStacks:
+    """The stacks of a trace: where calls are events, as torch has them, the names of the calls around; else the frames."""
+    make = _calls_around if isinstance(trace, EventTrace) else _recorded_stacks
+    return trace.cached("event_stacks", lambda: make(trace))
+
+
+def _recorded_stacks(trace: TraceData) -> EventStacks:
+    """Stacks with the line that each frame was at."""
+    stacks, texts = trace.columns("stacks"), frame_texts(trace)
+    return EventStacks(
+        trace.column("spans", "stack"),
+        stacks["parent"].tolist(),
+        [texts[frame] if frame >= 0 else None for frame in stacks["frame"].tolist()],
+    )
+
+
+def _calls_around(trace: TraceData) -> EventStacks:
+    """Stacks of the calls around each event; in backward functions those around the forward operator."""
+    spans = trace.columns("spans")
+    parent, is_call_row = visible_spans(trace).parent.tolist(), np.asarray(is_call(spans["kind"])).tolist()
+    names, backward = spans["name"].tolist(), (spans["scope"] == SCOPE_BACKWARD).tolist()
+    around, function = [-1] * len(names), [-1] * len(names)
+    above: list[int] = []
+    texts: list[str | None] = []
+    known: dict[tuple[int, int], int] = {}
+    for row in np.argsort(event_tree(trace).depth, kind="stable").tolist():
+        caller = parent[row]
+        if caller >= 0:
+            around[row], function[row] = around[caller], function[caller]
+            if is_call_row[caller]:
+                entry = (around[caller], names[caller])
+                if entry not in known:
+                    known[entry] = len(texts)
+                    above.append(entry[0])
+                    texts.append(trace.strings[entry[1]])
+                around[row] = known[entry]
+        if backward[row]:
+            function[row] = row
+    of_span, of_function = np.array(around, np.int64), np.array(function, np.int64)
+    forward = np.append(spans["forward"], -1)[of_function]
+    inside = np.flatnonzero(forward >= 0)
+    of_forward = of_span[forward[inside]]
+    of_span[inside] = of_forward
+    return EventStacks(of_span, above, texts)
 
 
 # Each of them is looked at by itself.
@@ -219,6 +290,7 @@ def _with_calls(trace: TraceData) -> TraceData:
     made = EventTrace.from_columns(tables, strings=strings, info=trace.info, path=trace.path, rows=rows)
     made.source, made.moved = trace, moved
     made.ids, made.is_call = order.astype(np.int64), is_call(changed["kind"])[order]
+    made.is_rebuilt = order >= count
     return made
 
 
@@ -447,15 +519,17 @@ def flops_counted(trace: TraceData) -> bool:
 
 
 def _duration(trace: TraceData) -> NDArray[np.int64]:
-    """Host time: the duration of what ran on the host."""
+    """Host time: the duration of what ran on the host. Of calls that were rebuilt from stacks none was measured."""
     duration: NDArray[np.int64] = trace.column("spans", "duration_ns")
     on_device = device_spans(trace)
-    return np.where(on_device.mask, 0, duration) if len(on_device) else duration
+    duration = np.where(on_device.mask, 0, duration) if len(on_device) else duration
+    return np.where(trace.is_rebuilt, 0, duration) if isinstance(trace, EventTrace) else duration
 
 
 def _self(trace: TraceData) -> NDArray[np.int64]:
     """Time without that of the events inside."""
-    return visible_spans(trace).self_values(event_tree(trace).self_ns)
+    own = visible_spans(trace).self_values(event_tree(trace).self_ns)
+    return np.where(trace.is_rebuilt, 0, own) if isinstance(trace, EventTrace) else own
 
 
 def _flops(trace: TraceData) -> NDArray[np.int64]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display.torch_units import time_text
-from kinetoscope.model.names import device_name, frame_texts, stack_frames
-from kinetoscope.model.rows import SpanRow, StackRow
+from kinetoscope.model.names import device_name
+from kinetoscope.model.rows import SpanRow
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     EVENT_METADATA_KEY,
@@ -29,6 +29,7 @@ from kinetoscope.torch_events.event_tree import (
     call_numbers,
     event_ids,
     event_of_launch,
+    event_stacks,
     event_tree,
     numbers,
     visible_spans,
@@ -898,15 +899,16 @@ class FunctionEvent(EventSums):
 
     @Kept
     def stack(self) -> list[str]:
-        """The Python stack, innermost frame first; in backward that of the forward operator."""
+        """The Python stack, innermost entry first; in backward functions that of the forward operator.
+
+        With `with_stack=True`, the names of the calls around it, as in torch; else frames with the line that each was at.
+        """
         return self.innermost(None)
 
     def innermost(self, frames: int | None) -> list[str]:
         """Return the innermost frames of the stack, at most this many; None returns all."""
-        if frames == 0:
-            return []
-        texts = frame_texts(self._trace)
-        return [texts[frame] for frame in stack_frames(self._trace, StackRow(self._number("stack")), frames)]
+        stacks = event_stacks(self._trace)
+        return stacks.entries(int(stacks.of_span[self.row]), frames)
 
     @property
     def module(self) -> str:

@@ -732,7 +732,7 @@ class ResultsApi:
         """
         from kinetoscope.formats.chrome.write import write_chrome_trace
 
-        write_chrome_trace(self._recording.trace(), os.fspath(path))
+        write_chrome_trace(self._recording.trace(), os.fspath(path), identity=False)
 
     def events(self) -> Any:
         """torch's raw events.

@@ -177,6 +177,7 @@ class ReadsCycles:
         default_stream: int = 7,
         *,
         cycle: CycleChoice = None,
+        identity: bool = False,
     ) -> None:
         """Write a trace in Chrome's JSON format, as Perfetto and chrome://tracing read it.
 
@@ -188,6 +189,8 @@ class ReadsCycles:
             default_stream: Belongs to `graph_lanes`.
             cycle: None for the last finished cycle, the number of a stored one, or `"all"` for all stored ones
                 (`acc_events=True`), on one time axis.
+            identity: Also write the command line, the folders of the program, and the name and boot id of the machine, as
+                `save` does.
 
         Raises:
             StateError: Nothing was recorded yet.
@@ -208,7 +211,7 @@ class ReadsCycles:
         trace = self._trace_of(cycle)
         from kinetoscope.formats.chrome.write import write_chrome_trace
 
-        write_chrome_trace(trace, checked)
+        write_chrome_trace(trace, checked, identity=identity)
 
     def export_memory_timeline(self, path: str | os.PathLike[str], device: str | None = None) -> None:
         """Write how much memory each category held over the last finished trace.

@@ -51,10 +51,12 @@ class SessionAsTorch:
     _refused = False
 
     def __init__(self, **options: Any) -> None:
-        """Take any whole number for a switch."""
+        """Take any whole number for a switch; with stacks, record the calls, which torch's profiler lists."""
         for name in SWITCHES:
             if isinstance(options.get(name), int):
                 options[name] = bool(options[name])
+        if options.get("with_stack") is True:
+            options.setdefault("python_calls", True)
         super().__init__(**options)
 
     def start(self) -> None:

@@ -373,12 +373,19 @@ _BEHIND_PROCESSES = 1 << 29
 _NO_NUMBER = np.iinfo(np.int64).min
 
 
-def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str]) -> None:
+# What says on which machine, in which folders and by which command a program ran.
+_IDENTITY = frozenset(
+    {"ancestors", "boot_id", "command_line", "host", "host_name", "import_folders", "process_name", "program"}
+)
+
+
+def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str], *, identity: bool = True) -> None:
     """Write a trace for Perfetto, chrome://tracing and tools that read Kineto's traces.
 
     Args:
         trace: The trace.
         path: The file, compressed if its name ends in `.gz` or `.zst`; it appears under its name only when it is complete.
+        identity: Whether the command line, the folders of the program, and the name and boot id of the machine are written.
 
     Raises:
         OSError: The file cannot be written; no partial file remains.
@@ -386,7 +393,7 @@ def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str]) -> None:
     shown = shown_stacks(trace)
     spans = shown_spans(trace, shown)
     tracks = lay_out(trace, spans.columns)
-    opening = _described(trace, Path(path))
+    opening = _described(trace, Path(path), identity=identity)
     opening += b'"traceEvents":[\n' + (described := _joined(tracks.metadata()))
     closing = b"\n]}\n"
     if described and (window := _joined(_window(trace))):
@@ -439,11 +446,22 @@ def _begin_and_end(one: dict[str, Any], pid: int) -> list[dict[str, Any]]:
     return [{"ph": phase, **place, "ts": round(ns / 1000, 3)} for phase, ns in moments if ns is not None]
 
 
-def _described(trace: TraceData, path: Path) -> bytes:
+def _described(trace: TraceData, path: Path, *, identity: bool = True) -> bytes:
     """Return the header of the file, up to `traceEvents`."""
+    described = _description(trace, path)
+    if not identity:
+        described = _anonymous(described) | {"traceName": path.name}
     return b"{" + b"".join(
-        f"{_json(str(key))}:{_json(value)},\n".encode() for key, value in _description(trace, path).items()
+        f"{_json(str(key))}:{_json(value)},\n".encode() for key, value in described.items()
     )
+
+
+def _anonymous(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata without what identifies a machine or a user, also that of the processes in it."""
+    kept = {key: value for key, value in described.items() if key not in _IDENTITY}
+    if isinstance(listed := kept.get("processes"), list):
+        kept["processes"] = [_anonymous(one) if isinstance(one, dict) else one for one in listed]
+    return kept
 
 
 def _description(trace: TraceData, path: Path) -> dict[str, Any]:
