@@ -443,6 +443,7 @@ NB_MODULE(_core, module) {
       "Kinetoscope's native core: reads recordings, nests, links and groups columns, writes Chrome and "
       "Perfetto traces.";
   bind_recording(module);
+  bind_living(module);
   bind_structure(module);
   bind_grouping(module);
   bind_intervals(module);

@@ -206,9 +206,44 @@ void append_texts(std::string& out, const char* key, const Row* rows, size_t cou
   out += ']';
 }
 
+// [GIL] Whether every other Python thread waits in one of these functions, and so neither computes nor trains
+// while the GIL is held. Runs no Python code; false if it cannot be found out.
+bool others_rest(PyObject* frames_of_threads, PyObject* resting) {
+  // The frames are made on demand, which may start a collection, which may run code that releases the GIL.
+  const int collects = PyGC_Disable();
+  PyObject* frames = PyObject_CallNoArgs(frames_of_threads);
+  if (collects != 0) PyGC_Enable();
+  if (frames == nullptr || !PyDict_Check(frames)) {
+    PyErr_Clear();
+    Py_XDECREF(frames);
+    return false;
+  }
+  bool rest = true;
+  const unsigned long own = PyThread_get_thread_ident();
+  PyObject *thread = nullptr, *frame = nullptr;
+  for (Py_ssize_t at = 0; rest && PyDict_Next(frames, &at, &thread, &frame) != 0;) {
+    if (PyLong_AsUnsignedLong(thread) == own) continue;
+    PyObject* code = reinterpret_cast<PyObject*>(PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(frame)));
+    rest = false;
+    for (Py_ssize_t which = 0; which < PyTuple_GET_SIZE(resting); ++which)
+      rest = rest || PyTuple_GET_ITEM(resting, which) == code;
+    Py_DECREF(code);
+  }
+  Py_DECREF(frames);
+  return rest;
+}
+
+// Reads where tensors lie. Other threads may train meanwhile: all is read under the GIL, each method without
+// releasing it.
+//
+// Only gradients need more. `parameter.grad = None` releases the GIL while the parameter still refers to the
+// gradient that is being freed, and a backward pass replaces gradients without the GIL. A thread may
+// therefore read the gradients of parameters that it trains itself, and others only while all other threads
+// rest.
 class Reader {
  public:
-  Reader(PyObject* plain, PyObject* owners) : plain_(plain), owners_(owners) {}
+  Reader(PyObject* plain, PyObject* owners, PyObject* frames_of_threads, PyObject* resting)
+      : plain_(plain), owners_(owners), frames_of_threads_(frames_of_threads), resting_(resting) {}
 
   // What plain() says of tensors that are not plain, as Python shall look at them.
   PyObject* meet(PyObject* things) {
@@ -235,6 +270,16 @@ class Reader {
     return left.list();
   }
 
+  // The plain tensors, modules and optimizers among some objects.
+  PyObject* wanted(PyObject* things) const {
+    Leftover found;
+    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(things); ++at) {
+      PyObject* thing = PyList_GET_ITEM(things, at);
+      if (kind_of(Py_TYPE(thing)) != Kind::Other) found.add(thing);
+    }
+    return found.list();
+  }
+
   void forget() { met_.clear(); }
   size_t met() const { return met_.size(); }
 
@@ -243,13 +288,22 @@ class Reader {
     watching_ = first;
     held_.clear();
     seen_.clear();
+    own_.clear();
     if (!first) return;
+    unread_.clear();
     rows_.clear();
     names_.clear();
     wrap_cpu_allocator();
   }
 
+  void own(PyObject* parameters) {
+    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(parameters); ++at)
+      if (const c10::TensorImpl* tensor = implementation(PyList_GET_ITEM(parameters, at)))
+        own_.insert(AddressKey{tensor}, 1);
+  }
+
   PyObject* modules(PyObject* modules) {
+    others_rest_ = others_rest(frames_of_threads_, resting_);
     Leftover left;
     for (Py_ssize_t at = 0; at < PyList_GET_SIZE(modules); ++at) {
       PyObject* module = PyList_GET_ITEM(modules, at);
@@ -263,6 +317,7 @@ class Reader {
   }
 
   PyObject* parameters(PyObject* parameters) {
+    others_rest_ = others_rest(frames_of_threads_, resting_);
     Leftover left;
     for (Py_ssize_t at = 0; at < PyList_GET_SIZE(parameters); ++at) {
       PyObject* parameter = PyList_GET_ITEM(parameters, at);
@@ -271,6 +326,19 @@ class Reader {
     }
     return left.list();
   }
+
+  // A new reference to the gradient of a tensor of any class; None without one, or if it must not be read.
+  PyObject* gradient(PyObject* parameter) {
+    others_rest_ = others_rest(frames_of_threads_, resting_);
+    const c10::TensorImpl* tensor = implementation(parameter);
+    if (tensor == nullptr || !THPVariable_Unpack(parameter).is_leaf() || !may_read_gradient(*tensor))
+      return Py_NewRef(Py_None);
+    const at::Tensor found = tensor->grad();
+    return found.defined() ? THPVariable_Wrap(found) : Py_NewRef(Py_None);
+  }
+
+  // How many parameters had no moment at which their gradients could be read since the first look.
+  size_t unread() const { return unread_.size(); }
 
   PyObject* state(PyObject* state) {
     Leftover left;
@@ -367,15 +435,27 @@ class Reader {
     const auto number = reinterpret_cast<uintptr_t>(&tensor);
     if (module == 0 && held_.find(key) != 0) return true;
     const at::Tensor& variable = THPVariable_Unpack(object);
-    const at::TensorImpl* gradient = nullptr;
-    if (variable.is_leaf() && tensor.grad().defined()) {
-      gradient = tensor.grad().unsafeGetTensorImpl();
-      if (!has_one_storage(*gradient)) return false;
-    }
+    at::Tensor gradient;
+    if (variable.is_leaf() && may_read_gradient(tensor)) gradient = tensor.grad();
+    if (gradient.defined() && !has_one_storage(*gradient.unsafeGetTensorImpl())) return false;
     if (module != 0) held_.insert(key, 1);
     add(tensor, Role::Parameter, module, number, name);
-    if (gradient != nullptr) add(*gradient, Role::Gradient, module, number, name);
+    if (gradient.defined()) add(*gradient.unsafeGetTensorImpl(), Role::Gradient, module, number, name);
     return true;
+  }
+
+  static const c10::TensorImpl* implementation(PyObject* object) {
+    return THPVariable_Check(object) ? THPVariable_Unpack(object).unsafeGetTensorImpl() : nullptr;
+  }
+
+  bool may_read_gradient(const c10::TensorImpl& tensor) {
+    const bool may = others_rest_ || own_.find(AddressKey{&tensor}) != 0;
+    if (may) {
+      unread_.erase(&tensor);
+    } else if (tensor.requires_grad()) {
+      unread_.insert(&tensor);
+    }
+    return may;
   }
 
   bool read_module(PyObject* module) {
@@ -448,9 +528,13 @@ class Reader {
     return out;
   }
 
-  // Tuples of types, held by the object.
+  // Tuples of types, a function, and a tuple of code objects, held by the object.
   PyObject* plain_;
   PyObject* owners_;
+  PyObject* frames_of_threads_;
+  PyObject* resting_;
+  // Valid inside one method, as long as the GIL is held.
+  bool others_rest_ = false;
   MetStorages met_;
   std::vector<Row> rows_;
   Names names_;
@@ -459,11 +543,17 @@ class Reader {
   // The parameters that modules of this look hold, and the storages of the rows of the first look.
   ProbingTable<AddressKey> held_;
   ProbingTable<AddressKey> seen_;
+  // The parameters that this thread trains, and those whose gradients could not be read; only compared, never
+  // read.
+  ProbingTable<AddressKey> own_;
+  std::unordered_set<const void*> unread_;
 };
 
 struct TensorReader {
   PyObject_HEAD PyObject* plain;
   PyObject* owners;
+  PyObject* frames_of_threads;
+  PyObject* resting;
   Reader* reader;
 };
 
@@ -507,6 +597,25 @@ PyObject* begin(PyObject* self, PyObject* args) {
   });
 }
 
+PyObject* own(PyObject* self, PyObject* parameters) {
+  if (!PyList_Check(parameters)) {
+    PyErr_SetString(PyExc_TypeError, "a list is needed");
+    return nullptr;
+  }
+  return guarded(self, [parameters](Reader& reader) {
+    reader.own(parameters);
+    return Py_NewRef(Py_None);
+  });
+}
+
+PyObject* gradient(PyObject* self, PyObject* parameter) {
+  return guarded(self, [parameter](Reader& reader) { return reader.gradient(parameter); });
+}
+
+PyObject* unread(PyObject* self, PyObject*) {
+  return guarded(self, [](Reader& reader) { return PyLong_FromSize_t(reader.unread()); });
+}
+
 PyObject* rest(PyObject* self, PyObject* also_seen) {
   return guarded(self, [&](Reader& reader) { return reader.rest(also_seen) ? Py_NewRef(Py_None) : nullptr; });
 }
@@ -522,10 +631,14 @@ PyObject* met(PyObject* self, PyObject*) {
   return guarded(self, [](Reader& reader) { return PyLong_FromSize_t(reader.met()); });
 }
 
-PyObject* frozen(PyObject*, PyObject*) {
-  PyObject* objects = PyList_New(0);
-  if (objects != nullptr && kinetoscope_list_frozen(objects) != 0) Py_CLEAR(objects);
-  return objects;
+PyObject* frozen(PyObject* self, PyObject*) {
+  return guarded(self, [](Reader& reader) -> PyObject* {
+    PyObject* objects = PyList_New(0);
+    if (objects != nullptr && kinetoscope_list_frozen(objects) != 0) Py_CLEAR(objects);
+    PyObject* wanted = objects == nullptr ? nullptr : reader.wanted(objects);
+    Py_XDECREF(objects);
+    return wanted;
+  });
 }
 
 PyObject* take(PyObject* self, PyObject*) {
@@ -550,6 +663,9 @@ PyMethodDef methods[] = {{"meet", &of_list<&Reader::meet>, METH_O, nullptr},
                          {"frozen", &frozen, METH_NOARGS, nullptr},
                          {"met", &met, METH_NOARGS, nullptr},
                          {"begin", &begin, METH_VARARGS, nullptr},
+                         {"own", &own, METH_O, nullptr},
+                         {"gradient", &gradient, METH_O, nullptr},
+                         {"unread", &unread, METH_NOARGS, nullptr},
                          {"modules", &of_list<&Reader::modules>, METH_O, nullptr},
                          {"parameters", &of_list<&Reader::parameters>, METH_O, nullptr},
                          {"state", &of_state, METH_O, nullptr},
@@ -558,14 +674,18 @@ PyMethodDef methods[] = {{"meet", &of_list<&Reader::meet>, METH_O, nullptr},
                          {nullptr, nullptr, 0, nullptr}};
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *plain = nullptr, *owners = nullptr;
-  if (PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &plain, &PyTuple_Type, &owners) == 0) return nullptr;
+  PyObject *plain = nullptr, *owners = nullptr, *frames_of_threads = nullptr, *resting = nullptr;
+  if (PyArg_ParseTuple(args, "O!O!OO!", &PyTuple_Type, &plain, &PyTuple_Type, &owners, &frames_of_threads,
+                       &PyTuple_Type, &resting) == 0)
+    return nullptr;
   PyObject* self = type->tp_alloc(type, 0);
   if (self == nullptr) return nullptr;
   auto& own = *reinterpret_cast<TensorReader*>(self);
   own.plain = Py_NewRef(plain);
   own.owners = Py_NewRef(owners);
-  own.reader = new (std::nothrow) Reader(plain, owners);
+  own.frames_of_threads = Py_NewRef(frames_of_threads);
+  own.resting = Py_NewRef(resting);
+  own.reader = new (std::nothrow) Reader(plain, owners, frames_of_threads, resting);
   if (own.reader == nullptr) {
     Py_DECREF(self);
     return PyErr_NoMemory();
@@ -578,6 +698,8 @@ void destroy(PyObject* self) {
   delete own.reader;
   Py_XDECREF(own.plain);
   Py_XDECREF(own.owners);
+  Py_XDECREF(own.frames_of_threads);
+  Py_XDECREF(own.resting);
   Py_TYPE(self)->tp_free(self);
 }
 

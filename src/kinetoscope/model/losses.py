@@ -156,6 +156,12 @@ CODES: dict[str, Words] = {
         "storages",
         "Their class does not say where its data is. Their blocks may have no category.",
     ),
+    "unread_gradients": Words(
+        "parameters whose gradient could not be inspected",
+        "storages",
+        "Other threads were running whenever the recording looked at memory, and reading a gradient that another thread replaces "
+        "can crash the program. Blocks of gradients from before the recording may have no category.",
+    ),
     "recorder_faults": Words(
         "operators or calls that could not be recorded",
         "spans",

@@ -107,7 +107,8 @@ def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], st
 
 
 PREFIX = "storages."
-_SKIPPED = f"{PREFIX}skipped"
+# What the metadata counts, and the loss that it is.
+_COUNTED = {f"{PREFIX}skipped": "skipped_storages", f"{PREFIX}unread_gradients": "unread_gradients"}
 # torch's numbers of the device types whose tensors have an address. A device type registered under another name is
 # torch's private one.
 _DEVICES = {
@@ -127,7 +128,7 @@ _MOST_ROWS = 1 << 20
 
 def add_storages(
     tables: MutableMapping[str, Any], info: dict[str, Any], strings: list[str], start_realtime_ns: int
-) -> tuple[list[str], int]:
+) -> tuple[list[str], dict[str, int]]:
     """Move what the metadata says about tensor storages to the table `storages`.
 
     Args:
@@ -138,16 +139,16 @@ def add_storages(
         start_realtime_ns: The start of the trace, in nanoseconds of Unix time.
 
     Returns:
-        The string table with new names appended, and the number of tensors that could not be inspected; an invalid
-        entry counts as one.
+        The string table with new names appended, and the losses by kind: how many tensors could not be inspected, where an
+        invalid entry counts as one, and how many parameters' gradients.
     """
-    skipped = info.pop(_SKIPPED, 0)
-    lost = skipped if isinstance(skipped, int) and skipped > 0 else 0
+    counts = {loss: info.pop(key, 0) for key, loss in _COUNTED.items()}
+    lost = {loss: count if isinstance(count, int) and count > 0 else 0 for loss, count in counts.items()}
     parts: list[dict[str, Any]] = []
     for key in sorted(key for key in info if key.startswith(PREFIX)):
         part = _checked(info.pop(key))
         if part is None:
-            lost += 1
+            lost["skipped_storages"] += 1
         else:
             parts.append(part)
     if not parts:
@@ -292,8 +293,8 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> Tra
     run = RunInfo.of(info)
     if run.record_python_gc_info:
         mark_collections(tables, recording["strings"])
-    strings, skipped = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])
-    found = {NOT_STOPPED: int(not stopped), **recording["losses"], "skipped_storages": skipped}
+    strings, of_storages = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])
+    found = {NOT_STOPPED: int(not stopped), **recording["losses"], **of_storages}
     # The recorder counts these losses only when it stops, so they are in the metadata.
     found |= {name: count for name in TOLD_AT_STOP if isinstance(count := info.get(name), int)}
     sampled = len(recording["samples"]["time_ns"]) + recording["losses"].get("recycled_samples", 0)

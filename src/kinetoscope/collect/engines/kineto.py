@@ -651,7 +651,7 @@ class KinetoRecording:
                 if self._has_objects and self._setting(EVENT_METADATA):
                     note_event_metadata(tables, results.events(), info["start_realtime_ns"])
             strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
-            lost += counted_losses({"skipped_storages": unseen})
+            lost += counted_losses(unseen)
         lost += [self._unrecorded] if self._unrecorded is not None else []
         lost += paused_losses(info.get("pauses"))
         run = RunInfo.of(info)

@@ -21,6 +21,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope._core import living_objects
 from kinetoscope._errors import RecorderError, StateError
 from kinetoscope.collect.engines.pauses import Pauses
 from kinetoscope.collect.engines.recorder import Recorded, Recorder, load_recorder, replace_recorder
@@ -438,8 +439,7 @@ def _living_modules() -> list[Any]:
     """All live `nn.Module` instances: to name those that only other threads have called."""
     from torch.nn import Module
 
-    # By type: `isinstance` reads __class__, which runs code of some objects.
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), Module)]
+    return living_objects((Module,))[0]
 
 
 def _temporary_path() -> Path:

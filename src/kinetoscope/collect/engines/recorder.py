@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import sysconfig
 import threading
 from dataclasses import dataclass
@@ -279,9 +280,11 @@ class Recorder:
 
     def tensor_reader(self) -> TensorReader:
         """An object that reads where plain tensors lie, and has the frees of their memory recorded."""
-        from kinetoscope.collect.sources.storages import OWNERS, PLAIN
+        from kinetoscope.collect.sources.storages import OWNERS, PLAIN, RESTING
 
-        made: TensorReader = self._library.kinetoscope_recorder_tensor_reader_class()(PLAIN, OWNERS)
+        made: TensorReader = self._library.kinetoscope_recorder_tensor_reader_class()(
+            PLAIN, OWNERS, sys._current_frames, RESTING
+        )
         return made
 
     def fast_range_class(self, theirs: type) -> type:

@@ -8,10 +8,16 @@ the program is kept alive by it, and no operator that it calls is recorded.
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import gc
 import json
+import multiprocessing.connection
+import selectors
+import socket
+import subprocess
 import sys
 import sysconfig
+import threading
 import time
 import weakref
 from collections import defaultdict
@@ -24,6 +30,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
+from kinetoscope._core import living_objects
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.model.schema import StorageRole
 
@@ -42,6 +49,23 @@ _DEPTH = 4
 # The types whose tensors are looked at without asking them for anything but their storage.
 PLAIN = (Tensor, Parameter)
 OWNERS = (Module, Optimizer)
+_WANTED = (Tensor, *OWNERS)
+# The code of functions in which threads wait. A thread whose innermost Python function is one of these does not train.
+RESTING = tuple(
+    {
+        function.__code__
+        for function in (
+            threading.Condition.wait,
+            getattr(threading.Thread, "_wait_for_tstate_lock", None),
+            concurrent.futures.thread._worker,
+            *(getattr(kind, "select", None) for kind in vars(selectors).values() if isinstance(kind, type)),
+            multiprocessing.connection.Connection._recv,  # type: ignore[attr-defined]
+            socket.SocketIO.readinto,
+            subprocess.Popen._try_wait,  # type: ignore[attr-defined]
+        )
+        if function is not None
+    }
+)
 _PLAIN = frozenset(PLAIN)
 _STRIDED = torch.strided
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
@@ -144,7 +168,7 @@ class TensorReader(Protocol):
         ...
 
     def frozen(self) -> list[Any]:
-        """The objects that `gc.freeze()` hid from the collector."""
+        """The tensors, modules and optimizers that `gc.freeze()` hid from the collector."""
         ...
 
     def forget(self) -> None:
@@ -157,6 +181,18 @@ class TensorReader(Protocol):
 
     def begin(self, time_ns: int, first: bool, /) -> None:
         """Begin to look at some moment; the first look of a recording forgets the rows of one that failed, and has frees recorded."""
+        ...
+
+    def own(self, parameters: list[Any], /) -> None:
+        """For the rest of this look, read the gradients of these parameters, which the calling thread trains, whatever others do."""
+        ...
+
+    def gradient(self, parameter: Any, /) -> Any:
+        """The gradient of a tensor of any class; None without one, or where another thread may be replacing it."""
+        ...
+
+    def unread(self) -> int:
+        """How many parameters' gradients could not be read at any look of the recording."""
         ...
 
     def modules(self, modules: list[Module], /) -> list[Module]:
@@ -190,6 +226,8 @@ class PythonReader:
         self._memory: dict[int, StorageWeakRef] = {}
         self._seen = _Seen()
         self._time_ns = 0
+        self._own: set[int] = set()
+        self._unread: set[int] = set()
 
     def meet(self, things: list[Any], /) -> list[Any]:
         """As `TensorReader.meet` says."""
@@ -217,8 +255,33 @@ class PythonReader:
     def begin(self, time_ns: int, first: bool, /) -> None:
         """As `TensorReader.begin` says; no frees are recorded."""
         self._time_ns = time_ns
+        self._own.clear()
         if first:
             self._seen.rows.clear()
+            self._unread.clear()
+
+    def own(self, parameters: list[Any], /) -> None:
+        """As `TensorReader.own` says."""
+        self._own.update(map(_identity, parameters))
+
+    def gradient(self, parameter: Any, /) -> Any:
+        """As `TensorReader.gradient` says; between two lines of Python any other thread may run, even one that waits now."""
+        number = _identity(parameter)
+        try:
+            if not parameter.is_leaf:
+                return None
+            if number not in self._own and len(sys._current_frames()) > 1:
+                if parameter.requires_grad:
+                    self._unread.add(number)
+                return None
+            self._unread.discard(number)
+            return parameter.grad
+        except Exception:  # noqa: BLE001  (tensors may be of any class)
+            return None
+
+    def unread(self) -> int:
+        """As `TensorReader.unread` says."""
+        return len(self._unread)
 
     def modules(self, modules: list[Module], /) -> list[Module]:
         """All are left."""
@@ -283,6 +346,7 @@ class StorageWatch:
         self._keep_watch = keep_watch
         self._seen = _Seen()
         self._parts = 0
+        self._unread = 0
         # Those that the modules of one look hold; their optimizer has nothing to add.
         self._held_parameters: set[int] = set()
         self._optimizers: dict[int, tuple[weakref.ref[Optimizer], int]] = {}
@@ -336,6 +400,10 @@ class StorageWatch:
             self._parts += 1
         if self._seen.skipped:
             info[f"{_PREFIX}.skipped"] = json.dumps(self._seen.skipped)
+        unread = self._reader.unread()
+        if unread != self._unread:
+            self._unread = unread
+            info[f"{_PREFIX}.unread_gradients"] = json.dumps(unread)
         return info
 
     def _all_modules(self) -> list[Module]:
@@ -363,7 +431,7 @@ class StorageWatch:
         if known is not None and known[1] != held:
             self._optimizers[id(optimizer)] = (known[0], held)
             with _unrecorded():
-                self._look_around(time.time_ns(), self._running(), [optimizer])
+                self._look_around(time.time_ns(), self._running(), [optimizer], own=True)
 
     def _remember(self, optimizer: Optimizer) -> None:
         """Know an optimizer without holding it; its end makes room for another at the same address."""
@@ -372,11 +440,23 @@ class StorageWatch:
         optimizers[number] = (gone, -1)
 
     def _look_around(
-        self, now_ns: int, modules: Iterable[Module], optimizers: Iterable[Optimizer], *, first: bool = False
+        self,
+        now_ns: int,
+        modules: Iterable[Module],
+        optimizers: Iterable[Optimizer],
+        *,
+        first: bool = False,
+        own: bool = False,
     ) -> None:
-        """Note what some modules and optimizers hold: plain tensors many at once, the others one by one."""
+        """Note what some modules and optimizers hold: plain tensors many at once, the others one by one.
+
+        With `own`, this thread trains what these optimizers update.
+        """
         self._held_parameters.clear()
         self._reader.begin(now_ns, first)
+        if own:
+            for optimizer in optimizers:
+                self._reader.own(_parameters(optimizer))
         for module in self._reader.modules(list(modules)):
             self._look_at_module(now_ns, module)
         for optimizer in optimizers:
@@ -389,17 +469,20 @@ class StorageWatch:
             number = _identity(parameter)
             self._held_parameters.add(number)
             self._seen.add(now_ns, StorageRole.PARAMETER, parameter, owner, number, name)
-            gradient = _gradient(parameter)
-            if gradient is not None:
+            if (gradient := self._gradient(parameter)) is not None:
                 self._seen.add(now_ns, StorageRole.GRADIENT, gradient, owner, number, name)
         for name, buffer in _held(module, "_buffers"):
             self._seen.add(now_ns, StorageRole.BUFFER, buffer, module=owner, name=name)
 
+    def _gradient(self, parameter: Tensor) -> Tensor | None:
+        """The gradient of a parameter, if it has one that may be read now."""
+        gradient = self._reader.gradient(parameter)
+        return gradient if isinstance(gradient, Tensor) else None
+
     def _look_at_optimizer(self, now_ns: int, optimizer: Optimizer) -> None:
         """Note an optimizer's parameters, their gradients, and its state."""
         try:
-            groups = list(optimizer.param_groups)
-            parameters = [parameter for group in groups for parameter in group["params"]]
+            parameters = _parameters(optimizer)
             state = optimizer.state
             left = self._reader.state(state) if type(state) in (dict, defaultdict) else list(state)
             states = [(parameter, state[parameter]) for parameter in left]
@@ -411,8 +494,7 @@ class StorageWatch:
             if number in self._held_parameters:
                 continue
             self._seen.add(now_ns, StorageRole.PARAMETER, parameter, parameter=number)
-            gradient = _gradient(parameter)
-            if gradient is not None:
+            if (gradient := self._gradient(parameter)) is not None:
                 self._seen.add(now_ns, StorageRole.GRADIENT, gradient, parameter=number)
         add, role = self._seen.add, StorageRole.OPTIMIZER_STATE
         for parameter, values in states:
@@ -476,13 +558,12 @@ class Living:
         owners = self._owners
         if owners is None or not _HAS_GENERATIONS:
             self.reader.forget()
-            found = gc.get_objects()
-            self._worth = len(found)
+            found, self._worth = living_objects(_WANTED)
             self._owners = owners = {}
             self._follow()
             self._frozen = 0
         else:
-            found = _young()
+            found, _ = _young()
         frozen = gc.get_freeze_count()
         if frozen != self._frozen:
             found += self.reader.frozen()
@@ -535,8 +616,8 @@ class Living:
         owners = self._owners
         if owners is None:
             return
-        found = _young()
-        self._worth -= len(found)
+        found, count = _young()
+        self._worth -= count
         if self._worth < 0:
             # A program that creates so many objects must not pay for each of them.
             self._owners = None
@@ -551,11 +632,11 @@ class Living:
 _HAS_GENERATIONS = sys.version_info < (3, 14) and not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
-def _young() -> list[Any]:
-    """The objects that have not yet survived two collections."""
-    youngest, younger = gc.get_objects(generation=0), gc.get_objects(generation=1)
-    # Joined only now: a list that was begun before would be one of the objects in it, and keep all of them alive.
-    return youngest + younger
+def _young() -> tuple[list[Any], int]:
+    """What is wanted of the objects that have not yet survived two collections, and how many objects these are."""
+    youngest, count = living_objects(_WANTED, 0)
+    younger, more = living_objects(_WANTED, 1)
+    return youngest + younger, count + more
 
 
 def _is_simple(tensor: Tensor) -> bool:
@@ -606,13 +687,9 @@ def _held(module: Module, key: str) -> list[tuple[str, Tensor]]:
         return []
 
 
-def _gradient(parameter: Tensor) -> Tensor | None:
-    """The gradient of a parameter; torch warns about asking any other tensor."""
-    try:
-        gradient = parameter.grad if parameter.is_leaf else None
-    except Exception:  # noqa: BLE001  (tensors may be of any class)
-        return None
-    return gradient if isinstance(gradient, Tensor) else None
+def _parameters(optimizer: Optimizer) -> list[Any]:
+    """What an optimizer updates."""
+    return [parameter for group in list(optimizer.param_groups) for parameter in group["params"]]
 
 
 def _identity(parameter: object) -> int:

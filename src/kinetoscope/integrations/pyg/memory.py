@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from kinetoscope._core import living_objects
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect.sources.nvml import NvmlError, nvml
 from kinetoscope.integrations.pyg.checks import (
@@ -401,8 +401,7 @@ def read_from_memlab(line_profiler: Any) -> list[float]:
 
 def _held_on(device: torch.device | None, number: int = -1) -> int:
     """The bytes of all living tensors on a device, or on any accelerator of that number."""
-    # By the type and not by isinstance, which reads `__class__` and may run user code.
-    living = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
+    living, _ = living_objects((torch.Tensor,))
     with torch._C.DisableTorchFunctionSubclass():
         on_it = [
             tensor
