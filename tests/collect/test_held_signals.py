@@ -93,3 +93,66 @@ def test_the_programs_own_error_stays_the_programs(calls):
         pytest.raises(KeyError, match="own"),
     ):
         fails()
+
+
+class Alarmed(NotingEngine):
+    """An alarm of the program goes off in the middle of one of its calls."""
+
+    def __init__(self, call):
+        super().__init__()
+        self._call = call
+
+    def _note(self, what):
+        super()._note(what)
+        if what == self._call:
+            signal.raise_signal(signal.SIGALRM)
+
+
+@pytest.fixture
+def alarm():
+    """Raises what the program would, of a kind that our own calls raise, too."""
+
+    def handler(number, frame):
+        raise TimeoutError("the batch took too long")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("call", ["prepare", "start", "stop"])
+def test_an_alarm_in_a_step_is_raised_and_the_cycle_is_recorded(alarm, call):
+    engine = Alarmed(call)
+    session = kinetoscope.profile(
+        engine=engine, schedule=kinetoscope.schedule(wait=1, warmup=1, active=1, repeat=1), on_error="warn"
+    )
+    session.start()
+    raised = 0
+    for _ in range(4):
+        try:
+            session.step()
+        except TimeoutError:
+            raised += 1
+    session.stop()
+    assert raised == 1
+    assert engine.log == ["prepare", "start", "stop"]
+    assert session.trace is not None
+
+
+@pytest.mark.parametrize("call", ["prepare", "start"])
+def test_an_alarm_in_start_is_raised_and_leaves_nothing_taken(alarm, call):
+    session = kinetoscope.profile(engine=Alarmed(call))
+    with pytest.raises(TimeoutError, match="too long"):
+        session.start()
+    assert kinetoscope.collect.session.profile.running() is None
+
+
+def test_stopping_a_session_that_is_prepared_and_does_not_record_leaves_nothing_taken():
+    session = kinetoscope.profile(
+        engine=NotingEngine(), schedule=kinetoscope.schedule(wait=5, warmup=1, active=1)
+    )
+    session.start()
+    session.prepare_trace()
+    with pytest.warns(UserWarning, match="nothing was recorded"):
+        session.stop()
+    assert kinetoscope.collect.session.profile.running() is None

@@ -118,7 +118,7 @@ def test_an_interrupt_is_seen_though_stop_fails() -> None:
             session.stop()
 
     with (
-        pytest.warns(UserWarning, match=r"stop\(\) failed: StateError: there is nothing to stop"),
+        pytest.warns(UserWarning, match=r"stop\(\) failed: NotRecordedError: there is nothing to stop"),
         pytest.raises(KeyboardInterrupt),
     ):
         train()

@@ -450,11 +450,15 @@ def _temporary_path() -> Path:
 def _remove_own(path: Path, process: int) -> None:
     # A forked child inherits the finalizer, but not the file.
     if os.getpid() == process:
-        # After a change of user neither may be removed, of which stop() has warned; the folder may also contain other files.
+        # After a change of user neither may be removed, of which stop() has warned.
         with contextlib.suppress(PermissionError):
             path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
+        try:
             path.parent.rmdir()
+        except OSError as error:
+            # It may be removed already, or contain other files. What a handler of a signal raised has no number.
+            if error.errno is None:
+                raise
 
 
 def _is_refused(path: Path) -> bool:

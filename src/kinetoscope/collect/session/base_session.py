@@ -101,6 +101,10 @@ class Closed:
     whose: str = "the execution trace observer"
 
 
+# Whose failure the exception of a program's signal handler is.
+HANDLER = "the handler of a signal"
+
+
 @dataclass(frozen=True)
 class _Failure:
     """An exception, and which callback raised it."""
@@ -119,8 +123,11 @@ class Failures:
         self._waiting: list[_Failure] = []
 
     def note(self, whose: str, error: BaseException) -> None:
-        """Store an exception until the end, or make it a warning if `on_error` says so; interrupts are always stored."""
-        if self._on_error == "raise" or not isinstance(error, Exception):
+        """Store an exception until the end, or make it a warning if `on_error` says so; interrupts are always stored.
+
+        So is what a handler of a signal raised, which is the program's own affair.
+        """
+        if self._on_error == "raise" or not isinstance(error, Exception) or whose == HANDLER:
             self._waiting.append(_Failure(whose, error))
         else:
             warn_user(
@@ -214,13 +221,29 @@ def new_trace_id(callback: Callable[[], str] | None) -> str:
     return made
 
 
-# Signals that are deferred while a recording is stopped.
+# Signals that are deferred while a recording is prepared, started or stopped.
 #
 # torch's `DataLoader` has a handler for the end of a child process that raises an error when a worker has died, wherever the program
 # happens to be. If that is in the middle of closing a recording, the trace of exactly that failure would be lost. An interrupt
-# from the keyboard there would leave the recorder running.
+# from the keyboard there would leave the recorder running. What a program's own handler raises, such as the TimeoutError of an
+# alarm, must not be taken for a failure of a recording, of which most are warnings.
 
-_NAMES = ("SIGCHLD", "SIGINT")
+_NAMES = [
+    "SIGALRM",
+    "SIGCHLD",
+    "SIGCONT",
+    "SIGHUP",
+    "SIGIO",
+    "SIGPROF",
+    "SIGQUIT",
+    "SIGTERM",
+    "SIGURG",
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGVTALRM",
+    "SIGWINCH",
+    "SIGXCPU",
+]
 
 
 class DeferredSignals:
@@ -233,8 +256,9 @@ class DeferredSignals:
         error: What a handler raised when it was called afterwards; an interrupt rather than an error.
     """
 
-    def __init__(self) -> None:
-        """Defer nothing yet."""
+    def __init__(self, *, interrupts: bool = True) -> None:
+        """Defer nothing yet; without `interrupts`, the one of the keyboard is never deferred."""
+        self._names = [*_NAMES, "SIGINT"] if interrupts else _NAMES
         self.error: BaseException | None = None
         self._handlers: dict[int, Any] = {}
         self._holds = False
@@ -244,7 +268,7 @@ class DeferredSignals:
         if threading.current_thread() is not threading.main_thread():
             return self
         self._holds = True
-        for number in (getattr(signal, name) for name in _NAMES if hasattr(signal, name)):
+        for number in (getattr(signal, name) for name in self._names if hasattr(signal, name)):
             handler = signal.getsignal(number)
             if callable(handler):
                 self._handlers[number] = handler
@@ -269,6 +293,11 @@ class DeferredSignals:
                     self.error = raised
         if error is not None and self.error is not None and not isinstance(self.error, Exception):
             # The caller does not get to read it.
+            raise self.error
+
+    def raise_error(self) -> None:
+        """Raise what a handler raised, if one did."""
+        if self.error is not None:
             raise self.error
 
     def _note(self, number: int, *rest: Any) -> None:
@@ -629,21 +658,29 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         import_aside()
         check_that_something_is_recorded(self.activities, self._recordable)
         trace_id = new_trace_id(self.custom_trace_id_callback)
-        with self._lock:
-            if self._engine is None or (self._engine_is_for_one_cycle and self._state == "idle"):
-                self._engine = self._find_engine()
+        # First, and with every signal heard: it may compile the recorder.
+        self._choose_engine()
+        with DeferredSignals(interrupts=False) as held, self._lock:
             if self._state == "recording":
                 raise already_recording()
             try:
+                engine = self._require_engine()
                 if self._state != "prepared":
-                    ACTIVE_SESSIONS.acquire(self, self._engine)
+                    ACTIVE_SESSIONS.acquire(self, engine)
                 with self._stopwatch.preparing():
-                    self._engine.prepare(self._request(trace_id))
+                    engine.prepare(self._request(trace_id))
                 self._trace_id = trace_id
                 self._state = "prepared"
             except BaseException:
                 self._abandon()
                 raise
+        held.raise_error()
+
+    def _choose_engine(self) -> None:
+        """Have an engine for the next cycle."""
+        with self._lock:
+            if self._engine is None or (self._engine_is_for_one_cycle and self._state == "idle"):
+                self._engine = self._find_engine()
 
     @by_owner
     def start_trace(self) -> None:
@@ -655,11 +692,12 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         if self._state != "prepared":
             self.prepare_trace()
         try:
-            # First the observer, then the recording, and the other way round at the end, as in torch.
-            self._observer.open()
-            self._sources.start()
-            with self._lock:
-                self._begin_recording()
+            with DeferredSignals(interrupts=False) as held:
+                # First the observer, then the recording, and the other way round at the end, as in torch.
+                self._observer.open()
+                self._sources.start()
+                with self._lock:
+                    self._begin_recording()
         except BaseException:
             self._sources.cancel()
             with self._lock:
@@ -669,6 +707,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
                 # The failure that led here is on its way to the user; a second one would only hide it.
                 self._observer.close()
             raise
+        held.raise_error()
 
     def _begin_recording(self) -> None:
         """Let the engine record."""
@@ -711,10 +750,10 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
                 # Whatever came in between: nothing may be left on.
                 with self._lock:
                     recorded = self._stop_engine(keep)
-        if recorded and keep:
-            self._write_summary()
+            if recorded and keep:
+                self._write_summary()
         if held.error is not None and (failure is None or not isinstance(held.error, Exception)):
-            return Closed(recorded, held.error, "the handler of a signal")
+            return Closed(recorded, held.error, HANDLER)
         return Closed(recorded, failure)
 
     def _stop_engine(self, keep: bool) -> bool:

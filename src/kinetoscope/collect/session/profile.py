@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, Self, TypeVar
@@ -29,6 +29,8 @@ from kinetoscope.collect.session.activities import (
 )
 from kinetoscope.collect.session.base_session import (
     ACTIVE_SESSIONS,
+    HANDLER,
+    DeferredSignals,
     Failures,
     _KinetoProfile,
     already_recording,
@@ -477,6 +479,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 self._call_handler(failures)
         elif self.current_action is ProfilerAction.WARMUP and self._started(forgiving=True):
             self._closed(failures, keep=False)
+        elif self._state == "prepared":
+            # An exception came between preparing and recording.
+            self._closed(failures, keep=False)
         # After an interrupt it may run on although the recording is closed.
         if (failure := self._observer.close()) is not None:
             failures.note("the execution trace observer", failure)
@@ -508,11 +513,25 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         failures.raise_first(may_raise=True)
 
     def _do(self, do: Do, run: _Run, before: ProfilerAction, failures: Failures, *, forgiving: bool) -> None:
-        """Do one thing to the engine; safe if an interrupt left the engine in another state."""
+        """Do one thing; what a handler of a signal raises meanwhile counts once it is done."""
         if do is Do.TRACE_READY:
             if run.recorded:
                 self._call_handler(failures)
-        elif do is Do.PREPARE:
+            return
+        if self._engine is None and do in (Do.PREPARE, Do.START):
+            # With every signal heard: it may compile the recorder. A failure comes again where it is forgiven.
+            with suppress(RecorderError):
+                self._choose_engine()
+        with DeferredSignals(interrupts=False) as held:
+            self._do_to_engine(do, run, before, failures, forgiving=forgiving)
+        if held.error is not None:
+            failures.note(HANDLER, held.error)
+
+    def _do_to_engine(
+        self, do: Do, run: _Run, before: ProfilerAction, failures: Failures, *, forgiving: bool
+    ) -> None:
+        """Do one thing to the engine; safe if an interrupt left the engine in another state."""
+        if do is Do.PREPARE:
             if self._state == "recording":
                 self._closed(failures, keep=True)
             with self._forgiven(forgiving):
