@@ -35,6 +35,7 @@ nb::dict losses_dict(const RecordingLosses& losses) {
   dict["ring_dropped_samples"] = count(losses.ring_dropped_samples);
   dict["recycled_samples"] = count(losses.recycled_samples);
   dict["torn_samples"] = count(losses.torn_samples);
+  dict["unknown_waits"] = count(losses.unknown_waits);
   dict["limited_dictionary"] = count(losses.limited_dictionary);
   dict["damaged_header"] = count(losses.damaged_header);
   dict["damaged_chunks"] = count(losses.damaged_chunks);
@@ -160,6 +161,7 @@ nb::dict samples_dict(SampleColumns& samples) {
   nb::dict dict;
   dict["time_ns"] = to_array(std::move(samples.time_ns));
   dict["period_ns"] = to_array(std::move(samples.period_ns));
+  dict["waited_ns"] = to_array(std::move(samples.waited_ns));
   dict["thread"] = to_array(std::move(samples.thread));
   dict["state"] = to_array(std::move(samples.state));
   dict["stack"] = to_array(std::move(samples.stack));

@@ -216,6 +216,8 @@ struct NoteRecord {
 };
 static_assert(sizeof(NoteRecord) == 32);
 
+inline constexpr uint32_t kWaitedUnknown = 1, kWaitedFrom = 2, kMostWaited = (1u << 24) - 1;
+
 enum class SampleState : uint8_t { Unknown = 0, Running = 1, WaitingForGil = 2, Blocked = 3 };
 
 // The Python stack of a thread at one moment. It stands for the time since `since_tick`.
@@ -226,7 +228,10 @@ struct SampleRecord {
   uint32_t stack;
   uint32_t module;
   uint8_t state;  // SampleState
-  uint8_t reserved[3];
+  // How long the thread was ready to run, but had no processor, since the sample before: microseconds and
+  // kWaitedFrom, so that 0, as older files have, says nothing, and kWaitedUnknown that the system does not
+  // tell.
+  uint8_t waited[3];
 };
 static_assert(sizeof(SampleRecord) == 32);
 

@@ -265,6 +265,9 @@ uint64_t read_samples(Recording& recording, const ChunkList& chunks, const TickC
     recording.losses.damaged_records += record.since_tick > record.tick;
     columns.time_ns[row] = ends.to_ns(record.tick);
     columns.period_ns[row] = std::max<int64_t>(columns.time_ns[row] - begins.to_ns(record.since_tick), 0);
+    const uint32_t waited = record.waited[0] | record.waited[1] << 8 | record.waited[2] << 16;
+    columns.waited_ns[row] = waited < kWaitedFrom ? -1 : int64_t{waited - kWaitedFrom} * 1000;
+    recording.losses.unknown_waits += waited == kWaitedUnknown;
     columns.thread[row] = row_of_thread(recording.thread_index, record.thread);
     columns.state[row] =
         record.state <= static_cast<uint8_t>(SampleState::Blocked) ? record.state : uint8_t{0};
@@ -277,7 +280,7 @@ uint64_t read_samples(Recording& recording, const ChunkList& chunks, const TickC
 }  // namespace
 
 SampleColumns::SampleColumns(std::size_t rows)
-    : time_ns(rows), period_ns(rows), thread(rows), state(rows), stack(rows), module(rows) {}
+    : time_ns(rows), period_ns(rows), waited_ns(rows), thread(rows), state(rows), stack(rows), module(rows) {}
 
 SpanColumns::SpanColumns(std::size_t rows)
     : thread(rows),

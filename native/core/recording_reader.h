@@ -80,6 +80,7 @@ struct SampleColumns {
   explicit SampleColumns(std::size_t rows);
 
   Column<int64_t> time_ns, period_ns;
+  Column<int64_t> waited_ns;  // -1 where it is not known
   Column<int32_t> thread;
   Column<uint8_t> state;  // SampleState
   Column<int32_t> stack, module;
@@ -95,6 +96,7 @@ struct RecordingLosses {
   uint64_t ring_dropped_spans = 0, ring_dropped_allocations = 0, ring_dropped_notes = 0;
   uint64_t dropped_samples = 0, ring_dropped_samples = 0, recycled_samples = 0;
   uint64_t torn_samples = 0;
+  uint64_t unknown_waits = 0;  // samples of a system that does not tell how long a thread had no processor
   uint64_t limited_dictionary = 0;
   uint64_t damaged_header = 0;
   uint64_t damaged_chunks = 0;      // bad header, or cut off by the end of the file

@@ -44,10 +44,30 @@ bool read_text(int file, char* into, size_t bytes) {
   return got > 0;
 }
 
+// How long a thread of this process was ready to run, but had no processor, since it began; -1 where the
+// system does not tell.
+int64_t waits_of_task(uint32_t system) {
+  char text[96];
+  const int file = open_of_task(system, "schedstat");
+  const bool there = read_text(file, text, sizeof(text));
+  if (file >= 0) close(file);
+  if (!there) return -1;
+  // How long it ran comes first, then how long it waited, both in nanoseconds.
+  char* rest = nullptr;
+  std::strtoll(text, &rest, 10);
+  char* end = nullptr;
+  const int64_t waited_ns = std::strtoll(rest, &end, 10);
+  return end == rest ? -1 : waited_ns;
+}
+
 }  // namespace
 
 Sampler::Sampler(Session& session, const kinetoscope_interpreter& interpreter, const void* module_call)
-    : session_(session), module_call_(module_call), view_(interpreter), since_tick_(read_tick()) {}
+    : session_(session),
+      module_call_(module_call),
+      view_(interpreter),
+      tells_waits_(waits_of_task(static_cast<uint32_t>(getpid())) >= 0),
+      since_tick_(read_tick()) {}
 
 Sampler::~Sampler() {
   for (const auto& [number, known] : known_threads_) {
@@ -120,7 +140,9 @@ Sampler::Outcome Sampler::sample(const PythonThread& thread, uint64_t tick, uint
     close_file_of(known);
     known.index = 0;
     known.system = thread.system;
+    known.waited_ns = -1;
   }
+  const uint32_t waited = waited_of(known);
   if (!view_.frames(thread, kMaxDepth, frames_)) return Outcome::Torn;
   if (frames_.empty()) return Outcome::NoPython;
   SampleRecord record{};
@@ -128,6 +150,8 @@ Sampler::Outcome Sampler::sample(const PythonThread& thread, uint64_t tick, uint
   record.since_tick = since_tick_;
   if (!place(epoch, record)) return Outcome::Torn;
   record.state = static_cast<uint8_t>(state_of(thread, known));
+  for (size_t place = 0; place < sizeof(record.waited); ++place)
+    record.waited[place] = static_cast<uint8_t>(waited >> (8 * place));
   if (known.index == 0) known.index = session_.index_of_thread(thread.system);
   record.thread = known.index;
   session_.add_sample(record);
@@ -164,6 +188,17 @@ uint32_t Sampler::stack_of(const SeenFrame& frame, uint32_t parent, uint32_t epo
   const uint32_t stack = dictionary.stack(parent, row);
   calls_.insert(key, {fingerprint, stack, epoch});
   return stack;
+}
+
+uint32_t Sampler::waited_of(KnownThread& known) {
+  if (!tells_waits_) return kWaitedUnknown;
+  if (known.waited_round == rounds_) return known.waited;
+  const int64_t before_ns = known.waited_ns;
+  known.waited_round = rounds_;
+  known.waited_ns = waits_of_task(known.system);
+  if (before_ns < 0 || known.waited_ns < before_ns) return known.waited = 0;
+  const int64_t microseconds = (known.waited_ns - before_ns) / 1000;
+  return known.waited = static_cast<uint32_t>(std::min<int64_t>(microseconds + kWaitedFrom, kMostWaited));
 }
 
 SampleState Sampler::state_of(const PythonThread& thread, KnownThread& known) {

@@ -40,8 +40,11 @@ class Sampler {
   struct KnownThread {
     uint32_t index = 0;
     uint32_t system = 0;
-    uint64_t round = 0;  // the last that has seen it
-    int file = -1;       // which says what it does
+    uint64_t round = 0;      // the last that has seen it
+    int file = -1;           // which says what it does
+    int64_t waited_ns = -1;  // for a processor, since it began; -1 where it was not read
+    uint64_t waited_round = 0;
+    uint32_t waited = 0;  // what a sample of that round says
   };
   // What is known of one call step; in another epoch the code object has to show its fingerprint.
   struct SampledCall {
@@ -60,10 +63,13 @@ class Sampler {
   bool place(uint32_t epoch, SampleRecord& record);
   uint32_t stack_of(const SeenFrame& frame, uint32_t parent, uint32_t epoch);
   SampleState state_of(const PythonThread& thread, KnownThread& known);
+  // What a sample says of how long the thread waited for a processor since the round before.
+  uint32_t waited_of(KnownThread& known);
 
   Session& session_;
   const void* const module_call_;
   InterpreterView view_;
+  const bool tells_waits_;  // the system tells how long a thread waited for a processor
   uint64_t since_tick_;
   uint64_t rounds_ = 0;
   size_t open_files_ = 0;

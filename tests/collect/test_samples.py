@@ -191,6 +191,13 @@ def test_times_lie_in_the_recording_and_in_order(tmp_path):
     assert (period_ns > 0).all()
     assert (time_ns - period_ns >= 0).all()
     assert time_ns.max() <= trace.duration_ns
+    waited_ns = trace.column("samples", "waited_ns")
+    if Path("/proc/self/schedstat").exists():
+        # Of its first sample, nothing is known.
+        assert waited_ns[0] == -1
+        assert (waited_ns[1:] >= 0).all()
+    else:
+        assert "unknown_waits" in [loss["code"] for loss in trace.losses]
     # Every thread is read at the same moment, and stands for the same time.
     assert period_ns[trace.column("samples", "thread") == 0].sum() <= trace.duration_ns
 

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+import kinetoscope
 import kinetoscope._core as _core
+from kinetoscope.analyses.findings import examine
 from tests.support.recording_builder import SPAN, SPANS, Chunk, RecordingBuilder
 
 UNFINISHED = 2
@@ -245,19 +247,31 @@ def test_samples_are_in_order_of_time_and_name_their_places(tmp_path):
     inner = builder.stack(outer, builder.frame("load", "data.py", 8))
     module = builder.module("Net")
     builder.sample(30, 20, inner, thread=9, state=3)
-    builder.sample(10, 0, outer, thread=7, module=module)
-    builder.sample(20, 10, 99, thread=7, state=200)
+    builder.sample(10, 0, outer, thread=7, module=module, waited=2 + 70_000)
+    builder.sample(20, 10, 99, thread=7, state=200, waited=2)
     recording = read(builder, tmp_path)
     samples = {name: column.tolist() for name, column in recording["samples"].items()}
     assert samples == {
         "time_ns": [10, 20, 30],
         "period_ns": [10, 10, 10],
+        "waited_ns": [70_000_000, 0, -1],
         "thread": [0, 0, 1],
         "state": [1, 0, 3],
         "stack": [0, -1, 1],
         "module": [0, -1, -1],
     }
     assert not any(recording["losses"].values())
+
+
+def test_samples_of_a_system_that_does_not_tell_waits_are_counted(tmp_path):
+    builder = RecordingBuilder(version=3)
+    for time in (10, 20, 30):
+        builder.sample(time, time - 10, 0, waited=1)
+    with kinetoscope.open(builder.write(tmp_path / "a.recording")) as trace:
+        assert trace.column("samples", "waited_ns").tolist() == [-1, -1, -1]
+        (loss,) = [one for one in trace.losses if one["code"] == "unknown_waits"]
+        assert (loss["count"], "schedstat is missing" in loss["why"]) == (3, True)
+        assert "incomplete-trace" not in [one.code for one in examine(trace).findings]
 
 
 def test_a_sample_that_ends_before_it_begins_is_counted_as_damaged(tmp_path):

@@ -16,7 +16,7 @@ MOST_CLOCK_PAIRS = 128
 SPAN = struct.Struct("<QQIIIIqHBBI")
 NOTE = struct.Struct("<QQqIBBBb")
 ALLOCATION = struct.Struct("<QQqBbHI")
-SAMPLE = struct.Struct("<QQIIIB3x")
+SAMPLE = struct.Struct("<QQIIIBBH")
 
 
 @dataclass
@@ -225,11 +225,31 @@ class RecordingBuilder:
         )
 
     def sample(
-        self, time: int, since: int, stack: int, *, thread: int = 1, module: int = 0, state: int = 1
+        self,
+        time: int,
+        since: int,
+        stack: int,
+        *,
+        thread: int = 1,
+        module: int = 0,
+        state: int = 1,
+        waited: int = 0,
     ) -> None:
-        """Adds a sample of a thread's stack, for the time from `since` to `time`; needs version 3."""
+        """Adds a sample of a thread's stack, for the time from `since` to `time`; needs version 3.
+
+        `waited`: 0 says nothing, 1 that the system does not tell, and more the microseconds without a processor and 2.
+        """
         self.samples.append(
-            SAMPLE.pack(self.start_tick + time, self.start_tick + since, thread, stack, module, state)
+            SAMPLE.pack(
+                self.start_tick + time,
+                self.start_tick + since,
+                thread,
+                stack,
+                module,
+                state,
+                waited & 0xFF,
+                waited >> 8,
+            )
         )
 
     def chunks(self) -> list[Chunk]:

@@ -89,7 +89,7 @@ class TraceBuilder:
         self._thread_of_stream: list[int] = []
         self.argument_rows: dict[str, int] = {}
         self.counters: list[tuple[int, int, float]] = []
-        self.samples: list[tuple[int, int, int, int, int, int]] = []
+        self.samples: list[tuple[int, int, int, int, int, int, int]] = []
         self.state = "stopped"
         self.stop_ns: int | None = None
 
@@ -258,9 +258,10 @@ class TraceBuilder:
         thread: int = 0,
         state: SampleState = SampleState.RUNNING,
         module: int = -1,
+        waited_ns: int = -1,
     ) -> TraceBuilder:
         """Adds a sample of a thread's Python stack."""
-        self.samples.append((time_ns, period_ns, thread, int(state), stack, module))
+        self.samples.append((time_ns, period_ns, thread, int(state), stack, module, waited_ns))
         return self
 
     def _argument_row(self, arguments: dict[str, Any] | None) -> int:
@@ -489,7 +490,10 @@ class TraceBuilder:
             ),
             "samples": _columns(
                 sorted(self.samples),
-                {"time_ns": "i8", "period_ns": "i8", "thread": "i4", "state": "u1", "stack": "i4", "module": "i4"},
+                {
+                    "time_ns": "i8", "period_ns": "i8", "thread": "i4", "state": "u1", "stack": "i4", "module": "i4",
+                    "waited_ns": "i8",
+                },
             ),
         }  # fmt: skip
 

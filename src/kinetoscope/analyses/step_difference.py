@@ -35,6 +35,7 @@ PART_NAMES = {
     "data_wait_ns": "waiting for data",
     "device_wait_ns": "waiting for the device",
     "blocked_ns": "blocked",
+    "processor_wait_ns": "waiting for a processor",
 }
 
 STEP_DIFFERENCE_SCHEMA = Table(

@@ -18,6 +18,7 @@ TOLD_AT_STOP = ("recorder_faults", "call_threads_lost")
 NOT_STOPPED = "recording_not_stopped"
 UNFINISHED_SPANS = "unfinished_spans"
 TORN_SAMPLES = "torn_samples"
+UNKNOWN_WAITS = "unknown_waits"
 # Fewer torn samples, or a smaller share of all, change no number that a person sees.
 _LEAST_TORN, _LEAST_TORN_SHARE = 10, 0.02
 
@@ -114,6 +115,11 @@ CODES: dict[str, Words] = {
         "samples of Python stacks that could not be read",
         "samples",
         "The stack changed, or the thread ended, while it was read: lines of short functions may have too little time.",
+    ),
+    UNKNOWN_WAITS: Words(
+        "samples without the time in which the thread had no processor",
+        "samples",
+        "This system does not tell it: /proc/self/task/*/schedstat is missing. That other programs slowed this one down does not show.",
     ),
     "samples_missing": Words(
         "samples of Python stacks",

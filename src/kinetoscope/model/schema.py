@@ -402,6 +402,13 @@ STORED: dict[str, Table] = {
                     "since it began.",
                     0,
                 ),
+                _c(
+                    "waited_ns",
+                    "int64",
+                    "ns",
+                    "How long the thread was ready to run, but had no processor, since its sample before: other programs, or other "
+                    "threads, had it. Null where the system does not tell, and of its first sample.",
+                ),
                 _c("thread", "int32", "row of threads", "The thread.", 0),
                 _c("state", "uint8", "", "What the thread did: a `SampleState`.", 0),
                 _c("stack", "int32", "row of stacks", "Its Python stack."),

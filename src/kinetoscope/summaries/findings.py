@@ -24,6 +24,7 @@ _LEAST_IRREGULAR_PERCENT = 10.0
 _TAKES = {
     "input": "waiting for data",
     "host": "the host",
+    "processor": "waiting for a processor",
     "compute": "computing",
     "copies": "copying",
     "network": "the network",
@@ -31,6 +32,7 @@ _TAKES = {
 _LOOK_AT = {
     "input": "its data loading: the storage that it reads, its worker processes, and the sizes of its samples",
     "host": "its Python between operators, such as logging that only it does, and what else runs on its machine",
+    "processor": "what else runs on its machine, and its nice value",
     "compute": "the sizes of its batches, what only it computes, and the clocks of its device or processor",
     "copies": "what it copies between host and device",
     "network": "what connects it with the others: network cards, cables and switches",

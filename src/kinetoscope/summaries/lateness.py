@@ -30,6 +30,7 @@ _OWN_PARTS = {
     "copy_ns": "copies",
     "input_wait_ns": "input",
     "cpu_bound_ns": "host",
+    "processor_wait_ns": "processor",
 }
 _NETWORK = "network"
 _LEAST_PART = 0.1
@@ -66,7 +67,7 @@ STRAGGLERS = Table(
                                        "median absolute deviation) of theirs or of its own median, whichever is larger."),
         Column("steps_percent", "float64", "%", "In which share of the steps it held up the others most."),
         Column("persistent", "bool", "", "Whether it is late in most steps; if not, `late_ns` is of those in which it is."),
-        Column("phase", "category", "", "What takes it longer than others: `input`, `host`, `compute`, `copies`, or `network` (its "
+        Column("phase", "category", "", "What takes it longer than others: `input`, `host`, `processor` (waiting for one), `compute`, `copies`, or `network` (its "
                                              "transfers, once all ranks have arrived); null if none does."),
         Column("extra_ns", "int64", "ns", "How much longer, in a step."),
     ),

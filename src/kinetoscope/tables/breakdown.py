@@ -11,10 +11,12 @@ from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.tables.processor_waits import processor_waits, running_thread, without_waits
 from kinetoscope.tables.windows import (
     Windows,
     checked_by,
     in_order_of_time,
+    owned,
     place_columns,
     recorded_extent,
     start_up_steps,
@@ -28,11 +30,35 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-PARTS = ("compute_ns", "communication_ns", "copy_ns", "input_wait_ns", "cpu_bound_ns", "idle_ns")
+PARTS = (
+    "compute_ns",
+    "communication_ns",
+    "copy_ns",
+    "input_wait_ns",
+    "cpu_bound_ns",
+    "processor_wait_ns",
+    "idle_ns",
+)
 """The parts of a row; together they are `duration_ns`. `docs/devices.md` says which moment counts for which."""
 
-_NAMES = ("compute", "communication", "copies", "waiting for data", "waiting for the CPU", "idle")
-_NAMES_ON_HOST = ("operators", "communication", "copies", "waiting for data", "Python and other", "idle")
+_NAMES = (
+    "compute",
+    "communication",
+    "copies",
+    "waiting for data",
+    "waiting for the CPU",
+    "waiting for a processor",
+    "idle",
+)
+_NAMES_ON_HOST = (
+    "operators",
+    "communication",
+    "copies",
+    "waiting for data",
+    "Python and other",
+    "waiting for a processor",
+    "idle",
+)
 
 
 def part_names(on_host: bool) -> tuple[str, ...]:
@@ -54,7 +80,7 @@ BREAKDOWN_SCHEMA = Table(
                                        "does where steps are found from the optimizer; sums and shares of step time "
                                        "exclude it."),
         Column("start_ns", "int64", "ns", "When the step began.", 0),
-        Column("duration_ns", "int64", "ns", "How long it took: the sum of the six parts.", 0),
+        Column("duration_ns", "int64", "ns", "How long it took: the sum of the seven parts.", 0),
         Column("compute_ns", "int64", "ns", "A compute kernel ran; on `cpu` an operator or backward function ran, data "
                                             "loading and waits of FSDP excluded.", 0),
         Column("communication_ns", "int64", "ns", "Nothing computed, and a communication kernel or a backend on the "
@@ -63,6 +89,9 @@ BREAKDOWN_SCHEMA = Table(
         Column("input_wait_ns", "int64", "ns", "The device was idle, and the program waited for its data loader.", 0),
         Column("cpu_bound_ns", "int64", "ns", "The device was idle while the program ran without waiting: it did not "
                                               "launch work in time.", 0),
+        Column("processor_wait_ns", "int64", "ns", "The device was idle, or on `cpu` an operator or Python would have run, but the thread of the loop had no "
+                                                   "processor: other programs, or other threads, had it. Taken out of `compute_ns` on `cpu` and `cpu_bound_ns` "
+                                                   "in equal shares, from samples; 0 if they were not recorded.", 0),
         Column("idle_ns", "int64", "ns", "The device was idle, and the host waited for it, or work that was launched did not begin, or, outside of "
                                          "steps, nothing ran that was recorded or sampled.", 0),
         Column("unrecorded_ns", "int64", "ns", "The part of `cpu_bound_ns` in which no operator and no runtime call "
@@ -86,7 +115,7 @@ def breakdown(trace: TraceData, by: str = "step") -> pyarrow.Table:
     """
     found = windows(trace, checked_by(by))
     columns = place_columns(trace, found)
-    parts = [_breakdown_parts(window) for window in found]
+    parts = [_breakdown_parts(trace, window) for window in found]
     for name in (*PARTS, "unrecorded_ns"):
         columns[name] = np.concatenate([part[name] for part in parts] or [np.zeros(0, dtype=np.int64)])
     return to_arrow(BREAKDOWN_SCHEMA, columns, in_order_of_time(columns))
@@ -125,7 +154,7 @@ def step_time(trace: TraceData) -> list[StepTime]:
         start_up = np.append(start_up_steps(trace), False)
         found = []
         for window in windows(trace, "step"):
-            parts, counts = _breakdown_parts(window), ~start_up[window.step]
+            parts, counts = _breakdown_parts(trace, window), ~start_up[window.step]
             owner, device = window.activity.owner, window.activity.device
             found.append(
                 StepTime(
@@ -201,7 +230,7 @@ def host_shares(trace: TraceData, process: ProcessRow | None = None) -> HostShar
     return trace.cached(f"host_shares {process}", make)
 
 
-def _breakdown_parts(window: Windows) -> dict[str, NDArray[np.int64]]:
+def _breakdown_parts(trace: TraceData, window: Windows) -> dict[str, NDArray[np.int64]]:
     """Give every moment of some windows to one part."""
     activity, host = window.activity, window.activity.host
     communication = activity.communication - activity.compute
@@ -217,8 +246,30 @@ def _breakdown_parts(window: Windows) -> dict[str, NDArray[np.int64]]:
     sets = dict(zip(PARTS, (activity.compute, communication, copies, loading, running), strict=False))
     sets["unrecorded_ns"] = running - host.calls
     made = {name: part.within(window.start_ns, window.end_ns) for name, part in sets.items()}
+    waited_ns = _processor_waits(trace, window)
+    blocked = host.waiting.within(window.start_ns, window.end_ns)
+    ready_ns = window.end_ns - window.start_ns - blocked
+    # A device computes on when the host has no processor.
+    of_host = ["cpu_bound_ns"] if activity.device is not None else ["compute_ns", "cpu_bound_ns"]
+    made["unrecorded_ns"] = without_waits([made["unrecorded_ns"]], waited_ns, ready_ns)[0][0]
+    less, made["processor_wait_ns"] = without_waits([made[name] for name in of_host], waited_ns, ready_ns)
+    made |= dict(zip(of_host, less, strict=True))
     made["idle_ns"] = window.end_ns - window.start_ns - sum(made[name] for name in PARTS[:-1])
     return made
+
+
+def _processor_waits(trace: TraceData, window: Windows) -> NDArray[np.int64]:
+    """How long the thread of the loop had no processor in each window; of windows that are no steps, the thread that ran most."""
+    threads = np.append(trace.column("spans", "thread"), -1)[
+        np.append(trace.column("steps", "span"), -1)[window.step]
+    ]
+    mine = owned(trace, window.activity.owner)
+    threads = np.where(threads >= 0, threads, running_thread(trace, mine)) if (threads < 0).any() else threads
+    waited_ns = np.zeros(len(threads), dtype=np.int64)
+    for thread in np.unique(threads[threads >= 0]).tolist():
+        rows = np.flatnonzero(threads == thread)
+        waited_ns[rows] = processor_waits(trace, thread).within(window.start_ns[rows], window.end_ns[rows])
+    return waited_ns
 
 
 # How much of the communication and of the copies was hidden behind computing.

@@ -20,6 +20,7 @@ const NAMED: readonly (readonly [column: string, color: string, title: string, h
   ["copy_ns", "copy", "Copies"],
   ["input_wait_ns", "input", "Waiting for data"],
   ["cpu_bound_ns", "cpu", "Waiting for CPU", "Python and other"],
+  ["processor_wait_ns", "sync", "Waiting for a processor"],
   ["idle_ns", "idle", "Idle"],
 ];
 

@@ -80,6 +80,7 @@ function shownColumns(about: About, ranks: Columns): ShownColumn[] {
     { name: "copy_ns", title: "Copies" },
     { name: "input_wait_ns", title: "Input wait" },
     { name: "cpu_bound_ns", title: "CPU bound" },
+    { name: "processor_wait_ns", title: "Processor wait" },
     { name: "idle_ns", title: "Idle" },
     { name: "memory_bytes", title: "Memory peak", width: [7.5, 1], optional: !says(ranks, "memory_bytes") },
   ];

@@ -43,6 +43,7 @@ from kinetoscope.analyses.rules.memory_growth import memory_growth
 from kinetoscope.analyses.rules.memory_peak import memory_peak
 from kinetoscope.analyses.rules.optimizer_rebuilt import optimizer_rebuilt
 from kinetoscope.analyses.rules.output_in_step import output_in_step
+from kinetoscope.analyses.rules.processor_wait import processor_wait
 from kinetoscope.analyses.rules.profiler_cost import profiler_cost
 from kinetoscope.analyses.rules.python_bound import python_bound
 from kinetoscope.analyses.rules.ranks import straggler_rank, unbalanced_ranks
@@ -91,6 +92,7 @@ RULES = (
     output_in_step,
     pageable_copy,
     poor_overlap,
+    processor_wait,
     profiler_cost,
     python_bound,
     recompiles,

@@ -13,6 +13,7 @@ from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.processor_waits import processor_waits
 
 LEAST_PERCENT = 5.0
 LEAST_RECORD_NS = 80
@@ -28,7 +29,11 @@ def profiler_cost(loop: Loop) -> Finding | None:
     recorded = recorded[loop.in_steps(recorded)]
     measured_ns, least_ns = loop.total_ns(measured), LEAST_RECORD_NS * len(recorded)
     time_ns = max(measured_ns, least_ns)
-    share = loop.share(time_ns)
+    # Both are processor time: while other programs have the processors, neither the profiler nor the program runs.
+    ran_ns = loop.whole_ns - int(
+        processor_waits(loop.trace, loop.thread).within(loop.start_ns, loop.end_ns).sum()
+    )
+    share = min(100.0, 100.0 * time_ns / max(ran_ns, 1))
     if share < LEAST_PERCENT:
         return None
     return Finding(

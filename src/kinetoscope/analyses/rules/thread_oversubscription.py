@@ -13,6 +13,7 @@ from kinetoscope.analyses.loop import Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.processes import process_runs, thread_processes
+from kinetoscope.tables.breakdown import PARTS
 
 TIMES_PROCESSORS = 2.0
 
@@ -42,7 +43,8 @@ def thread_oversubscription(loop: Loop) -> Finding | None:
     crowded = max(threads, key=lambda host: threads[host] / processors[host], default=None)
     if crowded is None or threads[crowded] < TIMES_PROCESSORS * processors[crowded]:
         return None
-    share = loop.share(loop.time.parts_ns[0]) if loop.time else 0.0
+    parts = (PARTS.index(name) for name in ("compute_ns", "processor_wait_ns"))
+    share = loop.share(sum(loop.time.parts_ns[part] for part in parts)) if loop.time else 0.0
     limit = max(1, processors[crowded] // processes[crowded])
     return Finding(
         "thread-oversubscription",

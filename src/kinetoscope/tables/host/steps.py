@@ -19,6 +19,7 @@ from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.processor_waits import processor_waits, without_waits
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import host_activity, host_owners, owned, start_up_steps
 
@@ -45,7 +46,7 @@ STEPS_SCHEMA = Table(
         Column("backward_ns", "int64", "ns", "Self time of operators in backward, on all threads."),
         Column("optimizer_ns", "int64", "ns", "Self time of the optimizer's step and what it runs but closures, on all threads."),
         Column("operator_ns", "int64", "ns", "Time in which the process ran an operator, a backward function, or a call "
-                                             "of a device's runtime, on any thread. This and the next four add up to "
+                                             "of a device's runtime, on any thread. This and the next five add up to "
                                              "the duration."),
         Column("data_wait_ns", "int64", "ns", "Time that the loop waited for batches of a `DataLoader`; without "
                                               "workers, this includes making them."),
@@ -54,6 +55,9 @@ STEPS_SCHEMA = Table(
                                            "backward functions."),
         Column("blocked_ns", "int64", "ns", "The part of the rest in which samples say that the loop's thread did not run, "
                                             "such as while it read a file; 0 if samples were not recorded."),
+        Column("processor_wait_ns", "int64", "ns", "Time in which an operator or Python would have run, but the loop's thread had no processor: other "
+                                                   "programs, or other threads, had it. Taken out of `operator_ns` and `python_ns` in equal shares, from "
+                                                   "samples; 0 if they were not recorded.", 0),
         Column("compile_ns", "int64", "ns", "Time in which torch.compile compiled or autotuned, on any thread of the process; the "
                                             "columns above count it as what it runs.", 0),
         Column("largest_gap_ns", "int64", "ns", "The longest time in which nothing but Python ran, without what "
@@ -83,7 +87,7 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     """Return the `steps` table.
 
     The three phases are sums of self times on all threads, as `phase_times` returns them; several busy threads can add up to more than
-    the duration. The five parts from `operator_ns` to `blocked_ns` add up to it.
+    the duration. The six parts from `operator_ns` to `processor_wait_ns` add up to it.
 
     Args:
         trace: The trace.
@@ -190,6 +194,15 @@ def step_parts(trace: TraceData) -> dict[str, NDArray[np.int64]]:
     np.add.at(blocked, found.step[rows], found.blocked_ns[rows])
     parts["blocked_ns"] = np.minimum(rest, blocked)
     parts["python_ns"] = rest - parts["blocked_ns"]
+    waited_ns = np.zeros(len(own), dtype=np.int64)
+    for one in np.unique(thread[thread >= 0]).tolist():
+        rows = np.flatnonzero(thread == one)
+        waited_ns[rows] = processor_waits(trace, one).within(start[rows], start[rows] + duration[rows])
+    ready_ns = duration - parts["device_wait_ns"] - parts["blocked_ns"]
+    running_parts = [parts["operator_ns"], parts["python_ns"]]
+    (parts["operator_ns"], parts["python_ns"]), parts["processor_wait_ns"] = without_waits(
+        running_parts, waited_ns, ready_ns
+    )
     return parts
 
 

@@ -1,0 +1,40 @@
+"""The loop's thread is ready to run, but has no processor: other programs, or more threads than processors, have it.
+
+The sampler reads it as the system counts it (`schedstat`). Threshold: 10 % of step time; even a machine that does nothing else takes a
+thread off its processor now and then.
+"""
+
+from __future__ import annotations
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.loop import Loop
+from kinetoscope.display.sentence import sentence
+from kinetoscope.tables.processor_waits import processor_waits
+
+LEAST_PERCENT = 10.0
+
+
+def processor_wait(loop: Loop) -> Finding | None:
+    """Find steps in which other programs had the processors."""
+    if loop.thread < 0:
+        return None
+    waited_ns = int(processor_waits(loop.trace, loop.thread).within(loop.start_ns, loop.end_ns).sum())
+    share = loop.share(waited_ns)
+    if share < LEAST_PERCENT:
+        return None
+    run = loop.trace.run_info
+    crowded = bool(run.cpu_count and run.torch_threads and run.torch_threads > run.cpu_count)
+    return Finding(
+        "processor-wait",
+        sentence(
+            "The loop's thread is ready to run but has no processor for {} of step time, {} a step: "
+            + ("its own threads, or other programs, have them" if crowded else "other programs have them"),
+            (share, "%"),
+            (round(loop.per_step(waited_ns)), "ns"),
+        ),
+        "Use fewer threads: torch.set_num_threads, or OMP_NUM_THREADS."
+        if crowded
+        else "See with `top` what else runs on this machine, and move it, or raise the CPU limit of the container. Times of these steps say little of the program.",
+        share,
+        waited_ns,
+    )

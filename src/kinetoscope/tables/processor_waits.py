@@ -1,0 +1,106 @@
+"""How long a thread was ready to run, but had no processor: other programs, or other threads, had it.
+
+The sampler reads it of each thread some hundred times a second, as the system counts it. In the time between two samples it is taken to be
+spread evenly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.model.schema import SampleState
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ProcessorWaits:
+    """What one thread waited.
+
+    Attributes:
+        time_ns: Moments, in order; the first is the beginning of its first sample of which it is known.
+        waited_ns: How long it had waited until each of them.
+    """
+
+    time_ns: Rows
+    waited_ns: Rows
+
+    @property
+    def known(self) -> bool:
+        """Whether it was recorded."""
+        return len(self.time_ns) > 1
+
+    def within(self, start_ns: Rows, end_ns: Rows) -> Rows:
+        """How long it waited in some windows: at most as long as they are."""
+        if not self.known:
+            return np.zeros(len(start_ns), dtype=np.int64)
+        until = [np.interp(each, self.time_ns, self.waited_ns) for each in (start_ns, end_ns)]
+        return np.clip((until[1] - until[0]).astype(np.int64), 0, np.maximum(end_ns - start_ns, 0))
+
+
+def processor_waits(trace: TraceData, thread: int) -> ProcessorWaits:
+    """What a thread, a row of `threads`, waited for a processor; once for a trace."""
+
+    def make() -> ProcessorWaits:
+        samples = trace.columns("samples")
+        rows = np.flatnonzero((samples["thread"] == thread) & (samples["waited_ns"] >= 0))
+        end, period = samples["time_ns"][rows], samples["period_ns"][rows]
+        waited = _as_it_was(samples["waited_ns"][rows].astype(np.int64), period.astype(np.int64))
+        # Between the end of a sample and the beginning of the next one, none is known.
+        begin = np.maximum(end - period, np.append(np.iinfo(np.int64).min, end)[: len(end)])
+        time_ns = np.stack([begin, end], axis=1).ravel().astype(np.int64)
+        steps = np.stack([np.zeros_like(waited), waited], axis=1).ravel()
+        return ProcessorWaits(time_ns, np.cumsum(steps))
+
+    return trace.cached(f"processor_waits {thread}", make)
+
+
+def _as_it_was(waited_ns: Rows, period_ns: Rows) -> Rows:
+    """What was waited in each period.
+
+    The system counts a wait when it ends, so that a long one may be more than the period in which it did: the rest belongs before it.
+    """
+    if (waited_ns <= period_ns).all():
+        return waited_ns
+    found, before = np.zeros_like(waited_ns), 0
+    for place in range(len(waited_ns) - 1, -1, -1):
+        whole = int(waited_ns[place]) + before
+        found[place] = min(whole, int(period_ns[place]))
+        before = whole - int(found[place])
+    return found
+
+
+def running_thread(trace: TraceData, mine: NDArray[np.bool_]) -> int:
+    """The thread of some, for each row of `threads` whether it counts, that samples saw run or wait to run for longest; -1 without any."""
+    samples = trace.columns("samples")
+    rows = np.flatnonzero(mine[samples["thread"]] & (samples["state"] != SampleState.BLOCKED))
+    if len(rows) == 0:
+        return -1
+    return int(np.argmax(np.bincount(samples["thread"][rows], weights=samples["period_ns"][rows])))
+
+
+def without_waits(parts: list[Rows], waited_ns: Rows, ready_ns: Rows) -> tuple[list[Rows], Rows]:
+    """Take the time without a processor out of parts of windows, from each the same share.
+
+    Args:
+        parts: For each part its time in each window.
+        waited_ns: How long the thread waited in each window.
+        ready_ns: How long it ran or was ready to run in it.
+
+    Returns:
+        The parts without it, and what was taken out of all of them: together as much as before.
+    """
+    share = np.clip(waited_ns / np.maximum(ready_ns, 1), 0.0, 1.0)
+    taken = [np.minimum((each * share).astype(np.int64), each) for each in parts]
+    waits = np.zeros(len(waited_ns), dtype=np.int64)
+    for each in taken:
+        waits += each
+    return [part - each for part, each in zip(parts, taken, strict=True)], waits

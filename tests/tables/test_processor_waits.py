@@ -1,0 +1,125 @@
+"""How long threads had no processor, in samples, steps and the breakdown."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinetoscope.analyses.findings import examine
+from kinetoscope.display.sentence import plain
+from kinetoscope.model.schema import SampleState
+from kinetoscope.tables.breakdown import PARTS, breakdown
+from kinetoscope.tables.processor_waits import processor_waits
+from tests.support.trace_builder import TraceBuilder
+
+MS = 1_000_000
+STEP_PARTS = (
+    "operator_ns",
+    "data_wait_ns",
+    "device_wait_ns",
+    "python_ns",
+    "blocked_ns",
+    "processor_wait_ns",
+)
+
+
+def waiting(waits_ms, *, blocked=(), step_ms=10, runtime=False):
+    """Steps with 6 ms of an operator and 4 ms of Python, and a sample at the end of each that says how long the thread waited."""
+    builder = TraceBuilder()
+    stack = builder.stack(("train.py", 3, "train"))
+    for step, waited_ms in enumerate(waits_ms):
+        at = step * step_ms * MS
+        builder.step(step, at, step_ms * MS)
+        builder.span("aten::mm", at, 6 * MS, stack=stack)
+        if runtime:
+            builder.runtime("cudaDeviceSynchronize", at + 6 * MS, 4 * MS)
+        builder.sample(
+            at + step_ms * MS,
+            stack,
+            period_ns=step_ms * MS,
+            state=SampleState.BLOCKED if step in blocked else SampleState.RUNNING,
+            waited_ns=-1 if waited_ms is None else round(waited_ms * MS),
+        )
+    return builder
+
+
+def test_the_parts_of_a_step_are_without_the_time_that_its_thread_had_no_processor():
+    rows = waiting([0, 5, 9]).build().table("steps").to_pylist()
+    parts = [[row[name] // 1000 for name in STEP_PARTS] for row in rows]
+    assert parts == [
+        [6000, 0, 0, 4000, 0, 0],
+        [3000, 0, 0, 2000, 0, 5000],
+        [600, 0, 0, 400, 0, 9000],
+    ]
+
+
+def test_the_breakdown_of_the_host_has_it_as_a_part():
+    rows = waiting([0, 5, 9]).build().table("breakdown").to_pylist()
+    assert [row["processor_wait_ns"] for row in rows] == [0, 5 * MS, 9 * MS]
+    assert [row["compute_ns"] for row in rows] == [6 * MS, 3 * MS, 600_000]
+    assert [row["unrecorded_ns"] for row in rows] == [row["cpu_bound_ns"] for row in rows]
+    (whole,) = breakdown(waiting([0, 5, 9]).build(), by="trace").to_pylist()
+    assert whole["processor_wait_ns"] == 14 * MS
+
+
+def test_a_wait_longer_than_the_time_since_the_sample_before_began_earlier():
+    """The system counts a wait when it ends."""
+    trace = waiting([0, 0, 25, 0]).build()
+    found = processor_waits(trace, 0)
+    starts = np.arange(4) * 10 * MS
+    assert found.within(starts, starts + 10 * MS).tolist() == [5 * MS, 10 * MS, 10 * MS, 0]
+    assert found.within(np.array([25 * MS]), np.array([30 * MS])).tolist() == [5 * MS]
+
+
+def test_a_thread_that_waits_for_a_device_or_a_lock_needs_no_processor():
+    steps = waiting([0, 5], runtime=True).build().table("steps").to_pylist()
+    # It ran or was ready to run for the 6 ms of the operator only.
+    assert steps[1]["device_wait_ns"] == 4 * MS
+    assert (steps[1]["operator_ns"], steps[1]["processor_wait_ns"]) == (MS, 5 * MS)
+
+
+def test_what_was_not_recorded_is_no_wait():
+    trace = waiting([None, None]).build()
+    assert not processor_waits(trace, 0).known
+    assert [row["processor_wait_ns"] for row in trace.table("breakdown").to_pylist()] == [0, 0]
+    assert trace.table("samples").column("waited_ns").null_count == 2
+    assert TraceBuilder().build().table("breakdown").num_rows == 1
+
+
+@given(
+    waits=st.lists(st.one_of(st.none(), st.floats(0, 60)), min_size=1, max_size=12),
+    blocked=st.sets(st.integers(0, 11)),
+    runtime=st.booleans(),
+)
+def test_parts_add_up_and_are_never_negative(waits, blocked, runtime):
+    trace = waiting(waits, blocked=blocked, runtime=runtime).build()
+    for row in trace.table("steps").to_pylist():
+        parts = [row[name] for name in STEP_PARTS]
+        assert min(parts) >= 0
+        assert sum(parts) == row["duration_ns"]
+    for by in ("step", "trace"):
+        for row in breakdown(trace, by=by).to_pylist():
+            parts = [row[name] for name in PARTS]
+            assert min(parts) >= 0
+            assert sum(parts) == row["duration_ns"]
+            assert 0 <= row["unrecorded_ns"] <= row["cpu_bound_ns"]
+
+
+def test_steps_that_have_no_processor_are_a_finding():
+    found = {one.code: one for one in examine(waiting([9] * 12).build()).findings}
+    finding = found["processor-wait"]
+    assert plain(finding.finding) == (
+        "The loop's thread is ready to run but has no processor for 90.0 % of step time, 9 ms a step: other programs have them"
+    )
+    assert finding.gain_ns == 12 * 9 * MS
+    assert "processor-wait" not in {one.code for one in examine(waiting([0.5] * 12).build()).findings}
+
+
+@pytest.mark.parametrize(
+    ("threads", "who"), [(8, "its own threads, or other programs,"), (2, "other programs")]
+)
+def test_more_threads_than_processors_may_be_its_own(threads, who):
+    builder = waiting([9] * 12).know("cpu_count", 2).know("torch_threads", threads)
+    finding = next(one for one in examine(builder.build()).findings if one.code == "processor-wait")
+    assert plain(finding.finding).endswith(f": {who} have them")
+    assert ("OMP_NUM_THREADS" in finding.advice) == (threads > 2)
