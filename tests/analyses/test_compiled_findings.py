@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import kinetoscope
+from kinetoscope.comparison.measures import run_of
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -49,6 +50,21 @@ def test_a_recompilation_names_its_guard_and_how_to_avoid_it(arguments, guard, a
     assert advice in row["advice"]
     assert (row["file"], row["function"]) == (__file__, "scaled")
     assert row["line"] == scaled.__code__.co_firstlineno + line
+
+
+def test_findings_and_comparisons_count_the_same_compilations():
+    torch._dynamo.reset()
+    compiled = torch.compile(scaled, backend="aot_eager", dynamic=False)
+    schedule = kinetoscope.schedule(wait=0, warmup=1, active=4, repeat=1)
+    with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], schedule=schedule) as prof:
+        for sizes in ([8], [8], [9, 12], [10], [10]):
+            # Backward is compiled, too, and is no compilation of its own.
+            for size in sizes:
+                compiled(torch.ones(size, requires_grad=True), 2.0).sum().backward()
+            prof.step()
+    (row,) = [row for row in prof.trace.table("findings").to_pylist() if row["code"] == "recompiles"]
+    assert run_of(prof.trace).run_counts["recompiles"] == 3
+    assert "torch.compile compiles 3 times after the first step" in row["finding"]
 
 
 def test_the_second_step_is_late_where_the_first_is_left_out():

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from kinetoscope.analyses.findings import examine
 from kinetoscope.cli.summary import MOST_LINES, print_summary, summary_lines
 from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.combine.processes import merge_processes
@@ -143,6 +144,38 @@ def test_shares_above_100_percent_are_explained(tmp_path, threads):
     assert (said in text) == (threads > 1)
 
 
+def test_a_phase_takes_no_more_than_the_step_however_many_threads_work(tmp_path):
+    builder = TraceBuilder().step(0, 0, 10_000_000)
+    for thread in [builder.thread(f"trainer-{number}") for number in range(3)]:
+        builder.span("aten::mm", 1_000_000, 6_000_000, sequence=1, thread=thread)
+    builder.backward("MmBackward0", 6_000_000, 3_000_000, sequence=1, thread=0)
+    builder.annotation("Optimizer.step#SGD.step", 9_000_000, 1_000_000)
+    text = " ".join(shown(finished(tmp_path, builder)))
+    # 5 ms of forward until backward begins on one of the threads.
+    assert (
+        "phases, as shares of step time: forward and other 50.0 %, backward 30.0 %, optimizer 10.0 %" in text
+    )
+
+
+def test_the_summary_and_the_findings_have_one_share_of_waiting_for_data(tmp_path):
+    """Most waits are short and a few long: their mean is what a step waits, and no median of them."""
+    builder, at = TraceBuilder(), 0
+    for number in range(12):
+        wait = 40_000_000 if number % 4 == 0 else 5_000_000
+        builder.step(number, at, wait + 10_000_000)
+        builder.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, wait)
+        builder.span("aten::mm", at + wait, 9_000_000)
+        at += wait + 10_000_000
+    made = finished(tmp_path, builder)
+    share = 100 * (3 * 40 + 9 * 5) / (3 * 50 + 9 * 15)
+    (found,) = [one for one in examine(made.trace).findings if one.code == "input-wait"]
+    assert found.share_percent == pytest.approx(share)
+    text = " ".join(" ".join(shown(made)).split())
+    assert f"waiting for data {share:.1f} %" in text
+    assert f"Steps wait for the data loader for {share:.1f} % of step time (13.8 ms a batch)" in text
+    assert f"at most {share:.1f} % to gain" in text
+
+
 @pytest.mark.parametrize("state", [SampleState.RUNNING, SampleState.BLOCKED])
 def test_a_line_that_waits_is_not_said_to_be_in_python_only(tmp_path, state):
     builder = TraceBuilder()
@@ -233,7 +266,7 @@ def test_the_first_step_stands_apart_when_it_holds_the_set_up(tmp_path):
         builder.annotation("Optimizer.step#SGD.step", end_ns - 1000, 1000)
     text = "\n".join(shown(finished(tmp_path, builder)))
     assert "3 steps · min 1 ms · median 1.50 ms · max 2 ms" in text
-    assert "first step, with start-up: 9 ms" in text
+    assert "start-up and the step before these: 9 ms" in text
 
 
 def test_marked_steps_are_all_alike(tmp_path):

@@ -20,6 +20,7 @@ from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.steps import step_at
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.device.collectives import collectives
+from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.stacks import program_stacks, stacks_inside, stacks_with
@@ -229,6 +230,26 @@ class Loop:
     def step_at(self, time_ns: Rows) -> Rows:
         """The number of the step, among those that count, at some moments; -1 for none."""
         return step_at(time_ns, self.start_ns, self.end_ns - self.start_ns).astype(np.int64)
+
+    @cached_property
+    def compilations(self) -> Rows:
+        """The step of each compilation of a function by torch.compile, -1 outside all; those of backward graphs belong to one."""
+        columns = ["stage", "start_ns", "thread"]
+        rows = [one for one in compiles(self.trace).select(columns).to_pylist() if one["stage"] == "frame"]
+        process = np.append(self.trace.column("threads", "process_row"), -1)
+        thread = np.array([-1 if one["thread"] is None else one["thread"] for one in rows], dtype=np.int64)
+        start_ns = np.array([one["start_ns"] for one in rows], dtype=np.int64)
+        return self.step_at(start_ns[process[thread] == self.process])
+
+    @property
+    def first_warm_step(self) -> int:
+        """The first of the steps that count in which nothing should be compiled: the second one, or where start-up is left out, the first."""
+        return 0 if self.left_out_start_up else 1
+
+    @property
+    def late_compilations(self) -> int:
+        """How many functions are compiled in steps after the first."""
+        return int((self.compilations >= self.first_warm_step).sum())
 
     def typical_ns(self, rows: Rows) -> int:
         """What some spans usually take in a step (the median) times the number of steps; inner ones must be left out."""

@@ -40,7 +40,7 @@ from kinetoscope.tables.host.modules import modules_in
 from kinetoscope.tables.host.ops import operators_in, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
 from kinetoscope.tables.host.source_lines import line_text
-from kinetoscope.tables.host.steps import phase_times
+from kinetoscope.tables.host.steps import phase_moments, phase_times
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks
 from kinetoscope.tables.windows import start_up_steps
 
@@ -103,13 +103,14 @@ class Facts:
         whole_ns: The step time of all processes that have steps; shares are of this.
         in_steps: Whether there are steps.
         places: Where the step time of each process and device went.
-        phases_ns: Self time by phase, on all threads: forward and other, backward, optimizer; without waits.
+        phases_ns: How long the process ran something of each phase: forward and other, backward, optimizer; without waits.
+        threads_ns: The self time of all threads together, without waits.
         steps_ns: The time of each step.
         start_up: Whether the first step contains what came before the training loop, because its start is not marked.
         by_operator: The operators with the most time.
         by_range: The ranges with the most time, without data loading.
         by_module: The modules with the most time.
-        outside_ns: The part of `phases_ns` outside all modules.
+        outside_ns: Self time by phase on all threads outside all modules.
         by_line: The source lines with the most time.
         work: The floating-point operations; None if no shapes were recorded to count them from.
         work_in_steps: The part of them in `whole_ns`; None where it is not known.
@@ -129,6 +130,7 @@ class Facts:
     in_steps: bool
     places: tuple[StepTime, ...]
     phases_ns: tuple[int, ...]
+    threads_ns: int
     steps_ns: tuple[int, ...]
     start_up: bool
     by_operator: tuple[Row, ...]
@@ -168,7 +170,8 @@ def gather(trace: Trace, rows: int) -> Facts:
         whole_ns=shares.whole_ns,
         in_steps=shares.in_steps,
         places=tuple(step_time(trace)),
-        phases_ns=_sums(spans["phase"], phases_ns, len(Phase)),
+        phases_ns=phase_moments(trace, shares.counts),
+        threads_ns=int(phases_ns.sum()),
         steps_ns=tuple(trace.column("steps", "duration_ns")[of_first].tolist()),
         start_up=bool(start_up_steps(trace)[of_first].any()),
         by_operator=tuple(operators_in(trace, shares)[:rows]),
@@ -393,7 +396,7 @@ def _steps(facts: Facts, width: int) -> list[Text]:
         f"{units.count(len(steps), 'step')} · min {units.duration(min(compared))}"
         f" · median {units.duration(median(compared))} · max {units.duration(max(compared))}"
     )
-    first = f"first step, with start-up: {units.duration(steps[0])}" if facts.start_up else ""
+    first = f"start-up and the step before these: {units.duration(steps[0])}" if facts.start_up else ""
     text += f" · {facts.steps_of}" if facts.steps_of else ""
     lines = fold("", text, width, style="bold")
     line = lines[-1]
@@ -435,7 +438,7 @@ def _divided(facts: Facts, width: int) -> list[Text]:
     ]
     if sum(facts.phases_ns[1:]):
         lines += fold("", f"phases, as shares of {_whole(facts)}: {', '.join(phases)}", width)
-    if sum(facts.phases_ns) > facts.whole_ns:
+    if facts.threads_ns > facts.whole_ns:
         lines += fold(
             "", "several threads worked at once: shares can be, or add up to, more than 100 %", width
         )

@@ -24,7 +24,6 @@ from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.device.copies import copy_directions
 from kinetoscope.tables.device.launches import starters
-from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
@@ -190,7 +189,7 @@ def run_of(trace: TraceData, name: str = "", warm_up: int | None = None, scopes:
     steps = max(1, len(loop.steps))
     step_ns = (loop.end_ns - loop.start_ns).astype(np.float64)
     recording = _Recording(trace, loop)
-    compiling = recording.compilations()
+    compiling = loop.compilations
     label = name or (str(trace.path) if trace.path is not None else "the trace")
     left_out = _warm_up(step_ns, compiling) if warm_up is None else warm_up
     if left_out >= steps:
@@ -207,7 +206,7 @@ def run_of(trace: TraceData, name: str = "", warm_up: int | None = None, scopes:
         trace.run_info.start_realtime_ns or 0,
         {"part": recording.parts()} | {kind: make() for kind, make in recording.kinds().items()},
         recording.step_counts(),
-        recording.run_counts(int((compiling > 0).sum())),
+        recording.run_counts(loop.late_compilations),
         _memory_by_holder(trace),
         source_lines(trace),
         "; ".join(f"{loss['count']:,} x {loss['what']}" for loss in trace.losses),
@@ -507,15 +506,6 @@ class _Recording:
         if memory_recorded(self.trace):
             made["peak_bytes"] = max((one.bytes for one in device_peaks(self.trace)), default=0)
         return made
-
-    def compilations(self) -> Rows:
-        """The step of each compilation of a function by torch.compile, -1 outside all; those of backward graphs belong to one."""
-        columns = ["stage", "start_ns", "thread"]
-        rows = [one for one in compiles(self.trace).select(columns).to_pylist() if one["stage"] == "frame"]
-        process = np.append(self.trace.column("threads", "process_row"), -1)
-        thread = np.array([-1 if one["thread"] is None else one["thread"] for one in rows], dtype=np.int64)
-        start_ns = np.array([one["start_ns"] for one in rows], dtype=np.int64)
-        return self.loop.step_at(start_ns[process[thread] == self.loop.process])
 
     def _graph_breaks(self) -> int | None:
         """How many lines break graphs, as torch says or, in traces of other profilers, by names of functions; None if unknown."""

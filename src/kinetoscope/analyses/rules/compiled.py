@@ -41,8 +41,7 @@ _LONGEST_REASON = 160
 def recompiles(loop: Loop) -> Finding | None:
     """Find steps after the first in which something is compiled."""
     rows = _compilations(loop)
-    # Where the first step was left out as start-up, all that count are later ones.
-    late = rows[loop.step_of(rows) >= (0 if loop.left_out_start_up else 1)]
+    late = rows[loop.step_of(rows) >= loop.first_warm_step]
     time_ns = loop.total_ns(late)
     share = loop.share(time_ns)
     if len(late) == 0 or share < LEAST_PERCENT:
@@ -52,7 +51,8 @@ def recompiles(loop: Loop) -> Finding | None:
         for one in compiling.compiles(loop.trace).to_pylist()
         if one["reason"] and one["span"] is not None and one["span"] in set(late.tolist())
     ]
-    count = units.count(len(late), "time")
+    # A graph of backward is compiled for a function that counts already, or by a compilation in the first step.
+    count = units.count(loop.late_compilations or len(late), "time")
     if not again:
         place = _caller(loop, int(late[0]))
         text = f"torch.compile compiles {count} after the first step{f', first at {place}' if place else ''}"

@@ -35,13 +35,16 @@ def input_wait(loop: Loop) -> Finding | None:
     waits = waits[spans["thread"][waits] == loop.thread]
     starting_ns, starts = _starts_of_workers(loop)
     # Where workers start anew, only the first wait of each start is long.
-    wait_ns = loop.total_ns(waits) + starting_ns if starts else loop.typical_ns(waits)
-    if loop.device is not None and loop.time is not None and not starts:
-        # While the device still works, a wait of the loop costs nothing: the same time that `breakdown` calls input wait.
-        wait_ns = loop.time.parts_ns[PARTS.index("input_wait_ns")]
+    wait_ns = usual_ns = loop.total_ns(waits) + starting_ns
+    if not starts:
+        # The same time that `breakdown` and summaries call waiting for data: while a device still works, a wait of the loop costs nothing.
+        wait_ns = loop.time.parts_ns[PARTS.index("input_wait_ns")] if loop.time else loop.total_ns(waits)
+        # Without a device to hide it, a single pause is no fault of the program.
+        usual_ns = wait_ns if loop.device is not None else loop.typical_ns(waits)
     share = loop.share(wait_ns)
-    if share < LEAST_PERCENT or len(waits) == 0:
+    if min(share, loop.share(usual_ns)) < LEAST_PERCENT or len(waits) == 0:
         return None
+    each_ns = float(spans["duration_ns"][waits].mean())
     made_here = bool(np.isin(waits[0], waits_that_make(loop.trace)))
     makers = loading.fetches[(spans["thread"][loading.fetches] == loop.thread) == made_here]
     if made_here and len(makers) == 0:
@@ -56,7 +59,7 @@ def input_wait(loop: Loop) -> Finding | None:
             sentence(
                 f"The training loop makes its batches itself for {{}} of step time ({{}} a batch){what}{where}",
                 (share, "%"),
-                (float(np.median(spans["duration_ns"][waits])), "ns"),
+                (each_ns, "ns"),
             ),
             "Let workers make batches: DataLoader(..., num_workers=4, persistent_workers=True)"
             + (f", and make {part} cheaper." if part else "."),
@@ -84,7 +87,7 @@ def input_wait(loop: Loop) -> Finding | None:
         sentence(
             f"Steps wait for the data loader for {{}} of step time ({{}} a batch){what}{where}",
             (share, "%"),
-            (float(np.median(spans["duration_ns"][waits])), "ns"),
+            (each_ns, "ns"),
         ),
         (f"Make {part} cheaper, " if part else "Make batches cheaper, ")
         + "or use more workers: num_workers, prefetch_factor and persistent_workers of DataLoader."
