@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from kinetoscope.analyses.findings import examine
@@ -352,3 +353,21 @@ def test_names_cannot_disturb_the_terminal(tmp_path):
     assert "\x1b" not in text
     assert "\r" not in text
     assert "[red]x" in text
+
+
+def test_a_terminal_gets_as_many_lines_and_as_wide_ones_as_it_has(tmp_path):
+    builder = training_trace()
+    for number in range(60):
+        builder.span(f"aten::operator_{number}_{'x' * 80}", 30_000_000 + number * 100_000, 90_000)
+    made = finished(tmp_path, builder)
+    sizes = {}
+    for width, height in ((60, 24), (80, 40), (200, 60), (200, 200)):
+        lines = printed(made, force_terminal=True, color_system=None, width=width, height=height).splitlines()
+        assert max(map(cell_len, lines)) <= min(width, 140)
+        sizes[width, height] = (len(lines), max(map(cell_len, lines)))
+    assert sizes[60, 24][0] <= 30
+    assert sizes[80, 40][0] <= 39
+    assert sizes[80, 40][0] < sizes[200, 60][0] <= 59
+    assert sizes[200, 200][0] <= 70
+    assert sizes[200, 60][1] > 100
+    assert len(printed(made, width=80).splitlines()) <= MOST_LINES

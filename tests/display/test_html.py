@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from kinetoscope.display.html import LONGEST, Cell, columns_chart, note, page, safe, table
-from kinetoscope.model.strings import printable
+from kinetoscope.display.printable import printable
 from tests.support.hostile import HOSTILE_NAMES, hostile_text
 
 

@@ -1,4 +1,13 @@
-from kinetoscope.display.text_table import bar_table, text_table
+"""Tables as text."""
+
+import io
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from kinetoscope.display.terminal import rows_in_view
+from kinetoscope.display.text_table import bar_table, print_table, text_table
 
 
 def test_cells_are_aligned_and_lines_have_no_spaces_at_their_end():
@@ -34,3 +43,21 @@ def test_names_that_do_not_fit_are_cut_and_numbers_give_way_to_them():
     )
     assert header.split() == ["name", "self", "share"]
     assert line == "x" * 26 + "…  1 ms  100 %"
+
+
+@pytest.mark.parametrize(("width", "cut"), [(80, True), (120, False)])
+def test_a_wide_terminal_shows_long_texts_whole(width, cut):
+    name = "aten::" + "x" * 80
+    table = pa.table({"name": [name, "short"], "count": [1, 2]})
+    printer = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    print_table(printer, table, 0, "--csv")
+    text = printer.file.getvalue()
+    assert (name not in text) is cut
+    assert "count" in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_terminal_gets_as_many_rows_as_it_has_lines():
+    for height, rows in ((50, 45), (6, 10)):
+        assert rows_in_view(Console(width=80, height=height, force_terminal=True), 20) == rows
+    assert rows_in_view(Console(file=io.StringIO(), width=80, height=50), 20) == 20

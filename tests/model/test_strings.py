@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.model.strings import StringTable, from_utf8, printable, to_utf8
+from kinetoscope.model.strings import StringTable, from_utf8, to_utf8
 
 # Made of what the escape is made of, so that the tricky neighbours come up often.
 TRICKY = st.text(
@@ -39,15 +39,6 @@ def test_different_strings_stay_different(texts):
 def test_the_escape_is_the_documented_one(text, escaped):
     assert to_utf8(text) == escaped
     assert from_utf8(escaped) == text
-
-
-@given(st.text(st.characters()))
-def test_printable_text_is_printable_and_valid(text):
-    shown = printable(text)
-    shown.encode("utf-8")
-    assert shown.isprintable()
-    if text.isprintable():
-        assert shown == text
 
 
 def test_a_string_table_adds_only_new_texts():

@@ -14,11 +14,11 @@ import numpy as np
 from kinetoscope.analyses.finding import CannotTell, Finding
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.rules import CAUSES, RULES
+from kinetoscope.display.printable import printable
 from kinetoscope.display.sentence import plain
 from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
-from kinetoscope.model.strings import printable
 from kinetoscope.tables.host.processes import process_and_rank
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope.cli.compare import comparison_options, margins_of, show
+from kinetoscope.display.terminal import echo
 
 if TYPE_CHECKING:
     from kinetoscope.comparison.result import Comparison
@@ -112,11 +113,11 @@ def command(
         on = opened.enter_context(pinned(processors))
         turns = Interleaved(base, new, folder, seed=seed, margins=margins, warm_up=warm_up)
         where = f"pinned to processors {', '.join(map(str, on))}" if on else "not pinned to processors"
-        click.echo(f"seed {seed}, {where}", err=True)
+        echo(f"seed {seed}, {where}", err=True)
         found = _run(turns, rounds, within)
         show(found, rows, as_json=as_json, html_file=html_file)
     if calibrate:
-        click.echo(_calibrated(found, turns.rounds), err=as_json)
+        echo(_calibrated(found, turns.rounds), err=as_json)
 
 
 def _split(words: tuple[str, ...]) -> list[list[str]]:

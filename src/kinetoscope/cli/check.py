@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope.cli.compare import AS_JSON, WARM_UP
+from kinetoscope.display.terminal import echo
 
 if TYPE_CHECKING:
     from kinetoscope.comparison.budget import Outcome
@@ -58,11 +59,11 @@ def command(
         written = updated_budget(text, measure_runs(names, known.scopes, warm_up), str(budget))
         read_budget(written, str(budget))
         _write(budget, written)
-        click.echo(f"{budget}: {'updated' if text else 'written'}")
+        echo(f"{budget}: {'updated' if text else 'written'}")
         return 0
     outcome = check_budget(read_budget(text, str(budget)), names, strict=strict, warm_up=warm_up)
     _report(outcome, junit_file)
-    click.echo(outcome.to_json() if as_json else outcome.to_text())
+    echo(outcome.to_json() if as_json else outcome.to_text())
     return outcome.exit_code
 
 
@@ -91,7 +92,7 @@ def _report(outcome: Outcome, junit_file: Path | None) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         # On standard error, so that JSON on standard output stays JSON; GitHub reads both.
         for line in outcome.annotations():
-            click.echo(line, err=True)
+            echo(line, err=True)
 
 
 def _write(path: Path, text: str) -> None:

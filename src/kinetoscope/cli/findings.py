@@ -6,6 +6,8 @@ import json
 
 import click
 
+from kinetoscope.display.terminal import echo
+
 
 @click.command("findings")
 @click.argument("path", metavar="TRACE")
@@ -33,7 +35,7 @@ def command(path: str, *, as_json: bool, most: int) -> None:
     with open_trace(path) as trace:
         report = examine(trace)
         if as_json:
-            click.echo(json.dumps(as_dict(report, most), ensure_ascii=False))
+            echo(json.dumps(as_dict(report, most), ensure_ascii=False))
             return
         printer = console()
         for text, style in lines(report, most, reading_width(printer)):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kinetoscope.display.terminal import echo
 from kinetoscope.model import units
 from kinetoscope.model.losses import counted
 
@@ -45,14 +46,12 @@ def command(sources: tuple[str, ...], output: str) -> None:
         warnings.simplefilter("always")
         merged = merge_named([open_trace(source) for source in sources], sources)
     for warning in caught:
-        click.echo(f"warning: {warning.message}", err=True)
+        echo(f"warning: {warning.message}", err=True)
     merged.save(target)
     for line in _lines(merged):
-        click.echo(line)
+        echo(line)
     for loss in merged.losses:
-        click.echo(
-            f"incomplete: {counted(loss['what'], loss['count'])}, {loss['where']}: {loss['why']}", err=True
-        )
+        echo(f"incomplete: {counted(loss['what'], loss['count'])}, {loss['where']}: {loss['why']}", err=True)
     say_written(target)
 
 

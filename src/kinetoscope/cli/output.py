@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import click
-
 from kinetoscope._errors import ArgumentError
+from kinetoscope.display.terminal import echo
 from kinetoscope.model import units
 from kinetoscope.storage.atomic_write import is_stream
 
@@ -32,8 +31,8 @@ def refuse_to_overwrite(target: Path, sources: Iterable[str]) -> None:
 def say_written(target: Path, addition: str = "") -> None:
     """Print the name and size of a file or folder; of a stream only that it was written, and not into it."""
     if is_stream(target):
-        click.echo(f"{target}: written{addition}", err=True)
+        echo(f"{target}: written{addition}", err=True)
         return
     files = target.rglob("*") if target.is_dir() else [target]
     size = sum(file.stat().st_size for file in files if file.is_file())
-    click.echo(f"{target}: {units.size(size)}{addition}")
+    echo(f"{target}: {units.size(size)}{addition}")

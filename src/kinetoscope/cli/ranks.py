@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from kinetoscope.display.terminal import echo
+
 TABLES = (
     "ranks",
     "stragglers",
@@ -65,7 +67,7 @@ def command(
         raise click.UsageError(f"--csv prints one table: add --table {'|'.join(TABLES)}")
     job = Job.open(*sources)
     for note in job.notes:
-        click.echo(note, err=True)
+        echo(note, err=True)
     if html is not None:
         from pathlib import Path, PurePath
 
@@ -86,6 +88,6 @@ def command(
         printer.print()
     for one, rows in tables.items():
         if rows.num_rows == 0:
-            click.echo(_EMPTY.get(one, "No rows.") if len(job) > 1 else "There is one rank only.")
+            echo(_EMPTY.get(one, "No rows.") if len(job) > 1 else "There is one rank only.")
         else:
             print_table(printer, rows, limit, f"--table {one} --csv")

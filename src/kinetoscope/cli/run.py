@@ -18,6 +18,7 @@ import click
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect.session.options import EngineName, RecordingOptions
+from kinetoscope.display.terminal import echo
 from kinetoscope.launcher.children import Children
 from kinetoscope.launcher.options import (
     LaunchOptions,
@@ -56,7 +57,7 @@ class RunCommand(click.Command):
                     if len(misplaced) == 1
                     else "come after the program and belong"
                 )
-                click.echo(
+                echo(
                     f"kinetoscope: {', '.join(misplaced)} {verb} to it: options of `kinetoscope run` come before {ctx.params['program']} "
                     "(-- before the program says that this is meant).",
                     err=True,
@@ -184,7 +185,7 @@ def command(
     prefix = writable_prefix(
         options.prefix,
         chosen=output is not None,
-        say=lambda text: click.echo(f"kinetoscope: {text}", err=True),
+        say=lambda text: echo(f"kinetoscope: {text}", err=True),
     )
     options = replace(options, prefix=prefix)
     return Run(to_run, options, Display(options, summary=not no_summary)).execute

@@ -12,7 +12,7 @@ import click
     "--limit",
     metavar="N",
     type=click.IntRange(min=0),
-    help="Print at most N rows; 0 prints all.  [default: 50]",
+    help="Print at most N rows; 0 prints all.  [default: as many as the terminal has room for, else 50]",
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Print all rows as CSV.")
 def command(path: str, query: str, *, limit: int | None, as_csv: bool) -> None:
@@ -23,7 +23,7 @@ def command(path: str, query: str, *, limit: int | None, as_csv: bool) -> None:
     A query can read and write files, as in `copy (select ...) to 'file.parquet'`. Queries in `kinetoscope view` cannot.
     """
     from kinetoscope.cli.opening import open_trace
-    from kinetoscope.display.terminal import console
+    from kinetoscope.display.terminal import console, rows_in_view
     from kinetoscope.display.text_table import print_csv, print_table
 
     with open_trace(path) as trace:
@@ -31,4 +31,6 @@ def command(path: str, query: str, *, limit: int | None, as_csv: bool) -> None:
     if as_csv:
         print_csv(found.slice(0, limit) if limit else found)
     else:
-        print_table(console(), found, 50 if limit is None else limit, "--csv prints all")
+        printer = console()
+        most = rows_in_view(printer, 50) if limit is None else limit
+        print_table(printer, found, most, "--csv prints all")

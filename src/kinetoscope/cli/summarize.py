@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from kinetoscope.display.terminal import echo
+
 
 @click.command("summarize")
 @click.argument("sources", metavar="TRACE...", nargs=-1, required=True)
@@ -58,4 +60,4 @@ def command(
             workers=workers,
             address=address,
         )
-    click.echo(f"{output}: {len(job)} {'summary' if len(job) == 1 else 'summaries'}")
+    echo(f"{output}: {len(job)} {'summary' if len(job) == 1 else 'summaries'}")

@@ -273,18 +273,23 @@ def fold(label: str, text: str, width: int, style: str = "", indent: int | None 
     ]
 
 
+# Without a terminal: how many lines a summary has at most, and their width. On a terminal of another size there are as many as
+# fit, within these limits.
 MOST_LINES = 40
-WIDEST = 100
-NARROWEST = 40
+WIDTH = 100
+_FEWEST_LINES, _TALLEST = 30, 70
+_NARROWEST, _WIDEST = 40, 140
 _MOST_DEVICES = 4
 _MOST_FINDINGS = 3
 
 
 def print_summary(finished: Finished, printer: Console | None = None, rows: int = 9) -> None:
-    """Print the summary to standard error or to `printer`: at most `rows` rows of each table, and 40 lines in total."""
+    """Print the summary to standard error or to `printer`: `rows` rows of a table in 40 lines in total, or what fits the terminal."""
     printer = printer or console(stderr=True)
-    width = WIDEST if printer.width >= UNLIMITED else max(NARROWEST, min(WIDEST, printer.width))
-    for line in summary_lines(finished, width, rows):
+    width = WIDTH if printer.width >= UNLIMITED else max(_NARROWEST, min(_WIDEST, printer.width))
+    # One line is for the prompt.
+    most = max(_FEWEST_LINES, min(_TALLEST, printer.height - 1)) if printer.is_terminal else MOST_LINES
+    for line in summary_lines(finished, width, rows + max(0, most - MOST_LINES) // 3, most):
         line.truncate(max(1, printer.width), overflow="ellipsis")
         printer.print(line, soft_wrap=True)
 
@@ -312,8 +317,8 @@ def print_trace(trace: Trace, path: str) -> None:
     print_summary(finished, console())
 
 
-def summary_lines(finished: Finished, width: int, rows: int) -> list[Text]:
-    """Make the lines of the summary, none wider than `width` cells."""
+def summary_lines(finished: Finished, width: int, rows: int, most_lines: int = MOST_LINES) -> list[Text]:
+    """Make the lines of the summary, none wider than `width` cells, and at most `most_lines`."""
     facts = gather(finished.trace, rows)
     head = [Text(), _title(finished, width), *_totals(finished, facts, width), *_steps(facts, width)]
     head += [*_divided(facts, width), *_findings(finished, width)]
@@ -324,7 +329,7 @@ def summary_lines(finished: Finished, width: int, rows: int) -> list[Text]:
         *_cost(finished, facts, width),
         *_files(finished, width),
     ]
-    room = MOST_LINES - len(head) - len(foot) - 1
+    room = most_lines - len(head) - len(foot) - 1
     body: list[Text] = []
     for most in range(rows, -1, -1):
         tables = [
@@ -339,7 +344,7 @@ def summary_lines(finished: Finished, width: int, rows: int) -> list[Text]:
         body = [line for table in tables if len(table) > 1 for line in (Text(), *table)]
         if len(body) <= room:
             break
-    return [*head, *body, Text(), *foot][:MOST_LINES]
+    return [*head, *body, Text(), *foot][:most_lines]
 
 
 # ------------------------------------------------------------------------------------------------------------- head

@@ -13,7 +13,7 @@ import click
     "--limit",
     metavar="N",
     type=click.IntRange(min=0),
-    help="Print at most N rows; 0 prints all.  [default: 20]",
+    help="Print at most N rows; 0 prints all.  [default: as many as the terminal has room for, else 20]",
 )
 @click.option("--columns", metavar="A,B,...", help="Print only these columns.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print all rows as CSV, with times in nanoseconds.")
@@ -25,7 +25,7 @@ def command(
     Common tables: ops, modules, steps, lines, stacks, memory, kernels, breakdown, spans, threads, losses, info.
     """
     from kinetoscope.cli.opening import open_trace
-    from kinetoscope.display.terminal import console
+    from kinetoscope.display.terminal import console, rows_in_view
     from kinetoscope.display.text_table import choose_columns, print_csv, print_table, put_first, sort_rows
 
     with open_trace(path) as trace:
@@ -39,4 +39,6 @@ def command(
     if as_csv:
         print_csv(found.slice(0, limit) if limit else found)
     else:
-        print_table(console(), found, 20 if limit is None else limit, "--columns A,B or --csv")
+        printer = console()
+        most = rows_in_view(printer, 20) if limit is None else limit
+        print_table(printer, found, most, "--columns A,B or --csv")

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from kinetoscope.display.terminal import echo
+
 
 @click.command("view")
 @click.argument("paths", metavar="TRACE...", nargs=-1, required=True)
@@ -39,11 +41,11 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool, perfetto
         signal.signal(number, _end)
     with opened(paths, port, perfetto_ui, open_trace) as viewer:
         for problem in viewer.problems:
-            click.echo(f"kinetoscope: {problem}", err=True)
-        click.echo(viewer.address)
+            echo(f"kinetoscope: {problem}", err=True)
+        echo(viewer.address)
         if (not browser or not open_browser(viewer)) and "SSH_CONNECTION" in os.environ:
             tunnel = viewer.address.split("/")[2].rpartition(":")[2]
-            click.echo(
+            echo(
                 f"On your own machine, run ssh -L {tunnel}:127.0.0.1:{tunnel} HOST with the name of this one as HOST, and then "
                 "open the address there.",
                 err=True,

@@ -39,9 +39,9 @@ from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Run
 from kinetoscope.comparison.result import FASTER, SLOWER, Margins, time_verdict
 from kinetoscope.comparison.statistics import Bootstrap, Series
+from kinetoscope.display.printable import printable
 from kinetoscope.display.text_table import text_table
 from kinetoscope.model import units
-from kinetoscope.model.strings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,9 +21,9 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, Run
 from kinetoscope.comparison.statistics import two_sided_p
 from kinetoscope.display.html import note, page, safe, table
+from kinetoscope.display.printable import printable
 from kinetoscope.display.text_table import text_table
 from kinetoscope.model import units
-from kinetoscope.model.strings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

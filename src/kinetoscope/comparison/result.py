@@ -14,11 +14,11 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIMED, Run
 from kinetoscope.comparison.statistics import Series
 from kinetoscope.display.html import note, page, table
+from kinetoscope.display.printable import printable
 from kinetoscope.display.text_table import cut, text_table
 from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
-from kinetoscope.model.strings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

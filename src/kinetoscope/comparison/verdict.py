@@ -12,6 +12,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import StateError
 from kinetoscope.comparison.limits import WARMUP, Limits
 from kinetoscope.comparison.measures import in_scope
+from kinetoscope.display.printable import printable
 from kinetoscope.display.text_table import text_table
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import host_work
@@ -19,7 +20,6 @@ from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import device_name
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import OPTIMIZER
-from kinetoscope.model.strings import printable
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.memory.peak import look_up, requesting_operators

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from kinetoscope.display.printable import printable, printable_lines
 from kinetoscope.model import units
 from kinetoscope.model.kinds import is_copy
 from kinetoscope.model.losses import counted
@@ -89,7 +90,7 @@ def describe(trace: TraceData) -> list[Fact]:
         Fact("Clock", _clock(trace.run_info.clock_checks)),
         *(Fact(key, _shortened(value)) for key, value in sorted(trace.info.items()) if key not in _DESCRIBED),
     ]
-    return [fact for fact in facts if fact.text]
+    return [Fact(fact.label, printable_lines(fact.text)) for fact in facts if fact.text]
 
 
 def environment(trace: TraceData) -> list[Fact]:
@@ -159,7 +160,9 @@ def one_line(trace: TraceData) -> str:
     """Describe a trace in one line, as `repr` shows it."""
     name = f" {trace.path.name}" if trace.path is not None else ""
     state = f"incomplete ({missing})" if (missing := incomplete(trace)) else "complete"
-    return f"<Trace{name}: {', '.join(main_counts(trace))}, {units.duration(trace.duration_ns)}, {state}>"
+    return printable(
+        f"<Trace{name}: {', '.join(main_counts(trace))}, {units.duration(trace.duration_ns)}, {state}>"
+    )
 
 
 def main_counts(trace: TraceData) -> list[str]:
@@ -202,7 +205,7 @@ def rich_table(trace: TraceData) -> rich.table.Table:
     for fact in facts:
         if fact.text:
             # As Text, because rich would parse square brackets in a path as markup.
-            table.add_row(fact.label, Text(fact.text))
+            table.add_row(fact.label, Text(printable_lines(fact.text)))
     return table
 
 

@@ -10,8 +10,8 @@ import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope.display.printable import printable
 from kinetoscope.model import units
-from kinetoscope.model.strings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinetoscope.display.printable import printable
 from kinetoscope.display.text_table import text_table
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import HIDDEN_NAMES
-from kinetoscope.model.strings import printable
 from kinetoscope.model.units import duration, percent, size
 from kinetoscope.tables.memory.blocks import blocks_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks

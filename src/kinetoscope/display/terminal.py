@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import codecs
+import json
 import os
 import sys
+import unicodedata
 from typing import TYPE_CHECKING, Any
+
+from kinetoscope.display.printable import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+# A smaller terminal scrolls.
+_FEWEST_ROWS = 10
 # Lines are not wrapped or cut for a pipe or file.
 UNLIMITED = 100_000
 
 
-# Replacements for output encodings without these characters.
+# Replacements for output encodings without these characters. Bars are rounded to whole cells.
 _ASCII = str.maketrans({
+    "▏": "", "▎": "", "▍": "", "▌": "#", "▋": "#", "▊": "#", "▉": "#",
+    "▁": "_", "▂": ".", "▃": "-", "▄": "=", "▅": "+", "▆": "*", "▇": "%",
+    "├": "|", "└": "`", "←": "<-", "‹": "<", "›": ">", "μ": "u", "°": " degrees", "ß": "ss", "ø": "o", "æ": "ae",
     "µ": "u", "–": "-", "—": "-", "…": "...", "×": "x", "✓": "ok", "✗": "no", "→": "->", "·": "*", "≤": "<=", "≥": ">=",
     "─": "-", "━": "-", "│": "|", "┃": "|", "╭": "+", "╮": "+", "╰": "+", "╯": "+", "█": "#", "“": '"', "”": '"', "’": "'",
 })  # fmt: skip
@@ -27,7 +36,15 @@ def _transliterate(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(_ASCII)
-    return "".join(letter if letter.isascii() else "?" for letter in text), error.end
+    return "".join(map(_in_ascii, text)), error.end
+
+
+def _in_ascii(character: str) -> str:
+    """Write a character without its accents, or else as an escape: a name of question marks would be any name."""
+    if character.isascii():
+        return character
+    plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode("ascii")
+    return plain or character.encode("unicode_escape").decode("ascii")
 
 
 codecs.register_error(_ERROR_HANDLER, _transliterate)
@@ -59,22 +76,57 @@ class _AnyText:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a rich console as wide as the terminal; without colors for `NO_COLOR`, pipes and files."""
+    """Return a rich console as wide as the terminal; without colors for `NO_COLOR`, pipes and files.
+
+    Control characters in what it prints, which could come from names in a trace, are written as escapes.
+    """
     from rich.console import Console
+    from rich.segment import Segment
+
+    class Printable(Console):
+        """A console on which only its own styles are control sequences."""
+
+        def render(self, *arguments: Any, **options: Any) -> Any:
+            """Yield the segments of something to print."""
+            for segment in super().render(*arguments, **options):
+                known = segment.control or segment.text.isprintable()
+                yield segment if known else Segment(printable_lines(segment.text), segment.style)
 
     # Looked up at each call, because the recorded program may replace sys.stdout and sys.stderr.
     stream: Any = _AnyText(sys.stderr if stderr else sys.stdout)
-    made = Console(file=stream, highlight=False, emoji=False)
+    made = Printable(file=stream, highlight=False, emoji=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
-        made = Console(file=stream, highlight=False, emoji=False, width=UNLIMITED)
+        made = Printable(file=stream, highlight=False, emoji=False, width=UNLIMITED)
     return made
+
+
+def rows_in_view(printer: Console, default: int) -> int:
+    """How many rows of a table fill a terminal, with its headings and the prompt below; `default` elsewhere."""
+    return max(_FEWEST_ROWS, printer.height - 5) if printer.is_terminal else default
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a text or JSON to standard output or error, with its control characters, apart from line breaks, as escapes."""
+    import click
+
+    if not text.isprintable():
+        text = "".join(
+            character if character == "\n" or character.isprintable() else _json_escape(character)
+            for character in text
+        )
+    click.echo(text, err=err)
+
+
+def _json_escape(character: str) -> str:
+    """Write a character as JSON does, so that JSON stays the same."""
+    return json.dumps(character)[1:-1]
 
 
 def print_fact(printer: Console, label: str, value: str, label_width: int, style: str = "") -> None:
     """Print a labeled fact, with wrapped lines indented by `label_width`."""
     from rich.text import Text
 
-    folded = Text(value, style=style).wrap(printer, max(20, printer.width - label_width))
+    folded = Text(printable_lines(value), style=style).wrap(printer, max(20, printer.width - label_width))
     for place, line in enumerate(folded):
         line.rstrip()
         printer.print(Text(f"{label if place == 0 else '':{label_width}}", style="bold"), line, sep="")
@@ -85,7 +137,7 @@ def complain(message: str) -> None:
     allow_any_text()
     import click
 
-    click.echo(f"kinetoscope: error: {' '.join(message.split())}", err=True)
+    click.echo(f"kinetoscope: error: {printable(' '.join(message.split()))}", err=True)
 
 
 def reading_width(printer: Console) -> int:

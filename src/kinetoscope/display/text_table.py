@@ -15,6 +15,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.display.printable import printable
+from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
 from kinetoscope.model.arrow import text_array
 
@@ -37,6 +39,7 @@ def text_table(rows: Sequence[Sequence[str]], alignment: str, indent: str = "  "
     Returns:
         A line for each row, without spaces at its end.
     """
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [_widest(rows, column) for column in range(len(alignment) - 1)]
     return [(indent + _aligned(row, [*widths, 0], alignment)).rstrip() for row in rows]
 
@@ -75,7 +78,7 @@ def bar_table(
 
 def cut(text: str, width: int) -> str:
     """Shorten a text to a width, and replace characters that a terminal would interpret."""
-    text = "".join(character if character.isprintable() else "·" for character in text)
+    text = printable(text)
     if cell_len(text) <= width:
         return text
     while text and cell_len(text) > width - 1:
@@ -202,6 +205,7 @@ def print_table(console: Console, table: pa.Table, limit: int, hint: str) -> Non
         for name, cells in zip(rows.column_names, columns, strict=True)
     ]
     shown = _fitting(widths, console.width)
+    _widen(widths, columns, shown, console.width)
     grid = Grid(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for place in shown:
         grid.add_column(
@@ -238,6 +242,18 @@ def _fitting(widths: list[int], available: int) -> list[int]:
     return shown
 
 
+def _widen(widths: list[int], columns: list[list[str]], shown: list[int], available: int) -> None:
+    """Give texts that would be cut the width that a terminal has left; a pipe has no width."""
+    if available >= UNLIMITED:
+        return
+    left = available - sum(widths[place] + _GAP for place in shown) + _GAP
+    for place in shown:
+        more = min(left, max(0, *(cell_len(cell) for cell in columns[place]), 0) - widths[place])
+        if more > 0:
+            widths[place] += more
+            left -= more
+
+
 def _cells(name: str, column: pa.ChunkedArray) -> list[str]:
     """Format the values of a column."""
     values = column.to_pylist()
@@ -266,14 +282,7 @@ def _cell(value: object) -> str:
         return str(value)
     if isinstance(value, float):
         return units.number(value)
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    # Control characters would move the cursor, and lone surrogates cannot be encoded.
-    return "".join(
-        character
-        if character.isprintable()
-        else character.encode("unicode_escape", "replace").decode("ascii")
-        for character in text
-    )
+    return printable(value if isinstance(value, str) else json.dumps(value, default=str))
 
 
 def _column(table: pa.Table, name: str) -> str:

@@ -17,11 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope.collect.session.options import EngineName, RecordingOptions
-from kinetoscope.display.terminal import complain
+from kinetoscope.display.terminal import complain, echo
 from kinetoscope.launcher import child_hook
 from kinetoscope.launcher.children import Children
 from kinetoscope.launcher.options import (
@@ -237,6 +235,7 @@ class Run:
             self._program.run()
         except CannotRun as error:
             atexit.unregister(self._finish)
+            self._recording.stop_waiting()
             if self._children is not None:
                 self._children.stop_following()
                 self._children.clear()
@@ -363,7 +362,7 @@ class Run:
                 self._observer.finished(replace(finished, overhead=self._overhead))
             else:
                 why = "; ".join([self._recording.why_nothing(), *self._recording.messages]).rstrip(".")
-                click.echo(f"kinetoscope: nothing was recorded: {why}.", err=True)
+                echo(f"kinetoscope: nothing was recorded: {why}.", err=True)
         except (KinetoscopeError, OSError) as error:
             complain(f"{error}{self._where_recording()}")
         except KeyboardInterrupt:

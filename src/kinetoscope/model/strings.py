@@ -29,16 +29,6 @@ def from_utf8(text: str) -> str:
     return _ESCAPED.sub(_unescape, text) if "\\u{d" in text else text
 
 
-def printable(text: str) -> str:
-    """Write control characters, line breaks and lone surrogates as escapes, so that no name breaks a table."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
-
-
 def _escape(match: re.Match[str]) -> str:
     """Double the backslashes before a surrogate or before what looks like an escaped one."""
     before, surrogate, backslashes, spelled = match.groups()

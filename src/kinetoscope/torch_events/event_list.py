@@ -11,10 +11,10 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.display.html import Cell, note, page, table
+from kinetoscope.display.printable import printable
 from kinetoscope.display.torch_units import flops_scale, share_text, size_text, time_text
 from kinetoscope.model.kinds import is_call, is_device_work
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.model.strings import printable
 from kinetoscope.storage.atomic_write import file_path
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.torch_events import arguments

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope.analyses.findings import NOTHING_FOUND, as_dict, examine, unknown_lines, whose_line
+from kinetoscope.display.printable import printable
 from kinetoscope.model.names import short_kernel_name
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
-from kinetoscope.model.strings import printable
 
 if TYPE_CHECKING:
     from kinetoscope.analyses.findings import Report
