@@ -14,6 +14,8 @@ from kinetoscope.display.terminal import echo
 if TYPE_CHECKING:
     from kinetoscope.comparison.budget import Outcome
 
+_MOST_BYTES = 1 << 24
+
 
 @click.command("check")
 @click.argument("budget", metavar="BUDGET", type=click.Path(dir_okay=False, path_type=Path))
@@ -50,13 +52,17 @@ def command(
     """
     from kinetoscope.cli.opening import recordings
     from kinetoscope.comparison.budget import Budget, read_budget, updated_budget
+    from kinetoscope.storage.atomic_write import is_stream
+    from kinetoscope.storage.byte_source import read_text_file
     from kinetoscope.trace.opening import check_budget, measure_runs
 
     names = [name for text in traces for name in recordings(text)]
-    text = _text(budget) if budget.exists() or not update else ""
+    # A budget that is written to a pipe or device is a new one.
+    known = not update or (budget.exists() and not is_stream(budget))
+    text = read_text_file(budget, _MOST_BYTES) if known else ""
     if update:
-        known = read_budget(text, str(budget)) if text.strip() else Budget(())
-        written = updated_budget(text, measure_runs(names, known.scopes, warm_up), str(budget))
+        old = read_budget(text, str(budget)) if text.strip() else Budget(())
+        written = updated_budget(text, measure_runs(names, old.scopes, warm_up), str(budget))
         read_budget(written, str(budget))
         _write(budget, written)
         echo(f"{budget}: {'updated' if text else 'written'}")
@@ -65,20 +71,6 @@ def command(
     _report(outcome, junit_file)
     echo(outcome.to_json() if as_json else outcome.to_text())
     return outcome.exit_code
-
-
-def _text(budget: Path) -> str:
-    """The text of a budget.
-
-    Raises:
-        FormatError: It is not UTF-8, which TOML has to be.
-    """
-    from kinetoscope._errors import FormatError
-
-    try:
-        return budget.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise FormatError(f"{budget}: not a TOML file: {error}") from error
 
 
 def _report(outcome: Outcome, junit_file: Path | None) -> None:

@@ -106,7 +106,11 @@ class Commands(click.Group):
         except KinetoscopeError as error:
             terminal.complain(str(error))
             sys.exit(failed)
-        except BrokenPipeError:
+        except BrokenPipeError as error:
+            if error.filename is not None:
+                # A named pipe that a file was written into.
+                terminal.complain(f"{error.filename}: {error.strerror}")
+                sys.exit(failed)
             # The reader closed the pipe. Python would complain again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(failed)

@@ -29,7 +29,7 @@ def command(path: str, query: str, *, limit: int | None, as_csv: bool) -> None:
     with open_trace(path) as trace:
         found = trace.sql(query)
     if as_csv:
-        print_csv(found.slice(0, limit) if limit else found)
+        print_csv(found.slice(0, min(limit, found.num_rows)) if limit else found)
     else:
         printer = console()
         most = rows_in_view(printer, 50) if limit is None else limit

@@ -50,7 +50,8 @@ def command(
     if len(traces) == 1 and address is None:
         engine = "here"
 
-    with Progress(console=console(stderr=True), transient=True) as bar:
+    printer = console(stderr=True)
+    with Progress(console=printer, transient=True, disable=not printer.is_terminal) as bar:
         task = bar.add_task("Summarizing", total=len(traces))
         job = summarize(
             *traces,

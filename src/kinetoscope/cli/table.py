@@ -37,7 +37,7 @@ def command(
     elif not as_csv:
         found = put_first(found, name)
     if as_csv:
-        print_csv(found.slice(0, limit) if limit else found)
+        print_csv(found.slice(0, min(limit, found.num_rows)) if limit else found)
     else:
         printer = console()
         most = rows_in_view(printer, 20) if limit is None else limit

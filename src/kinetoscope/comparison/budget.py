@@ -287,7 +287,7 @@ def read_budget(text: str, source: str = "the budget") -> Budget:
     """
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise FormatError(f"{source}: not a TOML file: {error}") from error
     _known(source, found, ("counts", "modules", "operators", "margins", "time"), "section")
     for section, content in found.items():

@@ -197,7 +197,7 @@ def print_table(console: Console, table: pa.Table, limit: int, hint: str) -> Non
         limit: The most rows to print; 0 for all.
         hint: How the user can see the hidden columns.
     """
-    rows = table.slice(0, limit) if limit else table
+    rows = table.slice(0, min(limit, table.num_rows)) if limit else table
     columns = [_cells(field.name, rows.column(place)) for place, field in enumerate(rows.schema)]
     numeric = [_is_number(field.type) for field in rows.schema]
     widths = [

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import os
+import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from kinetoscope._errors import ArgumentError, MissingDependencyError
+from kinetoscope._errors import ArgumentError, FormatError, KinetoscopeError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
     from typing import Self
 
     Openable = str | os.PathLike[str] | IO[bytes]
+
+# How long to wait for the writer of a named pipe, which may start at the same time; and how often to look.
+_WRITER_S, _LOOK_S = 5.0, 0.02
 
 
 class ByteSource:
@@ -67,6 +73,12 @@ class ByteSource:
         if "://" in text:
             return cls._of_url(text)
         path = Path(text)
+        if path.is_fifo():
+            file, ahead = _open_pipe(path)
+            # Without a path: it cannot be opened a second time.
+            piped = cls(file, str(path), close=file.close)
+            piped._ahead = ahead
+            return piped
         file = builtins.open(path, "rb", buffering=0)  # noqa: SIM115  (closed by `close`)
         size = os.fstat(file.fileno()).st_size
         return cls(file, str(path), path=path, total_bytes=size or None, close=file.close)
@@ -84,14 +96,22 @@ class ByteSource:
     def _of_url(cls, url: str) -> Self:
         """Open a URL as a stream."""
         filesystem, remote = _remote(url)
-        file = filesystem.open(remote, "rb")
+        with _named(url):
+            file = filesystem.open(remote, "rb")
         size = getattr(file, "size", None)
         return cls(file, url, url=url, total_bytes=size if isinstance(size, int) else None, close=file.close)
+
+    def _read(self, count: int) -> bytes | None:
+        """Read from the file."""
+        if self.url is None:
+            return self._file.read(count)
+        with _named(self.url):
+            return self._file.read(count)
 
     def peek(self, count: int) -> bytes:
         """Return the next `count` bytes without consuming them; fewer only at the end."""
         while len(self._ahead) < count:
-            more = self._file.read(count - len(self._ahead))
+            more = self._read(count - len(self._ahead))
             if not more:
                 break
             self._ahead += more
@@ -103,13 +123,13 @@ class ByteSource:
             block, self._ahead = self._ahead[:count], self._ahead[count:]
         else:
             # A non-blocking file returns None if no bytes are ready; this counts as the end.
-            block = self._file.read(count) or b""
+            block = self._read(count) or b""
         self.read_bytes += len(block)
         return block
 
     def read_into(self, buffer: memoryview) -> int:
         """Read the next available bytes into `buffer`; return how many, 0 at the end."""
-        if self._ahead or not hasattr(self._file, "readinto"):
+        if self._ahead or self.url is not None or not hasattr(self._file, "readinto"):
             block = self.read(len(buffer))
             buffer[: len(block)] = block
             return len(block)
@@ -142,6 +162,50 @@ class ByteSource:
         self.close()
 
 
+def read_text_file(path: Path, most_bytes: int) -> str:
+    """Read a small file that people write.
+
+    Raises:
+        FormatError: It is larger, or not UTF-8.
+        OSError: It cannot be read.
+    """
+    with ByteSource.of(path) as source:
+        content = b""
+        while len(content) <= most_bytes and (block := source.read(most_bytes + 1 - len(content))):
+            content += block
+    if len(content) > most_bytes:
+        raise FormatError(f"{path}: larger than {most_bytes:,} bytes, which no such file is")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: not a text in UTF-8: {error}") from error
+
+
+def _open_pipe(path: Path) -> tuple[IO[bytes], bytes]:
+    """Open a named pipe, and read what its writer has written so far, without waiting forever for a writer.
+
+    Raises:
+        OSError: There is none.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    until_s = time.monotonic() + _WRITER_S
+    while True:
+        try:
+            ahead = os.read(number, 1 << 16)
+        except BlockingIOError:
+            ahead = b""
+            break  # it is there, and has not written yet
+        if ahead:
+            break
+        if time.monotonic() >= until_s:
+            os.close(number)
+            what = "a named pipe that nothing writes to: start its writer first"
+            raise OSError(errno.ENODATA, what, str(path))
+        time.sleep(_LOOK_S)
+    os.set_blocking(number, True)
+    return builtins.open(number, "rb", buffering=0), ahead
+
+
 def _remaining_bytes(file: Any) -> int | None:
     """Return how many bytes remain in an open file, None if it cannot seek."""
     try:
@@ -163,7 +227,8 @@ def urls_like(pattern: str) -> list[str]:
         OSError: The store cannot be reached.
     """
     filesystem, remote = _remote(pattern)
-    return sorted(filesystem.unstrip_protocol(path) for path in filesystem.glob(remote))
+    with _named(pattern):
+        return sorted(filesystem.unstrip_protocol(path) for path in filesystem.glob(remote))
 
 
 def _remote(url: str) -> tuple[Any, str]:
@@ -174,5 +239,21 @@ def _remote(url: str) -> tuple[Any, str]:
         raise MissingDependencyError(
             f"{url}: opening a URL needs fsspec: install it with `pip install fsspec` (and the package for its protocol)"
         ) from error
-    filesystem, path = fsspec.core.url_to_fs(url)
+    with _named(url):
+        filesystem, path = fsspec.core.url_to_fs(url)
     return filesystem, path
+
+
+@contextmanager
+def _named(url: str) -> Iterator[None]:
+    """Raise errors of a store, which has exceptions of any kind, as ours with the URL."""
+    try:
+        yield
+    except (OSError, KinetoscopeError):
+        raise
+    except ImportError as error:
+        raise MissingDependencyError(f"{url}: {error}") from error
+    except ValueError as error:
+        raise ArgumentError(f"{url}: {error}") from error
+    except Exception as error:  # whatever its package raises
+        raise OSError(errno.EIO, f"{type(error).__name__}: {error}", url) from error
