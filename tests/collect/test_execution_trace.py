@@ -124,6 +124,21 @@ def test_a_path_that_cannot_be_is_refused(observer, path, tmp_path, monkeypatch)
     assert not observer.is_registered
 
 
+def test_a_relative_path_is_that_of_the_working_directory_at_its_registration(
+    observer, tmp_path, monkeypatch
+):
+    (tmp_path / "later").mkdir()
+    for name in ("et.json", "et.json.gz"):
+        monkeypatch.chdir(tmp_path)
+        observer.register_callback(name).start()
+        assert observer.get_output_file_path() == name
+        torch.ones(2)
+        monkeypatch.chdir(tmp_path / "later")
+        observer.unregister_callback()
+        assert len(read_execution_trace(tmp_path / name).nodes["name"]) > 0
+    assert [*(tmp_path / "later").iterdir()] == []
+
+
 @pytest.mark.parametrize("name", ['"quoted"', "C:\\new", "two\nlines", "é 💥", "\x01"])
 def test_names_of_ranges_come_back_as_they_were(observer, tmp_path, name):
     observer.register_callback(tmp_path / "et.json").start()

@@ -47,6 +47,20 @@ def test_a_cycle_that_cannot_be_recorded_does_not_stop_the_program(tmp_path: Pat
     assert ready == [1, 2]
 
 
+def test_relative_paths_are_those_of_the_working_directory_at_their_making(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "later").mkdir()
+    monkeypatch.chdir(tmp_path)
+    session = profile(path="x.recording", summary="summaries")
+    with session:
+        torch.cos(torch.ones(1))
+        monkeypatch.chdir(tmp_path / "later")
+    assert len(named(kinetoscope.open(tmp_path / "x.recording"), "aten::cos")) == 1
+    assert len([*(tmp_path / "summaries").iterdir()]) == 1
+    assert [*(tmp_path / "later").iterdir()] == []
+
+
 @contextmanager
 def full_disk() -> Iterator[None]:
     """No file can grow, as on a full disk."""

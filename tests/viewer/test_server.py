@@ -1,5 +1,6 @@
 """The server on its port: who gets in, what every answer says, which port is in use, and how it ends."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -217,6 +218,25 @@ def test_a_dropped_file_needs_the_token_and_our_page_and_has_a_limit(tmp_path):
         assert json.loads(asked(server, path, "POST", body=b"abc")[2]) == {"trace": 7}
     assert taken == [b"abc"]
     assert [one.name for one in tmp_path.rglob("*") if one.is_file()] == ["run.ktrace"]
+
+
+@pytest.mark.parametrize("ending", [TimeoutError, ConnectionError, KeyboardInterrupt])
+def test_an_upload_that_stalls_or_breaks_off_leaves_nothing(tmp_path, ending):
+    async def blocks():
+        yield b"begin"
+        if ending is TimeoutError:
+            await asyncio.Event().wait()  # for ever
+        raise ending("gone")
+
+    uploads = Uploads(lambda _: pytest.fail("taken"), 1000, tmp_path, patience_s=0.01)
+    receiving = uploads.receive("run.ktrace", blocks())
+    if ending is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(receiving)
+    else:
+        found = asyncio.run(receiving)
+        assert found.status == (408 if ending is TimeoutError else 400)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_hostile_name_of_a_trace_is_a_text_in_json(served):

@@ -399,7 +399,11 @@ def _path(name: str, path: object, need: str) -> Path:
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text:
         raise ArgumentError(f"{name}={path!r} is not valid: {need}.")
-    return Path(text)
+    try:
+        # Now: a program may change its working directory before the file is written.
+        return Path(text).absolute()
+    except OSError:
+        return Path(text)  # There is no working directory.
 
 
 def _seconds(name: str, value: float | None) -> float | None:

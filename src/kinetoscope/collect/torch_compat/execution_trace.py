@@ -110,6 +110,7 @@ class ExecutionTraceObserver:
         self.resources_dir = ""
         self.output_file_path = ""
         self.output_file_path_observer = ""
+        self._final = Path()
         self._registered = False
         self._execution_trace_running = False
 
@@ -173,7 +174,9 @@ class ExecutionTraceObserver:
                     "unregister_callback() on the other one first."
                 )
                 return self
-            growing = _growing_path(final)
+            # The program may change its working directory before the trace is finished.
+            self._final = final.absolute()
+            growing = _growing_path(self._final)
             claim = _claim(growing, final)
             if not _add_torch_observer(growing):
                 os.close(claim)
@@ -206,7 +209,7 @@ class ExecutionTraceObserver:
             _REGISTERED.leave()
             if self.extra_resources_collection and (folder := self.get_resources_dir(can_create=True)):
                 copy_generated_sources(Path(folder))
-            _finish_file(Path(self.output_file_path_observer), Path(self.output_file_path))
+            _finish_file(Path(self.output_file_path_observer), self._final)
 
     def start(self) -> None:
         """Start to record, and write the process groups; does nothing if the observer is not registered."""
@@ -266,7 +269,7 @@ class ExecutionTraceObserver:
         if not self.extra_resources_collection or not self.output_file_path:
             return None
         if not self.resources_dir:
-            found = self.get_resources_dir_for_et_path(self.output_file_path, create_dir=can_create)
+            found = self.get_resources_dir_for_et_path(self._final, create_dir=can_create)
             self.resources_dir = found or ""
         return self.resources_dir or None
 

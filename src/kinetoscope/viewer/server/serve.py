@@ -457,11 +457,13 @@ class Uploads:
         take: Shows the trace in a file, which is in a folder of its own, and returns its number; from then on both belong to it.
         most_bytes: The size of the largest file.
         folder: Where the folders are made; None for the system's place for temporary files.
+        patience_s: How long to wait for the next part of a file.
     """
 
     take: Callable[[Path], int]
     most_bytes: int = 4 << 30
     folder: Path | None = None
+    patience_s: float = 60.0
 
     async def receive(self, name: str, blocks: AsyncIterator[bytes]) -> Response:
         """Write a file and show it.
@@ -474,22 +476,41 @@ class Uploads:
 
         plain = re.sub(r"[^A-Za-z0-9._-]+", "_", PurePath(name).name)[-100:].lstrip(".") or "trace"
         path = Path(tempfile.mkdtemp(prefix="kinetoscope-viewer-", dir=self.folder)) / plain
-        size = 0
         try:
-            with path.open("xb") as file:
-                async for block in blocks:
-                    size += len(block)
-                    if size > self.most_bytes:
-                        shutil.rmtree(path.parent, ignore_errors=True)
-                        return _problem(
-                            413,
-                            f"{plain} is larger than {units.size(self.most_bytes)}: open it with `kinetoscope view`.",
-                        )
-                    file.write(block)
+            if problem := await self._write(path, blocks):
+                shutil.rmtree(path.parent, ignore_errors=True)
+                return problem
             return Response(200, json.dumps({"trace": await run_in_threadpool(self.take, path)}).encode())
         except (KinetoscopeError, OSError) as error:
             shutil.rmtree(path.parent, ignore_errors=True)
             return _problem(400, open_traces.words(error).replace(str(path), plain))
+        except BaseException:
+            # The page was closed, or the server ends.
+            shutil.rmtree(path.parent, ignore_errors=True)
+            raise
+
+    async def _write(self, path: Path, blocks: AsyncIterator[bytes]) -> Response | None:
+        """Write a file; what keeps it from being whole, else None."""
+        size = 0
+        following = aiter(blocks)
+        with path.open("xb") as file:
+            while True:
+                try:
+                    async with asyncio.timeout(self.patience_s):
+                        block = await anext(following)
+                except StopAsyncIteration:
+                    return None
+                except TimeoutError:
+                    return _problem(
+                        408, f"no more of {path.name} came for {self.patience_s:g} s: drop the file again."
+                    )
+                size += len(block)
+                if size > self.most_bytes:
+                    return _problem(
+                        413,
+                        f"{path.name} is larger than {units.size(self.most_bytes)}: open it with `kinetoscope view`.",
+                    )
+                file.write(block)
 
 
 def _problem(status: int, message: str) -> Response:
