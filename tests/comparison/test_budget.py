@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope import FormatError
+from kinetoscope import ArgumentError, FormatError
 from kinetoscope.comparison.budget import BROKEN, CANNOT_TELL, HELD, WON, check, read_budget, updated_budget
 from kinetoscope.comparison.measures import COUNTS, run_of
 from kinetoscope.comparison.verdict import places_of
@@ -127,7 +127,7 @@ def test_of_an_incomplete_trace_only_what_is_broken_is_sure():
 def timed(*, percent=3.0, steps=40, recordings=4, step_ms=10.0):
     """A new budget of some recordings, and how to record more."""
     runs = [run_of(program(steps=steps, seed=seed, step_ms=step_ms)) for seed in range(recordings)]
-    return updated_budget("", runs).replace("percent = 3.0", f"percent = {percent}")
+    return updated_budget("", runs, times=True).replace("percent = 3.0", f"percent = {percent}")
 
 
 def test_times_are_compared_with_the_stored_baseline():
@@ -156,23 +156,50 @@ def test_times_of_another_machine_are_not_compared():
 
 def test_a_new_budget_is_held_by_what_it_was_made_of():
     traces = [program(seed=seed) for seed in range(4)]
-    text = updated_budget("", [run_of(one) for one in traces])
+    text = updated_budget("", [run_of(one) for one in traces], times=True)
     outcome = outcome_of(text, *traces, strict=True)
     assert [one.name for one in outcome.checked if one.verdict != HELD] in ([], ["step time"])
     assert {one.verdict for one in outcome.checked[:-1]} == {HELD}
     assert {"operators", "allocations", "peak_bytes", "recompiles"} <= {one.name for one in outcome.checked}
 
 
-def test_one_recording_makes_a_budget_without_times_which_an_unchanged_program_holds():
-    text = updated_budget("", [run_of(program())])
+@pytest.mark.parametrize("recordings", [1, 4])
+def test_a_budget_is_made_without_times_and_an_unchanged_program_holds_it(recordings):
+    text = updated_budget("", [run_of(program(seed=seed)) for seed in range(recordings)])
     assert read_budget(text).time is None
-    assert "# Times are not checked: one recording" in text
+    assert "# Times are not checked." in text
     assert outcome_of(text, program(seed=1, step_ms=20.0)).exit_code == 0
     assert outcome_of(text, program(3)).exit_code == 1
 
 
+def test_times_are_added_when_they_are_asked_for():
+    runs = [run_of(program(seed=seed)) for seed in range(3)]
+    text = updated_budget("", runs)
+    timed = updated_budget(text, runs, times=True)
+    assert read_budget(timed).time is not None
+    assert timed.startswith(text.rpartition("\n# The end")[0])
+    # And then stay.
+    assert updated_budget(timed, runs) == timed
+    with pytest.raises(ArgumentError, match="one recording does not show"):
+        updated_budget("", runs[:1], times=True)
+
+
+@pytest.mark.parametrize("times", [False, True])
+def test_a_budget_that_is_cut_at_the_end_of_a_line_is_refused(times):
+    runs = [run_of(program(seed=seed)) for seed in range(2)]
+    lines = updated_budget("", runs, times=times).splitlines(keepends=True)
+    read_budget("".join(lines))
+    for kept in range(1, len(lines)):
+        with pytest.raises(FormatError, match="is not complete: its last line"):
+            read_budget("".join(lines[:kept]))
+    # Line ends of another system are not missing ones, and what people add at the end counts.
+    read_budget("".join(lines).replace("\n", "\r\n"))
+    more = '[operators."aten::mm"]\noperators = 3\n'
+    assert len(read_budget("".join(lines) + more).limits) == len(read_budget("".join(lines)).limits) + 1
+
+
 def test_one_recording_is_not_compared_with_the_times_of_a_budget():
-    text = updated_budget("", [run_of(program(seed=seed)) for seed in range(3)])
+    text = updated_budget("", [run_of(program(seed=seed)) for seed in range(3)], times=True)
     slower = outcome_of(text, program(seed=9, step_ms=15.0))
     assert (slower.verdict, slower.exit_code) == (CANNOT_TELL, 2)
     assert (
@@ -188,7 +215,7 @@ def test_an_update_keeps_comments_order_and_what_is_limited():
     )
     budget = read_budget(text)
     updated = updated_budget(text, [run_of(program(steps=3), scopes=budget.scopes)])
-    assert updated.splitlines()[:8] == [
+    assert updated.splitlines()[1:9] == [
         "# ours",
         "[margins]",
         "operators = 50 # wide",
@@ -198,8 +225,8 @@ def test_an_update_keeps_comments_order_and_what_is_limited():
         "[counts]",
         "  operators=2",
     ]
-    assert updated.splitlines()[-2].startswith("steps_us = [[")
-    assert updated.splitlines()[-1] == "confidence = 0.95"
+    assert updated.splitlines()[-3].startswith("steps_us = [[")
+    assert updated.splitlines()[-2] == "confidence = 0.95"
     again = read_budget(updated)
     assert [limit.allowed for limit in again.limits] == [2, 2]
     assert again.time is not None

@@ -22,6 +22,11 @@ _MOST_BYTES = 1 << 24
 @click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
 @click.option("--update", is_flag=True, help="Write what was measured into BUDGET, which need not exist.")
 @click.option(
+    "--times",
+    is_flag=True,
+    help="With --update: also write the times of steps; needs several recordings, made on a quiet machine.",
+)
+@click.option(
     "--strict", is_flag=True, help="Also fail if the run is better than its budget by more than the margin."
 )
 @WARM_UP
@@ -38,6 +43,7 @@ def command(
     traces: tuple[str, ...],
     *,
     update: bool,
+    times: bool,
     strict: bool,
     warm_up: int | None,
     as_json: bool,
@@ -56,13 +62,15 @@ def command(
     from kinetoscope.storage.byte_source import read_text_file
     from kinetoscope.trace.opening import check_budget, measure_runs
 
+    if times and not update:
+        raise click.UsageError("--times belongs to --update: a budget with times is always checked with them")
     names = [name for text in traces for name in recordings(text)]
     # A budget that is written to a pipe or device is a new one.
     known = not update or (budget.exists() and not is_stream(budget))
     text = read_text_file(budget, _MOST_BYTES) if known else ""
     if update:
         old = read_budget(text, str(budget)) if text.strip() else Budget(())
-        written = updated_budget(text, measure_runs(names, old.scopes, warm_up), str(budget))
+        written = updated_budget(text, measure_runs(names, old.scopes, warm_up), str(budget), times=times)
         read_budget(written, str(budget))
         _write(budget, written)
         echo(f"{budget}: {'updated' if text else 'written'}")

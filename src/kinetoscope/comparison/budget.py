@@ -285,6 +285,11 @@ def read_budget(text: str, source: str = "the budget") -> Budget:
     Raises:
         FormatError: The text is not TOML, or something in it is not part of a budget.
     """
+    if _FIRST_LINE in text and _LAST_LINE not in text.splitlines():
+        raise FormatError(
+            f"{source}: the file is not complete: its last line, {_LAST_LINE!r}, is missing; restore the file, or delete it and write "
+            "it again with --update"
+        )
     try:
         found = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -377,27 +382,34 @@ def _checked_number(source: str, name: str, value: Any) -> None:
         raise FormatError(f"{source}: {name} = {value!r} is not valid: write a number, 0 or more")
 
 
+_LAST_LINE = "# The end of the budget."
+_FIRST_LINE = f'# A budget for `kinetoscope check`; its last line is "{_LAST_LINE}".'
 _SECTION = re.compile(r"\s*\[(?!\[)(.+)\]\s*(?:#.*)?$")
 _ENTRY = re.compile(r"(\s*)([A-Za-z_]+)(\s*=\s*)([^#\n]*?)(\s*(?:#.*)?)$")
 
 
-def updated_budget(text: str, runs: Sequence[Run], source: str = "the budget") -> str:
+def updated_budget(text: str, runs: Sequence[Run], source: str = "the budget", *, times: bool = False) -> str:
     """Write what was measured into a budget: its limits, comments and order stay.
 
     Args:
-        text: The budget; an empty text makes a new one with all counts that were recorded and, of several recordings, the time of a step.
+        text: The budget; an empty text makes a new one with all counts that were recorded.
         runs: What the recordings did, with the scopes of the budget.
         source: What to call it in messages.
+        times: Also write the times of steps where the budget has none; those that it has are always updated.
 
     Returns:
         The new text.
 
     Raises:
         FormatError: The text is not a budget.
-        ArgumentError: A count was not recorded, or differs from step to step so that it cannot be exact.
+        ArgumentError: A count was not recorded, or times are to be written of one recording only.
     """
+    if times and len(runs) == 1:
+        raise ArgumentError(
+            f"{source}: one recording does not show how much recordings differ: pass several to write times, or leave out --times"
+        )
     if not text.strip():
-        return _new_budget(runs)
+        return _complete([*_new_budget(runs), *(_time_lines(runs) if times else _NO_TIMES)])
     budget = read_budget(text, source)
     values = {(limit.scope, limit.count): limit for limit in budget.limits}
     lines, scope, in_limits, section = [], None, False, ""
@@ -424,7 +436,14 @@ def updated_budget(text: str, runs: Sequence[Run], source: str = "the budget") -
             else:
                 line = f"machine = {json.dumps(runs[0].machine, ensure_ascii=False)}"
         lines.append(line)
-    return "\n".join(lines) + "\n"
+    return _complete([*lines, *(_time_lines(runs) if times and budget.time is None else ())])
+
+
+def _complete(lines: list[str]) -> str:
+    """The lines as a text that shows whether it is complete: a file that was cut at the end of a line would still be TOML."""
+    inner = [line for line in lines if line != _LAST_LINE]
+    first = [] if any(_FIRST_LINE in line for line in inner) else [_FIRST_LINE]
+    return "\n".join([*first, *inner, _LAST_LINE]) + "\n"
 
 
 def _section(text: str) -> tuple[str, Scope | None]:
@@ -437,11 +456,12 @@ def _section(text: str) -> tuple[str, Scope | None]:
     return path[0], (path[0], path[1]) if len(path) == 2 else None
 
 
-def _new_budget(runs: Sequence[Run]) -> str:
-    """A budget of everything that was recorded."""
+def _new_budget(runs: Sequence[Run]) -> list[str]:
+    """The lines of a budget of all counts that were recorded."""
     lines = [
-        "# A budget for `kinetoscope check`. Counts are of a step; peak_bytes, recompiles and graph_breaks of the run. --update writes what was",
-        '# measured; [modules."path"] and [operators."name"] limit one module or operator, [margins] allows a percentage.',
+        _FIRST_LINE,
+        "# Counts are of a step; peak_bytes, recompiles and graph_breaks of the run. --update writes what was measured;",
+        '# [modules."path"] and [operators."name"] limit one module or operator, [margins] allows a percentage.',
         "",
         "[counts]",
     ]
@@ -449,14 +469,18 @@ def _new_budget(runs: Sequence[Run]) -> str:
         measured = measured_of(Limit(name, 0), runs)
         if measured is not None:
             lines.append(f"{name} = {_written(float(np.max(measured)))}")
-    if len(runs) == 1:
-        # It would say nothing of the spread of recordings: no later time could be told from it.
-        lines += [
-            "",
-            "# Times are not checked: one recording does not show how much recordings differ. Delete this file, and pass several to --update.",
-        ]
-        return "\n".join(lines) + "\n"
-    lines += [
+    return lines
+
+
+_NO_TIMES = (
+    "",
+    "# Times are not checked. `kinetoscope check --update --times` of several recordings, made on a quiet machine, adds them.",
+)
+
+
+def _time_lines(runs: Sequence[Run]) -> list[str]:
+    """The section of times."""
+    return [
         "",
         "[time]",
         "percent = 3.0",
@@ -465,7 +489,6 @@ def _new_budget(runs: Sequence[Run]) -> str:
         f"machine = {json.dumps(runs[0].machine, ensure_ascii=False)}",
         _steps_line(runs),
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _steps_line(runs: Sequence[Run]) -> str:
