@@ -384,6 +384,37 @@ def test_an_export_says_nothing_about_the_machine_unless_asked(engine, tmp_path,
             assert "aten::add" in {event.name for event in trace.events()}
 
 
+@pytest.mark.usefixtures("native")
+def test_ranges_that_overlap_have_the_memory_of_torchs():
+    """As under Lightning's own profiler, which begins and ends steps inside other ranges."""
+
+    def recorded():
+        with torch.profiler.profile(activities=CPU, profile_memory=True) as prof:
+            ranges = [torch.profiler.record_function(name) for name in ("whole", "first", "second", "third")]
+            whole, first, second, third = ranges
+            whole.__enter__()
+            first.__enter__()
+            kept = [torch.ones(100)]
+            second.__enter__()
+            kept += [torch.ones(200), torch.ones(300)]
+            third.__enter__()
+            del kept[0]
+            first.__exit__(None, None, None)
+            kept.append(torch.ones(400).add(1))
+            second.__exit__(None, None, None)
+            del kept[0]
+            third.__exit__(None, None, None)
+            whole.__exit__(None, None, None)
+            kept.clear()
+        return [(e.name, e.cpu_memory_usage, e.self_cpu_memory_usage) for e in prof.events()]
+
+    theirs = recorded()
+    with install():
+        ours = recorded()
+    assert ours == theirs
+    assert {name: used for name, used, _ in ours if "aten" not in name}["first"] == 2000
+
+
 def test_installing_twice_changes_nothing_and_uninstalling_twice_neither():
     install()
     put_in = torch.profiler.profile

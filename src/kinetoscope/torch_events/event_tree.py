@@ -222,13 +222,28 @@ def nest_as_torch(
     Self times are torch's, but where overlapping spans add up to more than the one around them, whose self time is negative there: in such a
     span, time is that of the span that began last.
     """
+    _, nesting = _without_overlaps(thread, start_ns, duration_ns)
+    parent, lane = nesting.parent, nesting.lane
+    inside = parent >= 0
+    own = duration_ns.copy()
+    np.subtract.at(own, parent[inside], duration_ns[inside])
+    overfull = own < 0
+    while (within := inside & overfull[parent] & ~overfull).any():
+        overfull |= within
+    return Nesting(parent, nesting.depth, lane, np.where(overfull, nesting.self_ns, own))
+
+
+def _without_overlaps(
+    thread: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], Nesting]:
+    """The durations of spans that end where another one begins that outlasts them, and how these nest."""
     shortened_ns = duration_ns.copy()
     while True:
         nesting = nest(thread, start_ns, shortened_ns)
         parent, lane = nesting.parent, nesting.lane
         beside = np.flatnonzero(lane > 0)
         if len(beside) == 0:
-            break
+            return shortened_ns, nesting
         ends_ns = start_ns + duration_ns
         for row in beside.tolist():
             around = row - 1
@@ -239,13 +254,21 @@ def nest_as_torch(
                 if start < start_ns[around] + shortened_ns[around] < ends_ns[row]:
                     shortened_ns[around] = start - start_ns[around]
                 around = int(parent[around])
-    inside = parent >= 0
-    own = duration_ns.copy()
-    np.subtract.at(own, parent[inside], duration_ns[inside])
-    overfull = own < 0
-    while (within := inside & overfull[parent] & ~overfull).any():
-        overfull |= within
-    return Nesting(parent, nesting.depth, lane, np.where(overfull, nesting.self_ns, own))
+
+
+def _outlasted_spans(trace: TraceData) -> NDArray[np.int64]:
+    """The spans in which another one begins that ends after them; none where these are too many to be looked at."""
+
+    def make() -> NDArray[np.int64]:
+        spans, rows = trace.columns("spans"), event_tree(trace).rows
+        times = (spans["thread"][rows], spans["start_ns"][rows], spans["duration_ns"][rows])
+        crossing = np.count_nonzero(nest(*times).lane)
+        if not 0 < crossing <= _MOST_CROSSING:
+            return rows[:0]
+        outlasted: NDArray[np.int64] = rows[_without_overlaps(*times)[0] != times[2]]
+        return outlasted
+
+    return trace.cached("outlasted_spans", make)
 
 
 def _with_calls(trace: TraceData) -> TraceData:
@@ -644,9 +667,23 @@ def _size(column: str) -> Callable[[TraceData], NDArray[np.int64]]:
             values = np.zeros(len(values), dtype=np.int64)
             values[tree.rows] = attributed["span_self_bytes" if own else "span_bytes"]
             if not own:
-                rows = asynchronous_spans(trace).rows
+                rows = np.append(asynchronous_spans(trace).rows, _outlasted_spans(trace))
                 values[rows] = _changed_during(trace, rows, on_device=on_device)
-        return visible_spans(trace).self_values(values) if own else values
+        if not own:
+            return values
+        values = visible_spans(trace).self_values(values)
+        if not tree.is_everything and len(outlasted := _outlasted_spans(trace)):
+            # As in torch: what changed in their time, without what changed in the time of the events inside.
+            visible, whole = visible_spans(trace), numbers(trace, column.replace("self_", ""))
+            inside = visible.parent >= 0
+            if visible.absorbed is not None:
+                inside &= ~visible.absorbed
+            of_children = np.zeros(len(values), dtype=np.int64)
+            np.add.at(of_children, visible.parent[inside], whole[inside])
+            around = visible.parent[outlasted]
+            rows = np.append(outlasted, around[around >= 0])
+            values[rows] = whole[rows] - of_children[rows]
+        return values
 
     return make
 
