@@ -129,12 +129,12 @@ OPTIMIZER = (
 )
 
 
-def steps_with(count, fill):
-    """Steps of 10 ms that begin with a matrix product of 8 ms, in which `fill` adds more from 8 ms on."""
+def steps_with(count, fill, length_ns=10_000_000):
+    """Steps that begin with a matrix product of 8 ms, in which `fill` adds more from 8 ms on."""
     builder = TraceBuilder()
     for step in range(count):
-        at = step * 10_000_000
-        builder.step(step, at, 10_000_000)
+        at = step * length_ns
+        builder.step(step, at, length_ns)
         builder.span("aten::mm", at, 8_000_000, stack=builder.stack(("model.py", 3, "Net.forward")))
         fill(builder, at + 8_000_000)
     return builder.build()
@@ -144,6 +144,27 @@ def reads_and_small_operators(builder, at, stack):
     for number in range(80):
         builder.span("aten::item", at + number * 20_000, 10_000, stack=stack)
         builder.span("aten::mul", at + number * 20_000 + 10_000, 5_000, stack=stack)
+
+
+@pytest.mark.parametrize(
+    ("inside", "code"),
+    [
+        ((("/usr/lib/python3.11/json/encoder.py", 220, "JSONEncoder.iterencode"),), "python-bound"),
+        ((), "tiny-operators"),
+    ],
+)
+def test_a_line_that_calls_a_library_between_small_operators_does_not_loop_over_a_tensor(inside, code):
+    """Rows that are written as text take the time of the text; a loop over values takes that of its operators and their Python."""
+    each = 250_000 if inside else 12_000
+
+    def fill(builder, at):
+        line = builder.stack(TRAIN)
+        for number in range(100):
+            builder.span("aten::select", at + number * each, 2_000, stack=line)
+            builder.sample(at + number * each + 4_000, builder.stack(TRAIN, *inside), period_ns=each)
+
+    (finding,) = examine(steps_with(8, fill, length_ns=8_000_000 + 100 * each)).findings
+    assert (finding.code, str(finding.place)) == (code, "train.py:9")
 
 
 def test_what_autograd_s_engine_and_ddp_do_themselves_is_not_the_line_that_calls_backward():

@@ -23,7 +23,7 @@ from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.stacks import program_stacks, stacks_inside, stacks_with
+from kinetoscope.tables.host.stacks import library_frames, program_stacks, stacks_inside, stacks_with
 from kinetoscope.tables.host.steps import closures
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.windows import recorded_extent, start_up_steps
@@ -85,6 +85,7 @@ class Gap:
         count: How many times.
         rows: The spans before the longest ones, the longest first.
         blocked_part: In which part of it, between 0 and 1, samples say that the thread did not run.
+        called_part: In which part of it samples say that the line had called a function of a library other than torch, as `json.dumps`.
     """
 
     place: Place
@@ -92,6 +93,7 @@ class Gap:
     count: int
     rows: tuple[int, ...]
     blocked_part: float = 0.0
+    called_part: float = 0.0
 
 
 class Loop:
@@ -550,9 +552,14 @@ class Loop:
         order = np.argsort(in_share, kind="stable")
         largest[place_of[order]] = order  # the last one counts
         usual = medians(cells // steps, of_step, len(numbers), steps)
-        whole, blocked = (
+        of_others = self._in_other_libraries[found.shares.stack]
+        whole, blocked, called = (
             np.bincount(place_of, weights=weights, minlength=len(numbers))
-            for weights in (in_share, np.where(found.shares.blocked, in_share, 0.0))
+            for weights in (
+                in_share,
+                np.where(found.shares.blocked, in_share, 0.0),
+                np.where(of_others, in_share, 0.0),
+            )
         )
         # What shows a place: the operators before the longest gaps in which most ran there.
         main = place_of[found.shares.main[found.kind[mine]]]
@@ -571,9 +578,17 @@ class Loop:
                     int(last[number] - first[number]),
                     rows,
                     float(blocked[number] / whole[number]) if whole[number] else 0.0,
+                    float(called[number] / whole[number]) if whole[number] else 0.0,
                 )
             )
         return sorted((gap for gap in made if gap.time_ns or gap.count), key=lambda gap: -gap.time_ns)
+
+    @cached_property
+    def _in_other_libraries(self) -> NDArray[np.bool_]:
+        """For each stack whether its last frame is of a library but torch, below a line of the program; False at the end for no stack."""
+        frame = np.append(self.trace.column("stacks", "frame"), np.int32(-1))
+        is_library = np.append(library_frames(self.trace), False)[frame]
+        return np.asarray(is_library & (self._shown_frame >= 0) & (self._shown_frame != frame))
 
     @cached_property
     def _shares_of_torch(self) -> NDArray[np.bool_]:

@@ -17,12 +17,16 @@ LEAST_PER_STEP = 50
 MOST_MEAN_NS = 20_000
 INTERRUPTED = 0.05
 """The longest ones are left out of the mean: on a busy machine the program is stopped in the middle of some."""
+MOST_PYTHON_NS = 10_000
+"""More Python for each operator is not what calling it costs; neither is what the line calls in libraries, such as `json.dumps`."""
 LEAST_PERCENT = 10.0
 LEAST_REPEATED = 10
 """Fewer operators of a module in a step are no loop."""
 LEAST_CELLS = 20
 """A recurrent cell that runs so often in a step goes through a sequence, which one call of its layer does, too."""
 CELLS = ("aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell")
+_OF_READS = ("aten::resolve_conj", "aten::resolve_neg")
+"""What `.tolist()` and `.numpy()` call themselves."""
 _LOOPING = ("aten::select", "aten::slice", "aten::unbind", "aten::index", "aten::stack", "aten::cat")
 
 
@@ -38,7 +42,8 @@ def tiny_operators(loop: Loop) -> Finding | None:
         & ~loop.of_torch
     )
     outermost = rows[loop.outermost[rows]]
-    gaps = {(gap.place.file, gap.place.line): gap.time_ns for gap in loop.gaps}
+    outermost = outermost[~loop.are_named(outermost, _OF_READS)]
+    gaps = {(gap.place.file, gap.place.line): round(gap.time_ns * (1 - gap.called_part)) for gap in loop.gaps}
     best: Finding | None = None
     for place, _, mine in loop.by_place(outermost):
         each = loop.per_step(len(mine))
@@ -54,7 +59,7 @@ def tiny_operators(loop: Loop) -> Finding | None:
             continue
         # A loop in forward is one in backward, too.
         whole_ns = sum(loop.cost_ns(one, with_device=False) for one in (mine, loop.backward_of(mine)))
-        python_ns = gaps.get((place.file, place.line), 0)
+        python_ns = min(gaps.get((place.file, place.line), 0), MOST_PYTHON_NS * len(mine))
         whole_ns += python_ns
         share = loop.share(whole_ns)
         if share < LEAST_PERCENT or (best is not None and best.share_percent >= share):

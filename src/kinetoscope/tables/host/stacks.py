@@ -100,14 +100,18 @@ def _is_standard(path: str) -> bool:
     return _STANDARD_LIBRARY.search(path) is not None
 
 
+def library_frames(trace: TraceData) -> NDArray[np.bool_]:
+    """Return for each frame whether it is of Python's standard library, or of a library that only computes what the program asks for."""
+    return _frames_whose_file(
+        trace, lambda path: _is_standard(path) or _in_packages(path, _COMPUTING_PACKAGES)
+    )
+
+
 def program_stacks(trace: TraceData) -> NDArray[np.int32]:
     """The same as `user_stacks` without frames of Python's standard library and of libraries that compute, where others are left."""
 
     def make() -> NDArray[np.int32]:
-        others = _frames_whose_file(
-            trace, lambda path: not (_is_standard(path) or _in_packages(path, _COMPUTING_PACKAGES))
-        )
-        others = np.append(others, False)[trace.column("stacks", "frame")]
+        others = np.append(~library_frames(trace), False)[trace.column("stacks", "frame")]
         return _innermost(trace, in_user_code(trace) & others, user_stacks(trace))
 
     return trace.cached("program_stacks", make)
