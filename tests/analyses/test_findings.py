@@ -523,6 +523,53 @@ def test_a_step_is_an_outlier_also_where_many_others_are_late():
     assert finding.finding["text"].startswith("Step 4 took")
 
 
+def late_in_python(late, inside, states=(SampleState.RUNNING,)):
+    """Steps of 20 ms, of which some take 200 ms more in Python, with samples in it; what all of them run is at train.py:9."""
+    builder, at = TraceBuilder(), 0
+    for step in range(30):
+        more = 200_000_000 if step in late else 0
+        builder.step(step, at, 20_000_000 + more)
+        builder.span("aten::mm", at, 19_000_000, stack=builder.stack(TRAIN))
+        for part in range(more // 20_000_000):
+            builder.sample(
+                at + 21_000_000 + part * 20_000_000, builder.stack(TRAIN, *inside), period_ns=20_000_000,
+                state=states[part % len(states)],
+            )  # fmt: skip
+        builder.span("aten::mm", at + 19_000_000 + more, 1_000_000, stack=builder.stack(TRAIN))
+        at += 20_000_000 + more
+    return [one.code for one in examine(builder.build()).findings if one.code == "step-outlier"]
+
+
+@pytest.mark.parametrize(
+    ("late", "inside", "states", "found"),
+    [
+        ([5], (), [SampleState.RUNNING], False),
+        ([5, 17], (), [SampleState.RUNNING], True),
+        ([5], (), [SampleState.BLOCKED], True),
+        ([5], (("report.py", 3, "report"),), [SampleState.RUNNING], True),
+    ],
+)
+def test_a_late_step_is_the_program_s_only_with_evidence_that_a_busy_machine_does_not_make(
+    late, inside, states, found
+):
+    """A thread that another program keeps from its processor runs Python in a line that every step runs, once."""
+    assert late_in_python(late, inside, states) == ["step-outlier"] * found
+
+
+@pytest.mark.parametrize(("late", "found"), [([5], False), ([5, 17], True)])
+def test_a_single_wait_for_data_is_no_late_step_of_the_program(late, found):
+    builder, at = TraceBuilder(), 0
+    for step in range(30):
+        more = 200_000_000 if step in late else 0
+        builder.step(step, at, 20_000_000 + more)
+        builder.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, 10_000 + more)
+        builder.span("aten::mm", at + 10_000 + more, 19_900_000)
+        at += 20_000_000 + more
+    said = [plain(one.finding) for one in examine(builder.build()).findings if one.code == "step-outlier"]
+    assert bool(said) == found
+    assert all("longer for data" in text for text in said)
+
+
 def test_the_time_of_an_optimizer_that_wraps_another_counts_once():
     builder = TraceBuilder()
     for step in range(4):

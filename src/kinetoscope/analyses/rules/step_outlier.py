@@ -3,9 +3,15 @@
 Source: probing reports steps of twice the median, SageMaker Debugger steps beyond three standard deviations. Here a step is an
 outlier at twice the median, when it costs at least 5 % of all step time; the first one, in which programs load, allocate and tune
 what they need later, at five times the median and 20 %.
+
+A thread that another program keeps from its processor looks as if Python ran, or as if data were late. So these two are causes only with
+evidence that does not depend on the machine: samples say that the thread was blocked, the program runs a function in such steps only, or
+several late steps have the same cause.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +20,11 @@ from kinetoscope.analyses.loop import Loop, Place
 from kinetoscope.analyses.step_difference import PART_NAMES, step_difference
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
+from kinetoscope.model.schema import SampleState
 from kinetoscope.tables.host.steps import compile_ns
+
+if TYPE_CHECKING:
+    from kinetoscope.analyses.loop import Rows
 
 LEAST_STEPS = 6
 TIMES_MEDIAN = 2.0
@@ -27,6 +37,10 @@ LEAST_FIRST_PERCENT = 20.0
 EXPLAINS = 0.3
 LEAST_PYTHON_NS = 50_000_000
 """Less Python without operators may be the machine's."""
+LEAST_MORE_CALLS = 0.2
+"""An operator with fewer more calls, as a part of the usual ones, did not take longer because of them."""
+LEAST_BLOCKED = 0.5
+LEAST_SAMPLES = 3
 
 
 def first_step(loop: Loop) -> Finding | None:
@@ -39,8 +53,7 @@ def first_step(loop: Loop) -> Finding | None:
     share = loop.share(excess_ns)
     if duration[0] < FIRST_TIMES_MEDIAN * median or share < LEAST_FIRST_PERCENT:
         return None
-    number = int(loop.trace.column("steps", "number")[loop.steps[0]])
-    cause, place, rows = _cause(loop, number, excess_ns)
+    cause, place, rows = _cause(loop, 0, excess_ns, np.zeros(1, dtype=np.int64))
     if not cause:
         return None
     return Finding(
@@ -71,7 +84,7 @@ def step_outlier(loop: Loop) -> Finding | None:
         return None
     worst = int(late[np.argmax(duration[late])])
     number = int(loop.trace.column("steps", "number")[loop.steps[worst]])
-    cause, place, rows = _cause(loop, number, float(duration[worst]) - median)
+    cause, place, rows = _cause(loop, worst, float(duration[worst]) - median, late)
     if not cause:
         # The machine was busy elsewhere: nothing of the program explains it.
         return None
@@ -91,14 +104,13 @@ def step_outlier(loop: Loop) -> Finding | None:
     )
 
 
-def _cause(loop: Loop, number: int, excess_ns: float) -> tuple[str, Place, tuple[int, ...]]:
-    """What a step has most more of than the median step: calls of an operator, waiting for data, or Python at a line.
+def _cause(loop: Loop, at: int, excess_ns: float, late: Rows) -> tuple[str, Place, tuple[int, ...]]:
+    """What a step, by its place in the loop, has most more of than the median step: calls of an operator, waiting for data, or Python.
 
     An operator that ran as often as always and only took longer is no cause: the machine was busy, mostly.
     """
     best: tuple[float, str, Place, tuple[int, ...]] = (EXPLAINS * excess_ns, "", Place(), ())
     compiling_ns = compile_ns(loop.trace)
-    at = int(np.flatnonzero(loop.trace.column("steps", "number")[loop.steps] == number)[0])
     more_ns = float(compiling_ns[loop.steps[at]] - np.median(compiling_ns[loop.steps]))
     if more_ns > best[0]:
         # Before the operators: those that it runs to trace a program are its own.
@@ -107,20 +119,66 @@ def _cause(loop: Loop, number: int, excess_ns: float) -> tuple[str, Place, tuple
             Place(),
             (),
         )
-    for row in step_difference(loop.trace, number).to_pylist():
+    for row in _difference(loop, at):
         more_ns, kind, span = row["more_ns"], row["kind"], row["span"]
         if more_ns <= best[0]:
             continue
         spans = () if span is None else (span,)
         more = units.duration(more_ns)
-        if kind == "operator" and (calls := (row["count"] or 0) - (row["usual_count"] or 0)) > 0:
-            place = loop.place_of(span)
-            text = f"it has {calls:,} more calls of {row['name']}{f' at {place}' if place else ''}, which take {more}"
-            best = (more_ns, text, place, spans)
-        elif kind == "part" and row["name"] == PART_NAMES["data_wait_ns"]:
+        if kind == "operator":
+            usual = row["usual_count"] or 0
+            calls = (row["count"] or 0) - usual
+            if calls > 0 and calls >= LEAST_MORE_CALLS * usual:
+                place = loop.place_of(span)
+                text = f"it has {calls:,} more calls of {row['name']}{f' at {place}' if place else ''}, which take {more}"
+                best = (more_ns, text, place, spans)
+        elif kind == "part" and row["name"] == PART_NAMES["data_wait_ns"] and _recurs(loop, at, late, row):
             best = (more_ns, f"it waits {more} longer for data", Place(), ())
         elif kind == "python" and more_ns > LEAST_PYTHON_NS:
             place = Place(row["file"] or "", row["line"] or 0, row["name"] or "")
-            where = f" at {place}" if place else ""
-            best = (more_ns, f"no operator runs for {more} more{where}", place, spans)
+            if _is_the_program_s(loop, at, late, place) or _recurs(loop, at, late, row):
+                where = f" at {place}" if place else ""
+                best = (more_ns, f"no operator runs for {more} more{where}", place, spans)
     return best[1:]
+
+
+def _difference(loop: Loop, at: int) -> list[dict[str, Any]]:
+    """What a step has more of than the median step."""
+    number = int(loop.trace.column("steps", "number")[loop.steps[at]])
+    found: list[dict[str, Any]] = step_difference(loop.trace, number).to_pylist()
+    return found
+
+
+def _recurs(loop: Loop, at: int, late: Rows, cause: dict[str, Any]) -> bool:
+    """Whether another late step, the longest of them, has the same cause, for at least half as long."""
+    others = late[late != at]
+    if len(others) == 0:
+        return False
+    longest = int(others[np.argmax((loop.end_ns - loop.start_ns)[others])])
+    same = ("kind", "name", "file", "line")
+    return any(
+        2 * row["more_ns"] >= cause["more_ns"] and all(row[key] == cause[key] for key in same)
+        for row in _difference(loop, longest)
+    )
+
+
+def _is_the_program_s(loop: Loop, at: int, late: Rows, place: Place) -> bool:
+    """Whether samples say that a step was blocked in a function, or that only late steps run that function."""
+    samples, spans = loop.trace.columns("samples"), loop.trace.columns("spans")
+    frames, strings = loop.trace.columns("frames"), loop.trace.strings
+    names = zip(frames["file"].tolist(), frames["function"].tolist(), strict=True)
+    in_function = np.array(
+        [(strings[file], strings[function]) == (place.file, place.function) for file, function in names],
+        dtype=np.bool_,
+    )
+    stacks = np.append(np.append(in_function, False)[loop.trace.column("stacks", "frame")], False)
+    mine = np.flatnonzero((samples["thread"] == loop.thread) & stacks[samples["stack"]])
+    step = loop.step_at(samples["time_ns"][mine])
+    here = mine[step == at]
+    if len(here) < LEAST_SAMPLES:
+        return False
+    blocked = samples["state"][here] == SampleState.BLOCKED
+    if blocked.mean() >= LEAST_BLOCKED:
+        return True
+    ran = loop.step_of(np.flatnonzero(loop.inside & stacks[spans["own_stack"]]))
+    return bool(np.isin(np.concatenate((step, ran)), np.append(late, -1)).all())
