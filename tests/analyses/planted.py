@@ -670,6 +670,22 @@ def a_number_that_changes(fault: bool) -> tuple[Step, int]:
     return step, 6
 
 
+@planted("recompile-limit")
+def numbers_that_never_end(fault: bool) -> tuple[Step, int]:
+    torch._dynamo.reset()
+    compiled = torch.compile(scaled, backend="eager", dynamic=False)
+    x = torch.randn(256, 256)
+    called: list[int] = []
+
+    def step(number: int) -> None:
+        with torch.no_grad():
+            for _ in range(2):
+                called.append(number)
+                compiled(x, len(called) if fault else 2)
+
+    return step, 6
+
+
 @planted("layout-copy")
 def a_transposed_matrix_in_each_layer(fault: bool) -> tuple[Step, int]:
     model = nn.Linear(64, 64)

@@ -94,6 +94,26 @@ def test_a_recompilation_of_a_module_of_torch_names_the_line_that_calls_it():
     assert (row["file"], row["line"]) == (__file__, run.__code__.co_firstlineno + 1)
 
 
+def test_a_function_that_is_given_up_names_its_last_guard():
+    torch._dynamo.reset()
+    compiled = torch.compile(scaled, backend="eager", dynamic=False)
+    with torch._dynamo.config.patch(recompile_limit=2):
+        found = findings_of(lambda number: compiled(torch.ones(8, 8), 2.0 + number), 5)
+    row = found["recompile-limit"]
+    assert row["finding"].startswith("torch.compile has given up scaled (test_compiled_findings.py:")
+    assert "after 2 compilations" in row["finding"]
+    assert "factor == 3.0" in row["finding"]
+    assert "pass it as a tensor" in row["advice"]
+    assert (row["file"], row["function"]) == (__file__, "scaled")
+    assert row["share_percent"] > 0
+
+
+def test_recompilations_below_the_limit_give_nothing_up():
+    torch._dynamo.reset()
+    compiled = torch.compile(scaled, backend="eager", dynamic=False)
+    assert "recompile-limit" not in findings_of(lambda number: compiled(torch.ones(8, 8), 2.0 + number), 3)
+
+
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace.*")
 def test_a_graph_break_names_its_line_and_reason_without_stacks():
     torch._dynamo.reset()

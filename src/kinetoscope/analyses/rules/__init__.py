@@ -8,7 +8,7 @@ from kinetoscope.analyses.rules.communication import (
     slow_collectives,
     small_collectives,
 )
-from kinetoscope.analyses.rules.compiled import graph_breaks, recompiles
+from kinetoscope.analyses.rules.compiled import graph_breaks, recompile_limit, recompiles
 from kinetoscope.analyses.rules.conversions import dtype_conversion, layout_copy
 from kinetoscope.analyses.rules.device_copies import host_device_copies, pageable_copy
 from kinetoscope.analyses.rules.device_idle import (
@@ -95,6 +95,7 @@ RULES = (
     processor_wait,
     profiler_cost,
     python_bound,
+    recompile_limit,
     recompiles,
     recomputation_cost,
     repeated_all_reduce,
@@ -168,6 +169,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "small-kernels": ("launch-bound", "single-tensor-optimizer", "tiny-operators"),
     "step-outlier": ("first-step", "gc-pause", "input-wait", "output-in-step", "recompiles", "slowing-steps"),
     "straggler-rank": ("unbalanced-ranks",),
+    "recompiles": ("recompile-limit",),
     "scalar-read": ("output-in-step",),
     "synchronizing-call": ("allocator-churn", "output-in-step", "scalar-read"),
     "tiny-operators": ("output-in-step", "scalar-read"),

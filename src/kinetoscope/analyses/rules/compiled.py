@@ -1,7 +1,7 @@
-"""torch.compile compiles again while the program trains, or cuts its graph into pieces.
+"""torch.compile compiles again while the program trains, gives a function up, or cuts its graph into pieces.
 
 Compiling shows as ranges of TorchDynamo; where it breaks a graph, it makes a function for the rest, whose name says where. No public
-threshold: any break, and compiling in any step but the first for 1 % of step time.
+threshold: any break, any function given up, and compiling in any step but the first for 1 % of step time.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from kinetoscope.analyses.finding import CannotTell, Finding, Signal
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
+from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.names import COMPILED_REGION
 from kinetoscope.tables.host import compiling
-from kinetoscope.tables.host.stacks import is_library_file
+from kinetoscope.tables.host.stacks import is_library_file, stacks_with
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEAST_PERCENT = 1.0
 _COMPILER = "torch/_dynamo/"
+# What torch says of a function that it will not compile again, in all releases.
+_LIMIT = re.compile(r"(recompile|cache_size)[_ ]limit", re.IGNORECASE)
 _LOOKUPS = ("TorchDynamo Cache Lookup", "Pregraph bytecode")
 _REGION = re.compile(rf"{COMPILED_REGION}: (\d+)/\d+")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
@@ -40,8 +43,7 @@ _LONGEST_REASON = 160
 
 def recompiles(loop: Loop) -> Finding | None:
     """Find steps after the first in which something is compiled."""
-    rows = _compilations(loop)
-    late = rows[loop.step_of(rows) >= loop.first_warm_step]
+    late = _late_compilations(loop)
     time_ns = loop.total_ns(late)
     share = loop.share(time_ns)
     if len(late) == 0 or share < LEAST_PERCENT:
@@ -124,6 +126,79 @@ class _Guard:
         return _SAME
 
 
+def recompile_limit(loop: Loop) -> Finding | None:
+    """Find functions that torch.compile has compiled so often that it has given them up."""
+    compiled, given_up = _given_up(loop)
+    if not given_up:
+        return None
+    last = _Guard(_with_function(given_up[-1], compiled))
+    time_ns, rows = _eager_ns(loop, last.place, last.function)
+    compiling_ns = loop.total_ns(_late_compilations(loop))
+    share = loop.share(time_ns)
+    frame, _, times = (given_up[-1]["compile_id"] or "").partition("/")
+    often = f" after {units.count(int(times), 'compilation')}" if times.isdigit() else ""
+    others = len({one["compile_id"].partition("/")[0] for one in given_up if one["compile_id"]} - {frame})
+    text = (
+        f"torch.compile has given up {last.function}{f' ({last.place})' if last.place else ''}{f' and {others} more' if others else ''}{often}: "
+        f"the recompile limit is reached, and new inputs run it uncompiled{f' (the last guard that failed: {last.text})' if last.text else ''}"
+    )
+    return Finding(
+        "recompile-limit",
+        sentence(
+            _braceless(text) + "; what runs uncompiled takes {} of step time, compiling it again took {}",
+            (share, "%"),
+            (loop.share(compiling_ns), "%"),
+        ),
+        f"{last.advice} A higher torch._dynamo.config.recompile_limit helps only where the variants are few.",
+        loop.share(time_ns + compiling_ns),
+        # What compiled code would gain is not known.
+        compiling_ns,
+        last.place,
+        spans=tuple(rows[:MOST_ROWS].tolist()),
+    )
+
+
+def _given_up(loop: Loop) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What was compiled in the session, also before the recording began, and what of it failed because its code was compiled too often."""
+    own = loop.trace.columns("compiles")
+    names = ("compile_id", "function", "file", "line", "reason", "failure", "duration_ns")
+    columns = [list(own[name]) for name in names]
+    compiled = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    return compiled, [one for one in compiled if _LIMIT.search(one["failure"] or "")]
+
+
+def _with_function(row: dict[str, Any], compiled: list[dict[str, Any]]) -> dict[str, Any]:
+    """A failed compilation with the function, file and line that earlier compilations of the same code have."""
+    code = (row["compile_id"] or "").partition("/")[0]
+    known = next(
+        (
+            one
+            for one in compiled
+            if one["function"] and one["compile_id"] and one["compile_id"].partition("/")[0] == code
+        ),
+        row,
+    )
+    return {**row, **{name: row[name] or known[name] for name in ("function", "file", "line")}}
+
+
+def _eager_ns(loop: Loop, place: Place, function: str) -> tuple[int, NDArray[np.int64]]:
+    """What the operators of a function take outside of compiled regions, and their rows; of those that backward runs for them, too."""
+    frames = loop.trace.columns("frames")
+    strings = loop.trace.strings
+    names = {
+        strings[name]
+        for name in np.unique(frames["function"]).tolist()
+        if strings[name].rpartition(".")[2] == function
+    }
+    if not names or not place.file:
+        return 0, np.zeros(0, dtype=np.int64)
+    inside = np.append(stacks_with(loop.trace, place.file, functions=names), False)
+    rows = loop.outermost_rows
+    compiled = lies_in(loop.trace, loop.ranges_and_operators_named(f"{COMPILED_REGION}: "))
+    rows = rows[inside[loop.trace.column("spans", "stack")[rows]] & ~compiled[rows]]
+    return loop.cost_ns(rows), rows
+
+
 def graph_breaks(loop: Loop) -> Finding | CannotTell | None:
     """Find functions that torch.compile compiles in pieces."""
     regions = loop.ranges_and_operators_named(f"{COMPILED_REGION}: ")
@@ -195,6 +270,12 @@ def _breaks_by_names(loop: Loop, regions: NDArray[np.int64]) -> Finding | Cannot
         place,
         spans=tuple(regions[:MOST_ROWS].tolist()),
     )
+
+
+def _late_compilations(loop: Loop) -> NDArray[np.int64]:
+    """Rows of the ranges of compilations after the first step."""
+    rows = _compilations(loop)
+    return rows[loop.step_of(rows) >= loop.first_warm_step]
 
 
 def _compilations(loop: Loop) -> NDArray[np.int64]:
