@@ -167,6 +167,29 @@ def test_a_line_that_calls_a_library_between_small_operators_does_not_loop_over_
     assert (finding.code, str(finding.place)) == (code, "train.py:9")
 
 
+@pytest.mark.parametrize(
+    ("waits_ms", "said"),
+    [
+        (
+            [1, 1, 1, 60] * 4,
+            "Steps wait for the data loader for 53.8 % of step time (15.8 ms a batch on average)",
+        ),
+        ([0.1, 0.1, 0.1, 60, *[0.1] * 12], ""),
+    ],
+)
+def test_waits_for_every_fourth_batch_count_and_one_long_wait_does_not(waits_ms, said):
+    """Four slow workers deliver four batches at once; the share and the time of a batch are of the same sum."""
+    builder, at = TraceBuilder(), 0
+    for step, wait in enumerate(waits_ms):
+        wait_ns = int(wait * 1_000_000)
+        builder.step(step, at, wait_ns + 13_500_000)
+        builder.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, wait_ns)
+        builder.span("aten::mm", at + wait_ns, 13_500_000)
+        at += wait_ns + 13_500_000
+    found = [plain(one.finding) for one in examine(builder.build()).findings if one.code == "input-wait"]
+    assert found == [said] * bool(said)
+
+
 def test_what_autograd_s_engine_and_ddp_do_themselves_is_not_the_line_that_calls_backward():
     frames = [
         BACKWARD,

@@ -272,7 +272,7 @@ class Trace(TraceData):
         known = steps["number"]
         if len(known) == 0:
             raise ArgumentError(
-                "the trace has no steps; call step() in the training loop while recording, or use a window"
+                "the trace has no steps; call step() in the loop while recording, or use a window"
             )
         missing = sorted(set(wanted) - set(known.tolist()))
         if missing or not wanted:

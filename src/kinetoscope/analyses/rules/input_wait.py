@@ -6,6 +6,7 @@ Thresholds: 5 % of step time in PyTorch's former TensorBoard plugin, 10 % in XPr
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
 from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.host.stacks import program_stacks, stacks_with
 from kinetoscope.tables.intervals import Intervals
+
+if TYPE_CHECKING:
+    from kinetoscope.analyses.loop import Rows
 
 LEAST_PERCENT = 5.0
 LEAST_SAMPLES = 5
@@ -40,7 +44,7 @@ def input_wait(loop: Loop) -> Finding | None:
         # The same time that `breakdown` and summaries call waiting for data: while a device still works, a wait of the loop costs nothing.
         wait_ns = loop.time.parts_ns[PARTS.index("input_wait_ns")] if loop.time else loop.total_ns(waits)
         # Without a device to hide it, a single pause is no fault of the program.
-        usual_ns = wait_ns if loop.device is not None else loop.typical_ns(waits)
+        usual_ns = wait_ns if loop.device is not None else _without_longest(loop, waits)
     share = loop.share(wait_ns)
     if min(share, loop.share(usual_ns)) < LEAST_PERCENT or len(waits) == 0:
         return None
@@ -57,7 +61,7 @@ def input_wait(loop: Loop) -> Finding | None:
         return Finding(
             "main-process-loading",
             sentence(
-                f"The training loop makes its batches itself for {{}} of step time ({{}} a batch){what}{where}",
+                f"The loop makes its batches itself for {{}} of step time ({{}} a batch on average){what}{where}",
                 (share, "%"),
                 (each_ns, "ns"),
             ),
@@ -85,7 +89,7 @@ def input_wait(loop: Loop) -> Finding | None:
     return Finding(
         "input-wait",
         sentence(
-            f"Steps wait for the data loader for {{}} of step time ({{}} a batch){what}{where}",
+            f"Steps wait for the data loader for {{}} of step time ({{}} a batch on average){what}{where}",
             (share, "%"),
             (each_ns, "ns"),
         ),
@@ -97,6 +101,19 @@ def input_wait(loop: Loop) -> Finding | None:
         place,
         spans=tuple(longest.tolist()),
     )
+
+
+def _without_longest(loop: Loop, waits: Rows) -> int:
+    """How long the steps wait, where the longest of the waits takes as long as the second longest.
+
+    Workers that are too slow make the loop wait for every Nth batch only, so a median says little; one long wait is a pause of the machine,
+    or the start of the workers.
+    """
+    if len(waits) < 2:
+        return loop.total_ns(waits)
+    duration = loop.trace.column("spans", "duration_ns")[waits]
+    second, longest = np.sort(duration)[-2:].tolist()
+    return loop.total_ns(waits) - int(longest - second)
 
 
 def _starts_of_workers(loop: Loop) -> tuple[int, bool]:

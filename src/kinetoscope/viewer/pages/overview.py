@@ -290,7 +290,7 @@ def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
     else:
         more = sentence("of {}, 95 % ≤ {}", count, (steps["p95_ns"], "ns"))
     hint = (
-        sentence("The first step includes what ran before the training loop and is not counted here.")
+        sentence("The first step includes what ran before the loop and is not counted here.")
         if steps["start_up"]
         else None
     )
