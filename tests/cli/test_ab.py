@@ -6,8 +6,9 @@ import subprocess
 import pytest
 
 import kinetoscope
-from kinetoscope._errors import ArgumentError
-from kinetoscope.launcher.interleave import checked_out, parse_command, pinned, visible_percent
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.comparison.measures import run_of
+from kinetoscope.launcher.interleave import Interleaved, checked_out, parse_command, pinned, visible_percent
 from tests.comparison.test_runs import built
 from tests.support.effort import STRESS
 from tests.support.strict_json import read_strictly
@@ -67,6 +68,33 @@ def test_two_programs_take_turns_and_are_compared(call, folder):
     assert (folder / "kept" / "new-001.log").read_text() == "training ['extra']\n"
     if allowed is not None:
         assert os.sched_getaffinity(0) == allowed
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "said"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (StateError("it broke"), 1, "it broke")],
+)
+def test_rounds_are_told_without_a_terminal_and_not_lost_when_a_later_one_ends(
+    call, folder, monkeypatch, failure, code, said
+):
+    runs = {
+        side: run_of(built(1, noise=0.0, slower=slower)) for side, slower in (("base", 0.0), ("new", 0.2))
+    }
+
+    def record(self, side, number):
+        if number == 3:
+            raise failure
+        return runs[side]
+
+    monkeypatch.setattr(Interleaved, "_record", record)
+    done = call("ab", "--seed", 7, "--rounds", 9, "--", "train.py", "--", "train.py", "extra")
+    assert done.exit_code == code
+    _, *rounds, last = filter(None, done.stderr.splitlines())
+    assert [line.partition(":")[0] for line in rounds] == ["round 1 of at most 9", "round 2 of at most 9"]
+    assert all("a step takes 10.0 ms in base, 12.0 ms in new" in line for line in rounds)
+    assert last == f"kinetoscope: error: {said}"
+    # The comparison of the two rounds.
+    assert len(done.stdout.splitlines()) > 3
 
 
 def test_one_program_runs_at_two_revisions(call, folder):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kinetoscope._errors import KinetoscopeError
 from kinetoscope.cli.compare import comparison_options, margins_of, show
 from kinetoscope.display.terminal import echo
 
@@ -114,7 +115,13 @@ def command(
         turns = Interleaved(base, new, folder, seed=seed, margins=margins, warm_up=warm_up)
         where = f"pinned to processors {', '.join(map(str, on))}" if on else "not pinned to processors"
         echo(f"seed {seed}, {where}", err=True)
-        found = _run(turns, rounds, within)
+        try:
+            found = _run(turns, rounds, within)
+        except (KeyboardInterrupt, KinetoscopeError, OSError):
+            # What has run so far is not lost; the error follows.
+            if turns.rounds:
+                show(turns.compare(), rows, as_json=as_json, html_file=html_file)
+            raise
         show(found, rows, as_json=as_json, html_file=html_file)
     if calibrate:
         echo(_calibrated(found, turns.rounds), err=as_json)
@@ -161,7 +168,7 @@ def _contenders(
 
 
 def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:
-    """Run the rounds, with a line of progress on a terminal."""
+    """Run the rounds, with a line of progress on a terminal, and elsewhere a line for each round."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from kinetoscope.display.terminal import console
@@ -179,8 +186,19 @@ def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:
             found = turns.compare()
             close = visible_percent(found)
             known = f", known to within {close:.2g} % of a step" if math.isfinite(close) else ""
+            if not printer.is_terminal:
+                echo(f"round {turns.rounds} of at most {rounds}: {_so_far(found)}{known}", err=True)
             if turns.rounds >= rounds or (turns.rounds >= min(LEAST_ROUNDS, rounds) and close <= within):
                 return found
+
+
+def _so_far(found: Comparison) -> str:
+    """What the rounds so far measured."""
+    from kinetoscope.model import units
+
+    whole = found.whole
+    change = units.change_percent(100 * whole.change_ns / max(whole.base_ns, 1.0))
+    return f"a step takes {units.duration(whole.base_ns)} in base, {units.duration(whole.base_ns + whole.change_ns)} in new ({change})"
 
 
 def _calibrated(found: Comparison, rounds: int) -> str:
