@@ -103,3 +103,36 @@ def test_clocks_of_processes_that_nobody_knows_are_a_warning():
 )
 def test_the_clock_is_told_with_its_error(error, told):
     assert text(check("Clock", clock={"readings": 3, "largest_error_ns": error})["finding"]) == told
+
+
+def test_what_there_is_one_of_is_said_in_the_singular():
+    facts = {
+        **FACTS,
+        "spans": 1,
+        "not_stopped": 1,
+        "losses": {"kinds": 1, "count": 1},
+        "unfinished": 1,
+        "overlapping": 1,
+        "clock": {"readings": 1, "largest_error_ns": 1, "device_calls": 1, "device_calls_astride": 0},
+        "overhead": {"spans": 1, "time_ns": 1, "duration_ns": 1},
+    }
+    works = ({"tied": 1, "early": 1}, {"tied": 0, "early": 0}, {"tied": 1, "early": 0})
+    astride = {"readings": 1, "device_calls": 2, "device_calls_astride": 1}
+    said = []
+    for work in works:
+        one = {"work": 1, "calls": 1, "without_work": 1, "earliest_ns": 9000, **work}
+        said += judged({**facts, "launches": one})["checks"]
+    said += judged({**facts, "processes": {**FACTS["processes"], "count": 2}, "clock": astride})["checks"]
+    sentences = {text(one[key]) for one in said for key in ("finding", "meaning")}
+    assert {
+        "1 loss of one kind",
+        "1 of 2 processes was not stopped",
+        "1 of 1 span is unfinished",
+        "1 span partly overlaps others on its thread",
+        "The 1 kernel or copy is linked to its launch",
+        "Checked 1 time, never off",
+        "1 of 2 runtime calls does not lie within its operator",
+    } <= sentences
+    # One of several is one, too; only what is counted last is several.
+    wrong = re.compile(r"(?<!of )\b1 (?!of )\w*[^s\W]s\b")
+    assert [one for one in sentences if wrong.search(one)] == []

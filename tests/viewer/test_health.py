@@ -67,7 +67,7 @@ def test_a_process_that_never_stopped_is_no_recording_that_stopped():
     (recording,) = [check for check in found["checks"] if check["title"] == "Recording"]
     assert (recording["state"], recording["finding"]["text"]) == (
         "warn",
-        "{} of {} processes were not stopped",
+        "{} of {} processes was not stopped",
     )
     assert [value for value, _ in recording["finding"]["values"]] == [1, 2]
     trace = merge_processes(

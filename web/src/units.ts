@@ -77,6 +77,11 @@ export function count(value: Known): string {
   return isNumber(value) ? value.toLocaleString("en-US", { maximumFractionDigits: 2 }) : NONE;
 }
 
+/** `1 step`, `1,234 steps`: a count with its noun. */
+export function counted(value: Known, one: string, plural = `${one}s`): string {
+  return `${count(value)} ${value === 1 ? one : plural}`;
+}
+
 /** `28.7 %`, or `<0.1 %`. */
 export function percent(value: Known): string {
   if (!isNumber(value)) return NONE;

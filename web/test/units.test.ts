@@ -36,3 +36,14 @@ test("a column is shown in its unit and headed without it", () => {
   expect(units.shown(1.5e12, "FLOP/s")).toBe("1.50 TFLOP/s");
   expect(units.shown(true, "")).toBe("yes");
 });
+
+test("counts one thing in the singular", () => {
+  expect([0, 1, 2, 1234].map((value) => units.counted(value, "rank"))).toEqual([
+    "0 ranks",
+    "1 rank",
+    "2 ranks",
+    "1,234 ranks",
+  ]);
+  expect(units.counted(1, "copy", "copies")).toBe("1 copy");
+  expect(units.counted(2, "copy", "copies")).toBe("2 copies");
+});

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 import numpy as np
 
 from kinetoscope.display.sentence import Sentence, sentence
+from kinetoscope.model import units
 from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS
 from kinetoscope.model.schema import FLAG_UNFINISHED, SpanKind
@@ -106,7 +107,12 @@ def _recording(facts: dict[str, Any]) -> Check:
             "They were killed, crashed, or were still running. The trace holds what they recorded until then."
         )
         return _check(
-            WARN, "Recording", sentence("{} of {} processes were not stopped", count, several), meaning
+            WARN,
+            "Recording",
+            sentence(
+                f"{{}} of {{}} processes {units.noun(count, 'was', 'were')} not stopped", count, several
+            ),
+            meaning,
         )
     meaning = "The program ended without stop(), or runs on another machine. The trace holds what it recorded until then."
     return _check(WARN, "Recording", sentence("The recording was not stopped"), meaning)
@@ -119,7 +125,7 @@ def _losses(facts: dict[str, Any]) -> Check:
             GOOD, "Losses", sentence("Nothing was lost"), "No record was dropped, truncated or damaged."
         )
     of = (
-        sentence("{} losses of one kind", count)
+        sentence(f"{{}} {units.noun(count, 'loss', 'losses')} of one kind", count)
         if kinds == 1
         else sentence("{} losses of {} kinds", count, kinds)
     )
@@ -132,7 +138,11 @@ def _ends(facts: dict[str, Any]) -> Check | None:
         return None
     if unfinished == 0:
         return _check(GOOD, "Unfinished spans", sentence("All spans are finished"))
-    finding = sentence("{} of {} spans are unfinished", unfinished, spans)
+    finding = sentence(
+        f"{{}} of {{}} {units.noun(spans, 'span')} {units.noun(unfinished, 'is', 'are')} unfinished",
+        unfinished,
+        spans,
+    )
     return _check(
         NOTE,
         "Unfinished spans",
@@ -147,14 +157,25 @@ def _launches(facts: dict[str, Any]) -> Check | None:
         return None
     unused, values = "", cast("tuple[int, ...]", ())
     if found["without_work"]:
-        unused = "{} of {} launches have no device work: it ran outside the recorded time, or there was none to do."
+        unused = (
+            f"{{}} of {{}} {units.noun(found['calls'], 'launch', 'launches')} {units.noun(found['without_work'], 'has', 'have')} no device work: it ran outside the "
+            "recorded time, or there was none to do."
+        )
         values = (found["without_work"], found["calls"])
     lacking = found["work"] - found["tied"]
     if lacking == 0:
-        finding = sentence("All {} kernels and copies are linked to their launch", found["work"])
+        finding = sentence(
+            f"{units.noun(found['work'], 'The', 'All')} {{}} {units.noun(found['work'], 'kernel or copy is', 'kernels and copies are')} linked to "
+            f"{units.noun(found['work'], 'its', 'their')} launch",
+            found["work"],
+        )
         return _check(GOOD, "Launches", finding, sentence(unused, *values))
     state = WARN if lacking > found["work"] * 0.01 else NOTE
-    finding = sentence("{} of {} kernels and copies have no launch", lacking, found["work"])
+    finding = sentence(
+        f"{{}} of {{}} kernels and copies {units.noun(lacking, 'has', 'have')} no launch",
+        lacking,
+        found["work"],
+    )
     why = "Their time is attributed to no operator, module or line: the launch came before the recording, or its record was lost. "
     return _check(state, "Launches", finding, sentence(why + unused, *values))
 
@@ -166,7 +187,11 @@ def _early(facts: dict[str, Any]) -> Check | None:
     if found["earliest_ns"] <= _ROUNDING_NS:
         return _check(GOOD, "Host and device clocks", sentence("No kernel or copy starts before its launch"))
     state = WARN if found["early"] > found["tied"] * 0.01 else NOTE
-    finding = sentence("{} of {} kernels and copies start before their launch", found["early"], found["tied"])
+    finding = sentence(
+        f"{{}} of {{}} kernels and copies {units.noun(found['early'], 'starts before its', 'start before their')} launch",
+        found["early"],
+        found["tied"],
+    )
     meaning = sentence(
         "By up to {}: the clocks of host and device are off by at least that much.",
         (found["earliest_ns"], "ns"),
@@ -178,11 +203,11 @@ def _clock_check(facts: dict[str, Any]) -> Check | None:
     found = facts["clock"] or {}
     if "readings" not in found:
         return None
-    error = found.get("largest_error_ns", 0)
+    error, times = found.get("largest_error_ns", 0), units.noun(found["readings"], "time")
     finding = (
-        sentence("Checked {} times, at most {} off", found["readings"], (error, "ns"))
+        sentence(f"Checked {{}} {times}, at most {{}} off", found["readings"], (error, "ns"))
         if error
-        else sentence("Checked {} times, never off", found["readings"])
+        else sentence(f"Checked {{}} {times}, never off", found["readings"])
     )
     meaning = "The recorder's clock compared with the system's."
     return _check(WARN if error > _MOST_CLOCK_ERROR_NS else GOOD, "Clock", finding, meaning)
@@ -198,9 +223,19 @@ def _device_clock(facts: dict[str, Any]) -> Check | None:
         meaning = sentence(f"{meaning['text']} Device times were shifted by {{}} to match.", (shift, "ns"))
     if astride == 0:
         return _check(
-            GOOD, "Device clock", sentence("All {} runtime calls lie within their operators", calls), meaning
+            GOOD,
+            "Device clock",
+            sentence(
+                f"{units.noun(calls, 'The', 'All')} {{}} runtime {units.noun(calls, 'call lies within its operator', 'calls lie within their operators')}",
+                calls,
+            ),
+            meaning,
         )
-    finding = sentence("{} of {} runtime calls do not lie within their operators", astride, calls)
+    finding = sentence(
+        f"{{}} of {{}} runtime calls {units.noun(astride, 'does not lie within its operator', 'do not lie within their operators')}",
+        astride,
+        calls,
+    )
     return _check(WARN if astride > calls * 0.01 else GOOD, "Device clock", finding, meaning)
 
 
@@ -232,7 +267,8 @@ def _overhead(facts: dict[str, Any]) -> Check | None:
     state = WARN if share > 5 else NOTE if share > 1 else GOOD
     finding = sentence("The profiler itself took {}, {} of the trace", (found["time_ns"], "ns"), (share, "%"))
     meaning = sentence(
-        "The profiler recorded {} overhead spans, in which the program waited.", found["spans"]
+        f"The profiler recorded {{}} overhead {units.noun(found['spans'], 'span')}, in which the program waited.",
+        found["spans"],
     )
     return _check(state, "Overhead", finding, meaning)
 
@@ -249,7 +285,10 @@ def _coverage(facts: dict[str, Any]) -> Check | None:
 def _overlaps(facts: dict[str, Any]) -> Check | None:
     if facts["overlapping"] == 0:
         return None
-    finding = sentence("{} spans partly overlap others on their thread", facts["overlapping"])
+    finding = sentence(
+        f"{{}} {units.noun(facts['overlapping'], 'span partly overlaps others on its', 'spans partly overlap others on their')} thread",
+        facts["overlapping"],
+    )
     meaning = "They are kept out of the tree and have no self time, so that no moment counts twice."
     return _check(NOTE if facts["overlapping"] > facts["spans"] * 0.05 else GOOD, "Nesting", finding, meaning)
 

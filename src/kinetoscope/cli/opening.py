@@ -8,6 +8,8 @@ import sys
 import time
 from typing import IO, TYPE_CHECKING
 
+from kinetoscope.model import units
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -90,7 +92,7 @@ class ReadingBar:
         if self._shown is not None and self._task is not None:
             # Bytes that were read ahead are not parsed yet.
             self._shown.update(
-                self._task, completed=read_bytes, total=total_bytes, events=f"{events:,} events"
+                self._task, completed=read_bytes, total=total_bytes, events=units.count(events, "event")
             )
 
     def end(self) -> None:

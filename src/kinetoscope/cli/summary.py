@@ -656,7 +656,7 @@ def _memory(finished: Finished, facts: Facts, width: int) -> list[Text]:
             for peak in facts.peaks[:_MOST_DEVICES]
         ]
         if more := len(facts.peaks) - len(parts):
-            parts.append(f"and {more:,} more devices")
+            parts.append(f"and {more:,} more {units.noun(more, 'device')}")
         return fold("memory", "; ".join([*parts, *filter(None, [of_process])]), width)
     if finished.options.recording.profile_memory:
         return fold("memory", "no allocations were recorded", width)

@@ -183,7 +183,7 @@ def _cell(value: Any, unit: str) -> Cell:
     if unit == "ns":
         return Cell(units.duration(value), f"{value:,} ns")
     if unit == "bytes":
-        return Cell(units.size(value), f"{value:,} bytes")
+        return Cell(units.size(value), units.count(int(value), "byte"))
     if unit == "%":
         return Cell(units.percent(value), f"{value} %", value / 100)
     return Cell(units.number(value), str(value) if isinstance(value, float) else "")

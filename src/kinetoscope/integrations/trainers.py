@@ -38,6 +38,7 @@ from kinetoscope.collect.session.options import (
 from kinetoscope.collect.session.profile import profile
 from kinetoscope.collect.session.schedule import Schedule, record_always, scheduled_action
 from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.model import units
 from kinetoscope.trace import open as open_trace
 
 if TYPE_CHECKING:
@@ -498,8 +499,8 @@ class _Session(profile):
         """Why the schedule has not recorded anything, in the trainer's terms."""
         needed = self.schedule.steps_before_recording() if isinstance(self.schedule, Schedule) else 0
         if self.step_num < needed:
-            return f"{self.schedule} records after {needed} steps, and this run had {self.step_num}."
-        return f"the schedule never returned RECORD for the {self.step_num} steps of this run."
+            return f"{self.schedule} records after {units.count(needed, 'step')}, and this run had {self.step_num}."
+        return f"the schedule never returned RECORD for the {units.count(self.step_num, 'step')} of this run."
 
 
 def _warn_of(failure: Exception) -> None:

@@ -18,6 +18,7 @@ from kinetoscope._errors import KinetoscopeError
 from kinetoscope.display.terminal import complain
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.unrecorded import children_cpu_s
+from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from kinetoscope.collect import profile
@@ -166,7 +167,7 @@ class ProgramRecording:
         if self.state == "failed":
             return "the recording could not be started"
         first = self._options.steps[0] if self._options.steps else 0
-        return f"the program's optimizer made {self.steps_done:,} steps, and recording was to begin after {first:,}"
+        return f"the program's optimizer made {units.count(self.steps_done, 'step')}, and recording was to begin after {first:,}"
 
     # ------------------------------------------------------------------------------------------------------ start
 

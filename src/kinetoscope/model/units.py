@@ -56,9 +56,14 @@ def number(value: float) -> str:
     return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
 
 
-def count(amount: int, noun: str, plural: str | None = None) -> str:
+def count(amount: int, one: str, plural: str | None = None) -> str:
     """Format a count with its noun: `1 step`, `1,234 steps`."""
-    return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
+    return f"{amount:,} {noun(amount, one, plural)}"
+
+
+def noun(amount: int, one: str, plural: str | None = None) -> str:
+    """The noun of a count, without it: `step` of 1, `steps` of all others."""
+    return one if amount == 1 else plural or one + "s"
 
 
 def percent(part: float, whole: float = 100.0) -> str:

@@ -152,7 +152,7 @@ class Job:
         found = [*self._sections.unread]
         if len(missing):
             found.append(
-                f"{len(self):,} of {self._sections.world_size:,} ranks have a summary here; without one: {_named(missing)}."
+                f"{len(self):,} of {self._sections.world_size:,} ranks {units.noun(len(self), 'has', 'have')} a summary here; without one: {_named(missing)}."
             )
         if len(apart):
             found.append(

@@ -13,6 +13,7 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.display.html import Cell, note, page, table
 from kinetoscope.display.printable import printable
 from kinetoscope.display.torch_units import flops_scale, share_text, size_text, time_text
+from kinetoscope.model import units
 from kinetoscope.model.kinds import is_call, is_device_work
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.storage.atomic_write import file_path
@@ -153,7 +154,7 @@ def event_page(events: EventList) -> str:
     headings = [column.heading for column in columns]
     left = [place for place, heading in enumerate(headings) if heading in ("Name", "Overload Name", SOURCE)]
     totals = [
-        "1 event" if len(events) == 1 else f"{len(events):,} events",
+        units.count(len(events), "event"),
         f"self CPU time {time_text(host_us)}",
     ]
     if device_us is not None:
@@ -506,7 +507,7 @@ class EventList(MutableSequence[Event]):
 
     def __repr__(self) -> str:
         """One line."""
-        return f"<EventList of {len(self):,} events>"
+        return f"<EventList of {units.count(len(self), 'event')}>"
 
     def _listed(self) -> list[Event]:
         """The events as a plain list that may be changed."""

@@ -255,7 +255,7 @@ def _memory(trace: TraceData, rows: int, file_label: Callable[[str], str]) -> st
             Cell(_short(row["line"], file_label), row["line"] or ""),
             Cell(
                 units.size(row["bytes"]),
-                f"{row['bytes']:,} bytes",
+                units.count(row["bytes"], "byte"),
                 row["bytes"] / top.attributed_bytes if top.attributed_bytes else 0.0,
             ),
             f"{row['blocks']:,}",
@@ -293,7 +293,7 @@ def _time(time_ns: int | None, whole_ns: int = 0) -> Cell:
 
 def _bytes(size: int | None) -> Cell:
     """Return a cell with a size, and the exact size as tooltip."""
-    return Cell(units.size(size), f"{size:,} bytes") if size else Cell("–")
+    return Cell(units.size(size), units.count(size, "byte")) if size else Cell("–")
 
 
 def _rest(have: int, shown: int, name: str) -> str:

@@ -26,7 +26,7 @@ export function RanksPage() {
         <h1>Ranks</h1>
         {answer.value && (
           <span class="about">
-            {units.count(answer.value.ranks)} ranks, {units.count(answer.value.steps.length)} steps
+            {units.counted(answer.value.ranks, "rank")}, {units.counted(answer.value.steps.length, "step")}
           </span>
         )}
       </header>
@@ -183,7 +183,7 @@ function Cells(props: {
       low={low}
       high={high}
       chosen={props.chosen}
-      label={`${title} of ${about.ranks} ranks in ${steps.length} steps`}
+      label={`${title} of ${units.counted(about.ranks, "rank")} in ${units.counted(steps.length, "step")}`}
       said={said}
       tip={(cell) => (
         <>

@@ -176,7 +176,7 @@ function Files(props: { source: Source }) {
           </label>
         )}
         <p class={about.error === undefined ? "muted" : "warn"} role="status">
-          {about.error ?? (query && about.value ? `${units.count(about.value.slices)} spans` : "\u00a0")}
+          {about.error ?? (query && about.value ? units.counted(about.value.slices, "span") : "\u00a0")}
         </p>
       </fieldset>
       <ul>

@@ -64,7 +64,7 @@ export class ReportSource implements Source {
     if (cut)
       this.lacks =
         `The timeline of this report ends after ${units.time(cut.before_ns)}: it has the first ` +
-        `${units.count(cut.spans)} spans. Tables are of the whole trace.`;
+        `${units.counted(cut.spans, "span")}. Tables are of the whole trace.`;
   }
 
   has(path: string, query?: Query): boolean {

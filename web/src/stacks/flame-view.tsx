@@ -29,7 +29,7 @@ export function FlameView(props: { flame: Flame; title: string }) {
           <span class={found && found.frames === 0 ? "warn" : "muted"} aria-live="polite">
             {found &&
               (found.frames > 0
-                ? `${units.count(found.frames)} frames · ${shown(found.weight)} · ${units.percent(found.percent)}`
+                ? `${units.counted(found.frames, "frame")} · ${shown(found.weight)} · ${units.percent(found.percent)}`
                 : zoom < 0
                   ? "no such frame"
                   : "not in the zoomed part")}

@@ -139,6 +139,6 @@ function summed(table: Columns, width: number): string {
     count += table.numbers("count")[row] ?? 0;
   }
   if (!count) return "nothing ran";
-  const spans = count === 1 ? "1 span" : `${units.count(count)} spans`;
+  const spans = units.counted(count, "span");
   return `${spans} · ${units.time(self)} total self time · ${(self / width).toFixed(2)} concurrent on average`;
 }

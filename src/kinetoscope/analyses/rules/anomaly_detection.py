@@ -10,6 +10,7 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model import units
 from kinetoscope.tables.host.stacks import stacks_with
 
 LEAST_PERCENT = 1.0
@@ -33,11 +34,12 @@ def anomaly_detection(loop: Loop) -> Finding | None:
     share = loop.share(time_ns)
     if share < LEAST_PERCENT:
         return None
+    each = max(1, round(loop.per_step(len(looks))))
     return Finding(
         "anomaly-detection",
         sentence(
-            "Autograd's anomaly detection checks {} gradients a step for NaN: with the stacks that it keeps, {} of step time",
-            round(loop.per_step(len(looks))),
+            f"Autograd's anomaly detection checks {{}} {units.noun(each, 'gradient')} a step for NaN: with the stacks that it keeps, {{}} of step time",
+            each,
             (share, "%"),
         ),
         "Turn it off once the bug is found: torch.autograd.set_detect_anomaly(False).",

@@ -11,6 +11,7 @@ from collections import defaultdict
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model import units
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.tables.breakdown import PARTS
@@ -49,14 +50,14 @@ def thread_oversubscription(loop: Loop) -> Finding | None:
     return Finding(
         "thread-oversubscription",
         sentence(
-            "Operators compute with {} threads in {} processes, on a machine with {} processors",
+            f"Operators compute with {{}} threads in {{}} processes, on a machine with {{}} {units.noun(processors[crowded], 'processor')}",
             threads[crowded],
             processes[crowded],
             processors[crowded],
         )
         if processes[crowded] > 1
         else sentence(
-            "Operators compute with {} threads, on a machine with {} processors",
+            f"Operators compute with {{}} threads, on a machine with {{}} {units.noun(processors[crowded], 'processor')}",
             threads[crowded],
             processors[crowded],
         ),

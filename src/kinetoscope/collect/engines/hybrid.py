@@ -513,7 +513,10 @@ def _compare(hybrid: Trace, kineto: Trace) -> tuple[str, int]:
     checks: dict[str, Any] = hybrid.info["clock_checks"]
     calls, shift_ns = checks["device_calls"], checks["device_shift_ns"]
     if calls < len(expected):
-        return f"{calls} calls of the runtime lie on threads with operators, of at least {len(expected)}", 0
+        return (
+            f"{units.count(calls, 'call')} of the runtime {units.noun(calls, 'lies on a thread', 'lie on threads')} with operators, of at least {len(expected)}",
+            0,
+        )
     if shift_ns:
         return f"the times of calls fit those of the operators only after a shift of {shift_ns} ns", 0
     bounds = [

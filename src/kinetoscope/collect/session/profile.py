@@ -56,6 +56,7 @@ from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect.sources.rank_clock import RankClocks
 from kinetoscope.collect.torch_compat.execution_trace import ExecutionTraceObserver
+from kinetoscope.model import units
 
 # A handler for `on_trace_ready`.
 
@@ -653,4 +654,4 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         needed = self.schedule.steps_before_recording()
         if self.step_num >= needed:
             return f"all cycles of {self.schedule} had ended before this run started ({called})."
-        return f"the schedule needs {needed} calls to step() before it records; {called}."
+        return f"the schedule needs {units.count(needed, 'call')} to step() before it records; {called}."

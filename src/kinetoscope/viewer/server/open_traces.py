@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope.model import units
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.job import Job
 from kinetoscope.summaries.summary import is_summary
@@ -253,7 +254,7 @@ def _plain(source: Any) -> Source:
 def _parts(source: Source) -> tuple[str, ...]:
     """The parts of a path."""
     if isinstance(source, Job):
-        return (f"{len(source):,} ranks",)
+        return (units.count(len(source), "rank"),)
     path = source.path if isinstance(source, Trace) else os.fspath(source)
     return PurePath(path).parts[-8:] or ("trace",) if path is not None else ("trace",)
 
