@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <optional>
 #include <string>
@@ -132,20 +133,25 @@ class MetStorages {
 
   size_t size() const { return storages_.size(); }
 
-  // Calls `visit` with each that lives; forgets those that do not.
+  // Calls `visit` with each that lives; forgets those that do not. Where another thread frees one meanwhile,
+  // the last owner is here, and freeing it may release the GIL: others may be added before this returns.
   template <typename Visit>
   void each(Visit visit) {
+    std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages = std::exchange(storages_, {});
     size_t left = 0;
-    for (size_t at = 0; at < storages_.size(); ++at) {
-      if (at + kAhead < storages_.size()) __builtin_prefetch(storages_[at + kAhead]._unsafe_get_target());
-      const c10::intrusive_ptr<c10::StorageImpl> held = storages_[at].lock();
+    for (size_t at = 0; at < storages.size(); ++at) {
+      if (at + kAhead < storages.size()) __builtin_prefetch(storages[at + kAhead]._unsafe_get_target());
+      const c10::intrusive_ptr<c10::StorageImpl> held = storages[at].lock();
       if (!held) continue;
       visit(*held);
-      if (left != at) storages_[left] = std::move(storages_[at]);
+      if (left != at) storages[left] = std::move(storages[at]);
       ++left;
     }
-    if (left == storages_.size()) return;
-    storages_.erase(storages_.begin() + static_cast<std::ptrdiff_t>(left), storages_.end());
+    const bool forgets = left != storages.size();
+    storages.erase(storages.begin() + static_cast<std::ptrdiff_t>(left), storages.end());
+    std::move(storages_.begin(), storages_.end(), std::back_inserter(storages));
+    storages_ = std::move(storages);
+    if (!forgets) return;
     places_.clear();
     for (const auto& storage : storages_) places_.insert(AddressKey{storage._unsafe_get_target()}, 1);
   }
