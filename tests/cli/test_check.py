@@ -23,7 +23,8 @@ def budget(tmp_path, trace_path, call, monkeypatch):
 def slower(tmp_path):
     """The same run with one more operator in a step."""
     builder = training_trace()
-    builder.span("aten::relu", 14_200_000, 100_000)
+    line = builder.stack(("/code/train.py", 13, "<module>"))
+    builder.span("aten::relu", 14_200_000, 100_000, stack=line)
     path = tmp_path / "slower.ktrace"
     builder.build().save(path)
     return path
@@ -41,6 +42,13 @@ def test_what_breaks_it_exits_with_1_and_can_be_written_into_it(call, budget, sl
     assert read_strictly(done.stdout)["verdict"] == "broken"
     assert call("check", "--update", budget, slower).stdout == f"{budget}: updated\n"
     assert call("check", budget, slower).exit_code == 0
+
+
+def test_what_was_added_is_named_and_not_what_runs_most(call, budget, slower):
+    told = call("check", budget, slower).stdout
+    (place,) = [line.split() for line in told.splitlines() if "aten::" in line]
+    assert place[:2] == ["+1", "aten::relu"]
+    assert "train.py:13" in place[-3]
 
 
 def test_what_cannot_be_told_exits_with_2(call, budget, trace_path):

@@ -80,3 +80,10 @@ def test_a_run_does_not_record_into_a_pipe(call, tmp_path, suffix):
     assert done.exit_code == 1
     assert "is not a regular file" in done.stderr
     assert stat.S_ISFIFO(path.lstat().st_mode)
+
+
+def test_a_summary_is_not_read_from_a_pipe(call, tmp_path):
+    os.mkfifo(tmp_path / "pipe.parquet")
+    done = call("ranks", tmp_path / "pipe.parquet")
+    assert done.exit_code == 1
+    assert "not a regular file" in done.stderr

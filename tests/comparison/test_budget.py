@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kinetoscope import ArgumentError, FormatError
 from kinetoscope.comparison.budget import BROKEN, CANNOT_TELL, HELD, WON, check, read_budget, updated_budget
 from kinetoscope.comparison.measures import COUNTS, run_of
-from kinetoscope.comparison.verdict import places_of
+from kinetoscope.comparison.verdict import operator_places, places_of
 from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 
@@ -312,3 +312,50 @@ def test_an_update_of_an_update_changes_nothing(count):
         runs = [run_of(program(seed=seed, steps=5))]
         once = updated_budget("", runs)
         assert updated_budget(once, runs) == once
+
+
+def placed(lines, *, moved=0, text=True):
+    """A program with one operator at each of some lines of a function, all of one operator and module, by number and text."""
+    builder = TraceBuilder()
+    layer = builder.module("Linear", name="fc")
+    for step in range(4):
+        builder.step(step, step * 10 * MS, 10 * MS)
+        for place, number in enumerate(lines):
+            stack = builder.stack(("/code/net.py", number + moved, "Net.forward"))
+            begin_ns = step * 10 * MS + 1000 + 20_000 * place
+            builder.span(
+                "aten::relu" if number < 90 else "aten::mul", begin_ns, 15_000, module=layer, stack=stack
+            )
+    texts = {str(number + moved): f"x = act{number}(x)" for number in lines} if text else {}
+    return builder.know("source_lines", {"/code/net.py": texts}).build()
+
+
+@pytest.mark.parametrize(
+    ("lines", "added", "moved"), [((3, 5, 7), 6, 0), ((3, 5, 7), 6, 12), ((3, 5, 7), 99, 0)]
+)
+def test_the_operators_that_were_added_are_named_and_not_the_largest(lines, added, moved):
+    before = placed((*lines, *([2] * 30)))
+    text = updated_budget("", [run_of(before)], places=operator_places(before))
+    places = read_budget(text).places
+    assert sum(places.values()) == len(lines) + 30
+    now = placed((*lines, *([2] * 30), added), moved=moved)
+    (found,) = places_of(now, "operators", None, places)
+    assert (found.value, found.number, found.module) == ("+1", added + moved, "Linear")
+    # An unchanged program has no such place, and what was removed hides nothing.
+    assert [one.value for one in places_of(placed((*lines, *([2] * 30))), "operators", None, places)][:1] != [
+        "+1"
+    ]
+    again = updated_budget(text, [run_of(now)], places=operator_places(now))
+    assert read_budget(again).places == operator_places(now) != places
+
+
+def test_without_the_text_of_lines_the_function_is_compared():
+    before = placed((3, 5), text=False)
+    (found,) = places_of(placed((3, 5, 6), text=False), "operators", None, operator_places(before))
+    assert found.value == "+1"
+    assert found.line.endswith("in Net.forward")
+
+
+def test_places_that_nothing_wrote_are_refused():
+    with pytest.raises(FormatError, match="places.operators is not what --update writes"):
+        read_budget("[counts]\noperators = 1\n[places]\noperators = 'x'\n")

@@ -56,8 +56,9 @@ def command(
     The exit code is 0 if everything is held, 1 if something is broken, 2 if nothing is broken but something cannot be told, and 3 for an
     error. In GitHub Actions, what is broken is marked in the source and listed in the summary of the build.
     """
-    from kinetoscope.cli.opening import recordings
+    from kinetoscope.cli.opening import open_trace, recordings
     from kinetoscope.comparison.budget import Budget, read_budget, updated_budget
+    from kinetoscope.comparison.verdict import operator_places
     from kinetoscope.storage.atomic_write import is_stream
     from kinetoscope.storage.byte_source import read_text_file
     from kinetoscope.trace.opening import check_budget, measure_runs
@@ -70,7 +71,10 @@ def command(
     text = read_text_file(budget, _MOST_BYTES) if known else ""
     if update:
         old = read_budget(text, str(budget)) if text.strip() else Budget(())
-        written = updated_budget(text, measure_runs(names, old.scopes, warm_up), str(budget), times=times)
+        with open_trace(names[0]) as trace:
+            places = operator_places(trace)
+        runs = measure_runs(names, old.scopes, warm_up)
+        written = updated_budget(text, runs, str(budget), times=times, places=places)
         read_budget(written, str(budget))
         _write(budget, written)
         echo(f"{budget}: {'updated' if text else 'written'}")

@@ -44,7 +44,7 @@ from kinetoscope.display.text_table import text_table
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -107,10 +107,12 @@ class Budget:
     Attributes:
         limits: The counts.
         time: The time of a step; None where the budget has none.
+        places: Where operators ran, by `operator_places`; empty where the budget does not say.
     """
 
     limits: tuple[Limit, ...]
     time: Baseline | None = None
+    places: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def scopes(self) -> list[Scope]:
@@ -294,7 +296,7 @@ def read_budget(text: str, source: str = "the budget") -> Budget:
         found = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise FormatError(f"{source}: not a TOML file: {error}") from error
-    _known(source, found, ("counts", "modules", "operators", "margins", "time"), "section")
+    _known(source, found, ("counts", "modules", "operators", "margins", "places", "time"), "section")
     for section, content in found.items():
         if not isinstance(content, dict):
             raise FormatError(f"{source}: {section} = {content!r} must be a section: write [{section}]")
@@ -310,7 +312,20 @@ def read_budget(text: str, source: str = "the budget") -> Budget:
             limits += _limits(source, content, margins, (kind, name))
     if not limits and "time" not in found:
         raise FormatError(f"{source}: it has no limit: write some with `kinetoscope check --update`")
-    return Budget(tuple(limits), _baseline(source, found["time"]) if "time" in found else None)
+    baseline = _baseline(source, found["time"]) if "time" in found else None
+    return Budget(tuple(limits), baseline, _read_places(source, found.get("places", {})))
+
+
+def _read_places(source: str, content: dict[str, Any]) -> dict[str, int]:
+    """Where operators ran when the budget was written."""
+    _known(source, content, ("operators",), "key in [places]")
+    text = content.get("operators", "")
+    found = [_PLACE.fullmatch(word) for word in text.split()] if isinstance(text, str) else [None]
+    if None in found:
+        raise FormatError(
+            f"{source}: places.operators is not what --update writes: delete the section [places]"
+        )
+    return {one[1]: int(one[2]) for one in found if one is not None}
 
 
 def _limits(
@@ -382,13 +397,21 @@ def _checked_number(source: str, name: str, value: Any) -> None:
         raise FormatError(f"{source}: {name} = {value!r} is not valid: write a number, 0 or more")
 
 
+_PLACE = re.compile(r"([0-9a-f]{8}\.[0-9a-f]{8}):([0-9]{1,9})")
 _LAST_LINE = "# The end of the budget."
 _FIRST_LINE = f'# A budget for `kinetoscope check`; its last line is "{_LAST_LINE}".'
 _SECTION = re.compile(r"\s*\[(?!\[)(.+)\]\s*(?:#.*)?$")
 _ENTRY = re.compile(r"(\s*)([A-Za-z_]+)(\s*=\s*)([^#\n]*?)(\s*(?:#.*)?)$")
 
 
-def updated_budget(text: str, runs: Sequence[Run], source: str = "the budget", *, times: bool = False) -> str:
+def updated_budget(
+    text: str,
+    runs: Sequence[Run],
+    source: str = "the budget",
+    *,
+    times: bool = False,
+    places: Mapping[str, int] | None = None,
+) -> str:
     """Write what was measured into a budget: its limits, comments and order stay.
 
     Args:
@@ -396,6 +419,7 @@ def updated_budget(text: str, runs: Sequence[Run], source: str = "the budget", *
         runs: What the recordings did, with the scopes of the budget.
         source: What to call it in messages.
         times: Also write the times of steps where the budget has none; those that it has are always updated.
+        places: Where the operators run, from `operator_places`, for a new budget or one that has them.
 
     Returns:
         The new text.
@@ -409,7 +433,12 @@ def updated_budget(text: str, runs: Sequence[Run], source: str = "the budget", *
             f"{source}: one recording does not show how much recordings differ: pass several to write times, or leave out --times"
         )
     if not text.strip():
-        return _complete([*_new_budget(runs), *(_time_lines(runs) if times else _NO_TIMES)])
+        shown = (
+            ["", "[places]  # of operators, in short, so that new ones can be named", _places_line(places)]
+            if places
+            else []
+        )
+        return _complete([*_new_budget(runs), *shown, *(_time_lines(runs) if times else _NO_TIMES)])
     budget = read_budget(text, source)
     values = {(limit.scope, limit.count): limit for limit in budget.limits}
     lines, scope, in_limits, section = [], None, False, ""
@@ -429,6 +458,8 @@ def updated_budget(text: str, runs: Sequence[Run], source: str = "the budget", *
                     f"{source}: {values[scope, found[2]].name} was not recorded: {_how(found[2], runs)}"
                 )
             line = f"{found[1]}{found[2]}{found[3]}{_written(float(np.max(measured)))}{found[5]}"
+        elif section == "places" and places is not None and line.startswith("operators = "):
+            line = _places_line(places)
         elif section == "time" and (start := re.match(r"\s*(steps_us|machine)\s*=", line)):
             if start[1] == "steps_us":
                 skipping = "]]" not in line.replace(" ", "")
@@ -498,6 +529,11 @@ def _steps_line(runs: Sequence[Run]) -> str:
         for run in runs
     )
     return "steps_us = [" + ", ".join(f"[{each}]" for each in lists) + "]"
+
+
+def _places_line(places: Mapping[str, int]) -> str:
+    """Where operators run, as one line."""
+    return f'operators = "{" ".join(f"{key}:{count}" for key, count in places.items())}"'
 
 
 def _written(value: float) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import StateError
+from kinetoscope.analyses.loop import Loop
 from kinetoscope.comparison.limits import WARMUP, Limits
 from kinetoscope.comparison.measures import in_scope
 from kinetoscope.display.printable import printable
@@ -21,11 +24,12 @@ from kinetoscope.model.names import device_name
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.host.source_lines import line_text
 from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.memory.peak import look_up, requesting_operators
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
 MOST_PLACES = 6
 _WIDEST_NAME = 44
+_MOST_STORED = 2000
 
 
 @dataclass
@@ -124,23 +129,119 @@ def judge(trace: TraceData, limits: Limits, ran_ns: int) -> Verdict:
     return verdict
 
 
-def places_of(trace: TraceData, count: str, scope: Scope | None = None) -> list[Where]:
-    """Where a trace has most of a count.
+def places_of(
+    trace: TraceData, count: str, scope: Scope | None = None, known: Mapping[str, int] | None = None
+) -> list[Where]:
+    """Where a trace has most of a count, or where it has more of it than before.
 
     Args:
         trace: The trace.
         count: `operators`, `kernels`, `allocations` or `peak_bytes`; of any other there are no places.
         scope: A module or operator, of which the operators are shown, whatever is counted.
+        known: Where operators ran before, from `operator_places`; only places with more operators are then shown.
 
     Returns:
         The places with most of it first.
     """
+    if known and (scope is not None or count == "operators") and (added := _added(trace, scope, known)):
+        return added
     if scope is not None:
         spans = trace.columns("spans")
         rows = np.flatnonzero(in_scope(trace, scope) & is_operator(spans["kind"]))
         return _places(trace, np.ones(len(rows), np.int64), spans["name"][rows], rows, "{:,.0f}".format)
     measure = _MEASURES.get(f"max_{count}")
     return [] if measure is None else measure(trace, Limits({}, 0, {}), 0).where()
+
+
+def operator_places(trace: TraceData) -> dict[str, int]:
+    """How often operators run at each place in the step with most of them, so that later ones can be told from these.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The number of operators by a short text: hashes of operator, module and function, and of the line's text. Empty where there
+        are too many places to store.
+    """
+    counts: Counter[str] = Counter()
+    for group in _operator_groups(trace, None):
+        counts[group.key] += group.count
+    return dict(sorted(counts.items())) if len(counts) <= _MOST_STORED else {}
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The operators of one name, module and line in a step."""
+
+    function: str
+    line: str
+    count: int
+    where: Where
+
+    @property
+    def key(self) -> str:
+        """What it is stored as."""
+        return f"{self.function}.{self.line}"
+
+
+def _operator_groups(trace: TraceData, scope: Scope | None) -> list[_Group]:
+    """The operators in the step with most of them, by place."""
+    loop = Loop(trace)
+    spans, strings = trace.columns("spans"), trace.strings
+    rows = np.flatnonzero(is_operator(spans["kind"]))
+    step = loop.step_of(rows)
+    rows, step = rows[step >= 0], step[step >= 0]
+    if len(rows) == 0:
+        return []
+    per_step = np.bincount(step)
+    # The first one may do what is done once.
+    first = 1 if len(per_step) > 2 else 0
+    rows = rows[step == first + np.argmax(per_step[first:])]
+    if scope is not None:
+        rows = rows[in_scope(trace, scope)[rows]]
+    module = spans["module"][rows]
+    frame = look_up(look_up(spans["stack"][rows], user_stacks(trace)), trace.column("stacks", "frame"))
+    group_of, begin = _core.group([spans["name"][rows].astype(np.int32), module, frame])
+    counts = np.bincount(group_of, minlength=len(begin))
+    groups = []
+    for group, at in enumerate(begin.tolist()):
+        name = strings[spans["name"][rows[at]]]
+        path = str(trace.column("modules", "path")[module[at]]) if module[at] >= 0 else "-"
+        file, number, text = _line(trace, int(frame[at]))
+        function, line = "", ""
+        if frame[at] >= 0:
+            frames = trace.columns("frames")
+            full, called = (strings[frames[column][frame[at]]] for column in ("file", "function"))
+            function, line = f"{os.path.basename(full)}:{called}", line_text(trace, full, number)
+        place = Where(f"{counts[group]:,}", _cut(name), _cut(path), text, file, number)
+        groups.append(_Group(_hash(name, path, function), _hash(line), int(counts[group]), place))
+    return groups
+
+
+def _hash(*texts: str) -> str:
+    """A short text for texts."""
+    return hashlib.blake2b("\0".join(texts).encode("utf-8", "backslashreplace"), digest_size=4).hexdigest()
+
+
+def _added(trace: TraceData, scope: Scope | None, known: Mapping[str, int]) -> list[Where]:
+    """The places with more operators than before, in functions that have more; empty where there is none."""
+    before: Counter[str] = Counter()
+    for key, count in known.items():
+        before[key.partition(".")[0]] += count
+    groups = _operator_groups(trace, scope)
+    now: Counter[str] = Counter()
+    for group in groups:
+        now[group.function] += group.count
+    left = Counter(known)
+    found = []
+    for group in sorted(groups, key=lambda one: (one.where.file, one.where.number)):
+        more = group.count - left[group.key]
+        # Two lines may have one text: what the first one uses up, the second one cannot.
+        left[group.key] = max(0, left[group.key] - group.count)
+        if now[group.function] > before[group.function] and more > 0:
+            found.append((min(more, now[group.function] - before[group.function]), group.where))
+    found.sort(key=lambda one: -one[0])
+    return [replace(where, value=f"+{count:,}") for count, where in found[:MOST_PLACES]]
 
 
 # ---------------------------------------------------------------------------------------------------------- measures

@@ -25,7 +25,7 @@ from kinetoscope.model.hierarchy import device_work_spans, operator_spans
 from kinetoscope.model.losses import Loss, losses_of
 from kinetoscope.model.processes import process_runs, reading_error_ns
 from kinetoscope.model.schema import Column, Table
-from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.storage.atomic_write import is_stream, open_atomically
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.tables.breakdown import PARTS, breakdown, busiest_places
@@ -302,6 +302,10 @@ def read(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> 
     import pyarrow as pa
 
     # Not by its path, which pyarrow looks up in a file system first: there may be a thousand files.
+    if is_stream(Path(path)):
+        raise FormatError(
+            f"{os.fspath(path)}: not a regular file: pass a file that `kinetoscope summarize` wrote"
+        )
     content = Path(path).read_bytes()
     if _has_changed(content):
         raise FormatError(

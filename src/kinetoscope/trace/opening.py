@@ -346,6 +346,6 @@ def check_budget(
 
     def where(limit: Limit) -> list[Where]:
         with open(paths[0]) as trace:
-            return places_of(trace, limit.count, limit.scope)
+            return places_of(trace, limit.count, limit.scope, budget.places)
 
     return check(budget, measure_runs(paths, budget.scopes, warm_up), strict=strict, where=where)
