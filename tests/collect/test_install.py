@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import sys
 import textwrap
 import threading
@@ -413,6 +414,45 @@ def test_ranges_that_overlap_have_the_memory_of_torchs():
         ours = recorded()
     assert ours == theirs
     assert {name: used for name, used, _ in ours if "aten" not in name}["first"] == 2000
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("sort_by", ["cpu_time_total", "self_cpu_memory_usage", "flops"])
+def test_a_program_prints_what_it_prints_with_torch_but_for_times(sort_by):
+    """As the recipes of Accelerate, Ultralytics and others: a table of all that can be recorded but for calls."""
+
+    def printed():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 4, 3),
+            torch.nn.BatchNorm2d(4),
+            torch.nn.ReLU(),
+            torch.nn.Flatten(),
+            torch.nn.Linear(144, 2),
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        tables = []
+
+        def ready(prof):
+            for group_by_input_shape in (False, True):
+                events = prof.key_averages(group_by_input_shape=group_by_input_shape)
+                tables.append(events.table(sort_by=sort_by, row_limit=-1))
+
+        what = {"record_shapes": True, "profile_memory": True, "with_flops": True}
+        steps = torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=1)
+        with torch.profiler.profile(activities=CPU, schedule=steps, on_trace_ready=ready, **what) as prof:
+            for _ in range(4):
+                model(torch.ones(2, 3, 8, 8)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                prof.step()
+        without_times = (re.sub(r"[\d.]+(us|ms|s|%)( |$)", "", table, flags=re.MULTILINE) for table in tables)
+        return [sorted(re.sub("[ -]+", " ", line) for line in text.splitlines()) for text in without_times]
+
+    theirs = printed()
+    assert len(theirs) == 2
+    with install():
+        assert printed() == theirs
 
 
 def test_installing_twice_changes_nothing_and_uninstalling_twice_neither():
