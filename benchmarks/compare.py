@@ -14,8 +14,6 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +23,7 @@ from torch.nn import functional
 
 import kinetoscope
 from benchmarks.big_traces import pattern, write_trace
-from benchmarks.harness import Result, run
+from benchmarks.harness import Result, beside, run
 from kinetoscope.comparison.measures import Run, run_of
 from kinetoscope.comparison.result import FASTER, SLOWER, Comparison
 from kinetoscope.comparison.runs import compare_runs
@@ -169,20 +167,6 @@ def speed(events: int, folder: Path) -> Result:
         min(seconds) <= LIMIT_S,
         [note],
     )
-
-
-@contextmanager
-def beside(processes: int) -> Iterator[None]:
-    """Keep the machine busy with processes that compute."""
-    computing = [
-        subprocess.Popen([sys.executable, "-c", "while True: sum(range(100_000))"]) for _ in range(processes)
-    ]
-    try:
-        yield
-    finally:
-        for process in computing:
-            process.kill()
-            process.wait()
 
 
 def recorded(processes: int, steps: int, threads: int, folder: Path) -> list[list[Run]]:

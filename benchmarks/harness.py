@@ -13,9 +13,10 @@ import json
 import platform
 import random
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -98,6 +99,20 @@ def interleave(
                     times[name].wall_ns.append(time.perf_counter_ns() - wall)
             gc.enable()
     return times
+
+
+@contextlib.contextmanager
+def beside(processes: int) -> Iterator[None]:
+    """Keep the machine busy with processes that compute."""
+    computing = [
+        subprocess.Popen([sys.executable, "-c", "while True: sum(range(100_000))"]) for _ in range(processes)
+    ]
+    try:
+        yield
+    finally:
+        for process in computing:
+            process.kill()
+            process.wait()
 
 
 def added(times: dict[str, Times], name: str, clock: str, statistic: str, base: str = BASELINE) -> float:

@@ -17,7 +17,7 @@ from kinetoscope.combine.processes import merge_processes
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.overhead import Cost, Overhead
 from kinetoscope.launcher.program import Program
-from kinetoscope.launcher.recording import Finished
+from kinetoscope.launcher.recording import Finished, HelperTime
 from kinetoscope.model.schema import SampleState
 from tests.cli.conftest import training_trace
 from tests.support.trace_builder import TraceBuilder
@@ -254,6 +254,9 @@ def test_overhead_is_a_share_of_the_steps_of_each_process_and_not_of_start_up(tm
     costs = (Cost(at, 1_000.0, 500.0, 10_000.0) for at in (500, 5000))
     text = " ".join(" ".join(shown(finished(tmp_path, builder, overhead=Overhead(tuple(costs))))).split())
     assert "overhead <0.1 % of step time (<0.1 to 0.2 %)" in text
+    helped = finished(tmp_path, builder, overhead=costly, helpers=HelperTime(20_000_000, 1_000_000_000))
+    text = " ".join(" ".join(shown(helped)).split())
+    assert "the recorder's own threads took 2.0 % of the process's processor time" in text
     worker = TraceBuilder().know("process", 2).know("process_name", "DataLoader worker 0")
     worker.span("aten::tanh", 0, 100).span("aten::tanh", 3_999_900, 100)
     both = merge_processes([builder.build(), worker.build()], [0, 0])
@@ -261,6 +264,17 @@ def test_overhead_is_a_share_of_the_steps_of_each_process_and_not_of_start_up(tm
     text = " ".join(" ".join(shown(made)).split())
     assert "about 20.0 % of step time (16.0 to 24.0 %) of train.py, estimated from 4 records" in text
     assert "; about 50.0 % of the recorded time (40.0 to 60.0 %) of DataLoader worker 0" in text
+
+
+def test_overhead_on_a_busy_machine_is_a_share_of_what_the_program_ran(tmp_path):
+    builder = TraceBuilder()
+    stack = builder.stack(("train.py", 3, "train"))
+    for step in range(4):
+        builder.step(step, step * 10_000_000, 10_000_000).span("aten::mm", step * 10_000_000, 1_000_000)
+        builder.sample((step + 1) * 10_000_000, stack, period_ns=10_000_000, waited_ns=9_000_000)
+    text = " ".join(" ".join(shown(finished(tmp_path, builder, overhead=each(100_000.0)))).split())
+    assert "overhead about 10.0 % of step time in which it had a processor (5.0 to 15.0 %)" in text
+    assert "waiting for a processor 90.0 %" in text
 
 
 def test_the_first_step_stands_apart_when_it_holds_the_set_up(tmp_path):

@@ -1,7 +1,10 @@
 """The measured cost of a record, and what it comes to in a run."""
 
 import gc
+import threading
+import time
 from itertools import cycle
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,14 +13,18 @@ from hypothesis import strategies as st
 from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.overhead import (
+    DISTURBED_ERROR,
     MODEL_ERROR,
     Cost,
     Overhead,
+    Records,
     Timed,
     measure_overhead,
     measured,
+    records_of,
     spacing_of,
 )
+from kinetoscope.launcher.recording import HelperTime, helper_time
 from tests.support.trace_builder import TraceBuilder
 
 torch = pytest.importorskip("torch", reason="a training step is timed")
@@ -118,9 +125,14 @@ def test_closer_than_the_close_one_a_record_is_cheaper_but_not_free():
 def test_noise_is_not_followed_beyond_what_was_measured():
     overhead = Overhead((Cost(500, 100, 90, 110), Cost(2000, 60, 0, 300)))
     assert overhead.record_ns(1) == overhead.record_ns(500) == 100
-    share, low, high = overhead.share(1000, 1, 1_000_000)
+    share, low, high = overhead.share(records(1000, 1, 1_000_000))
     assert share == pytest.approx(0.1)
     assert low <= share <= high
+
+
+def records(count, spacing_ns, whole_ns, ran_ns=None):
+    """What was recorded of a process."""
+    return Records("", count, whole_ns, True, spacing_ns, whole_ns if ran_ns is None else ran_ns)
 
 
 costs = st.floats(-1e6, 1e6)
@@ -136,19 +148,80 @@ costs = st.floats(-1e6, 1e6)
     st.integers(0, 10**12),
 )
 def test_a_share_is_never_below_nothing_or_above_all(
-    one, two, close_ns, apart_ns, spacing_ns, records, whole_ns
+    one, two, close_ns, apart_ns, spacing_ns, count, whole_ns
 ):
     middle, other = (
         Cost(at, low_high[1], low_high[0], low_high[2]) for at, low_high in ((close_ns, one), (apart_ns, two))
     )
-    share, low, high = Overhead((middle, other)).share(records, spacing_ns, whole_ns)
-    assert 0 <= low <= share <= high <= 1
+    for is_disturbed in (False, True):
+        overhead = Overhead((middle, other), is_disturbed)
+        share, low, high = overhead.share(records(count, spacing_ns, whole_ns))
+        assert 0 <= low <= share <= high <= 1
 
 
 def test_the_bounds_are_those_of_the_measurement_and_of_the_model():
     overhead = Overhead((Cost(500, 100, 90, 130), Cost(2000, 100, 90, 130)))
-    share, low, high = overhead.share(1000, 700, 1_000_000)
+    share, low, high = overhead.share(records(1000, 700, 1_000_000))
     assert (share, low, high) == pytest.approx((0.1, 0.09 * (1 - MODEL_ERROR), 0.13 * (1 + MODEL_ERROR)))
+
+
+def test_of_a_step_that_others_held_up_recording_took_a_part_of_what_it_ran():
+    """20 ms by the clock, 1 ms with a processor: 1000 records of 100 ns are a tenth of that, and not a two-hundredth."""
+    overhead = Overhead((Cost(500, 100, 90, 130), Cost(2000, 300, 280, 350)))
+    share, low, high = overhead.share(records(1000, 500, 20_000_000, ran_ns=1_000_000))
+    assert share == pytest.approx(0.1)
+    # A record may have found its caches as after any other work.
+    assert (low, high) == pytest.approx((0.09 * (1 - DISTURBED_ERROR), 0.35 * (1 + DISTURBED_ERROR)))
+
+
+def test_the_time_of_the_recorders_own_threads_is_read_where_the_system_tells_it():
+    before = helper_time()
+    if before is None:
+        assert not Path("/proc/self/schedstat").exists()
+        return
+    named = threading.Event()
+    ended = threading.Event()
+
+    def work() -> None:
+        # As the recorder names its threads.
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("kscope test")
+        begin_ns = time.thread_time_ns()
+        while time.thread_time_ns() - begin_ns < 20_000_000:
+            pass
+        named.set()
+        ended.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    named.wait()
+    found = helper_time().since(before)
+    ended.set()
+    thread.join()
+    assert found.helpers_ns > 10_000_000
+    assert found.process_ns >= found.helpers_ns / 2
+    assert HelperTime(1, 1).since(HelperTime(2, 2)) == HelperTime(0, 0)
+
+
+def test_records_are_counted_against_the_time_with_a_processor():
+    builder = TraceBuilder()
+    stack = builder.stack(("train.py", 3, "train"))
+    for step in range(4):
+        at = step * 10_000_000
+        builder.step(step, at, 10_000_000)
+        for place in range(5):
+            builder.span("aten::add", at + place * 2_000_000, 1_000)
+        builder.sample(at + 10_000_000, stack, period_ns=10_000_000, waited_ns=9_000_000)
+    (found,) = records_of(builder.build())
+    assert (found.count, found.whole_ns, found.ran_ns, found.in_steps) == (20, 40_000_000, 4_000_000, True)
+    assert found.waits_much
+    # Five records in a millisecond: most of what lies between two of them is a wait.
+    assert found.spacing_ns == 200_000
+
+
+def test_a_recording_without_samples_is_taken_by_the_clock():
+    builder = TraceBuilder().span("aten::add", 0, 400).span("aten::add", 600, 400)
+    (found,) = records_of(builder.build())
+    assert (found.count, found.whole_ns, found.ran_ns, found.waits_much) == (2, 1000, 1000, False)
 
 
 def test_spacing_is_by_thread_and_long_waits_count_little():

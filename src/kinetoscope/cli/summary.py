@@ -19,11 +19,10 @@ from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.display.description import command_line, completeness, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
 from kinetoscope.display.text_table import bar_table, cut
-from kinetoscope.launcher.overhead import spacing_of
+from kinetoscope.launcher.overhead import Records, records_of
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import host_work, operator_spans
 from kinetoscope.model.losses import counted
-from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import Phase
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.tables.breakdown import (
@@ -72,25 +71,6 @@ class Elsewhere:
     whole_ns: int
     by_operator: tuple[Row, ...]
     by_line: tuple[Row, ...]
-
-
-@dataclass(frozen=True)
-class Records:
-    """How much was recorded of one process in its steps or, without steps, in total.
-
-    Attributes:
-        process: Its name, empty in a trace of one process.
-        count: The number of spans, without start-up.
-        whole_ns: The time of the steps, or of the recording.
-        in_steps: Whether it has steps.
-        spacing_ns: The mean time from one span to the next, as `spacing_of` returns it.
-    """
-
-    process: str
-    count: int
-    whole_ns: int
-    in_steps: bool
-    spacing_ns: float
 
 
 @dataclass(frozen=True)
@@ -186,7 +166,7 @@ def gather(trace: Trace, rows: int) -> Facts:
         devices=tuple(row for row in _first(trace, "devices", None, ["model", "work_ns"]) if row["work_ns"]),
         by_process=_process_rows(trace, is_operator),
         steps_of=stepping,
-        records=_records(trace),
+        records=records_of(trace),
         elsewhere=_other_processes(trace, rows) if shares.in_steps else None,
     )
 
@@ -207,18 +187,6 @@ def _process_rows(trace: Trace, is_operator: Any) -> tuple[Row, ...]:
     operators = _sums(whose[is_operator], None, len(tree))
     places = busiest_places(trace)
     return tuple(row | {"operators": operators[row["row"]], "place": places.get(row["row"])} for row in tree)
-
-
-def _records(trace: Trace) -> tuple[Records, ...]:
-    """How much was recorded of each process."""
-    table, found = trace.columns("processes"), []
-    rows: list[ProcessRow | None] = [ProcessRow(row) for row in range(len(table))]
-    for row in rows or [None]:
-        shares = host_shares(trace, row)
-        name = "" if row is None else table["name"][row]
-        spacing_ns = spacing_of(trace, shares.counts)
-        found.append(Records(name, int(shares.counts.sum()), shares.whole_ns, shares.in_steps, spacing_ns))
-    return tuple(sorted(found, key=lambda one: (not one.in_steps, -one.count / max(1, one.whole_ns))))
 
 
 def _other_processes(trace: Trace, rows: int) -> Elsewhere | None:
@@ -673,6 +641,10 @@ def _lost(finished: Finished, width: int) -> list[Text]:
     return fold("lost", text, width, style="yellow")[:4]
 
 
+# Bounds that are further apart than by this factor say nothing: those of a machine on which others overwrite the caches.
+_WIDEST_BOUNDS = 5.0
+
+
 def _cost(finished: Finished, facts: Facts, width: int) -> list[Text]:
     """The estimated cost of recording."""
     overhead = finished.overhead
@@ -691,17 +663,22 @@ def _cost(finished: Finished, facts: Facts, width: int) -> list[Text]:
     )
     if others := [one for one in others if not one.in_steps and one.count]:
         text += f"; {_cost_share(overhead, others[0], of='the recorded time')} of {others[0].process}"
+    helpers = finished.helpers
+    if helpers is not None and helpers.process_ns > 0:
+        text += f"; the recorder's own threads took {units.percent(helpers.helpers_ns, helpers.process_ns)} of the process's processor time"
     return fold("overhead", text, width)
 
 
 def _cost_share(overhead: Overhead, records: Records, of: str) -> str:
-    """The share of a process's time that recording took, and its bounds."""
-    one, low, high = (
-        units.percent(share, 1.0)
-        for share in overhead.share(records.count, records.spacing_ns, records.whole_ns)
-    )
+    """The share of a process's time that recording took, and its bounds where they are known."""
+    shares = overhead.share(records)
+    one, low, high = (units.percent(share, 1.0) for share in shares)
+    if records.waits_much:
+        of += " in which it had a processor"
     if one == high:
         return f"{one} of {of}"
+    if shares[2] > _WIDEST_BOUNDS * shares[1] and (records.waits_much or overhead.is_disturbed):
+        return f"roughly {one} of {of}"
     about = "" if one.startswith("<") else "about "
     return f"{about}{one} of {of} ({low.removesuffix(' %')} to {high})"
 

@@ -3,6 +3,9 @@
 The cost of a record depends on what ran since the previous one: in a loop of tiny operators the recorder's code and data stay in
 the processor's caches, after a large operator they come from memory, which costs two to four times as much. So the cost is
 measured twice: in a step of tiny operators, and with the caches overwritten between them. A run is interpolated between the two.
+
+All of it is processor time: of a step in which other programs had the processors for most of the time, recording took a larger part than of
+its time by the clock. On a busy machine the caches are overwritten by others, too, so that a record may cost anything between the two.
 """
 
 from __future__ import annotations
@@ -18,6 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.rows import ProcessRow
+from kinetoscope.tables.breakdown import host_shares
+from kinetoscope.tables.processor_waits import processor_waits, running_thread
+from kinetoscope.tables.windows import recorded_extent, start_up_steps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,6 +45,10 @@ _LONG_NS = 1_000_000
 _CACHES_BYTES = 4 << 20
 # How far off the estimate can be for other programs than those measured; see benchmarks/overhead_estimate.py.
 MODEL_ERROR = 0.2
+# The same where other programs overwrite the caches.
+DISTURBED_ERROR = 0.5
+# From this part of the time on, others had the processors often enough to matter.
+_MUCH = 0.05
 _ENOUGH_GAPS = 1_000_000
 
 
@@ -64,9 +75,11 @@ class Overhead:
 
     Attributes:
         costs: In the programs that were timed, by increasing spacing; at least two.
+        is_disturbed: Whether other programs had the processors for a part of the measurement.
     """
 
     costs: tuple[Cost, ...]
+    is_disturbed: bool = False
 
     @property
     def is_rough(self) -> bool:
@@ -77,22 +90,30 @@ class Overhead:
         """The cost of a record in a program with this spacing; never negative."""
         return self._between(spacing_ns, lambda cost: cost.record_ns)
 
-    def share(self, records: int, spacing_ns: float, whole_ns: int) -> tuple[float, float, float]:
-        """The share of a recorded time that recording took.
+    def share(self, records: Records) -> tuple[float, float, float]:
+        """The share of the time that a process ran which recording took.
 
         Args:
-            records: The number of records in that time.
-            spacing_ns: The mean time from one to the next, as `spacing_of` returns it.
-            whole_ns: The recorded time, including the cost of recording.
+            records: What was recorded of it.
 
         Returns:
             The estimate and its lower and upper bound, each from 0 to 1.
         """
-        lowest = self._between(spacing_ns, lambda cost: cost.low_ns) * (1 - MODEL_ERROR)
-        highest = self._between(spacing_ns, lambda cost: cost.high_ns) * (1 + MODEL_ERROR)
+        lowest = self._between(records.spacing_ns, lambda cost: cost.low_ns)
+        highest = self._between(records.spacing_ns, lambda cost: cost.high_ns)
+        error = MODEL_ERROR
+        if self.is_disturbed or records.waits_much:
+            # Either may have had the caches of the other.
+            lowest = min(lowest, *(max(0.0, cost.low_ns) for cost in self.costs))
+            highest = max(highest, *(cost.high_ns for cost in self.costs))
+            error = DISTURBED_ERROR
         one, low, high = (
-            min(1.0, cost_ns * records / max(1, whole_ns))
-            for cost_ns in (self.record_ns(spacing_ns), lowest, highest)
+            min(1.0, cost_ns * records.count / max(1, records.ran_ns))
+            for cost_ns in (
+                self.record_ns(records.spacing_ns),
+                lowest * (1 - error),
+                highest * (1 + error),
+            )
         )
         return one, min(low, one), max(high, one)
 
@@ -106,6 +127,70 @@ class Overhead:
         # A lower cost far apart is noise, and is not extrapolated.
         rise_ns = max(0.0, costs_ns[1] - costs_ns[0]) / max(places[1] - places[0], 1e-9)
         return max(costs_ns[0] / 2, costs_ns[0] - (places[0] - place) * rise_ns)
+
+
+@dataclass(frozen=True)
+class Records:
+    """How much was recorded of one process in its steps or, without steps, in total.
+
+    Attributes:
+        process: Its name, empty in a trace of one process.
+        count: The number of spans, without start-up.
+        whole_ns: The time of the steps, or of the recording.
+        in_steps: Whether it has steps.
+        spacing_ns: The mean time from one span to the next while the thread ran.
+        ran_ns: `whole_ns` without the time in which the thread of the loop was ready to run, but had no processor.
+    """
+
+    process: str
+    count: int
+    whole_ns: int
+    in_steps: bool
+    spacing_ns: float
+    ran_ns: int
+
+    @property
+    def waits_much(self) -> bool:
+        """Whether other programs had the processors for a part of the time that matters."""
+        return self.ran_ns < (1 - _MUCH) * self.whole_ns
+
+
+def records_of(trace: Trace) -> tuple[Records, ...]:
+    """How much was recorded of each process of a trace, those with steps first."""
+    table, found = trace.columns("processes"), []
+    rows: list[ProcessRow | None] = [ProcessRow(row) for row in range(len(table))]
+    for row in rows or [None]:
+        shares = host_shares(trace, row)
+        count = int(shares.counts.sum())
+        ran_ns = max(shares.whole_ns - _waited_ns(trace, row), 1)
+        # Where the thread had no processor, the next record waits for one, too.
+        spacing_ns = min(spacing_of(trace, shares.counts), max(1.0, ran_ns / max(count, 1)))
+        name = "" if row is None else table["name"][row]
+        found.append(Records(name, count, shares.whole_ns, shares.in_steps, spacing_ns, ran_ns))
+    return tuple(sorted(found, key=lambda one: (not one.in_steps, -one.count / max(1, one.whole_ns))))
+
+
+def _waited_ns(trace: Trace, process: ProcessRow | None) -> int:
+    """How long the thread of a process's loop had no processor in its steps or, without any, in all that was recorded of it."""
+    steps = trace.columns("steps")
+    thread_of_step = np.append(trace.column("spans", "thread"), -1)[steps["span"]]
+    counted = ~start_up_steps(trace)
+    mine = np.ones(len(trace.columns("threads")) + 1, dtype=bool)
+    if process is not None:
+        counted &= steps["process_row"] == process
+        mine = np.append(trace.column("threads", "process_row"), -1) == process
+    rows = np.flatnonzero(counted)
+    if len(rows) == 0:
+        first, last = recorded_extent(trace, ProcessRow(-1) if process is None else process)
+        waits = processor_waits(trace, running_thread(trace, mine))
+        return int(waits.within(np.array([first]), np.array([last])).sum())
+    start_ns = steps["start_ns"][rows].astype(np.int64)
+    end_ns = start_ns + steps["duration_ns"][rows]
+    found = 0
+    for thread in np.unique(thread_of_step[rows]).tolist():
+        own = thread_of_step[rows] == thread
+        found += int(processor_waits(trace, thread).within(start_ns[own], end_ns[own]).sum())
+    return found
 
 
 def spacing_of(trace: Trace, counts: NDArray[np.bool_] | None = None) -> float:
@@ -271,7 +356,9 @@ def measured(programs: list[Timed], session: Any) -> Overhead | None:
     costs = [cost for program in programs if (cost := program.cost()) is not None]
     if len(costs) < len(programs):
         return None
-    return Overhead(tuple(sorted(costs, key=lambda cost: cost.spacing_ns)))
+    wall_s, cpu_s = time.monotonic() - begin_s, time.thread_time() - begin_cpu_s
+    ordered = tuple(sorted(costs, key=lambda cost: cost.spacing_ns))
+    return Overhead(ordered, is_disturbed=cpu_s < (1 - 2 * _MUCH) * wall_s)
 
 
 def _overwrite_caches() -> Callable[[], object]:

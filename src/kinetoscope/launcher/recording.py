@@ -29,6 +29,47 @@ if TYPE_CHECKING:
 
 # Each keeps its recording on disk, or in torch's memory, until the end.
 MOST_CYCLES = 100
+# What the recorder's threads are called.
+_HELPERS = ("kinetoscope", "kscope ")
+_TASKS = "/proc/self/task"
+
+
+@dataclass(frozen=True)
+class HelperTime:
+    """The processor time of the recorder's own threads, beside those that it records.
+
+    Attributes:
+        helpers_ns: What they have used.
+        process_ns: What the whole process has used.
+    """
+
+    helpers_ns: int
+    process_ns: int
+
+    def since(self, before: HelperTime) -> HelperTime:
+        """What was used since an earlier reading."""
+        return HelperTime(
+            max(self.helpers_ns - before.helpers_ns, 0), max(self.process_ns - before.process_ns, 0)
+        )
+
+
+def helper_time() -> HelperTime | None:
+    """Read it; None where the system does not tell the time of other threads."""
+    found = 0
+    try:
+        for task in os.listdir(_TASKS):
+            try:
+                with open(f"{_TASKS}/{task}/comm", encoding="utf-8", errors="replace") as file:
+                    if not file.read().startswith(_HELPERS):
+                        continue
+                with open(f"{_TASKS}/{task}/schedstat", encoding="utf-8") as file:
+                    found += int(file.read().split()[0])
+            except (FileNotFoundError, ProcessLookupError):
+                if os.path.exists(f"{_TASKS}/{task}"):
+                    return None
+    except (OSError, ValueError, IndexError):
+        return None
+    return HelperTime(found, time.process_time_ns())
 
 
 @dataclass(frozen=True)
@@ -42,6 +83,7 @@ class Finished:
         options: How it was recorded.
         files: The files written, the trace first.
         overhead: What recording cost, or None where that was not measured.
+        helpers: What the recorder's own threads used of processors meanwhile, or None where that is not known.
         engine: The engine that recorded.
         messages: What the user should know beyond that.
         here: Whether this process recorded it, so that facts about this process belong to the run.
@@ -54,6 +96,7 @@ class Finished:
     files: tuple[Path, ...]
     engine: str
     overhead: Overhead | None = None
+    helpers: HelperTime | None = None
     messages: tuple[str, ...] = field(default_factory=tuple)
     here: bool = True
 
@@ -83,6 +126,8 @@ class ProgramRecording:
         self._torch_import = AfterImport("torch", self._torch_imported)
         self._session: profile | None = None
         self._started_s = 0.0
+        self._before: HelperTime | None = None
+        self._helpers: HelperTime | None = None
         self._optimizer: int | None = None
         self._watches_steps = False
         self.steps_done = 0
@@ -142,7 +187,14 @@ class ProgramRecording:
             options.live_path.unlink(missing_ok=True)
         engine = trace.run_info.engine_name or self.engine
         return Finished(
-            trace, self._program, ended, options, tuple(files), engine, messages=tuple(self.messages)
+            trace,
+            self._program,
+            ended,
+            options,
+            tuple(files),
+            engine,
+            helpers=self._helpers,
+            messages=tuple(self.messages),
         )
 
     def _write_summaries(self, trace: Trace, target: Path) -> list[Path]:
@@ -202,7 +254,7 @@ class ProgramRecording:
         self.own_children_s += children_cpu_s() - before_s
         self.messages += [str(warning.message) for warning in caught]
         self._session = session
-        self._started_s = time.monotonic()
+        self._started_s, self._before = time.monotonic(), helper_time()
         self.state = "recording"
         self._on_start(self.engine)
 
@@ -218,6 +270,9 @@ class ProgramRecording:
     def _stop(self) -> None:
         """Stop the session."""
         if self.state == "recording" and self._session is not None:
+            now = helper_time()
+            if now is not None and self._before is not None:
+                self._helpers = now.since(self._before)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 self._session.stop()

@@ -29,11 +29,9 @@ def profiler_cost(loop: Loop) -> Finding | None:
     recorded = recorded[loop.in_steps(recorded)]
     measured_ns, least_ns = loop.total_ns(measured), LEAST_RECORD_NS * len(recorded)
     time_ns = max(measured_ns, least_ns)
-    # Both are processor time: while other programs have the processors, neither the profiler nor the program runs.
-    ran_ns = loop.whole_ns - int(
-        processor_waits(loop.trace, loop.thread).within(loop.start_ns, loop.end_ns).sum()
-    )
-    share = min(100.0, 100.0 * time_ns / max(ran_ns, 1))
+    # The bound is processor time: while other programs have the processors, no record is made.
+    waited_ns = int(processor_waits(loop.trace, loop.thread).within(loop.start_ns, loop.end_ns).sum())
+    share = max(loop.share(measured_ns), min(100.0, 100.0 * least_ns / max(loop.whole_ns - waited_ns, 1)))
     if share < LEAST_PERCENT:
         return None
     return Finding(
