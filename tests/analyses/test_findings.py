@@ -588,9 +588,8 @@ def test_a_single_wait_for_data_is_no_late_step_of_the_program(late, found):
         builder.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, 10_000 + more)
         builder.span("aten::mm", at + 10_000 + more, 19_900_000)
         at += 20_000_000 + more
-    said = [plain(one.finding) for one in examine(builder.build()).findings if one.code == "step-outlier"]
-    assert bool(said) == found
-    assert all("longer for data" in text for text in said)
+    # Two waits are a loader that is too slow at times, which explains the late steps.
+    assert [one.code for one in examine(builder.build()).findings] == ["input-wait"] * found
 
 
 def test_the_time_of_an_optimizer_that_wraps_another_counts_once():
@@ -718,7 +717,8 @@ def test_every_code_is_documented_and_planted():
     text = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE))
     planted = {name.partition(":")[0] for name in (*PLANTED, *planted_devices.PLANTED)}
-    assert documented == planted | {"incomplete-trace"}
+    # What other programs do to one is in the tests of its rule.
+    assert documented == planted | {"incomplete-trace", "processor-wait"}
     assert {code for code, causes in CAUSES.items() for code in (code, *causes)} <= documented
 
 
