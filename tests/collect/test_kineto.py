@@ -1,8 +1,11 @@
 """The Kineto engine: what it takes from torch's text, what the text lacks, and what happens when it cannot be had."""
 
+import contextlib
+import functools
 import gzip
 import json
 import os
+import re
 import tempfile
 import textwrap
 import threading
@@ -502,6 +505,60 @@ def test_threads_that_run_operators_are_unharmed_by_starts_and_stops():
     """
     done = warm_python.run("-c", textwrap.dedent(text))
     assert (done.returncode, done.stdout.split()) == (0, ["unharmed"]), done.stderr
+
+
+PROFILER_FILES = ("torch/profiler/", "torch/autograd/profiler.py")
+
+
+def of_the_program(session):
+    """The names of events, without the calls that torch.profiler and torch's collector make of their own functions."""
+
+    def is_theirs(event):
+        return event is not None and (event.name.startswith(PROFILER_FILES) or is_theirs(event.cpu_parent))
+
+    return Counter(
+        re.sub(r"0x\w+", "", event.name)
+        for event in session.events()
+        # Objects may end at any time.
+        if not is_theirs(event) and "_weakrefset" not in event.name and "method discard" not in event.name
+    )
+
+
+def test_python_calls_of_ours_are_not_in_the_trace():
+    def helper(x):
+        with contextlib.suppress(ValueError):
+            return x + 1
+
+    # In a process of its own this is the first session, which loads the recorder.
+    for more in ({"with_stack": True}, {"with_stack": True, "profile_memory": True, "record_shapes": True}):
+        counted = []
+        for profiler in (torch.profiler.profile, functools.partial(profile, engine="kineto")):
+            x = torch.ones(3)
+            with profiler(activities=CPU, **more) as session:
+                helper(x)
+                session.step()
+                helper(x)
+            counted.append(of_the_program(session))
+        theirs, ours = counted
+        step = "torch/profiler/profiler.py"
+        assert {name: count for name, count in theirs.items() if step not in name} == ours
+        assert sum(name.endswith(": helper") for name in ours.elements()) == 2
+        assert sum("contextlib" in name for name in ours.elements()) >= 4
+
+
+def test_calls_of_the_program_inside_ours_remain():
+    def loader():
+        for one in (1, 2):
+            yield abs(one)
+
+    def run():
+        for _ in kinetoscope.steps(loader()):
+            torch.ones(2).add(1)
+
+    names = names_of(record(run, with_stack=True).trace)
+    assert not [name for name in names if "kinetoscope/" in name and "tests" not in name]
+    assert sum(count for name, count in names.items() if name.endswith(": loader")) == 3
+    assert names["<built-in function abs>"] == 2
 
 
 def test_transfers_between_ranks_end_on_other_threads():

@@ -33,6 +33,7 @@ from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, RecorderError, StateError
 from kinetoscope.collect.engines.pauses import Pauses
+from kinetoscope.collect.engines.recorder import ready_recorder
 from kinetoscope.collect.session.activities import (
     ALL_THREADS_SETTING,
     GARBAGE_COLLECTION_SETTING,
@@ -95,8 +96,75 @@ def leave_out(
         start_ns = spans["start_ns"] + _base_ns(native)
         for begin_ns, end_ns in off_ns:
             unwanted |= on_host & (start_ns >= begin_ns) & (start_ns < end_ns)
+    _remove(native, unwanted)
+
+
+def leave_out_own_calls(native: dict[str, Any]) -> None:
+    """Remove the calls of Kinetoscope's functions, and those that these make of Python's own library.
+
+    torch's collector records the calls that start and stop it, and what a session does between its steps. Calls of the program
+    and of torch that are inside them remain.
+
+    Args:
+        native: What `_core.ChromeReader.finish` returned; changed.
+    """
+    strings, spans = native["strings"], native["spans"]
+    own_names = [place for place, text in enumerate(strings) if _PACKAGE in text and _is_own(text)]
+    calls = [row for row, category in enumerate(native["categories"]) if category == "python_function"]
+    is_call = np.isin(spans["category"], calls)
+    own = is_call & np.isin(spans["name"], own_names)
+    if not own.any():
+        return
+    unwanted = own.copy()
+    starts_ns, ends_ns = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
+    for thread in np.unique(spans["thread"][own]).tolist():
+        rows = np.flatnonzero(is_call & (spans["thread"] == thread))
+        rows = rows[np.lexsort((rows, -ends_ns[rows], starts_ns[rows]))]
+        # What is not inside an own call need not be looked at one by one.
+        latest_ns = np.maximum.accumulate(np.where(own[rows], ends_ns[rows], -1))
+        rows = rows[starts_ns[rows] < latest_ns]
+        open_calls: list[tuple[int, bool]] = []
+        for row in rows.tolist():
+            while open_calls and open_calls[-1][0] <= starts_ns[row]:
+                open_calls.pop()
+            if not unwanted[row] and open_calls and open_calls[-1][1]:
+                unwanted[row] = _is_of_python(strings[spans["name"][row]])
+            open_calls.append((int(ends_ns[row]), bool(unwanted[row])))
+    _remove(native, unwanted)
+
+
+# The package and Python's library, with the folders that contain them.
+_PACKAGE = "kinetoscope/"
+_ROOT = Path(__file__).parents[3]
+_LIBRARY = Path(os.__file__).parent
+# A call as torch names it, with its file relative to an entry of Python's path where one fits: `re/__init__.py(163): match`.
+_CALL = re.compile(r"(?P<file>.+)\(\d+\): .*")
+
+
+@functools.cache
+def _is_own(call: str) -> bool:
+    """Whether the name of a call is that of a function of ours."""
+    found = _CALL.fullmatch(call)
+    if found is None:
+        return False
+    path = _ROOT / _PACKAGE / found["file"].rpartition(_PACKAGE)[2]
+    return f"/{path}".endswith(f"/{found['file']}") and path.is_file()
+
+
+@functools.cache
+def _is_of_python(call: str) -> bool:
+    """Whether the name of a call is that of a function of Python's own library, written in C or in Python."""
+    if call.startswith("<"):
+        return True
+    found = _CALL.fullmatch(call)
+    return found is not None and (_LIBRARY / found["file"]).is_file()
+
+
+def _remove(native: dict[str, Any], unwanted: Any) -> None:
+    """Remove spans from what was read."""
     if not unwanted.any():
         return
+    spans = native["spans"]
     remaining = ~unwanted
     place = np.where(remaining, np.cumsum(remaining) - 1, -1)
     spans = native["spans"] = {name: values[remaining] for name, values in spans.items()}
@@ -672,6 +740,7 @@ class KinetoRecording:
             self._request.activity_filters.get(ProfilerActivity.CPU),
             self._pauses.windows_ns("CPU"),
         )
+        leave_out_own_calls(text)
         mark_transfers(text)
         from kinetoscope.formats.chrome.read import made_trace
 
@@ -809,6 +878,9 @@ class KinetoEngine:
                 "only to the thread that started it"
             )
         self._refuse_second_user()
+        # Ranges need it right after the start, when the collector may record Python calls.
+        with contextlib.suppress(RecorderError):
+            ready_recorder()
         self._request = request
         self._collector = self.torch_profiler = _make_collector(request)
         self._pauses = Pauses()
