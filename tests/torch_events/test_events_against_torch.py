@@ -6,6 +6,7 @@ What differs on purpose is listed here with its reason; everything else must be 
 from __future__ import annotations
 
 import gc
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ import torch
 import kinetoscope
 from kinetoscope import ProfilerActivity
 from tests.support.programs import PROGRAMS
+from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,10 +43,10 @@ EQUAL_OF_SPANS = (
 )  # fmt: skip
 DIFFERENT = {
     "id": "torch counts its events from 1, here it is the row of the span",
-    "external_id": "it is the id",
+    "external_id": "torch counts from 1 anew, here it is that of the exported trace, which is compared below",
     "flow_id": "torch numbers its arrows anew; which events belong together is compared below",
     "concrete_inputs": "ours has strings and devices, too; numbers are compared below",
-    "structured_input_strides": "strides are not recorded",
+    "structured_input_strides": "the native engine records none; those of the Kineto engine are compared below",
     "stack": "stacks are taken without being asked for; torch's are empty unless `verbose` is set, too",
     "cpu_time": "two clocks; the same events through both tables are compared in test_against_torch.py",
     "cpu_time_total": "two clocks",
@@ -284,3 +286,40 @@ def test_work_of_process_groups_is_asynchronous_and_beside_the_tree():
     ]
     assert facts[0] == facts[1]
     assert ("gloo:all_reduce", True, False, True) in facts[0]
+
+
+@pytest.mark.parametrize("with_stack", [False, True])
+def test_events_have_the_numbers_of_the_exported_trace(engine, with_stack, tmp_path):  # noqa: F811
+    def program():
+        x = torch.ones(3, 4, requires_grad=True)
+        (x.t() @ x).sum().backward()
+
+    more = {
+        "activities": [torch.profiler.ProfilerActivity.CPU],
+        "record_shapes": True,
+        "with_stack": with_stack,
+    }
+    with kinetoscope.profile(engine=engine, **more) as session:
+        program()
+    session.export_chrome_trace(tmp_path / "trace.json")
+    written = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    operators = {
+        event["args"]["External id"]: (event["name"], event["args"].get("Input Strides", []))
+        for event in written
+        if event.get("cat") == "cpu_op"
+    }
+    events = [event for event in session.events() if not event.is_python_function]
+    # Lists of events leave out an operator directly inside one of the same name.
+    for event in events:
+        assert operators[event.external_id] == (event.name, event.structured_input_strides)
+    assert len({event.external_id for event in events}) == len(events) > 10
+    arrows = {(event["id"], event["ph"] == "s") for event in written if event.get("cat") == "fwdbwd"}
+    assert {(event.flow_id, event.flow_start) for event in events if event.flow_id} == arrows
+    assert len(arrows) == 6
+    if engine == "kineto":
+        with torch.profiler.profile(**more) as theirs:
+            program()
+        expected = [
+            event.structured_input_strides for event in theirs.events() if not event.is_python_function
+        ]
+        assert [event.structured_input_strides for event in events] == expected

@@ -231,7 +231,9 @@ def arrows(trace: TraceData) -> Arrows:
         forward = trace.column("spans", "forward")
         number, starts = np.zeros(len(forward), dtype=np.int64), np.zeros(len(forward), dtype=bool)
         ends = np.flatnonzero(forward >= 0)
-        number[ends] = number[forward[ends]] = forward[ends] + 1
+        # The numbers of the arrows in Chrome traces; several backward functions of one operator have that of the first.
+        _, first, place = np.unique(forward[ends], return_index=True, return_inverse=True)
+        number[ends] = number[forward[ends]] = first[place] + 1
         starts[forward[ends]] = True
         return Arrows(number, starts)
 
@@ -830,8 +832,9 @@ class FunctionEvent(EventSums):
 
     @Computed
     def external_id(self) -> int:
-        """The `id`: what links an event with what it started."""
-        return self.id
+        """The `External id` of Chrome traces, which links an event with what it started."""
+        number = -1 if self.row < 0 else self._number("external_id")
+        return number if number >= 0 else self.id + 1
 
     @Computed
     def linked_correlation_id(self) -> int:
@@ -878,8 +881,9 @@ class FunctionEvent(EventSums):
 
     @Computed
     def structured_input_strides(self) -> list[Any]:
-        """Empty: strides are not recorded."""
-        return []
+        """The strides of each input, which only torch's collector records; else empty."""
+        strides: list[Any] = self._shape_part("strides")
+        return strides
 
     @Kept
     def concrete_inputs(self) -> list[Any]:
