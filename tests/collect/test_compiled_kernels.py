@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import kinetoscope
-from kinetoscope.collect.sources.compiled_kernels import CompiledModules
+from kinetoscope.collect.sources.compiled_kernels import CompiledModules, _modules_of
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.flops import counted_flops, flops
@@ -137,6 +137,77 @@ def test_kernels_of_backward_belong_to_the_lines_and_modules_of_forward(noting_c
     gelu = [span for span in spans if span["name"] == "cpp_fused_gelu_1"]
     assert [span["module"] for span in gelu] == ["_orig_mod.blocks.0", "_orig_mod.blocks.1"]
     assert all("Block.forward" in span["stack"].rpartition(";")[2] for span in gelu)
+
+
+class Pair(nn.Module):
+    """Two layers whose products the compiler's pattern matcher joins with their sum, and in backward with that of gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a(x) + self.b(x)
+
+
+def test_products_that_the_compiler_made_of_others_belong_to_the_layer_of_their_weight(
+    noting_compiler: None,
+) -> None:
+    run = torch.compile(nn.Sequential(Pair(), Pair()))
+
+    def step() -> None:
+        run(torch.ones(16, 16, requires_grad=True)).sum().backward()
+
+    kinetoscope.profile()
+    step()
+    with kinetoscope.profile() as session:
+        step()
+    rows = session.trace.table("origins").to_pylist()
+    products = [row["module"] for row in rows if row["operator"].startswith(("aten.mm.", "aten.addmm."))]
+    joined = [row["module"] for row in rows if row["operator"].startswith("aten.addmm.")]
+    layers = [f"_orig_mod.{pair}.{layer}" for pair in (0, 1) for layer in ("a", "b")]
+    assert len(joined) == 4
+    assert {module.rpartition(".")[0] for module in joined} == {"_orig_mod.0", "_orig_mod.1"}
+    # Of each layer one in forward, and two in backward.
+    assert sorted(products) == sorted(3 * layers)
+
+
+def node_in(graph: torch.fx.Graph, inputs: tuple[Any, ...], *path: str) -> torch.fx.Node:
+    """A node that adds its inputs, which the program has in some modules."""
+    node = graph.call_function(torch.ops.aten.add.Tensor, inputs)
+    node.meta |= {"seq_nr": 1, "nn_module_stack": {one: (one, nn.Module) for one in path}}
+    return node
+
+
+def test_nodes_that_the_compiler_made_belong_to_what_their_neighbors_have_in_common() -> None:
+    graph = torch.fx.Graph()
+    x, weight = graph.placeholder("x"), graph.placeholder("weight")
+
+    def made(*inputs: Any) -> torch.fx.Node:
+        return graph.call_function(torch.ops.aten.add.Tensor, inputs)
+
+    one = node_in(graph, (x, 1), "net", "net.block", "net.block.q")
+    other = node_in(graph, (x, 2), "net", "net.block", "net.block.k")
+    total = made(one, other)
+    again = made(total, total)
+    first = made(x, x)
+    node_in(graph, (first, 1), "net", "net.norm")
+    turned = graph.call_function(torch.ops.aten.t.default, (weight,))
+    turned.meta["nn_module_stack"] = {one: (one, nn.Module) for one in ("net", "net.block", "net.block.out")}
+    product = graph.call_function(torch.ops.aten.addmm.default, (other, one, turned))
+    product.meta["nn_module_stack"] = {one: (one, nn.Module) for one in ("net", "net.block")}
+    of_program = node_in(graph, (one, other))
+    of_backward = graph.call_function(torch.ops.aten.add.Tensor, (one, other))
+    of_backward.meta |= {"partitioner_tag": "is_backward", "fwd_nn_module_stack": None}
+
+    def path(node: torch.fx.Node) -> list[str]:
+        return [one.path for one in _modules_of(node)]
+
+    assert path(total) == path(again) == ["net", "net.block"]
+    assert path(first) == ["net", "net.norm"]
+    assert path(product)[-1] == "net.block.out"
+    # Of the compiled module itself: nothing is guessed.
+    assert path(of_program) == path(of_backward) == path(made(of_program, one)) == path(made(x, x)) == []
 
 
 def test_nodes_of_a_kernel_have_weights_that_add_up_to_one(noting_compiler: None) -> None:

@@ -13,6 +13,7 @@ for provenance, which is a part of its cache's key, is turned on.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import math
 import operator
@@ -22,7 +23,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -291,23 +292,86 @@ def _reached(access: Any) -> Any:
 
 def _node(origin: Any) -> Node:
     """Describe a node of the compiler's graph."""
-    meta = origin.meta
-    modules = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
     return Node(
         origin.name,
         str(origin.target),
-        _frames(meta.get("stack_trace") or ""),
-        tuple(
-            ModuleFrame(
-                str(path),
-                getattr(kind, "__name__", str(kind).rpartition(".")[2]),
-                int(key) if str(key).isdecimal() else 0,
-            )
-            for key, (path, kind) in modules.items()
-        ),
+        _frames(origin.meta.get("stack_trace") or ""),
+        _modules_of(origin),
         _elements(origin),
         _inputs(origin),
     )
+
+
+def _modules(origin: Any) -> tuple[ModuleFrame, ...]:
+    """The modules that the compiler knows around a node, in backward those of the forward, from the outermost inwards."""
+    modules = origin.meta.get("nn_module_stack") or origin.meta.get("fwd_nn_module_stack") or {}
+    return tuple(
+        ModuleFrame(
+            str(path),
+            getattr(kind, "__name__", str(kind).rpartition(".")[2]),
+            int(key) if str(key).isdecimal() else 0,
+        )
+        for key, (path, kind) in modules.items()
+    )
+
+
+_FARTHEST = 6
+
+
+def _modules_of(origin: Any) -> tuple[ModuleFrame, ...]:
+    """The modules of a node, also of one that the compiler made in place of a pattern, or as a sum of gradients.
+
+    In place of a product and a sum there is one node, which has the modules of the sum, or none: those of its weight tell more.
+    Without a weight, a node that the compiler made is in the innermost module that has all nodes from which its inputs come, else all
+    that use it.
+    """
+    own = _modules(origin)
+    if not _is_made(origin):
+        return own
+    weights = _common(_modules(one) for one in origin.all_input_nodes if _is_weight(one))
+    if weights[: len(own)] == own and weights:
+        return weights
+    return own or _common(_nearest(origin, "all_input_nodes")) or _common(_nearest(origin, "users"))
+
+
+def _is_made(origin: Any) -> bool:
+    """Whether the compiler made a node that the program, or the backward of one of its operators, does not have.
+
+    In a module that was compiled itself, the program's own nodes have no modules either.
+    """
+    meta = origin.meta
+    if "fwd_nn_module_stack" in meta:
+        return False
+    if "backward" in str(meta.get("partitioner_tag", "")):
+        return True
+    return meta.get("seq_nr") is None and (bool(_modules(origin)) or not meta.get("source_fn_stack"))
+
+
+def _common(found: Iterable[tuple[ModuleFrame, ...]]) -> tuple[ModuleFrame, ...]:
+    """The modules that all of some nodes are in."""
+    levels = zip(*found, strict=False)
+    return tuple(each[0] for each in itertools.takewhile(lambda level: len(set(level)) == 1, levels))
+
+
+def _is_weight(node: Any) -> bool:
+    """Whether a node is nothing but a view of an input of its graph."""
+    seen = 0
+    while getattr(node.target, "is_view", False) and seen < _FARTHEST:
+        (node, *_), seen = [*node.all_input_nodes, node], seen + 1
+    return seen > 0 and bool(node.op == "placeholder")
+
+
+def _nearest(origin: Any, side: str) -> list[tuple[ModuleFrame, ...]]:
+    """The modules of the nearest nodes on a side of a node that the compiler did not make itself."""
+    found: list[tuple[ModuleFrame, ...]] = []
+    seen, reached = {origin}, [origin]
+    for _ in range(_FARTHEST):
+        beside = dict.fromkeys(one for node in reached for one in getattr(node, side))
+        new = [one for one in beside if one not in seen and one.op == "call_function"]
+        seen.update(new)
+        found += [_modules(one) for one in new if not _is_made(one)]
+        reached = [one for one in new if _is_made(one)]
+    return found
 
 
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
