@@ -24,6 +24,8 @@ import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bill_of_materials import bill_of_materials
+
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 _STABLE = (3, 12)
@@ -138,72 +140,21 @@ def try_wheel(wheel: Path, python: str, torch: str) -> str:
         return f"{version}: {'self-test passed' if passed == 'True' else 'self-test partly passed'}"
 
 
-def bill_of_materials(wheels: list[Path]) -> Path:
-    """Write the contents and dependencies of the wheels in CycloneDX format."""
-    with zipfile.ZipFile(wheels[0]) as archive:
-        (metadata_name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        metadata = archive.read(metadata_name).decode()
-    version = re.search(r"^Version: (.+)$", metadata, re.MULTILINE)[1]
-    lock = json.loads((ROOT / "web" / "package-lock.json").read_text())["packages"]
-    notices = (ROOT / "THIRD_PARTY_NOTICES.txt").read_text()
-    compiled = re.findall(r"^(nanobind|robin_map) (\S+) \(", notices, re.MULTILINE)
-
-    def component(name: str, version: str, kind: str, license_name: str, scope: str = "required") -> dict:
-        return {
-            "type": "library", "bom-ref": f"pkg:{kind}/{name}@{version}", "name": name, "version": version,
-            "purl": f"pkg:{kind}/{name.replace('@', '%40')}@{version}", "scope": scope,
-            "licenses": [{"license": {"id": license_name}}],
-        }  # fmt: skip
-
-    contained = [
-        component(path.removeprefix("node_modules/"), entry["version"], "npm", entry.get("license", "MIT"))
-        for path, entry in lock.items()
-        if path and not entry.get("dev")
-    ]
-    licenses = {"nanobind": "BSD-3-Clause", "robin_map": "MIT"}
-    contained += [component(name, number, "generic", licenses[name]) for name, number in compiled]
-    needed = [
+def bill_of_wheels(wheels: list[Path]) -> Path:
+    """Write the bill of materials, which is inside the wheels, too, with their checksums and the time."""
+    bill = bill_of_materials()
+    bill["serialNumber"] = f"urn:uuid:{uuid.uuid4()}"
+    bill["metadata"]["timestamp"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    bill["metadata"]["component"]["components"] = [
         {
-            "type": "library",
-            "bom-ref": f"needs:{line}",
-            "name": re.match(r"[\w.-]+", line)[0],
-            "version": line,
+            "type": "file",
+            "name": wheel.name,
+            "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}],
         }
-        for line in re.findall(r"^Requires-Dist: ([^;\n]+)$", metadata, re.MULTILINE)
+        for wheel in wheels
     ]
-    document = {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.5",
-        "serialNumber": f"urn:uuid:{uuid.uuid4()}",
-        "version": 1,
-        "metadata": {
-            "timestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "component": {
-                "type": "library",
-                "bom-ref": "kinetoscope",
-                "name": "kinetoscope",
-                "version": version,
-                "purl": f"pkg:pypi/kinetoscope@{version}",
-                "licenses": [{"license": {"id": "BSD-3-Clause"}}],
-                "components": [
-                    {
-                        "type": "file",
-                        "name": wheel.name,
-                        "hashes": [
-                            {"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}
-                        ],
-                    }
-                    for wheel in wheels
-                ],
-            },
-        },
-        "components": [*contained, *needed],
-        "dependencies": [
-            {"ref": "kinetoscope", "dependsOn": [one["bom-ref"] for one in (*contained, *needed)]}
-        ],
-    }
-    path = DIST / f"kinetoscope-{version}.cdx.json"
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    path = DIST / f"kinetoscope-{bill['metadata']['component']['version']}.cdx.json"
+    path.write_text(json.dumps(bill, indent=1) + "\n")
     return path
 
 
@@ -235,7 +186,7 @@ def main() -> None:
         made = build_wheel(of_wheel[0], recorders)
         print(f"built {made.name} ({made.stat().st_size / 1e6:.1f} MB)")
         wheels |= dict.fromkeys(of_wheel, made)
-    print(f"wrote {bill_of_materials(sorted(set(wheels.values()))).name}")
+    print(f"wrote {bill_of_wheels(sorted(set(wheels.values()))).name}")
     if wanted.no_try:
         return
     rows, failed = ["| Python | torch | result |", "|---|---|---|"], False

@@ -4,11 +4,14 @@ This environment records a trace. A second environment under build/, with only t
 queries and writes the trace; recording there must fail with an error that says what is missing.
 """
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +44,23 @@ print("ok: kinetoscope", kinetoscope.__version__, "reads, queries and writes wit
 """
 
 
+def check_bill_of_materials(wheel: Path) -> None:
+    """Fail unless the wheel has its bill of materials, with everything that it contains and needs."""
+    with zipfile.ZipFile(wheel) as archive:
+        (place,) = [name for name in archive.namelist() if ".dist-info/sboms/" in name]
+        bill = json.loads(archive.read(place))
+        (metadata,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        needed = re.findall(
+            r"^Requires-Dist: ([\w.-]+)[^;\n]*$", archive.read(metadata).decode(), re.MULTILINE
+        )
+    names = {one["name"] for one in bill["components"]}
+    missing = {*needed, "nanobind", "robin_map", "preact"} - names
+    version = bill["metadata"]["component"]["version"]
+    if bill["bomFormat"] != "CycloneDX" or version != wheel.name.split("-")[1] or not needed or missing:
+        raise SystemExit(f"{place} is of {version}, and lacks {missing or 'nothing'} of {needed}")
+    print(f"ok: {place} names {len(names)} libraries")
+
+
 def run(*command: str | Path) -> None:
     """Run a command from outside the source tree, so that only installed packages can be imported."""
     environment = {
@@ -62,6 +82,7 @@ def main() -> None:
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", *settings, "-w", BUILD, ROOT)
     (wheel,) = BUILD.glob("kinetoscope-*.whl")
     print(f"built {wheel.name} ({wheel.stat().st_size / 1e3:.0f} kB)")
+    check_bill_of_materials(wheel)
     run(sys.executable, "-m", "venv", BUILD / "venv")
     python = BUILD / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "-q", "--no-compile", wheel)
