@@ -357,7 +357,7 @@ def _is_weight(node: Any) -> bool:
     """Whether a node is nothing but a view of an input of its graph."""
     seen = 0
     while getattr(node.target, "is_view", False) and seen < _FARTHEST:
-        (node, *_), seen = [*node.all_input_nodes, node], seen + 1
+        node, seen = next(iter(node.all_input_nodes), node), seen + 1
     return seen > 0 and bool(node.op == "placeholder")
 
 
