@@ -232,3 +232,20 @@ def test_several_threads_step_one_session() -> None:
     assert failures == []
     assert session.step_num == threads * turns
     assert len(ready) == threads * turns // 2
+
+
+def test_a_recording_that_another_thread_discards_while_it_is_read_was_discarded(monkeypatch) -> None:
+    with profile() as session:
+        torch.ones(2)
+    recording = session._cycles.last._recording._recording
+    read = kinetoscope.Trace.from_recording
+
+    def discarded_meanwhile(path):
+        recording.discard()
+        return read(path)
+
+    monkeypatch.setattr(kinetoscope.Trace, "from_recording", discarded_meanwhile)
+    with pytest.raises(kinetoscope.StateError, match="discarded or removed before it was read"):
+        session.key_averages()
+    with pytest.raises(kinetoscope.StateError, match="discarded before it was read"):
+        session.key_averages()

@@ -361,7 +361,7 @@ class NativeRecording:
         """The recording as a trace, read on the first call.
 
         Raises:
-            StateError: The recording was discarded, or replaced by a later one, before it was read.
+            StateError: The recording was discarded, removed or replaced by a later one, before it was read.
             FormatError: Another program damaged the file.
         """
         from kinetoscope.trace import Trace
@@ -375,7 +375,13 @@ class NativeRecording:
                         f"{self._path}: another recording replaced this one before it was read. Read `prof.trace` "
                         "before the path is used again, or use another path."
                     )
-                self._trace = Trace.from_recording(self._path)
+                try:
+                    self._trace = Trace.from_recording(self._path)
+                except FileNotFoundError as error:
+                    # Another thread may end the next cycle now, which discards this one.
+                    raise StateError(
+                        f"{self._path}: this recording was discarded or removed before it was read"
+                    ) from error
                 if self._remove is not None:
                     self._remove()
             return self._trace
