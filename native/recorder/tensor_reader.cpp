@@ -4,10 +4,15 @@
 #include <Python.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/Storage.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <iterator>
 #include <new>
@@ -212,30 +217,88 @@ void append_texts(std::string& out, const char* key, const Row* rows, size_t cou
   out += ']';
 }
 
-// [GIL] Whether every other Python thread waits in one of these functions, and so neither computes nor trains
-// while the GIL is held. Runs no Python code; false if it cannot be found out.
-bool others_rest(PyObject* frames_of_threads, PyObject* resting) {
-  // The frames are made on demand, which may start a collection, which may run code that releases the GIL.
-  const int collects = PyGC_Disable();
-  PyObject* frames = PyObject_CallNoArgs(frames_of_threads);
-  if (collects != 0) PyGC_Enable();
-  if (frames == nullptr || !PyDict_Check(frames)) {
-    PyErr_Clear();
-    Py_XDECREF(frames);
-    return false;
+// The system calls in which threads wait for input, for time or for a process. Not futex: so does a thread
+// that wants the GIL back.
+constexpr long kWaits[] = {
+    SYS_read,        SYS_recvfrom,  SYS_recvmsg,         SYS_accept4,    SYS_ppoll,  SYS_pselect6,
+    SYS_epoll_pwait, SYS_nanosleep, SYS_clock_nanosleep, SYS_wait4,      SYS_waitid,
+#ifdef SYS_poll
+    SYS_poll,        SYS_select,    SYS_accept,          SYS_epoll_wait,
+#else
+    SYS_accept,
+#endif
+};
+
+// Whether the system says that a thread of this process waits in one of these calls; false where it does not
+// say.
+bool waits_in_system(unsigned long native_thread) {
+  char path[64], text[32];
+  std::snprintf(path, sizeof(path), "/proc/self/task/%lu/syscall", native_thread);
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  const ssize_t size = read(file, text, sizeof(text) - 1);
+  close(file);
+  if (size <= 0) return false;
+  text[size] = 0;
+  char* end = nullptr;
+  const long call = std::strtol(text, &end, 10);
+  return end != text && std::find(std::begin(kWaits), std::end(kWaits), call) != std::end(kWaits);
+}
+
+unsigned long native_id(unsigned long thread) {
+  PyThreadState* state = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+  while (state != nullptr && state->thread_id != thread) state = PyThreadState_Next(state);
+  return state == nullptr ? 0 : state->native_thread_id;
+}
+
+// What is known of threads that do not train.
+struct Rest {
+  PyObject* frames_of_threads;  // sys._current_frames
+  PyObject* resting;            // the code of functions in which threads wait
+  PyObject* torch_folder;       // where torch's own functions are
+};
+
+// Whether a thread whose innermost frame this is cannot be in the middle of replacing a gradient, as long as
+// the GIL is held.
+bool rests(PyFrameObject* frame, unsigned long thread, const Rest& known) {
+  PyObject* code = reinterpret_cast<PyObject*>(PyFrame_GetCode(frame));
+  bool waits = false;
+  for (Py_ssize_t which = 0; which < PyTuple_GET_SIZE(known.resting); ++which)
+    waits = waits || PyTuple_GET_ITEM(known.resting, which) == code;
+  Py_DECREF(code);
+  if (waits) return true;
+  if (!waits_in_system(native_id(thread))) return false;
+  // A hook of a backward pass may wait, too, while other threads go on with that pass.
+  bool in_torch = false;
+  Py_INCREF(frame);
+  while (frame != nullptr && !in_torch) {
+    PyCodeObject* its = PyFrame_GetCode(frame);
+    in_torch = PyUnicode_Tailmatch(its->co_filename, known.torch_folder, 0, PY_SSIZE_T_MAX, -1) != 0;
+    Py_DECREF(its);
+    PyFrameObject* outer = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = outer;
   }
-  bool rest = true;
+  Py_XDECREF(frame);
+  return !in_torch;
+}
+
+// [GIL] Whether no other Python thread computes or trains while the GIL is held. Runs no Python code; false
+// if it cannot be found out.
+bool others_rest(const Rest& known) {
+  // Frames are made on demand, which may start a collection, which may run code that releases the GIL.
+  const int collects = PyGC_Disable();
+  PyObject* frames = PyObject_CallNoArgs(known.frames_of_threads);
+  bool rest = frames != nullptr && PyDict_Check(frames);
   const unsigned long own = PyThread_get_thread_ident();
   PyObject *thread = nullptr, *frame = nullptr;
   for (Py_ssize_t at = 0; rest && PyDict_Next(frames, &at, &thread, &frame) != 0;) {
-    if (PyLong_AsUnsignedLong(thread) == own) continue;
-    PyObject* code = reinterpret_cast<PyObject*>(PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(frame)));
-    rest = false;
-    for (Py_ssize_t which = 0; which < PyTuple_GET_SIZE(resting); ++which)
-      rest = rest || PyTuple_GET_ITEM(resting, which) == code;
-    Py_DECREF(code);
+    const unsigned long number = PyLong_AsUnsignedLong(thread);
+    rest = number == own || rests(reinterpret_cast<PyFrameObject*>(frame), number, known);
   }
-  Py_DECREF(frames);
+  Py_XDECREF(frames);
+  PyErr_Clear();
+  if (collects != 0) PyGC_Enable();
   return rest;
 }
 
@@ -248,8 +311,7 @@ bool others_rest(PyObject* frames_of_threads, PyObject* resting) {
 // rest.
 class Reader {
  public:
-  Reader(PyObject* plain, PyObject* owners, PyObject* frames_of_threads, PyObject* resting)
-      : plain_(plain), owners_(owners), frames_of_threads_(frames_of_threads), resting_(resting) {}
+  Reader(PyObject* plain, PyObject* owners, const Rest& rest) : plain_(plain), owners_(owners), rest_(rest) {}
 
   // What plain() says of tensors that are not plain, as Python shall look at them.
   PyObject* meet(PyObject* things) {
@@ -309,7 +371,7 @@ class Reader {
   }
 
   PyObject* modules(PyObject* modules) {
-    others_rest_ = others_rest(frames_of_threads_, resting_);
+    others_rest_ = others_rest(rest_);
     Leftover left;
     for (Py_ssize_t at = 0; at < PyList_GET_SIZE(modules); ++at) {
       PyObject* module = PyList_GET_ITEM(modules, at);
@@ -323,7 +385,7 @@ class Reader {
   }
 
   PyObject* parameters(PyObject* parameters) {
-    others_rest_ = others_rest(frames_of_threads_, resting_);
+    others_rest_ = others_rest(rest_);
     Leftover left;
     for (Py_ssize_t at = 0; at < PyList_GET_SIZE(parameters); ++at) {
       PyObject* parameter = PyList_GET_ITEM(parameters, at);
@@ -335,7 +397,7 @@ class Reader {
 
   // A new reference to the gradient of a tensor of any class; None without one, or if it must not be read.
   PyObject* gradient(PyObject* parameter) {
-    others_rest_ = others_rest(frames_of_threads_, resting_);
+    others_rest_ = others_rest(rest_);
     const c10::TensorImpl* tensor = implementation(parameter);
     if (tensor == nullptr || !THPVariable_Unpack(parameter).is_leaf() || !may_read_gradient(*tensor))
       return Py_NewRef(Py_None);
@@ -534,11 +596,10 @@ class Reader {
     return out;
   }
 
-  // Tuples of types, a function, and a tuple of code objects, held by the object.
+  // Tuples of types, and what is in `Rest`, held by the object.
   PyObject* plain_;
   PyObject* owners_;
-  PyObject* frames_of_threads_;
-  PyObject* resting_;
+  const Rest rest_;
   // Valid inside one method, as long as the GIL is held.
   bool others_rest_ = false;
   MetStorages met_;
@@ -558,8 +619,7 @@ class Reader {
 struct TensorReader {
   PyObject_HEAD PyObject* plain;
   PyObject* owners;
-  PyObject* frames_of_threads;
-  PyObject* resting;
+  Rest rest;
   Reader* reader;
 };
 
@@ -680,18 +740,18 @@ PyMethodDef methods[] = {{"meet", &of_list<&Reader::meet>, METH_O, nullptr},
                          {nullptr, nullptr, 0, nullptr}};
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *plain = nullptr, *owners = nullptr, *frames_of_threads = nullptr, *resting = nullptr;
-  if (PyArg_ParseTuple(args, "O!O!OO!", &PyTuple_Type, &plain, &PyTuple_Type, &owners, &frames_of_threads,
-                       &PyTuple_Type, &resting) == 0)
+  PyObject *plain = nullptr, *owners = nullptr;
+  Rest rest{};
+  if (PyArg_ParseTuple(args, "O!O!OO!U", &PyTuple_Type, &plain, &PyTuple_Type, &owners,
+                       &rest.frames_of_threads, &PyTuple_Type, &rest.resting, &rest.torch_folder) == 0)
     return nullptr;
   PyObject* self = type->tp_alloc(type, 0);
   if (self == nullptr) return nullptr;
   auto& own = *reinterpret_cast<TensorReader*>(self);
   own.plain = Py_NewRef(plain);
   own.owners = Py_NewRef(owners);
-  own.frames_of_threads = Py_NewRef(frames_of_threads);
-  own.resting = Py_NewRef(resting);
-  own.reader = new (std::nothrow) Reader(plain, owners, frames_of_threads, resting);
+  own.rest = {Py_NewRef(rest.frames_of_threads), Py_NewRef(rest.resting), Py_NewRef(rest.torch_folder)};
+  own.reader = new (std::nothrow) Reader(plain, owners, own.rest);
   if (own.reader == nullptr) {
     Py_DECREF(self);
     return PyErr_NoMemory();
@@ -704,8 +764,9 @@ void destroy(PyObject* self) {
   delete own.reader;
   Py_XDECREF(own.plain);
   Py_XDECREF(own.owners);
-  Py_XDECREF(own.frames_of_threads);
-  Py_XDECREF(own.resting);
+  Py_XDECREF(own.rest.frames_of_threads);
+  Py_XDECREF(own.rest.resting);
+  Py_XDECREF(own.rest.torch_folder);
   Py_TYPE(self)->tp_free(self);
 }
 

@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from collections import OrderedDict
-from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,6 +29,32 @@ from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory,
 from kinetoscope.tables.memory.peak import peak
 from tests.support import warm_python
 from tests.support.recorded import CPU, profile
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch, request):
+    """Hides the second thread of pytest-xdist's workers, which only waits for messages, from the reader in Python."""
+    if "another_thread" not in request.fixturenames:
+        monkeypatch.setattr(storages_module, "_is_only_thread", lambda: True)
+
+
+@pytest.fixture
+def another_thread():
+    """Runs a function in a thread that has begun, until the test has ended."""
+    go_on = threading.Lock()
+    began = threading.Event()
+    go_on.acquire()
+
+    def run():
+        began.set()
+        go_on.acquire()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    began.wait()
+    yield thread
+    go_on.release()
+    thread.join()
 
 
 @pytest.fixture(autouse=True)
@@ -623,32 +649,6 @@ def test_a_look_that_failed_leaves_no_rows():
     assert kept.shape == (3,)
 
 
-@contextmanager
-def another_thread(work):
-    """Runs `work(go_on)` in a thread that has begun, and ends it."""
-    go_on = threading.Lock()
-    began = threading.Event()
-    go_on.acquire()
-
-    def run():
-        began.set()
-        work(go_on)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    began.wait()
-    try:
-        yield thread
-    finally:
-        go_on.release()
-        thread.join()
-
-
-def acquires(lock):
-    """Waits as a thread looks that is in the middle of something: its innermost Python function is the program's own."""
-    lock.acquire()
-
-
 def a_trained_layer():
     layer = nn.Linear(3, 3)
     layer(torch.ones(2, 3)).sum().backward()
@@ -663,31 +663,64 @@ def roles_read(reader, layer, *, own=()):
 
 
 @READERS
-def test_gradients_that_another_thread_may_replace_are_not_read(make_reader):
+def test_gradients_that_another_thread_may_replace_are_not_read(make_reader, another_thread):
     """`parameter.grad = None` releases the GIL while the parameter refers to a gradient that is being freed."""
     layer, reader = a_trained_layer(), make_reader()
-    with another_thread(acquires):
-        assert roles_read(reader, layer) == [False, False]
-        assert reader.unread() == 2
-        assert roles_read(reader, layer, own=[layer.weight]) == [True, False]
-        assert reader.unread() == 1
-        layer.weight.requires_grad_(False)
-        layer.bias.requires_grad_(False)
-        assert roles_read(reader, layer) == [False, False]
-        assert reader.unread() == 0, "what is not trained has no gradient to miss"
+    assert roles_read(reader, layer) == [False, False]
+    assert reader.unread() == 2
+    assert roles_read(reader, layer, own=[layer.weight]) == [True, False]
+    assert reader.unread() == 1
+    layer.weight.requires_grad_(False)
+    layer.bias.requires_grad_(False)
+    assert roles_read(reader, layer) == [False, False]
+    assert reader.unread() == 0, "what is not trained has no gradient to miss"
 
 
-def test_gradients_are_read_beside_threads_that_wait():
+# The number of the system call `read`: of x86-64 and of arm64.
+READ_CALLS = ("0", "63")
+
+
+def waits_for(what):
+    """Starts a thread that waits, and returns it with what ends its wait."""
+    if what == "an event":
+        wake = threading.Event()
+        return threading.Thread(target=wake.wait), wake.set
+    if what == "input":
+        reading, writing = os.pipe()
+        return threading.Thread(target=lambda: os.read(reading, 1)), lambda: os.write(writing, b"x")
+    assert what == "input, inside torch"
+    reading, writing = os.pipe()
+    # A function that says that it is torch's, as one that runs hooks of a backward pass.
+    file = f"{storages_module.TORCH_FOLDER}autograd/graph.py"
+    names = {"read": lambda: os.read(reading, 1)}
+    exec(compile("def engine():\n    read()\n", file, "exec"), names)
+    return threading.Thread(target=names["engine"]), lambda: os.write(writing, b"x")
+
+
+def calls_of(thread):
+    """What the system says of a thread: which call it is in."""
+    return Path(f"/proc/self/task/{thread.native_id}/syscall").read_text().split()[0]
+
+
+@pytest.mark.parametrize(
+    ("what", "read"), [("an event", True), ("input", True), ("input, inside torch", False)]
+)
+def test_gradients_are_read_beside_threads_that_wait(what, read):
     layer, reader = a_trained_layer(), load_recorder().tensor_reader()
-    wake = threading.Event()
-    thread = threading.Thread(target=wake.wait)
+    thread, wake = waits_for(what)
     thread.start()
-    while sys._current_frames()[thread.ident].f_code is not threading.Condition.wait.__code__:
+    before = roles_read(reader, layer) if what == "input, inside torch" else None
+    while what == "an event" and (
+        sys._current_frames()[thread.ident].f_code is not threading.Condition.wait.__code__
+    ):
         os.sched_yield()
-    read = roles_read(reader, layer)
-    wake.set()
+    while what != "an event" and calls_of(thread) not in READ_CALLS:
+        os.sched_yield()
+    found = roles_read(reader, layer)
+    wake()
     thread.join()
-    assert read == [True, True]
+    assert found == [read, read]
+    assert before in (None, [False, False])
 
 
 def test_a_gradient_that_is_being_freed_by_another_thread_is_no_gradient():

@@ -19,6 +19,7 @@ NOT_STOPPED = "recording_not_stopped"
 UNFINISHED_SPANS = "unfinished_spans"
 TORN_SAMPLES = "torn_samples"
 UNKNOWN_WAITS = "unknown_waits"
+UNREAD_GRADIENTS = "unread_gradients"
 # Fewer torn samples, or a smaller share of all, change no number that a person sees.
 _LEAST_TORN, _LEAST_TORN_SHARE = 10, 0.02
 
@@ -162,7 +163,7 @@ CODES: dict[str, Words] = {
         "storages",
         "Their class does not say where its data is. Their blocks may have no category.",
     ),
-    "unread_gradients": Words(
+    UNREAD_GRADIENTS: Words(
         "parameters whose gradient could not be inspected",
         "storages",
         "Other threads were running whenever the recording looked at memory, and reading a gradient that another thread replaces "

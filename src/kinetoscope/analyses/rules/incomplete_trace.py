@@ -5,12 +5,13 @@ from __future__ import annotations
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.display.sentence import sentence
-from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS, UNKNOWN_WAITS
+from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS, UNKNOWN_WAITS, UNREAD_GRADIENTS
 
 EXPECTED = (
     NOT_STOPPED,
     UNFINISHED_SPANS,
     UNKNOWN_WAITS,
+    UNREAD_GRADIENTS,
     "processes_not_followed",
     "processes_not_recorded",
     "unwritable_names",

@@ -280,10 +280,10 @@ class Recorder:
 
     def tensor_reader(self) -> TensorReader:
         """An object that reads where plain tensors lie, and has the frees of their memory recorded."""
-        from kinetoscope.collect.sources.storages import OWNERS, PLAIN, RESTING
+        from kinetoscope.collect.sources.storages import OWNERS, PLAIN, RESTING, TORCH_FOLDER
 
         made: TensorReader = self._library.kinetoscope_recorder_tensor_reader_class()(
-            PLAIN, OWNERS, sys._current_frames, RESTING
+            PLAIN, OWNERS, sys._current_frames, RESTING, TORCH_FOLDER
         )
         return made
 

@@ -12,6 +12,7 @@ import concurrent.futures.thread
 import gc
 import json
 import multiprocessing.connection
+import os
 import selectors
 import socket
 import subprocess
@@ -66,6 +67,8 @@ RESTING = tuple(
         if function is not None
     }
 )
+# Where torch's own functions are: a thread that waits inside one of them may be training.
+TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PLAIN = frozenset(PLAIN)
 _STRIDED = torch.strided
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
@@ -270,7 +273,7 @@ class PythonReader:
         try:
             if not parameter.is_leaf:
                 return None
-            if number not in self._own and len(sys._current_frames()) > 1:
+            if number not in self._own and not _is_only_thread():
                 if parameter.requires_grad:
                     self._unread.add(number)
                 return None
@@ -685,6 +688,11 @@ def _held(module: Module, key: str) -> list[tuple[str, Tensor]]:
         return list(listed(recurse=False))
     except Exception:  # noqa: BLE001  (modules may be of any class)
         return []
+
+
+def _is_only_thread() -> bool:
+    """Whether no other thread runs Python."""
+    return len(sys._current_frames()) == 1
 
 
 def _parameters(optimizer: Optimizer) -> list[Any]:
