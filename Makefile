@@ -1,7 +1,7 @@
 # `make demo` and `make test` are all a fresh clone needs. They need Python 3.11 or newer, make and a C++ compiler, and install
 # everything else into .venv. A step runs again only if the contents of its inputs have changed.
 #
-#   make demo          profile a real training run and show the result
+#   make demo          profile a training run with a mistake, and without, and compare them
 #   make test          run all checks and tests
 #   make lint | native-test | docs | wheel-test | web-test | pytest     parts of `make test`
 #   make wheels        build the wheels to publish in dist/, for each Python in PYTHONS, with recorders for each torch in TORCHES;

@@ -38,20 +38,26 @@ def on_a_terminal(folder, *words: str, columns: int) -> tuple[int, str]:
     return done.returncode, shown.decode()
 
 
-def test_the_demo_trains_shows_and_leaves_traces(tmp_path):
+def test_the_demo_finds_its_mistake_and_compares_with_the_mended_program(tmp_path):
     done = warm_python.run("-m", "kinetoscope", "demo", "--steps", "4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for part in ("1/2  Training a small GPT", "2/2  Training a small conv", "step    4/4  loss", "What next"):
+    parts = ("1/3  Training a small GPT", "2/3  Training the same GPT", "3/3  Comparing", "What next")
+    places = [done.stdout.index(part) for part in parts]
+    assert places == sorted(places)
+    for part in ("step    4/4  loss", "modules", "aten::", "train_gpt.py:", "peak", "overhead"):
         assert part in done.stdout
-    for part in ("modules", "ConvNet", "aten::", "train_gpt.py:", "peak", "overhead"):
-        assert part in done.stdout
+    assert "fewer operators" in done.stdout[places[2] :]
     left = sorted(path.name for path in (tmp_path / "kinetoscope-demo").iterdir())
-    assert left == ["convnet.json.gz", "convnet.ktrace", "gpt.json.gz", "gpt.ktrace"]
-    for name in ("gpt", "convnet"):
+    assert left == ["mended.json.gz", "mended.ktrace", "slow.json.gz", "slow.ktrace"]
+    codes = {}
+    for name in ("slow", "mended"):
         with kinetoscope.open(tmp_path / "kinetoscope-demo" / f"{name}.ktrace") as trace:
             assert trace.complete
             assert trace.table("steps").num_rows == 4
-            assert trace.info["program"]["command"][:2] == ["-m", f"kinetoscope.examples.train_{name}"]
+            assert trace.info["program"]["command"][:2] == ["-m", "kinetoscope.examples.train_gpt"]
+            codes[name] = set(trace.findings()["code"].to_pylist())
+    assert "tiny-operators" in codes["slow"] - codes["mended"]
+    assert done.stdout.index("train_gpt.py:") < places[1]
 
 
 def test_on_a_terminal_the_loss_is_one_line_in_colour(tmp_path):

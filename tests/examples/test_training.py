@@ -23,6 +23,11 @@ def test_the_loss_of_the_gpt_falls_from_that_of_a_guess(capsys):
     assert mean(losses[-5:]) < losses[0] - 1.0
 
 
+def test_the_loss_of_one_character_at_a_time_is_the_same(capsys):
+    few = [*SMALL_GPT, "--steps", "3"]
+    assert train_gpt.main([*few, "--loss-one-by-one"]) == pytest.approx(train_gpt.main(few), rel=1e-4)
+
+
 def test_the_loss_of_the_convnet_falls_from_that_of_a_guess(capsys):
     losses = train_convnet.main(SMALL_CONVNET)
     assert len(losses) == 60

@@ -1,4 +1,4 @@
-"""`kinetoscope demo`: profile the training runs that ship with the package."""
+"""`kinetoscope demo`: a training run with a mistake in it, what Kinetoscope finds, and the run without the mistake."""
 
 from __future__ import annotations
 
@@ -38,21 +38,27 @@ class Example:
 
     Attributes:
         name: Its files are named after it.
-        module: The module of the package that is run.
+        arguments: The program's own, without the number of steps.
         what: What is trained, in words.
-        steps: How many optimizer steps it makes.
     """
 
     name: str
-    module: str
+    arguments: tuple[str, ...]
     what: str
-    steps: int
 
 
+_MODULE = "kinetoscope.examples.train_gpt"
+# Small enough that the mistake, thousands of operators a step, is most of the step on every machine. One thread, because several
+# that wait for each other are the slower, the busier the machine is with other things.
+_SIZE = ("--width", "32", "--layers", "2", "--threads", "1")
 EXAMPLES = (
-    Example("gpt", "kinetoscope.examples.train_gpt", "a small GPT on Alice in Wonderland", 100),
     Example(
-        "convnet", "kinetoscope.examples.train_convnet", "a small convolutional net on drawn digits", 100
+        "slow",
+        (*_SIZE, "--loss-one-by-one"),
+        "a small GPT on Alice in Wonderland, with a mistake: a loop computes the loss of one character at a time",
+    ),
+    Example(
+        "mended", _SIZE, "the same GPT with the mistake mended: one call computes the loss of all characters"
     ),
 )
 
@@ -66,11 +72,18 @@ EXAMPLES = (
     show_default=True,
     help="Write the traces to this folder.",
 )
-@click.option("--steps", metavar="N", type=click.IntRange(min=1), help="Train for N steps.  [default: 100]")
-def command(output: str, steps: int | None) -> None:
-    """Profile two training runs that come with the package: a small GPT and a small convolutional net.
+@click.option(
+    "--steps",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=60,
+    show_default=True,
+    help="Train for N steps.",
+)
+def command(output: str, steps: int) -> None:
+    """Profile the training of a small GPT with a mistake in it, train it again without, and compare the two.
 
-    Prints a summary of each, and writes their traces to a folder.
+    Prints what Kinetoscope finds, and writes the traces to a folder.
     """
     if importlib.util.find_spec("torch") is None:
         raise MissingDependencyError(
@@ -86,23 +99,33 @@ def command(output: str, steps: int | None) -> None:
     overhead: Overhead | None = None
     all_finished = []
     for number, example in enumerate(EXAMPLES, 1):
-        chosen = example if steps is None else replace(example, steps=steps)
-        printer.print(f"[bold]{number}/{len(EXAMPLES)}  Training {chosen.what}")
-        finished = _record(chosen, folder, printer)
+        printer.print(f"[bold]{number}/3  Training {example.what}")
+        finished = _record(example, steps, folder, printer)
         overhead = overhead or measure_overhead(finished.options)
         all_finished.append(replace(finished, overhead=overhead))
         print_summary(all_finished[-1], printer, rows=5)
         printer.print()
+    printer.print("[bold]3/3  Comparing the two")
+    printer.print(_compared(all_finished), markup=False, highlight=False, soft_wrap=True)
+    printer.print()
     _say_what_next(printer, all_finished)
 
 
-def _record(example: Example, folder: Path, printer: Console) -> Finished:
+def _compared(all_finished: list[Finished]) -> str:
+    """What changed from the first run to the second."""
+    from kinetoscope.trace.opening import compare
+
+    slow, mended = (str(finished.options.shown(finished.options.trace_path)) for finished in all_finished)
+    return compare(slow, mended).to_text(3)
+
+
+def _record(example: Example, steps: int, folder: Path, printer: Console) -> Finished:
     """Run an example under a recording, showing its loss as it falls."""
     from kinetoscope.launcher.options import LaunchOptions
     from kinetoscope.launcher.program import Program, take_name_of_python
     from kinetoscope.launcher.recording import ProgramRecording
 
-    program = Program(example.module, ("--steps", str(example.steps)), is_module=True)
+    program = Program(_MODULE, (*example.arguments, "--steps", str(steps)), is_module=True)
     options = LaunchOptions(
         prefix=(folder / example.name).absolute(),
         recording=RecordingOptions(with_stack=True, with_modules=True, profile_memory=True),
@@ -112,7 +135,7 @@ def _record(example: Example, folder: Path, printer: Console) -> Finished:
     take_name_of_python()
     with _put_back():
         try:
-            with LossDisplay(printer, example.steps) as display, contextlib.redirect_stdout(display):
+            with LossDisplay(printer, steps) as display, contextlib.redirect_stdout(display):
                 recording.begin()
                 program.run()
         except BaseException:
@@ -127,21 +150,28 @@ def _record(example: Example, folder: Path, printer: Console) -> Finished:
 @contextlib.contextmanager
 def _put_back() -> Iterator[None]:
     """Undo what running a program as `__main__` changes in this process."""
+    import torch
+
     main, arguments, path = sys.modules["__main__"], sys.argv[:], sys.path[:]
+    threads = torch.get_num_threads()
     try:
         yield
     finally:
+        torch.set_num_threads(threads)
         sys.modules["__main__"], sys.argv[:], sys.path[:] = main, arguments, path
 
 
 def _say_what_next(printer: Console, all_finished: list[Finished]) -> None:
     """Print the next commands to try."""
-    first = all_finished[0]
+    first, second = all_finished
     trace, chrome = (
         first.options.shown(path) for path in (first.options.trace_path, first.options.chrome_path)
     )
+    mended = second.options.shown(second.options.trace_path)
     printer.print("[bold]What next")
     for command_line, meaning in (
+        (f"kinetoscope findings {trace}", "what makes the run slow, where, and what to change"),
+        (f"kinetoscope compare {trace} {mended}", "all that changed"),
         (f"kinetoscope view {trace}", "the trace in the browser: timeline, flame graphs, memory"),
         (f"kinetoscope report {trace}", "the same as one HTML file"),
         (f"kinetoscope table {trace} modules", "all modules: forward, backward, memory"),

@@ -109,6 +109,16 @@ class Text:
         return "".join(self.alphabet[index] for index in tokens.tolist())
 
 
+def mean_loss(logits: Tensor, targets: Tensor, *, one_by_one: bool) -> Tensor:
+    """Cross entropy of a prediction for each character; one character at a time it is the same, and slow."""
+    if not one_by_one:
+        return functional.cross_entropy(logits, targets)
+    total = logits.new_zeros(())
+    for row, target in zip(logits, targets.tolist(), strict=True):
+        total = total - functional.log_softmax(row, dim=-1)[target]
+    return total / len(targets)
+
+
 @torch.no_grad()
 def generate(model: GPT, text: Text, start: Tensor, length: int, context: int) -> str:
     """Generate `length` characters after `start`."""
@@ -135,6 +145,12 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--sample", type=int, default=0, help="characters to generate after training (%(default)s)"
     )
+    parser.add_argument(
+        "--loss-one-by-one",
+        action="store_true",
+        help="compute the loss of one character at a time: a mistake that makes it slow",
+    )
+    parser.add_argument("--threads", type=int, default=0, help="threads of torch's operators (torch's choice)")
     parser.add_argument("--device", default="cpu", help="device to train on (%(default)s)")
     return parser.parse_args(argv)
 
@@ -143,6 +159,8 @@ def main(argv: list[str] | None = None) -> list[float]:
     """Train, print the loss, and return the loss of every step."""
     options = arguments(argv)
     torch.manual_seed(options.seed)
+    if options.threads:
+        torch.set_num_threads(options.threads)
     text = Text(TEXT_FILE)
     model = GPT(len(text.alphabet), options.width, options.heads, options.layers, options.context)
     model.to(options.device)
@@ -152,7 +170,7 @@ def main(argv: list[str] | None = None) -> list[float]:
     for step in range(options.steps):
         inputs, targets = (part.to(options.device) for part in text.batch(options.batch, options.context))
         logits = model(inputs)
-        loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        loss = mean_loss(logits.flatten(0, 1), targets.flatten(), one_by_one=options.loss_one_by_one)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
