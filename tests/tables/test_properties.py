@@ -13,8 +13,14 @@ from tests.support.trace_builder import TraceBuilder
 
 
 @st.composite
-def traces(draw, *, lost_frees=False):
-    """Any spans and allocations, nested or not, in any modules, stacks and scopes."""
+def traces(draw, *, lost_frees=False, nested=False):
+    """Any spans and allocations, nested or not, in any modules, stacks and scopes.
+
+    Args:
+        draw: Of hypothesis.
+        lost_frees: Whether addresses are allocated again without a free.
+        nested: Whether no span begins in another one of its thread that ends before it.
+    """
     builder = TraceBuilder()
     for name in ("main", "other"):
         builder.thread(name)
@@ -33,12 +39,21 @@ def traces(draw, *, lost_frees=False):
         "aten::is_leaf",
         "autograd::engine::evaluate_function: X",
     ]
+    placed: list[tuple[int, int, int]] = []
     for _ in range(draw(st.integers(0, 14))):
+        start, duration, thread = (draw(st.integers(0, most)) for most in (60, 60, 1))
+        if nested and any(
+            thread == other
+            and (start < begin < start + duration < end or begin < start < end < start + duration)
+            for begin, end, other in placed
+        ):
+            continue
+        placed.append((start, start + duration, thread))
         builder.span(
             draw(st.one_of(st.sampled_from(names), hostile_text)),
-            draw(st.integers(0, 60)),
-            draw(st.integers(0, 60)),
-            thread=draw(st.integers(0, 1)),
+            start,
+            duration,
+            thread=thread,
             scope=draw(st.sampled_from([0, 0, 1, 7])),
             sequence=draw(st.integers(-1, 3)),
             forward_thread=draw(st.integers(-1, 1)),
@@ -108,8 +123,13 @@ def test_averages_agree_with_the_events_they_add_up(trace):
         if average.first is not None:
             assert average.first.time_range.start == min(event.time_range.start for event in same)
     assert all(event.self_cpu_time_total >= 0 for event in events)
+
+
+# In events that partly overlap, the same bytes count in both, as in torch.
+@given(traces(nested=True))
+def test_the_memory_of_events_adds_up(trace):
     if len(trace.columns("allocations")):
-        changed = sum(event.self_cpu_memory_usage for event in events if not event.is_async)
+        changed = sum(event.self_cpu_memory_usage for event in trace.events() if not event.is_async)
         assert changed == int(trace.column("allocations", "total_bytes")[-1])
 
 

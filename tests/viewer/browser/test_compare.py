@@ -6,6 +6,9 @@ import kinetoscope
 from kinetoscope.viewer.report import comparison_page
 from tests.comparison.test_runs import built
 
+# One recording a side: what changed is told, and is no verdict on time.
+RISE = "bytes allocated a step: 4 KiB more and 1 other count changed; time rose by about 5 %"
+
 
 @pytest.fixture(scope="module")
 def traces():
@@ -27,11 +30,10 @@ def test_rows_open_in_both_traces(visit, served, traces):
     number = address.partition("trace=")[2] or "0"
     page = visit.open(address + f"&base={int(number) - 1}&new={number}")
     text = looked_at(page)
-    assert "slower: " in text
-    assert "bytes allocated" in text
+    assert RISE in text
     assert "second (Linear)" in text
     row = page.locator("section[aria-label='Times'] .row", has_text="second (Linear)")
-    assert "slower" in row.inner_text()
+    assert "cannot tell" in row.inner_text()
     row.get_by_title("Show in base").click()
     page.wait_for_url(f"**trace={int(number) - 1}**")
     assert page.locator("h1").inner_text() == "Modules"
@@ -46,6 +48,6 @@ def test_a_report_has_the_page_alone(visit, traces, tmp_path):
     path.write_text(comparison_page(kinetoscope.compare(*traces), *traces), "utf-8")
     page = visit.open(path.as_uri())
     text = looked_at(page)
-    assert "slower: " in text
+    assert RISE in text
     assert page.locator("nav a").all_inner_texts() == ["Compare"]
     assert page.get_by_title("Show in base").count() == 0

@@ -191,10 +191,6 @@ def shown_spans(trace: TraceData, shown: ShownStacks) -> ShownSpans:
         if calls.unsure.any():
             columns.setdefault("arguments", np.full(len(spans), -1, np.int32))
             texts.append(_UNSURE)
-        if "external_id" not in columns:
-            # Calls have none, and the other numbers are those of the events.
-            counted = ~is_call(columns["kind"]) & (columns.get("stream", np.array(-1)) < 0)
-            columns["external_id"] = np.where(counted, np.arange(1, len(counted) + 1), -1).astype(np.int64)
         columns, moved = _with_calls(columns, calls, len(texts) - 1)
     if is_call(columns["kind"]).any():
         own_stack = columns["stack"] if calls is not None else trace.column("spans", "own_stack")

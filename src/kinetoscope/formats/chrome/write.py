@@ -85,6 +85,22 @@ def link(trace: TraceData, shown: ShownSpans) -> dict[str, NDArray[Any]]:
     }
 
 
+def _numbered_spans(trace: TraceData, shown: ShownStacks) -> ShownSpans:
+    """The spans as shown; beside rebuilt calls, which have no operator numbers, events keep those that they have without calls."""
+    spans = shown_spans(trace, shown)
+    columns = spans.columns
+    if spans.moved is not None and "external_id" not in columns:
+        rows = spans.moved[:-1]
+        numbers = np.full(len(columns["start_ns"]), -1, np.int64)
+        numbers[rows] = np.arange(1, len(rows) + 1)
+        uncounted = is_call(columns["kind"])
+        if "stream" in columns:
+            uncounted |= columns["stream"] >= 0
+        numbers[uncounted] = -1
+        columns["external_id"] = numbers
+    return spans
+
+
 def _share_numbers(
     host: NDArray[np.int32], device: NDArray[np.int32], correlation: NDArray[np.int64]
 ) -> None:
@@ -391,7 +407,7 @@ def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str], *, identi
         OSError: The file cannot be written; no partial file remains.
     """
     shown = shown_stacks(trace)
-    spans = shown_spans(trace, shown)
+    spans = _numbered_spans(trace, shown)
     tracks = lay_out(trace, spans.columns)
     opening = _described(trace, Path(path), identity=identity)
     opening += b'"traceEvents":[\n' + (described := _joined(tracks.metadata()))
@@ -418,7 +434,7 @@ def write_chrome_events(
         OSError: The file cannot be written; no partial file remains.
     """
     shown = shown_stacks(trace)
-    spans = shown_spans(trace, shown)
+    spans = _numbered_spans(trace, shown)
     tracks = lay_out(trace, spans.columns)
     about = {
         "ph": "M",
