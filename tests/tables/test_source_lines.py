@@ -49,6 +49,14 @@ def test_hot_lines_are_saved_with_those_around_them(script, tmp_path, engine, ar
         assert lines == {number: SCRIPT.splitlines()[number - 1] for number in lines}
 
 
+@pytest.mark.parametrize("engine", ["native", "kineto"])
+def test_lines_of_a_script_in_a_folder_of_imports_are_saved(script, monkeypatch, engine):
+    """torch's collector names such a file without its folder, which is that of every script that Python runs."""
+    monkeypatch.syspath_prepend(script.parent)
+    with recorded(script, engine=engine) as trace:
+        assert any(file.endswith("train.py") for file in source_lines(trace))
+
+
 def test_a_session_can_be_told_to_store_none(script, tmp_path):
     with recorded(script, source=False) as trace:
         assert source_lines(trace) == {}

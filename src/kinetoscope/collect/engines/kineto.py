@@ -43,7 +43,7 @@ from kinetoscope.collect.session.activities import (
     has_setting,
     name_of,
 )
-from kinetoscope.collect.session.metadata import boot, monotonic_of_realtime_ns
+from kinetoscope.collect.session.metadata import boot, import_folders, monotonic_of_realtime_ns
 from kinetoscope.collect.session.options import RecordingRequest, StillRecordingError
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.ranges import TORCH_RANGES
@@ -692,6 +692,7 @@ class KinetoRecording:
             "engine": self.engine,
             "torch_version": str(torch.__version__),
             "host": socket.gethostname(),
+            "import_folders": import_folders(),
             "process": self._process,
             "parent_process": os.getppid(),
             **{key: json.loads(text) for key, text in boot().items()},

@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import platform
 import shutil
-import site
 import socket
 import sys
 import tempfile
@@ -27,7 +26,7 @@ from kinetoscope.collect.engines.pauses import Pauses
 from kinetoscope.collect.engines.recorder import Recorded, Recorder, load_recorder, replace_recorder
 from kinetoscope.collect.engines.selftest import FEATURES, check_calls, check_recorder
 from kinetoscope.collect.session.activities import GARBAGE_COLLECTION_SETTING
-from kinetoscope.collect.session.metadata import boot
+from kinetoscope.collect.session.metadata import boot, import_folders
 from kinetoscope.collect.session.options import EngineStatus, RecordingRequest
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.ranges import begin_range, end_range
@@ -426,19 +425,10 @@ def _facts() -> dict[str, str]:
         "machine": platform.machine(),
         "cpu_count": os.cpu_count(),
         "command_line": sys.argv,
-        "import_folders": _import_folders(),
+        "import_folders": import_folders(),
         "parent_process": os.getppid(),
     }
     return {key: json.dumps(value) for key, value in facts.items()} | boot()
-
-
-def _import_folders() -> list[str]:
-    """The folders that torch removes from file names, longer ones first."""
-    import torch
-
-    of_torch = str(Path(torch.__file__).parent.parent)
-    folders = {*site.getsitepackages(), *sys.path, site.getuserbase(), site.getusersitepackages(), of_torch}
-    return sorted({os.path.abspath(folder) for folder in folders}, reverse=True)
 
 
 def _living_modules() -> list[Any]:

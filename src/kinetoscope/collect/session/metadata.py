@@ -6,6 +6,8 @@ import json
 import os
 import platform
 import re
+import site
+import sys
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -15,6 +17,14 @@ import torch
 import torch.distributed
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError, StateError
+
+
+def import_folders() -> list[str]:
+    """The folders that torch removes from file names, longer ones first."""
+    of_torch = str(Path(torch.__file__).parent.parent)
+    folders = {*site.getsitepackages(), *sys.path, site.getuserbase(), site.getusersitepackages(), of_torch}
+    return sorted({os.path.abspath(folder) for folder in folders}, reverse=True)
+
 
 # The boot of the machine: recordings of the same boot share a monotonic clock.
 
