@@ -163,7 +163,7 @@ CODES: dict[str, Words] = {
         "storages",
         "Their class does not say where its data is. Their blocks may have no category.",
     ),
-    UNREAD_GRADIENTS: Words(
+    "unread_gradients": Words(
         "parameters whose gradient could not be inspected",
         "storages",
         "Other threads were running whenever the recording looked at memory, and reading a gradient that another thread replaces "

@@ -18,7 +18,6 @@ from kinetoscope.model.losses import (
     NOT_STOPPED,
     TOLD_AT_STOP,
     TORN_SAMPLES,
-    UNREAD_GRADIENTS,
     Loss,
     counted_losses,
     loss_columns,
@@ -109,7 +108,7 @@ def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], st
 
 PREFIX = "storages."
 # What the metadata counts, and the loss that it is.
-_COUNTED = {f"{PREFIX}skipped": "skipped_storages", f"{PREFIX}{UNREAD_GRADIENTS}": UNREAD_GRADIENTS}
+_COUNTED = {f"{PREFIX}skipped": "skipped_storages", f"{PREFIX}unread_gradients": "unread_gradients"}
 # torch's numbers of the device types whose tensors have an address. A device type registered under another name is
 # torch's private one.
 _DEVICES = {

@@ -146,7 +146,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "synchronizing-call",
     ),
     "dominant-kernel": _KERNELS,
-    "first-step": ("device-start-up",),
+    "first-step": ("device-start-up", "recompile-limit"),
     "exposed-communication": (
         "repeated-all-reduce",
         "slow-collectives",

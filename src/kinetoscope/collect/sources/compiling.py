@@ -272,6 +272,17 @@ def _graph_break(reason: Any) -> GraphBreak | None:
     return GraphBreak(_JUMP_REASON if why.startswith(_JUMP) else why[:_LONGEST_TEXT], frames)
 
 
+def _id_text(compilation: Any) -> str:
+    """The id of a compilation as torch writes it, mostly without calling torch's function, which a profiler of calls would record."""
+    frame, number = getattr(compilation, "frame_id", None), getattr(compilation, "frame_compile_id", None)
+    plain = (
+        frame is not None
+        and number is not None
+        and getattr(compilation, "compiled_autograd_id", None) is None
+    )
+    return f"{frame}/{number}" if plain else str(compilation)
+
+
 def _compiled_functions() -> dict[str, tuple[str, str, int]]:
     """Function, file and line of all compiled code that is alive, by the id of its compilation."""
     frames, cache = sys.modules.get(_FRAMES), sys.modules.get(_CACHE)
@@ -281,7 +292,7 @@ def _compiled_functions() -> dict[str, tuple[str, str, int]]:
         for reference in list(frames.input_codes.seen):
             code = reference()
             for entry in () if code is None else entries_of(code):
-                found[str(entry.compile_id)] = (code.co_name, code.co_filename, code.co_firstlineno)
+                found[_id_text(entry.compile_id)] = (code.co_name, code.co_filename, code.co_firstlineno)
     return found
 
 

@@ -269,8 +269,8 @@ class Queries:
             cwd=self._folder,
             start_new_session=True,  # a Ctrl-C is for the server
         )
-        if self._let_go is not None:
-            self._let_go.detach()
+        if self._let_go is not None and (ended := self._let_go.detach()) is not None:
+            _close_pipes(ended[2][0])
         self._let_go = weakref.finalize(self, _clean_up, process, self._folder)
         timer = threading.Timer(_STARTING_S, process.kill)
         timer.start()
@@ -427,10 +427,15 @@ def _clean_up(process: subprocess.Popen[bytes], folder: Path) -> None:
     """End the process and remove its files."""
     process.kill()
     process.wait()
+    _close_pipes(process)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    """Close both pipes to a process that has ended."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             _close(pipe)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _close(pipe: IO[bytes]) -> None:
