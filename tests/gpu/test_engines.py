@@ -8,6 +8,7 @@ from torch.profiler import profile as torch_profile
 
 import kinetoscope
 from kinetoscope import ProfilerActivity
+from kinetoscope.tables.breakdown import PARTS
 from tests.gpu.conftest import activity_of
 
 OPERATORS = ["mul", "neg", "add", "exp", "mul", "mul", "sub", "neg"]
@@ -94,12 +95,11 @@ def test_the_times_of_a_device_fit_together(record, device):
     assert launches
     # No work can begin before the call that asked for it; the clocks of a real device and its host differ by microseconds.
     assert [row for row in launches if row["delay_ns"] < -50_000] == []
-    parts = ("compute_ns", "communication_ns", "copy_ns", "input_wait_ns", "cpu_bound_ns", "idle_ns")
     rows = trace.table("breakdown").to_pylist()
     assert [row["step"] for row in rows] == [0, 1, 2]
     for row in rows:
         assert row["device"] != "cpu"
-        assert sum(row[part] for part in parts) == row["duration_ns"]
+        assert sum(row[part] for part in PARTS) == row["duration_ns"]
     (one,) = trace.table("devices").to_pylist()
     streams = trace.table("streams").to_pylist()
     assert one["kernels"] == sum(stream["kernels"] for stream in streams)
