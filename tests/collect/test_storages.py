@@ -746,3 +746,16 @@ def test_a_gradient_that_is_being_freed_by_another_thread_is_no_gradient():
     thread.join()
     assert watched() is None
     assert StorageRole.GRADIENT not in {value for row in rows for value in row}
+
+
+def test_an_optimizer_that_cannot_say_what_it_updates_steps_as_before():
+    optimizer = torch.optim.SGD([torch.ones(3, requires_grad=True)], lr=0.1)
+    watching = watch()
+    watching.start()
+    optimizer.param_groups = [{"lr": 0.1}]
+    try:
+        watching._before_step(optimizer, (), {})
+        watching._after_step(optimizer, (), {})
+    finally:
+        info = watching.stop()
+    assert json.loads(info["storages.skipped"]) >= 1

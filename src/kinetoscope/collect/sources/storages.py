@@ -22,7 +22,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
@@ -457,8 +457,9 @@ class StorageWatch:
         """
         self._held_parameters.clear()
         self._reader.begin(now_ns, first)
-        if own:
-            for optimizer in optimizers:
+        for optimizer in optimizers if own else ():
+            # An optimizer of any class, in its own step: one that cannot say what it updates is counted below.
+            with suppress(Exception):
                 self._reader.own(_parameters(optimizer))
         for module in self._reader.modules(list(modules)):
             self._look_at_module(now_ns, module)
