@@ -51,7 +51,7 @@ class StateError(KinetoscopeError, RuntimeError):
 
 
 class NotRecordedError(StateError, AssertionError):
-    """A session is asked for what it has only after a recording, as `torch.profiler` says by an assertion."""
+    """Nothing was recorded yet; also an AssertionError, which `torch.profiler` raises there."""
 
 
 class FormatError(KinetoscopeError, ValueError):

@@ -80,7 +80,7 @@ class Computed(Generic[T]):
     @overload
     def __get__(self, event: object, owner: type | None = None) -> T: ...
     def __get__(self, event: object | None, owner: type | None = None) -> T | Computed[T]:
-        """The value; only asked for while the event has none of its own."""
+        """The computed value, until a program sets one of its own on the event."""
         return self if event is None else self.compute(event)
 
 
