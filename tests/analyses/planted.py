@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -58,6 +59,9 @@ class Program:
             return prof.trace
         finally:
             torch.set_num_threads(threads)
+            # What one program compiles too often is given up for the next one of the same line, too.
+            if "torch._dynamo" in sys.modules:
+                torch._dynamo.reset()
 
 
 PLANTED: dict[str, Program] = {}
@@ -168,9 +172,9 @@ def a_slow_collate_function(fault: bool) -> tuple[Step, int]:
     return training(model, sgd(model), lambda number: next(batches)), 8
 
 
-def count_pairs(number: int) -> int:
+def count_pairs(number: int, most: int = 1200) -> int:
     total = 0
-    for first in range(1200):
+    for first in range(most):
         for second in range(200):
             total += first ^ second ^ number
     return total
@@ -619,7 +623,7 @@ def more_threads_than_processors(fault: bool) -> tuple[Step, int]:
 
 @planted("profiler-cost", python_calls=True)
 def every_call_of_a_small_function_is_recorded(fault: bool) -> tuple[Step, int]:
-    model = Net(128)
+    model = Net(512)
 
     def add(one: int) -> int:
         return one + 1
@@ -735,7 +739,7 @@ def features_are_concatenated(fault: bool) -> tuple[Step, int]:
     found = torch.randn(12288, 64)
 
     def more(number: int, loss: torch.Tensor) -> None:
-        seen[0] = torch.cat([seen[0], found]) if fault else found.clone()
+        seen[0] = torch.cat([seen[0] if fault else found[:64], found])
 
     return training(model, sgd(model), lambda number: x, more), 30
 
@@ -811,7 +815,8 @@ def a_thread_that_tokenizes(fault: bool) -> tuple[Step, int]:
 
     def tokenize(done: threading.Event) -> None:
         while not done.is_set():
-            count_pairs(1)
+            # Short, so that the loop does not wait for its end.
+            count_pairs(1, 20)
 
     def step(number: int) -> None:
         done = threading.Event()

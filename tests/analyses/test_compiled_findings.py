@@ -4,7 +4,10 @@ import pytest
 import torch
 
 import kinetoscope
+from kinetoscope.analyses.findings import examine
+from kinetoscope.combine.extend import extend
 from kinetoscope.comparison.measures import run_of
+from kinetoscope.model.compile_facts import Compilation, CompileFacts
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -108,6 +111,28 @@ def test_a_function_that_is_given_up_names_its_last_guard():
     assert row["share_percent"] > 0
 
 
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_function_that_was_given_up_before_the_session_is_named(reset):
+    torch._dynamo.reset()
+    compiled = torch.compile(scaled, backend="eager", dynamic=False)
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for number in range(5):
+            compiled(torch.ones(8, 8), 2.0 + number)
+    if reset:
+        # It is compiled again, and nothing is given up.
+        torch._dynamo.reset()
+        compiled(torch.ones(8, 8), 9.0)
+    found = findings_of(lambda number: compiled(torch.ones(8, 8), 9.0), 5)
+    if reset:
+        assert "recompile-limit" not in found
+        return
+    row = found["recompile-limit"]
+    assert row["finding"].startswith("torch.compile has given up scaled (test_compiled_findings.py:")
+    assert "after 2 compilations" in row["finding"]
+    assert (row["file"], row["function"]) == (__file__, "scaled")
+    assert row["share_percent"] > 0
+
+
 def test_recompilations_below_the_limit_give_nothing_up():
     torch._dynamo.reset()
     compiled = torch.compile(scaled, backend="eager", dynamic=False)
@@ -138,3 +163,50 @@ def test_a_slow_step_says_that_it_was_compiling():
         row for row in trace.table("findings").to_pylist() if row["code"] in ("step-outlier", "recompiles")
     )
     assert "compiles" in finding["finding"]
+
+
+@pytest.mark.parametrize(("compiling", "found"), [(True, []), (False, ["autograd-in-inference"])])
+def test_what_the_compiler_traces_is_not_what_the_program_runs(compiling, found):
+    """torch.compile runs a function with gradients to trace it, under torch.no_grad() too."""
+    builder = TraceBuilder()
+    layer = builder.module("Linear")
+    builder.annotation("_compile.compile_inner (dynamo_timed)" if compiling else "my range", 0, 1_000_000)
+    for call in range(40):
+        builder.span("aten::linear", 1000 + call * 1000, 500, module=layer, sequence=call)
+    builder.span("aten::mm", 2_000_000, 500_000)
+    assert [one.code for one in examine(builder.build()).findings] == found
+
+
+def skipped(reason, share):
+    """A loop that runs a function for a part of its time, which torch could not compile."""
+    builder = TraceBuilder()
+    inside = builder.stack(("/code/train.py", 3, "main"), ("/code/net.py", 8, "Net.forward"))
+    outside = builder.stack(("/code/train.py", 5, "main"))
+    for step in range(8):
+        at = step * 10_000_000
+        builder.step(step, at, 10_000_000)
+        builder.span("aten::mm", at, round(10_000_000 * share), stack=inside)
+        builder.span("aten::relu", at + 9_000_000, 1_000_000, stack=outside)
+    trace = builder.build()
+    own = {"compile_id": "0/0", "stage": "frame", "function": "forward", "file": "/code/net.py", "line": 6}
+    facts = CompileFacts([Compilation({**own, "failure": reason}, 0, 0, (reason, "/code/net.py", 8))])
+    trace = extend(trace, tables=facts.tables(trace.strings, [0], 0))
+    return {row["code"]: row for row in trace.table("findings").to_pylist()}
+
+
+@pytest.mark.parametrize(
+    ("reason", "share", "found"),
+    [
+        ("Unsupported Tensor.item() call", 0.5, True),
+        ("Unsupported Tensor.item() call", 0.01, False),
+        ("recompile_limit reached with fullgraph=True", 0.5, False),
+    ],
+)
+def test_a_function_that_is_not_compiled_at_all_is_named_with_the_reason(reason, share, found):
+    """A break inside a loop makes torch skip the whole function, so that no compiled code runs."""
+    rows = skipped(reason, share)
+    assert ("graph-breaks" in rows) == found
+    if found:
+        row = rows["graph-breaks"]
+        assert row["finding"].startswith(f"torch.compile does not compile forward (net.py:8): {reason}")
+        assert (row["file"], row["line"], round(row["share_percent"])) == ("/code/net.py", 8, 50)

@@ -75,6 +75,10 @@ class Plain:
         return [one for one in self.kernels if "nccl" not in one["name"].lower()]
 
     @functools.cached_property
+    def operators(self):
+        return self.spans(self.of("cpu_op"))
+
+    @functools.cached_property
     def loading(self):
         return [self.span(one) for one in self.events if one["name"].startswith("enumerate(DataLoader)#")]
 
@@ -229,7 +233,7 @@ def test_time_without_launches():
 
 def outermost(plain, call):
     """The outermost operator around a call of the loop's thread."""
-    around = [one for one in plain.spans(plain.of("cpu_op")) if one[0] <= call[0] and call[1] <= one[1]]
+    around = [one for one in plain.operators if one[0] <= call[0] and call[1] <= one[1]]
     return max(around, key=lambda one: one[1] - one[0], default=None)
 
 

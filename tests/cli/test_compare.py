@@ -28,6 +28,17 @@ def test_folders_of_recordings_are_compared(call, sides):
     assert "aten::relu" in done.stdout
 
 
+@pytest.mark.parametrize("columns", [60, 80, 160])
+def test_a_terminal_gets_lines_that_fit(call, sides, columns):
+    done = call("compare", str(sides / "base"), str(sides / "new"), columns=columns)
+    lines = done.stdout.splitlines()
+    folders = [line for line in lines if line.startswith(("base  ", "new   "))]
+    assert max(len(line) for line in lines if line not in folders) <= columns
+    (row,) = (line for line in lines if line.startswith("  aten::relu"))
+    assert row.endswith("added")
+    assert any("columns that do not fit: " in line for line in lines) is (columns == 60)
+
+
 def test_patterns_and_single_files_are_taken(call, sides):
     done = call("compare", str(sides / "base" / "*.ktrace"), str(sides / "new" / "0.ktrace"), "--json")
     assert done.exit_code == 0

@@ -240,7 +240,8 @@ def test_info_leaves_the_command_line_out_where_it_is_not_wanted(call, tmp_path)
     ],
     ids=str,
 )  # fmt: skip
-def test_no_name_reaches_the_terminal_as_a_control_sequence(call, tmp_path, words):
+def test_no_name_reaches_the_terminal_as_a_control_sequence(call, tmp_path, words, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     hostile = "\x1b]0;evil\x07\x1b[31m\r\n\x9b2J\u202e x"
     places = {name: tmp_path / f"{name}.ktrace" for name in ("A", "B", "OUT")} | {
         "BUDGET": tmp_path / "budget.toml"

@@ -19,6 +19,7 @@ from kinetoscope.launcher.overhead import Cost, Overhead
 from kinetoscope.launcher.program import Program
 from kinetoscope.launcher.recording import Finished, HelperTime
 from kinetoscope.model.schema import SampleState
+from kinetoscope.viewer.server.routes import answer
 from tests.cli.conftest import training_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -284,6 +285,43 @@ def test_the_first_step_stands_apart_when_it_holds_the_set_up(tmp_path):
     text = "\n".join(shown(finished(tmp_path, builder)))
     assert "3 steps · min 1 ms · median 1.50 ms · max 2 ms" in text
     assert "start-up and the step before these: 9 ms" in text
+
+
+def warmed_up(first_ns=(30_000_000, 20_000_000), *, marked=True):
+    """Twelve steps of which the first ones do more: a table is filled in each."""
+    builder, at = TraceBuilder(), 0
+    for step in range(12):
+        more = first_ns[step] if step < len(first_ns) else 0
+        builder.span(
+            "aten::linalg_svd", at, more, stack=builder.stack(("train.py", 3, "train"))
+        ) if more else None
+        builder.span("aten::mm", at + more, 1_000_000)
+        if marked:
+            builder.step(step, at, more + 1_000_000)
+        else:
+            builder.annotation("Optimizer.step#SGD.step", at + more + 900_000, 100_000)
+        at += more + 1_000_000
+    return builder
+
+
+def test_what_the_first_steps_cost_is_one_number_in_the_summary_the_findings_and_the_page(tmp_path):
+    builder = warmed_up()
+    text = " ".join(" ".join(shown(finished(tmp_path, builder))).split())
+    assert "warm-up: the first 2 steps took 50 ms more than as many usual ones" in text
+    assert "The first 2 steps took 50 ms more than as many usual ones, of 1 ms each: in the longest" in text
+    (tile,) = [one for one in answer(builder.build(), "overview", {})["tiles"] if "Median step" in str(one)]
+    assert "Warm-up: the first 2 steps took 50 ms more than as many usual ones." in str(tile)
+
+
+def test_the_first_step_is_never_the_one_that_holds_start_up(tmp_path):
+    text = " ".join(" ".join(shown(finished(tmp_path, warmed_up(marked=False)))).split())
+    assert "start-up and the step before these: 31 ms" in text
+    assert "warm-up: the first step after start-up took 20 ms more than a usual one" in text
+    assert "The first step after start-up took 21 ms, a usual one 1 ms" in text
+
+
+def test_steps_that_are_all_alike_have_no_warm_up(tmp_path):
+    assert "warm-up" not in "\n".join(shown(finished(tmp_path, warmed_up(()))))
 
 
 def test_marked_steps_are_all_alike(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kinetoscope import ArgumentError, FormatError
 from kinetoscope.comparison.budget import BROKEN, CANNOT_TELL, HELD, WON, check, read_budget, updated_budget
 from kinetoscope.comparison.measures import COUNTS, run_of
-from kinetoscope.comparison.verdict import operator_places, places_of
+from kinetoscope.comparison.verdict import PLACED, places_of, stored_places
 from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 
@@ -335,9 +335,9 @@ def placed(lines, *, moved=0, text=True):
 )
 def test_the_operators_that_were_added_are_named_and_not_the_largest(lines, added, moved):
     before = placed((*lines, *([2] * 30)))
-    text = updated_budget("", [run_of(before)], places=operator_places(before))
+    text = updated_budget("", [run_of(before)], places=stored_places(before))
     places = read_budget(text).places
-    assert sum(places.values()) == len(lines) + 30
+    assert sum(places["operators"].values()) == len(lines) + 30
     now = placed((*lines, *([2] * 30), added), moved=moved)
     (found,) = places_of(now, "operators", None, places)
     assert (found.value, found.number, found.module) == ("+1", added + moved, "Linear")
@@ -345,15 +345,78 @@ def test_the_operators_that_were_added_are_named_and_not_the_largest(lines, adde
     assert [one.value for one in places_of(placed((*lines, *([2] * 30))), "operators", None, places)][:1] != [
         "+1"
     ]
-    again = updated_budget(text, [run_of(now)], places=operator_places(now))
-    assert read_budget(again).places == operator_places(now) != places
+    again = updated_budget(text, [run_of(now)], places=stored_places(now))
+    assert read_budget(again).places == stored_places(now) != places
 
 
 def test_without_the_text_of_lines_the_function_is_compared():
     before = placed((3, 5), text=False)
-    (found,) = places_of(placed((3, 5, 6), text=False), "operators", None, operator_places(before))
+    (found,) = places_of(placed((3, 5, 6), text=False), "operators", None, stored_places(before))
     assert found.value == "+1"
     assert found.line.endswith("in Net.forward")
+
+
+def counted_of(lines, sizes):
+    """A program whose lines allocate, and launch a kernel each, beside one that does most of both."""
+    builder = TraceBuilder()
+    layer = builder.module("Linear", name="fc")
+    for step in range(4):
+        begin = step * 10 * MS
+        builder.step(step, begin, 10 * MS)
+        for place, (number, size) in enumerate(zip(lines, sizes, strict=True)):
+            stack = builder.stack(("/code/net.py", number, "Net.forward"))
+            at, address = begin + 1000 + 20_000 * place, 0x1000 * (100 * step + place + 1)
+            builder.span(f"aten::op{number}", at, 15_000, module=layer, stack=stack)
+            builder.runtime("cudaLaunchKernel", at + 1000, 2000, correlation=1000 * step + place + 1)
+            builder.kernel("add", at + 5000, 1000, correlation=1000 * step + place + 1)
+            builder.allocate(at + 4000, address, size)
+            # All are held at once in the last step, where the peak is.
+            builder.free(begin + 9 * MS + place, address)
+    texts = {str(number): f"x = act{number}(x)" for number in lines}
+    return builder.know("source_lines", {"/code/net.py": texts}).know("profile_memory", 1).build()
+
+
+@pytest.mark.parametrize(
+    ("count", "value"),
+    [
+        ("operators", "+1"),
+        ("kernels", "+1"),
+        ("allocations", "+1"),
+        ("allocated_bytes", "+4 KiB"),
+        ("peak_bytes", "+4 KiB"),
+    ],
+)
+def test_of_every_count_the_line_that_was_added_is_named(count, value):
+    before = counted_of((3, 5, *[2] * 9), (64, 64, *[1 << 20] * 9))
+    now = counted_of((3, 5, *[2] * 9, 7), (64, 64, *[1 << 20] * 9, 4096))
+    assert {*stored_places(before)} == {*PLACED}
+    text = updated_budget("", [run_of(before)], places=stored_places(before))
+    places = read_budget(text).places
+    assert next(one.number for one in places_of(now, count)) == 2
+    (found,) = places_of(now, count, None, places)
+    assert (found.value, found.number, found.module) == (value, 7, "Linear")
+    (found,) = places_of(now, count, ("modules", "Linear"), places)
+    assert (found.value, found.number) == (value, 7)
+    # An unchanged program has no such place: the largest are shown.
+    assert not places_of(before, count, None, places)[0].value.startswith("+")
+    assert updated_budget(text, [run_of(before)], places=stored_places(before)) == text
+
+
+def test_a_line_that_allocates_more_at_once_is_named_by_its_bytes():
+    before = counted_of((3, 5, 2), (64, 64, 1 << 20))
+    now = counted_of((3, 5, 2), (64, 192, 1 << 20))
+    (found,) = places_of(now, "allocated_bytes", None, stored_places(before))
+    assert (found.value, found.number) == ("+128 B", 5)
+
+
+def test_an_update_adds_the_places_of_counts_that_the_budget_had_none_of():
+    before = counted_of((3, 5), (64, 64))
+    known = stored_places(before)
+    older = updated_budget("", [run_of(before)], places={"operators": known["operators"]})
+    assert [*read_budget(older).places] == ["operators"]
+    assert read_budget(updated_budget(older, [run_of(before)], places=known)).places == known
+    # Of what a budget has no places the largest are shown.
+    assert places_of(before, "kernels", None, read_budget(older).places)
 
 
 def test_places_that_nothing_wrote_are_refused():

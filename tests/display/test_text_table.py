@@ -4,10 +4,13 @@ import io
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from kinetoscope.display.terminal import rows_in_view
-from kinetoscope.display.text_table import bar_table, print_table, text_table
+from kinetoscope.display.text_table import bar_table, folded, print_table, text_table
 
 
 def test_cells_are_aligned_and_lines_have_no_spaces_at_their_end():
@@ -21,6 +24,40 @@ def test_cells_are_aligned_and_lines_have_no_spaces_at_their_end():
 
 def test_a_table_without_rows_has_no_lines():
     assert text_table([], "><") == []
+
+
+def test_a_table_that_is_too_wide_cuts_names_then_leaves_out_columns_and_says_which():
+    rows = [("name", "base", "new", "share", ""), ("x" * 40, "12.5 ms", "14 ms", "5.2 %", "slower")]
+    assert text_table(rows, "<>>><", width=60, dispensable=(3, 1)) == [
+        "  name" + " " * 23 + "     base    new  share",
+        "  " + "x" * 26 + "…  12.5 ms  14 ms  5.2 %  slower",
+    ]
+    assert text_table(rows, "<>>><", width=50, dispensable=(3, 1)) == [
+        "  name" + " " * 20 + "     base    new",
+        "  " + "x" * 23 + "…  12.5 ms  14 ms  slower",
+        "  columns that do not fit: share",
+    ]
+    assert text_table(rows, "<>>><", width=45, dispensable=(3, 1)) == [
+        "  name" + " " * 24 + "    new",
+        "  " + "x" * 27 + "…  14 ms  slower",
+        "  columns that do not fit: base, share",
+    ]
+
+
+@given(
+    st.lists(st.tuples(*[st.text("ab漢", max_size=40)] * 4), min_size=1, max_size=4),
+    st.integers(90, 200),
+)
+def test_no_line_of_a_table_is_wider_than_asked(rows, width):
+    rows = [(first, number[:9], other[:9], last) for first, number, other, last in rows]
+    lines = text_table(rows, "<>><", width=width, dispensable=(1, 2))
+    assert all(cell_len(line) <= width for line in lines[: len(rows)])
+
+
+def test_sentences_are_broken_between_words():
+    assert folded("one two three", 9, "  ") == ["  one two", "  three"]
+    assert folded("kinetoscope/comparison", 5) == ["kinetoscope/comparison"]
+    assert folded("", 9, "  ") == [""]
 
 
 def test_a_bar_shows_each_size_as_part_of_the_whole():

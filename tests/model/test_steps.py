@@ -1,11 +1,15 @@
 """Steps: marked, or found from the optimizer."""
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.model.steps import step_at
+from kinetoscope.model.columns import Columns
+from kinetoscope.model.schema import STORED
+from kinetoscope.model.steps import step_at, steps_counted_from, steps_of_ring
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -116,3 +120,55 @@ def test_a_step_that_a_device_shows_again_is_no_step():
     builder.thread()
     builder.step(4, 0, 100).device_annotation("ProfilerStep#4", 20, 110)
     assert builder.build().table("steps")["number"].to_pylist() == [4]
+
+
+def ring(*ends, source=1):
+    """Steps as they are found in what a ring has left, each 10 long, and their ranges, the rows 100, 101 ..."""
+    return {
+        "number": np.arange(len(ends)),
+        "start_ns": np.array([0, *ends], dtype=np.int64)[: len(ends)],
+        "duration_ns": np.diff(np.array([0, *ends])),
+        "span": np.arange(100, 100 + len(ends), dtype=np.int32),
+        "source": np.full(len(ends), source, dtype=np.uint8),
+        "process_row": np.full(len(ends), -1, dtype=np.int32),
+    }
+
+
+def columns_of(given):
+    return Columns(STORED["steps"], len(given["number"]), given, threading.RLock())
+
+
+def test_what_a_ring_has_left_begins_with_its_first_whole_step():
+    found = steps_of_ring(columns_of(ring(500, 510, 520)), np.arange(90, 110), np.arange(1_000, 1_020))
+    assert found["number"].tolist() == [1_011, 1_012]
+    assert found["start_ns"].tolist() == [500, 510]
+    assert found["span"].tolist() == [101, 102]
+
+
+def test_steps_of_which_each_has_several_ranges_are_counted_once():
+    found = steps_of_ring(columns_of(ring(500, 510, 520)), np.arange(100, 103), np.array([11, 14, 17]))
+    assert found["number"].tolist() == [4, 5]
+
+
+def test_marks_in_what_a_ring_has_left_stay_as_they_are():
+    none = np.zeros(0, dtype=np.int64)
+    assert steps_of_ring(columns_of(ring(500, 510, source=0)), none, none) is None
+    assert steps_of_ring(columns_of(ring()), none, none) is None
+
+
+def test_ranges_of_earlier_releases_have_no_number():
+    none = np.zeros(0, dtype=np.int64)
+    found = steps_of_ring(columns_of(ring(500, 510, 520)), none, none)
+    assert found["number"].tolist() == [1, 2]
+    assert found["start_ns"].tolist() == [500, 510]
+
+
+def test_steps_of_a_recording_that_began_later_count_from_there():
+    found = steps_counted_from(columns_of(ring(10, 20, 30)), 7)
+    assert found["number"].tolist() == [7, 8, 9]
+    assert found["start_ns"].tolist() == [0, 10, 20]
+    assert steps_counted_from(columns_of(found), 7) is None
+    assert steps_counted_from(columns_of(ring(10, 20)), 0) is None
+    assert steps_counted_from(columns_of(ring(10, 20, source=0)), 7) is None
+    left = steps_of_ring(columns_of(ring(500, 510)), np.arange(100, 102), np.arange(40, 42), 7)
+    assert left["number"].tolist() == [48]

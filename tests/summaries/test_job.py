@@ -1,7 +1,9 @@
 """Jobs of many ranks by their summaries: who is late and why, on built ranks, a real job, and a real trace of eight GPUs."""
 
 import json
+import os
 import sys
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -175,29 +177,24 @@ def test_a_planted_delay_of_a_real_rank_is_named_with_its_phase(tmp_path):
     pytest.importorskip("torch", reason="the job is one of torch")
     if sys.platform != "linux":
         pytest.skip("links are slowed down by an option of Linux sockets")
-    from benchmarks.stragglers import JOB, PHASES, named
+    # The package of the benchmarks sets a variable for the programs that they start.
+    with mock.patch.dict(os.environ):
+        from benchmarks.stragglers import JOB, PHASES, named
     from tests.support.ranks import run_in_ranks
 
     script = tmp_path / "job.py"
     script.write_text(JOB)
-    plants = [(where, 4 if where == "link" else 1) for where in PHASES]
-    found = {}
-    # On a busy machine other ranks are late, too, and truly so.
-    for attempt in map(str, range(6)):
-        folder = tmp_path / attempt
-        folder.mkdir()
-        left = [plant for plant in plants if plant[0] not in found]
-        run_in_ranks([script, json.dumps(left), "8", "0.03"], folder, 6)
-        for trial, (where, rank) in enumerate(left):
-            job = Job.open(folder / str(trial))
-            if named(job, where) == (rank, PHASES[where]):
-                found[where] = job
-        if len(found) == len(plants):
-            break
-    assert found.keys() == PHASES.keys()
+    late = {where: 4 if where == "link" else 1 for where in PHASES}
+    # Ranks sleep where others compute, so that a busy machine delays them only as they wake up. Rules look at medians: 12 steps
+    # are named right where half of them are disturbed.
+    run_in_ranks([script, json.dumps([(where, late[where]) for where in PHASES]), "12", "0.06"], tmp_path, 6)
+    found = {where: Job.open(tmp_path / str(trial)) for trial, where in enumerate(PHASES)}
+    assert {where: named(job, where) for where, job in found.items()} == {
+        where: (late[where], phase) for where, phase in PHASES.items()
+    }
     for where in ("forward", "backward", "input", "host"):
         # Others may follow, which the machine made late.
-        assert found[where].stragglers().to_pylist()[0]["late_ns"] > 20_000_000
+        assert found[where].stragglers().to_pylist()[0]["late_ns"] > 30_000_000
         gains = {row["rank"]: row["gain_percent"] for row in found[where].without_lateness().to_pylist()}
         assert gains[1] > 10
     assert {row["clock"] for row in found["host"].clocks().to_pylist()} == {"own", "monotonic"}

@@ -245,7 +245,8 @@ def test_a_slow_function_of_a_recorded_program_has_its_time():
                 slow_metric()
                 weight @ weight
                 prof.step()
-        if len(prof.trace.columns("samples")) >= 8:
+        thread = prof.trace.column("spans", "thread")[0]
+        if np.count_nonzero(prof.trace.column("samples", "thread") == thread) >= 8:
             break
     times = {}
     for row in prof.trace.table("lines").to_pylist():

@@ -2,16 +2,14 @@
 
 import json
 import os
-import struct
 from pathlib import Path
 
 import pytest
 
 import kinetoscope
 from kinetoscope import ArgumentError, FormatError
-from kinetoscope.collect.session.metadata import boot
 from kinetoscope.viewer.server import open_traces
-from kinetoscope.viewer.server.open_traces import Given, given, is_running, names_of, stamp
+from kinetoscope.viewer.server.open_traces import Given, given, names_of, stamp
 from tests.support.recording_builder import RecordingBuilder
 from tests.support.trace_builder import TraceBuilder
 
@@ -124,12 +122,13 @@ def test_a_file_that_could_not_be_read_can_be_later(tmp_path, clock):
     assert (spans(one), one.offer.problem) == (1, None)
 
 
-def recording(path, filled, state=0, chunks=3):
-    """A file that begins as a recording does, so far as its stamp goes."""
-    chunk = 4096
-    head = struct.pack("<8sIII12xQ", b"KSCOPE\r\n", 1, chunk, state, chunks).ljust(8192, b"\0")
-    bodies = [struct.pack("<IIIIQQ", 1, 1, 0, 0, 1, filled).ljust(chunk, b"\0") for _ in range(chunks)]
-    path.write_bytes(head + b"".join(bodies))
+def recording(path, spans, state=0, readings=1):
+    """A recording with some spans, of which the file system says that it did not change."""
+    builder = RecordingBuilder(state=state)
+    builder.pairs = [(1_000 + 10 * at, 5_000 + 10 * at, 10**18 + 10 * at) for at in range(readings)]
+    for at in range(spans):
+        builder.span(10 * at, 10 * at + 5)
+    builder.write(path)
     os.utime(path, ns=(10**18, 10**18))
 
 
@@ -146,9 +145,34 @@ def test_a_recording_that_grows_within_its_file_is_seen_to(tmp_path):
 def test_a_recording_that_was_stopped_is_as_any_file(tmp_path):
     path = tmp_path / "run.kscope"
     recording(path, 5, state=1)
-    assert stamp(str(path))[-1] is None
-    path.write_bytes(b"KSCOPE")
-    assert stamp(str(path))[-1] is None
+    before = stamp(str(path))
+    assert before[:2] == (10**18, path.stat().st_size)
+    os.utime(path, ns=(10**18 + 1, 10**18 + 1))
+    assert stamp(str(path)) != before
+
+
+def test_a_running_recording_without_anything_new_is_not_read_again(tmp_path, clock):
+    path = tmp_path / "run.kscope"
+    recording(path, 5)
+    read = []
+
+    def opened(source):
+        read.append(source)
+        trace = kinetoscope.open(source)
+        trace.info["process"] = os.getpid()
+        return trace
+
+    one = Given("run", str(path), opened, clock)
+    assert one.offer.live
+    for readings in (2, 3, 4):
+        recording(path, 5, readings=readings)
+        # The kernel writes pages of a mapped file now and then.
+        os.utime(path)
+        clock.after(3, one)
+    assert (len(read), one.offer.version, one.offer.live) == (1, 1, True)
+    recording(path, 6)
+    clock.after(3, one)
+    assert (len(read), one.offer.version, spans(one)) == (2, 2, 6)
 
 
 def test_a_running_recording_is_read_at_once_when_it_grows(tmp_path, clock):
@@ -186,22 +210,6 @@ def test_a_recording_becomes_the_trace_that_its_program_writes_at_its_end(tmp_pa
     TraceBuilder().span("a", 0, 10).build().save(tmp_path / "run.ktrace")
     clock.after(3, one)
     assert (one.offer.name, one.offer.version, spans(one)) == ("run.ktrace", 2, 1)
-
-
-def test_a_process_that_was_killed_writes_no_more():
-    builder = TraceBuilder().span("a", 0, 10)
-    builder.state = "recording"
-    trace = builder.build()
-    trace.info["process"] = os.getpid()
-    assert is_running(trace)
-    trace.info |= {key: json.loads(text) for key, text in boot().items()}
-    assert is_running(trace)
-    trace.info["boot_id"] = "another machine"
-    assert not is_running(trace)
-    del trace.info["boot_id"]
-    trace.info["process"] = 2**22 + 1
-    assert not is_running(trace)
-    assert not is_running(TraceBuilder().span("a", 0, 10).build())
 
 
 def test_where_one_can_be_read_the_others_only_say_why_not(tmp_path):

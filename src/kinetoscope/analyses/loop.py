@@ -26,6 +26,7 @@ from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.stacks import library_frames, program_stacks, stacks_inside, stacks_with
 from kinetoscope.tables.host.steps import closures
 from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.processor_waits import processor_waits
 from kinetoscope.tables.windows import recorded_extent, start_up_steps
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ _ENGINE_FILES = ("/torch/autograd/graph.py", "/torch/autograd/__init__.py")
 _ENGINE_FUNCTIONS = ("_engine_run_backward", "backward", "grad")
 _WRAPPER_FILES = ("/torch/nn/parallel/distributed.py",)
 _OPTIMIZERS = "/torch/optim/"
+BUSY_MACHINE = 10.0
+"""Where the loop's thread waits for a processor for this part of step time, in percent, what gets slower may be the machine's doing."""
 LEAST_BUSY = 1.0
 """A program whose device is busy for less of its step time, in percent, is looked at as a program of the host."""
 
@@ -148,10 +151,53 @@ class Loop:
         """A count over all steps as a count of one."""
         return count / max(1, len(self.start_ns))
 
+    def per_pass(self, count: float) -> float:
+        """A count over all steps as a count of one or, without steps, of one pass through the model, as far as that is known."""
+        return self.per_step(count) if len(self.steps) else count / self._passes
+
+    @cached_property
+    def _passes(self) -> float:
+        """How often the model ran: the median over its modules' operators of how often each did; at least 1."""
+        spans = self.trace.columns("spans")
+        rows = np.flatnonzero(self.inside & self.outermost & (spans["module"] >= 0))
+        if len(rows) == 0:
+            return 1.0
+        group, _ = _core.group([spans["module"][rows].astype(np.int32), spans["name"][rows].astype(np.int32)])
+        return max(1.0, float(np.median(np.bincount(group))))
+
     def counted(self, amount: int, noun: str) -> str:
         """A count over all steps, in words: `5 operators a step`, `once a step`."""
         each = max(1, round(self.per_step(amount)))
         return "once a step" if (each, noun) == (1, "time") else f"{units.count(each, noun)} a step"
+
+    @cached_property
+    def processor_wait_ns(self) -> int:
+        """How long the loop's thread was ready to run in the steps, but had no processor; 0 where it was not recorded."""
+        if self.thread < 0:
+            return 0
+        return int(processor_waits(self.trace, self.thread).within(self.start_ns, self.end_ns).sum())
+
+    @property
+    def machine_is_busy(self) -> bool:
+        """Whether other programs had the processors for so long that times of the steps alone are no evidence."""
+        return self.share(self.processor_wait_ns) >= BUSY_MACHINE
+
+    @cached_property
+    def evaluations_ns(self) -> NDArray[np.float64]:
+        """What evaluating the loss in closures of optimizers takes in each step, at the usual pace: in proportion to the functions of backward in it.
+
+        L-BFGS evaluates as often as its line search asks, often at first and once where it has converged. Zeros without closures.
+        """
+        found, count = closures(self.trace), len(self.start_ns)
+        mine = found.thread == self.thread
+        took_ns = Intervals.of(found.start_ns[mine], found.end_ns[mine]).within(self.start_ns, self.end_ns)
+        back = np.flatnonzero(self.inside & (self.trace.column("spans", "kind") == SpanKind.BACKWARD))
+        step = self.step_of(back)
+        functions = np.bincount(step[step >= 0], minlength=count)
+        known = (took_ns > 0) & (functions > 0)
+        if not known.any():
+            return np.zeros(count)
+        return np.where(known, functions, 0) * float(np.median(took_ns[known] / functions[known]))
 
     @cached_property
     def inside(self) -> NDArray[np.bool_]:
@@ -221,7 +267,7 @@ class Loop:
 
     @property
     def left_out_start_up(self) -> bool:
-        """Whether the first step of the process is left out, because it holds what ran before the training loop."""
+        """Whether the first step of the process is left out, because it contains what ran before the loop."""
         of_process = self.trace.column("steps", "process_row") == self.process
         return bool(start_up_steps(self.trace)[of_process].any())
 

@@ -40,7 +40,7 @@ PART_NAMES = {
 
 STEP_DIFFERENCE_SCHEMA = Table(
     "step_difference",
-    "What one step of the training loop spends time in, beside what its steps usually spend in it: the median of the others, "
+    "What one step spends time in, beside what its steps usually spend in it: the median of the others, "
     "or another step. Of each kind, what the step has most more of comes first.",
     (
         Column("step", "int64", "", "The number of the step.", 0),

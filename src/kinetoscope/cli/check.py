@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope.cli.compare import AS_JSON, WARM_UP
-from kinetoscope.display.terminal import echo
+from kinetoscope.display.terminal import console, echo
 
 if TYPE_CHECKING:
     from kinetoscope.comparison.budget import Outcome
@@ -58,7 +58,7 @@ def command(
     """
     from kinetoscope.cli.opening import open_trace, recordings
     from kinetoscope.comparison.budget import Budget, read_budget, updated_budget
-    from kinetoscope.comparison.verdict import operator_places
+    from kinetoscope.comparison.verdict import stored_places
     from kinetoscope.storage.atomic_write import is_stream
     from kinetoscope.storage.byte_source import read_text_file
     from kinetoscope.trace.opening import check_budget, measure_runs
@@ -72,7 +72,7 @@ def command(
     if update:
         old = read_budget(text, str(budget)) if text.strip() else Budget(())
         with open_trace(names[0]) as trace:
-            places = operator_places(trace)
+            places = stored_places(trace)
         runs = measure_runs(names, old.scopes, warm_up)
         written = updated_budget(text, runs, str(budget), times=times, places=places)
         read_budget(written, str(budget))
@@ -81,7 +81,7 @@ def command(
         return 0
     outcome = check_budget(read_budget(text, str(budget)), names, strict=strict, warm_up=warm_up)
     _report(outcome, junit_file)
-    echo(outcome.to_json() if as_json else outcome.to_text())
+    echo(outcome.to_json() if as_json else outcome.to_text(console().width))
     return outcome.exit_code
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetoscope.display.terminal import echo
+from kinetoscope.display.terminal import console, echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,7 @@ def show(found: Comparison, rows: int, *, as_json: bool, html_file: str | None) 
             text = comparison_page(found, base, new)
         with open_atomically(Path(html_file)) as file:
             file.write(text.encode("utf-8", "replace"))
-    echo(found.to_json() if as_json else found.to_text(rows))
+    echo(found.to_json() if as_json else found.to_text(rows, console().width))
 
 
 @click.command("compare")

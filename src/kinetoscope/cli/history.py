@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope.cli.compare import AS_JSON, WARM_UP
-from kinetoscope.display.terminal import echo
+from kinetoscope.display.terminal import console, echo
 
 if TYPE_CHECKING:
     from kinetoscope.comparison.history import Build
@@ -72,7 +72,7 @@ def command(
         text = f'<!doctype html><meta charset="utf-8"><title>Kinetoscope: history</title>{found.to_html()}'
         with open_atomically(Path(html_file)) as file:
             file.write(text.encode("utf-8"))
-    echo(found.to_json() if as_json else found.to_text())
+    echo(found.to_json() if as_json else found.to_text(console().width))
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

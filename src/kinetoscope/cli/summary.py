@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from kinetoscope.analyses.findings import examine, headline, whose_line
+from kinetoscope.analyses.warm_up import WarmUp, warm_up
 from kinetoscope.collect.session.options import RecordingOptions
 from kinetoscope.display.description import command_line, completeness, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
@@ -86,7 +87,8 @@ class Facts:
         phases_ns: How long the process ran something of each phase: forward and other, backward, optimizer; without waits.
         threads_ns: The self time of all threads together, without waits.
         steps_ns: The time of each step.
-        start_up: Whether the first step contains what came before the training loop, because its start is not marked.
+        start_up: Whether the first step contains what came before the loop, because its start is not marked.
+        warm_up: What the first steps after that cost; None where the steps shown are those of another process.
         by_operator: The operators with the most time.
         by_range: The ranges with the most time, without data loading.
         by_module: The modules with the most time.
@@ -113,6 +115,7 @@ class Facts:
     threads_ns: int
     steps_ns: tuple[int, ...]
     start_up: bool
+    warm_up: WarmUp | None
     by_operator: tuple[Row, ...]
     by_range: tuple[Row, ...]
     by_module: tuple[Row, ...]
@@ -154,6 +157,7 @@ def gather(trace: Trace, rows: int) -> Facts:
         threads_ns=int(phases_ns.sum()),
         steps_ns=tuple(trace.column("steps", "duration_ns")[of_first].tolist()),
         start_up=bool(start_up_steps(trace)[of_first].any()),
+        warm_up=_warm_up(trace, of_first),
         by_operator=tuple(operators_in(trace, shares)[:rows]),
         by_range=tuple(ranges_in(trace, shares)[:rows]),
         by_module=tuple(modules_in(trace, shares)),
@@ -169,6 +173,12 @@ def gather(trace: Trace, rows: int) -> Facts:
         records=records_of(trace),
         elsewhere=_other_processes(trace, rows) if shares.in_steps else None,
     )
+
+
+def _warm_up(trace: Trace, shown: Any) -> WarmUp | None:
+    """What the first steps cost, if they are of the process whose steps are shown."""
+    found = warm_up(trace)
+    return found if (trace.column("steps", "process_row")[shown] == found.process).any() else None
 
 
 def _work_in_steps(trace: Trace) -> int | None:
@@ -249,6 +259,7 @@ _FEWEST_LINES, _TALLEST = 30, 70
 _NARROWEST, _WIDEST = 40, 140
 _MOST_DEVICES = 4
 _MOST_FINDINGS = 3
+_LEAST_WARM_UP_PERCENT = 5
 
 
 def print_summary(finished: Finished, printer: Console | None = None, rows: int = 9) -> None:
@@ -343,7 +354,7 @@ def _totals(finished: Finished, facts: Facts, width: int) -> list[Text]:
     if work is not None and work.covered_percent is not None:
         counted = work.why
         if work.flops is not None:
-            # What came before the training loop would make the rate a lower one.
+            # What came before the loop would make the rate a lower one.
             done, while_ns = (
                 (facts.work_in_steps, facts.whole_ns) if facts.in_steps else (work.flops, recorded_ns)
             )
@@ -382,6 +393,9 @@ def _steps(facts: Facts, width: int) -> list[Text]:
         line.append(f"   {first}", style="dim")
     elif first:
         lines += fold("", first, width, style="dim")
+    warm = facts.warm_up
+    if warm is not None and warm.cost_ns * 100 >= _LEAST_WARM_UP_PERCENT * sum(compared):
+        lines += fold("", warm.text, width, style="dim")
     return lines
 
 

@@ -40,7 +40,8 @@ from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Run
 from kinetoscope.comparison.result import FASTER, SLOWER, Margins, time_verdict
 from kinetoscope.comparison.statistics import Bootstrap, Series
 from kinetoscope.display.printable import printable
-from kinetoscope.display.text_table import text_table
+from kinetoscope.display.terminal import UNLIMITED
+from kinetoscope.display.text_table import folded, text_table
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -107,12 +108,12 @@ class Budget:
     Attributes:
         limits: The counts.
         time: The time of a step; None where the budget has none.
-        places: Where operators ran, by `operator_places`; empty where the budget does not say.
+        places: How much of each count there was at each place, by `stored_places`; empty where the budget does not say.
     """
 
     limits: tuple[Limit, ...]
     time: Baseline | None = None
-    places: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def scopes(self) -> list[Scope]:
@@ -172,17 +173,17 @@ class Outcome:
 
     # As a person, or a service that builds, reads it.
 
-    def to_text(self) -> str:
-        """Plain text: what is not held first, with the places; then a line for what is."""
+    def to_text(self, width: int = UNLIMITED) -> str:
+        """Plain text of a width: what is not held first, with the places; then a line for what is."""
         lines = []
         for one in self.checked:
             if one.verdict != HELD:
-                lines.append(f"{one.verdict}: {one.message}")
+                lines += folded(f"{one.verdict}: {one.message}", width)
                 rows = [
                     ("in all", "operator", "module", "line"),
                     *((shown.value, shown.name, shown.module, shown.line) for shown in one.where),
                 ]
-                lines += text_table(rows, "><<<") if one.where else []
+                lines += text_table(rows, "><<<", width=width) if one.where else []
         held = sum(one.verdict == HELD for one in self.checked)
         return "\n".join(
             [*lines, f"{held} of {units.count(len(self.checked), 'limit')} held: {self.verdict}"]
@@ -316,16 +317,18 @@ def read_budget(text: str, source: str = "the budget") -> Budget:
     return Budget(tuple(limits), baseline, _read_places(source, found.get("places", {})))
 
 
-def _read_places(source: str, content: dict[str, Any]) -> dict[str, int]:
-    """Where operators ran when the budget was written."""
-    _known(source, content, ("operators",), "key in [places]")
-    text = content.get("operators", "")
-    found = [_PLACE.fullmatch(word) for word in text.split()] if isinstance(text, str) else [None]
-    if None in found:
-        raise FormatError(
-            f"{source}: places.operators is not what --update writes: delete the section [places]"
-        )
-    return {one[1]: int(one[2]) for one in found if one is not None}
+def _read_places(source: str, content: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """How much of each count there was at each place when the budget was written."""
+    _known(source, content, COUNTS, "key in [places]")
+    read = {}
+    for count, text in content.items():
+        found = [_PLACE.fullmatch(word) for word in text.split()] if isinstance(text, str) else [None]
+        if None in found:
+            raise FormatError(
+                f"{source}: places.{count} is not what --update writes: delete the section [places]"
+            )
+        read[count] = {one[1]: int(one[2]) for one in found if one is not None}
+    return read
 
 
 def _limits(
@@ -397,7 +400,7 @@ def _checked_number(source: str, name: str, value: Any) -> None:
         raise FormatError(f"{source}: {name} = {value!r} is not valid: write a number, 0 or more")
 
 
-_PLACE = re.compile(r"([0-9a-f]{8}\.[0-9a-f]{8}):([0-9]{1,9})")
+_PLACE = re.compile(r"([0-9a-f]{8}\.[0-9a-f]{8}):([0-9]{1,18})")
 _LAST_LINE = "# The end of the budget."
 _FIRST_LINE = f'# A budget for `kinetoscope check`; its last line is "{_LAST_LINE}".'
 _SECTION = re.compile(r"\s*\[(?!\[)(.+)\]\s*(?:#.*)?$")
@@ -410,7 +413,7 @@ def updated_budget(
     source: str = "the budget",
     *,
     times: bool = False,
-    places: Mapping[str, int] | None = None,
+    places: Mapping[str, Mapping[str, int]] | None = None,
 ) -> str:
     """Write what was measured into a budget: its limits, comments and order stay.
 
@@ -419,7 +422,7 @@ def updated_budget(
         runs: What the recordings did, with the scopes of the budget.
         source: What to call it in messages.
         times: Also write the times of steps where the budget has none; those that it has are always updated.
-        places: Where the operators run, from `operator_places`, for a new budget or one that has them.
+        places: How much there is at each place, from `stored_places`, for a new budget or one that has places.
 
     Returns:
         The new text.
@@ -434,10 +437,11 @@ def updated_budget(
         )
     if not text.strip():
         shown = (
-            ["", "[places]  # of operators, in short, so that new ones can be named", _places_line(places)]
+            ["", "[places]  # of what is counted, in short, so that what is added can be named"]
             if places
             else []
         )
+        shown += _places_lines(places or {})
         return _complete([*_new_budget(runs), *shown, *(_time_lines(runs) if times else _NO_TIMES)])
     budget = read_budget(text, source)
     values = {(limit.scope, limit.count): limit for limit in budget.limits}
@@ -451,6 +455,9 @@ def updated_budget(
         if found := _SECTION.match(line):
             section, scope = _section(found[1])
             in_limits = section in ("counts", "modules", "operators")
+            if section == "places" and places is not None:
+                lines += [line, *_places_lines(places)]
+                continue
         elif (found := _ENTRY.match(line)) and in_limits and (scope, found[2]) in values:
             measured = measured_of(values[scope, found[2]], runs)
             if measured is None:
@@ -458,8 +465,9 @@ def updated_budget(
                     f"{source}: {values[scope, found[2]].name} was not recorded: {_how(found[2], runs)}"
                 )
             line = f"{found[1]}{found[2]}{found[3]}{_written(float(np.max(measured)))}{found[5]}"
-        elif section == "places" and places is not None and line.startswith("operators = "):
-            line = _places_line(places)
+        elif found and section == "places" and places is not None:
+            # Those that were measured now stand below the heading.
+            continue
         elif section == "time" and (start := re.match(r"\s*(steps_us|machine)\s*=", line)):
             if start[1] == "steps_us":
                 skipping = "]]" not in line.replace(" ", "")
@@ -510,7 +518,7 @@ _NO_TIMES = (
 
 
 def _time_lines(runs: Sequence[Run]) -> list[str]:
-    """The section of times."""
+    """The lines of the section `[time]` of a new budget."""
     return [
         "",
         "[time]",
@@ -531,9 +539,12 @@ def _steps_line(runs: Sequence[Run]) -> str:
     return "steps_us = [" + ", ".join(f"[{each}]" for each in lists) + "]"
 
 
-def _places_line(places: Mapping[str, int]) -> str:
-    """Where operators run, as one line."""
-    return f'operators = "{" ".join(f"{key}:{count}" for key, count in places.items())}"'
+def _places_lines(places: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """How much of each count there is at each place, a line for each count."""
+    return [
+        f'{count} = "{" ".join(f"{key}:{amount}" for key, amount in amounts.items())}"'
+        for count, amounts in places.items()
+    ]
 
 
 def _written(value: float) -> str:

@@ -22,6 +22,7 @@ from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, Run
 from kinetoscope.comparison.statistics import two_sided_p
 from kinetoscope.display.html import note, page, safe, table
 from kinetoscope.display.printable import printable
+from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.display.text_table import text_table
 from kinetoscope.model import units
 
@@ -210,10 +211,14 @@ class History:
         """`to_dict` as a JSON text."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
-    def to_text(self) -> str:
-        """Plain text: the changes, and a plot of each series that changed, and of the time of a step."""
+    def to_text(self, width: int = UNLIMITED) -> str:
+        """Plain text of a width: the changes, and a plot of each series that changed, and of the time of a step."""
         lines = [f"{units.count(len(self.builds), 'build')}, ordered by {self.order}", ""]
-        lines += text_table([_HEADER, *self._rows()], "<<>>><") if self.changes else ["No series changed."]
+        lines += (
+            text_table([_HEADER, *self._rows()], "<<>>><", width=width)
+            if self.changes
+            else ["No series changed."]
+        )
         for name in self._shown():
             lines += [
                 "",

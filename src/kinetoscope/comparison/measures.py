@@ -14,6 +14,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.step_difference import PART_NAMES
+from kinetoscope.analyses.warm_up import LEAST_STEPS, leading_steps
 from kinetoscope.model import units
 from kinetoscope.model.device_time import counted_launches
 from kinetoscope.model.hierarchy import host_work
@@ -75,8 +76,6 @@ RUN_COUNTS = {
 COUNTS = STEP_COUNTS | RUN_COUNTS
 BYTE_COUNTS = frozenset({"allocated_bytes", "collective_bytes", "peak_bytes"})
 
-# Leading steps that take this many times the median of the later ones warm up.
-_WARM = 1.5
 # Of more of them, every second, third and so on is looked at.
 _ENOUGH_SPANS = 200_000
 _VALUE_READ = "aten::_local_scalar_dense"
@@ -191,7 +190,7 @@ def run_of(trace: TraceData, name: str = "", warm_up: int | None = None, scopes:
     recording = _Recording(trace, loop)
     compiling = loop.compilations
     label = name or (str(trace.path) if trace.path is not None else "the trace")
-    left_out = _warm_up(step_ns, compiling) if warm_up is None else warm_up
+    left_out = _left_out(step_ns, compiling) if warm_up is None else warm_up
     if left_out >= steps:
         raise ArgumentError(
             f"{label}: {units.count(left_out, 'step')} left out, which leaves none of its {steps:,}: leave out fewer, or record more"
@@ -231,22 +230,15 @@ def _machine(trace: TraceData) -> str:
         *dict.fromkeys(device.name for device in run.devices),
         run.machine,
         f"{run.cpu_count} processors" if run.cpu_count else "",
-        f"{run.torch_threads} threads" if run.torch_threads else "",
+        units.count(run.torch_threads, "thread") if run.torch_threads else "",
         f"torch {run.torch_version}" if run.torch_version else "",
     ]
     return ", ".join(str(fact) for fact in facts if fact)
 
 
-def _warm_up(step_ns: Numbers, compiling: Rows) -> int:
-    """How many of the first steps are not like the later ones."""
-    count = len(step_ns)
-    if count < 3:
-        return 0
-    usual = float(np.median(step_ns[count // 2 :]))
-    slow = step_ns[: count // 2] > _WARM * usual
-    leading = int(np.argmin(slow)) if not slow.all() else len(slow)
-    early = compiling[(compiling >= 0) & (compiling < count // 2)]
-    return max(1, leading, int(early.max(initial=-1)) + 1)
+def _left_out(step_ns: Numbers, compiling: Rows) -> int:
+    """How many of the first steps do not count: those that warm up, and the first of several in any case."""
+    return max(1, leading_steps(step_ns, compiling)) if len(step_ns) >= LEAST_STEPS else 0
 
 
 class _Recording:

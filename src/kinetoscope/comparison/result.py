@@ -15,7 +15,8 @@ from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIM
 from kinetoscope.comparison.statistics import Series
 from kinetoscope.display.html import note, page, table
 from kinetoscope.display.printable import printable
-from kinetoscope.display.text_table import cut, text_table
+from kinetoscope.display.terminal import UNLIMITED
+from kinetoscope.display.text_table import cut, folded, text_table
 from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
@@ -415,9 +416,14 @@ class Comparison:
         """`to_dict` as a JSON text; a number that is not finite is null."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
-    def to_text(self, rows: int = 10) -> str:
-        """The comparison as plain text, with at most so many rows of each kind; 0 for all that changed."""
-        return as_text(self, rows)
+    def to_text(self, rows: int = 10, width: int = UNLIMITED) -> str:
+        """The comparison as plain text.
+
+        Args:
+            rows: The most rows of each kind; 0 for all that changed.
+            width: The width of its lines: sentences are broken, and tables leave out columns and say which.
+        """
+        return as_text(self, rows, width)
 
     def to_html(self, rows: int = 10) -> str:
         """The comparison as HTML, for notebooks and pages."""
@@ -473,6 +479,8 @@ TITLES = {
     "collective": "Collectives",
 }
 HEADINGS = ("base", "new", "change", "of itself", "of step", "share", "count", "")
+# What a narrow terminal leaves out, in this order: the change and the new value say the same.
+_DISPENSABLE = ("share", "count", "of itself", "base", "new")
 _WIDEST = 60
 # Said where an undisturbed step is shorter than this part of it.
 _DISTURBED = 0.8
@@ -566,9 +574,9 @@ def summary_of_side(side: Side) -> str:
     return f"{printable(names)}: {units.count(side.steps, 'step')}, {side.left_out:,} left out as warm-up"
 
 
-def as_text(comparison: Comparison, rows: int) -> str:
-    """The comparison as plain text."""
-    lines = [
+def as_text(comparison: Comparison, rows: int, width: int = UNLIMITED) -> str:
+    """The comparison as plain text, in lines of a width."""
+    sentences = [
         f"base  {summary_of_side(comparison.base)}",
         f"new   {summary_of_side(comparison.new)}",
         "",
@@ -576,16 +584,22 @@ def as_text(comparison: Comparison, rows: int) -> str:
         *([comparison.reason] if comparison.reason else []),
         basis(comparison),
     ]
+    lines = [line for text in sentences for line in folded(text, width)]
     for title, header, body, rest in _sections(comparison, rows):
-        lines += ["", title, *text_table([header, *body], "<" + ">" * (len(header) - 2) + "<")]
-        lines += [f"  {rest}"] if rest else []
+        alignment = "<" + ">" * (len(header) - 2) + "<"
+        dispensable = [header.index(name) for name in _DISPENSABLE if name in header]
+        lines += ["", title]
+        if body:
+            lines += text_table([header, *body], alignment, width=width, dispensable=dispensable)
+        lines += folded(rest, width, "  ") if rest else []
     lost = [
         f"{run.name}: {run.losses}"
         for side in (comparison.base, comparison.new)
         for run in side.runs
         if run.losses
     ]
-    lines += ["", *(f"incomplete: {printable(one)}" for one in lost)] if lost else []
+    if lost:
+        lines += ["", *(line for one in lost for line in folded(f"incomplete: {printable(one)}", width))]
     return "\n".join(lines)
 
 
@@ -651,7 +665,17 @@ def _sections(comparison: Comparison, rows: int) -> list[tuple[str, list[str], l
         ]
         header = [TITLES[kind].lower(), *HEADINGS]
         found.append((TITLES[kind], header, [_row(one, comparison) for one in shown], ", ".join(said)))
-    return found
+    return [(title, *_filled(header, body), rest) for title, header, body, rest in found]
+
+
+def _filled(header: list[str], body: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """A table without the columns in which no row has anything."""
+    kept = [
+        place
+        for place in range(len(header))
+        if place in (0, len(header) - 1) or not body or any(row[place] for row in body)
+    ]
+    return [header[place] for place in kept], [[row[place] for place in kept] for row in body]
 
 
 def _is_shown(one: Difference, comparison: Comparison) -> bool:

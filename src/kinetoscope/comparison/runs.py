@@ -47,6 +47,8 @@ _LEAST_COUNT = 1e-6
 _OWN_SHARE = 0.1
 # Half of the false alarms that are allowed may come from the whole, the other half from rows.
 _HALF = 0.5
+# A difference that shows only if a step takes more than this many times longer is not worth a number.
+_MOST_SHOWN = 10.0
 
 
 def compare_runs(
@@ -194,6 +196,11 @@ class _Comparing:
             return (
                 "one recording does not show how much recordings of one program differ: another run of the same program may take longer "
                 "throughout; counts are exact. For times, pass several of each run, recorded in turn, as `kinetoscope ab` records them"
+            )
+        if width > _MOST_SHOWN:
+            return (
+                "the recordings of one program differ too much, or are too few, for any difference of a step to show; "
+                "record more, in turn"
             )
         return (
             f"the recordings differ by more than the margin: a difference below {100 * width:.2g} % of a step "

@@ -14,7 +14,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import StateError
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.comparison.limits import WARMUP, Limits
-from kinetoscope.comparison.measures import in_scope
+from kinetoscope.comparison.measures import BYTE_COUNTS, in_scope
 from kinetoscope.display.printable import printable
 from kinetoscope.display.text_table import text_table
 from kinetoscope.model import units
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 MOST_PLACES = 6
 _WIDEST_NAME = 44
 _MOST_STORED = 2000
+_OUTSIDE = "(outside all)"
+
+PLACED = ("operators", "kernels", "allocations", "allocated_bytes", "peak_bytes")
+"""The counts of a budget whose places are known."""
 
 
 @dataclass
@@ -130,118 +134,188 @@ def judge(trace: TraceData, limits: Limits, ran_ns: int) -> Verdict:
 
 
 def places_of(
-    trace: TraceData, count: str, scope: Scope | None = None, known: Mapping[str, int] | None = None
+    trace: TraceData,
+    count: str,
+    scope: Scope | None = None,
+    known: Mapping[str, Mapping[str, int]] | None = None,
 ) -> list[Where]:
     """Where a trace has most of a count, or where it has more of it than before.
 
     Args:
         trace: The trace.
-        count: `operators`, `kernels`, `allocations` or `peak_bytes`; of any other there are no places.
-        scope: A module or operator, of which the operators are shown, whatever is counted.
-        known: Where operators ran before, from `operator_places`; only places with more operators are then shown.
+        count: One of `PLACED`; of any other there are no places.
+        scope: A module or operator; where nothing was stored of this count, its operators are shown, whatever is counted.
+        known: How much there was at each place before, from `stored_places`; only places with more are then shown.
 
     Returns:
         The places with most of it first.
     """
-    if known and (scope is not None or count == "operators") and (added := _added(trace, scope, known)):
+    if (before := (known or {}).get(count)) and (added := _added(trace, count, scope, before)):
         return added
     if scope is not None:
         spans = trace.columns("spans")
         rows = np.flatnonzero(in_scope(trace, scope) & is_operator(spans["kind"]))
         return _places(trace, np.ones(len(rows), np.int64), spans["name"][rows], rows, "{:,.0f}".format)
     measure = _MEASURES.get(f"max_{count}")
+    if measure is None and count == "allocated_bytes":
+        blocks = trace.columns("allocations")
+        rows = np.flatnonzero(blocks["bytes"] > 0)
+        return _memory_places(trace, blocks["bytes"][rows], rows, units.size)
     return [] if measure is None else measure(trace, Limits({}, 0, {}), 0).where()
 
 
-def operator_places(trace: TraceData) -> dict[str, int]:
-    """How often operators run at each place in the step with most of them, so that later ones can be told from these.
+def stored_places(trace: TraceData) -> dict[str, dict[str, int]]:
+    """How much of each count there is at each place, so that what is added later can be told from it.
 
     Args:
         trace: The trace.
 
     Returns:
-        The number of operators by a short text: hashes of operator, module and function, and of the line's text. Empty where there
-        are too many places to store.
+        For each of `PLACED` that was recorded the number in the step with most of it, or at the peak, by a short text: hashes of
+        operator, module and function, and of the line's text. A count with too many places to store is left out.
     """
-    counts: Counter[str] = Counter()
-    for group in _operator_groups(trace, None):
-        counts[group.key] += group.count
-    return dict(sorted(counts.items())) if len(counts) <= _MOST_STORED else {}
+    stored = {}
+    for count in PLACED:
+        sums: Counter[str] = Counter()
+        for group in _groups(trace, count, None):
+            sums[group.key] += group.amount
+        if 0 < len(sums) <= _MOST_STORED:
+            stored[count] = dict(sorted(sums.items()))
+    return stored
 
 
 @dataclass(frozen=True)
 class _Group:
-    """The operators of one name, module and line in a step."""
+    """What there is of a count at one place: an operator or kernel, module and line."""
 
     function: str
     line: str
-    count: int
+    amount: int
     where: Where
 
     @property
     def key(self) -> str:
-        """What it is stored as."""
+        """Its key in the `[places]` of a budget."""
         return f"{self.function}.{self.line}"
 
 
-def _operator_groups(trace: TraceData, scope: Scope | None) -> list[_Group]:
-    """The operators in the step with most of them, by place."""
-    loop = Loop(trace)
+@dataclass(frozen=True)
+class _Counted:
+    """What is counted: a row for each span or block of memory.
+
+    Attributes:
+        span: The operator that it is of, -1 without.
+        name: The name to show, as a row of the strings.
+        stack: The stack that called it, -1 without.
+        step: The step in which it counts, among those of the loop; -1 outside.
+        amount: How much it counts for.
+    """
+
+    span: NDArray[np.integer[Any]]
+    name: NDArray[np.integer[Any]]
+    stack: NDArray[np.integer[Any]]
+    step: NDArray[np.integer[Any]]
+    amount: NDArray[np.integer[Any]]
+
+
+def _counted_rows(trace: TraceData, count: str) -> _Counted:
+    """What makes up a count."""
+    loop, spans = Loop(trace), trace.columns("spans")
+    if count in ("operators", "kernels"):
+        kind = spans["kind"]
+        rows = np.flatnonzero(is_operator(kind) if count == "operators" else kind == SpanKind.KERNEL)
+        caller = _launching(trace, rows.astype(np.int32)) if count == "kernels" else rows
+        step = loop.step_of(_launches(trace, rows) if count == "kernels" else rows)
+        stack, amount = spans["stack"][caller], np.ones(len(rows), dtype=np.int64)
+        return _Counted(caller, spans["name"][rows], stack, step, amount)
+    blocks = trace.columns("allocations")
+    if count == "peak_bytes":
+        rows = _held_at_peak(trace).rows
+        step = np.zeros(len(rows), dtype=np.int64)
+    else:
+        thread = np.append(trace.column("threads", "process_row"), -1)[blocks["thread"]]
+        rows = np.flatnonzero((blocks["bytes"] > 0) & (thread == loop.process))
+        step = loop.step_at(blocks["time_ns"][rows])
+    span = requesting_operators(trace, blocks["span"][rows])
+    stack = look_up(span, spans["stack"])
+    amount = np.ones(len(rows), dtype=np.int64) if count == "allocations" else blocks["bytes"][rows]
+    stack = np.where(stack >= 0, stack, blocks["stack"][rows])
+    return _Counted(span, look_up(span, spans["name"]), stack, step, amount.astype(np.int64))
+
+
+def _launches(trace: TraceData, rows: Rows) -> Rows:
+    """The call that launched each kernel or, where it is unknown, the kernel."""
+    launched = starters(trace).call[rows]
+    return np.where(launched >= 0, launched, rows)
+
+
+def _groups(trace: TraceData, count: str, scope: Scope | None) -> list[_Group]:
+    """What there is of a count at each place, in the step with most of it."""
     spans, strings = trace.columns("spans"), trace.strings
-    rows = np.flatnonzero(is_operator(spans["kind"]))
-    step = loop.step_of(rows)
-    rows, step = rows[step >= 0], step[step >= 0]
-    if len(rows) == 0:
+    found = _counted_rows(trace, count)
+    inside = found.step >= 0
+    if not inside.any():
         return []
-    per_step = np.bincount(step)
+    per_step = np.bincount(found.step[inside], weights=found.amount[inside])
     # The first one may do what is done once.
     first = 1 if len(per_step) > 2 else 0
-    rows = rows[step == first + np.argmax(per_step[first:])]
+    inside &= found.step == first + np.argmax(per_step[first:])
     if scope is not None:
-        rows = rows[in_scope(trace, scope)[rows]]
-    module = spans["module"][rows]
-    frame = look_up(look_up(spans["stack"][rows], user_stacks(trace)), trace.column("stacks", "frame"))
-    group_of, begin = _core.group([spans["name"][rows].astype(np.int32), module, frame])
-    counts = np.bincount(group_of, minlength=len(begin))
+        inside &= np.append(in_scope(trace, scope), False)[found.span]
+    rows = np.flatnonzero(inside)
+    span, called = found.span[rows].astype(np.int32), found.name[rows].astype(np.int32)
+    module = look_up(span, spans["module"])
+    operator = look_up(span, spans["name"])
+    frame = look_up(
+        look_up(found.stack[rows].astype(np.int32), user_stacks(trace)), trace.column("stacks", "frame")
+    )
+    group_of, begin = _core.group([called, operator, module, frame])
+    sums = _core.group_sums(group_of, len(begin), found.amount[rows].astype(np.int64))
+    shown = units.size if count in BYTE_COUNTS else "{:,.0f}".format
     groups = []
     for group, at in enumerate(begin.tolist()):
-        name = strings[spans["name"][rows[at]]]
+        name = strings[called[at]] if called[at] >= 0 else _OUTSIDE
+        # A kernel of one name is several where several operators launch it.
+        caller = strings[operator[at]] if operator[at] >= 0 and operator[at] != called[at] else ""
         path = str(trace.column("modules", "path")[module[at]]) if module[at] >= 0 else "-"
         file, number, text = _line(trace, int(frame[at]))
         function, line = "", ""
         if frame[at] >= 0:
             frames = trace.columns("frames")
-            full, called = (strings[frames[column][frame[at]]] for column in ("file", "function"))
-            function, line = f"{os.path.basename(full)}:{called}", line_text(trace, full, number)
-        place = Where(f"{counts[group]:,}", _cut(name), _cut(path), text, file, number)
-        groups.append(_Group(_hash(name, path, function), _hash(line), int(counts[group]), place))
+            full, definition = (strings[frames[column][frame[at]]] for column in ("file", "function"))
+            function, line = f"{os.path.basename(full)}:{definition}", line_text(trace, full, number)
+        amount = int(sums[group])
+        place = Where(shown(amount), _cut(name), _cut(path), text, file, number)
+        of_function = _hash(*filter(None, (caller,)), name, path, function)
+        groups.append(_Group(of_function, _hash(line), amount, place))
     return groups
 
 
 def _hash(*texts: str) -> str:
-    """A short text for texts."""
+    """Eight hexadecimal digits that stand for the texts in a budget."""
     return hashlib.blake2b("\0".join(texts).encode("utf-8", "backslashreplace"), digest_size=4).hexdigest()
 
 
-def _added(trace: TraceData, scope: Scope | None, known: Mapping[str, int]) -> list[Where]:
-    """The places with more operators than before, in functions that have more; empty where there is none."""
+def _added(trace: TraceData, count: str, scope: Scope | None, known: Mapping[str, int]) -> list[Where]:
+    """The places with more of a count than before, in functions that have more; empty where there is none."""
     before: Counter[str] = Counter()
-    for key, count in known.items():
-        before[key.partition(".")[0]] += count
-    groups = _operator_groups(trace, scope)
+    for key, amount in known.items():
+        before[key.partition(".")[0]] += amount
+    groups = _groups(trace, count, scope)
     now: Counter[str] = Counter()
     for group in groups:
-        now[group.function] += group.count
+        now[group.function] += group.amount
     left = Counter(known)
     found = []
     for group in sorted(groups, key=lambda one: (one.where.file, one.where.number)):
-        more = group.count - left[group.key]
+        more = group.amount - left[group.key]
         # Two lines may have one text: what the first one uses up, the second one cannot.
-        left[group.key] = max(0, left[group.key] - group.count)
+        left[group.key] = max(0, left[group.key] - group.amount)
         if now[group.function] > before[group.function] and more > 0:
             found.append((min(more, now[group.function] - before[group.function]), group.where))
     found.sort(key=lambda one: -one[0])
-    return [replace(where, value=f"+{count:,}") for count, where in found[:MOST_PLACES]]
+    shown = units.size if count in BYTE_COUNTS else "{:,.0f}".format
+    return [replace(where, value=f"+{shown(amount)}") for amount, where in found[:MOST_PLACES]]
 
 
 # ---------------------------------------------------------------------------------------------------------- measures
@@ -333,8 +407,25 @@ def _allocations(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
     )
 
 
-def _peak_bytes(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
-    """The most memory that blocks allocated while recording held at once, on the device on which that was most."""
+@dataclass(frozen=True)
+class _Peak:
+    """The most memory that blocks allocated while recording held at once, on the device on which that was most.
+
+    Attributes:
+        bytes: How much; 0 where nothing was allocated.
+        device: Which device, as 256 times its type and its index plus 1.
+        time_ns: When.
+        rows: The rows of `allocations` of the blocks that held it.
+    """
+
+    bytes: int
+    device: int
+    time_ns: int
+    rows: Rows
+
+
+def _held_at_peak(trace: TraceData) -> _Peak:
+    """The peak of memory and what held it."""
     blocks = trace.columns("allocations")
     devices = blocks["device_type"].astype(np.int32) * 256 + blocks["device_index"] + 1
     best, moment, place = 0, -1, 0
@@ -343,24 +434,28 @@ def _peak_bytes(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
         top = int(rows[np.argmax(blocks["total_bytes"][rows])])
         if int(blocks["total_bytes"][top]) > best:
             best, moment, place = int(blocks["total_bytes"][top]), top, device
+    rows = np.arange(len(blocks))
+    freed = blocks["match"]
+    live = (devices == place) & (blocks["bytes"] > 0) & (rows <= moment) & ((freed < 0) | (freed > moment))
+    time_ns = int(blocks["time_ns"][moment]) if moment >= 0 else 0
+    return _Peak(best, place, time_ns, np.flatnonzero(live))
+
+
+def _peak_bytes(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
+    """The peak of memory."""
+    peak = _held_at_peak(trace)
 
     def sentence(allowed: float) -> str:
-        kind, index = divmod(place, 256)
-        when = f"{units.duration(int(blocks['time_ns'][moment]))} after the start"
+        kind, index = divmod(peak.device, 256)
+        when = f"{units.duration(peak.time_ns)} after the start"
         # A limit is in bytes: the exact number is what to set it to.
         device = device_name(kind, index - 1)
-        return f"{units.size(best)} ({best:,} bytes) held at once on {device}, {units.size(best - allowed)} too many, {when}"
+        return f"{units.size(peak.bytes)} ({peak.bytes:,} bytes) held at once on {device}, {units.size(peak.bytes - allowed)} too many, {when}"
 
     def where() -> list[Where]:
-        rows = np.arange(len(blocks))
-        freed = blocks["match"]
-        live = (
-            (devices == place) & (blocks["bytes"] > 0) & (rows <= moment) & ((freed < 0) | (freed > moment))
-        )
-        held = np.flatnonzero(live)
-        return _memory_places(trace, blocks["bytes"][held], held, units.size)
+        return _memory_places(trace, trace.column("allocations", "bytes")[peak.rows], peak.rows, units.size)
 
-    return _Measured(best, sentence, where, ("bytes", "operator"))
+    return _Measured(peak.bytes, sentence, where, ("bytes", "operator"))
 
 
 _MEASURES: dict[str, Callable[[TraceData, Limits, int], _Measured]] = {
@@ -415,7 +510,7 @@ def _places(
     places = []
     for group in order[:MOST_PLACES].tolist():
         row = int(first[group])
-        name = trace.strings[names[row]] if names[row] >= 0 else "(outside all)"
+        name = trace.strings[names[row]] if names[row] >= 0 else _OUTSIDE
         path = str(trace.column("modules", "path")[module[row]]) if module[row] >= 0 else "-"
         file, number, text = _line(trace, int(frame[row]))
         places.append(Where(shown(int(sums[group])), _cut(name), _cut(path), text, file, number))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -26,22 +27,74 @@ _BAR = 10
 # Below this width of the terminal, a table has no bars.
 _WIDE_ENOUGH_FOR_BARS = 72
 _NARROWEST_NAME = 24
+_GAP = 2
 
 
-def text_table(rows: Sequence[Sequence[str]], alignment: str, indent: str = "  ") -> list[str]:
-    """Align the cells of a table.
+def text_table(
+    rows: Sequence[Sequence[str]],
+    alignment: str,
+    indent: str = "  ",
+    *,
+    width: int = UNLIMITED,
+    dispensable: Sequence[int] = (),
+) -> list[str]:
+    """Align the cells of a table, and fit it to a width.
 
     Args:
-        rows: The rows, headings included; the last column is as wide as its text.
+        rows: The rows. The first one has the headings if columns may be left out.
         alignment: `<` (left) or `>` (right) for each column.
         indent: What each line begins with.
+        width: The width of all lines. Left-aligned columns are cut down to 24 characters first, then columns are left out.
+        dispensable: The columns to leave out if the table is too wide, in this order.
 
     Returns:
-        A line for each row, without spaces at its end.
+        A line for each row, without spaces at its end, and a last line that names the columns left out, if there are any.
     """
     rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [_widest(rows, column) for column in range(len(alignment) - 1)]
-    return [(indent + _aligned(row, [*widths, 0], alignment)).rstrip() for row in rows]
+    widths = [_widest(rows, column) for column in range(len(alignment))]
+    least = [
+        min(wide, _NARROWEST_NAME) if side == "<" else wide
+        for wide, side in zip(widths, alignment, strict=True)
+    ]
+    kept = list(range(len(alignment)))
+
+    def excess(sizes: Sequence[int]) -> int:
+        return len(indent) + sum(sizes[column] + _GAP for column in kept) - _GAP - width
+
+    for column in dispensable:
+        if excess(least) <= 0:
+            break
+        kept.remove(column)
+    for _ in range(excess(widths)):
+        widest = max(kept, key=lambda column: widths[column] - least[column])
+        widths[widest] = max(widths[widest] - 1, least[widest])
+    lines = [
+        indent
+        + _aligned(
+            [cut(row[column], widths[column]) for column in kept],
+            [widths[column] for column in kept],
+            [alignment[column] for column in kept],
+        )
+        for row in rows
+    ]
+    left_out = [rows[0][column] for column in range(len(alignment)) if column not in kept]
+    if left_out:
+        lines.append(f"{indent}columns that do not fit: {', '.join(left_out)}")
+    return [line.rstrip() for line in lines]
+
+
+def folded(text: str, width: int, indent: str = "") -> list[str]:
+    """Break a text into lines of a width, each after an indent; only a longer word makes a longer line."""
+    if width >= UNLIMITED:
+        return [indent + text]
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [indent.rstrip()]
 
 
 def bar_table(
@@ -61,7 +114,7 @@ def bar_table(
     count = len(header)
     while True:
         widths = [_widest([header, *rows], column) for column in range(1, count)]
-        name_width = width - sum(widths) - 2 * len(widths) - (bar + 2 if bar else 0)
+        name_width = width - sum(widths) - _GAP * len(widths) - (bar + _GAP if bar else 0)
         if name_width >= _NARROWEST_NAME or count <= 3:
             break
         count -= 1
@@ -91,13 +144,13 @@ def _widest(rows: Sequence[Sequence[str]], column: int) -> int:
     return max((cell_len(row[column]) for row in rows), default=0)
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int], alignment: str) -> str:
+def _aligned(cells: Sequence[str], widths: Sequence[int], alignment: Sequence[str]) -> str:
     """Cells with the widths of their columns, two spaces apart."""
     padded = []
     for cell, width, side in zip(cells, widths, alignment, strict=True):
         space = " " * (width - cell_len(cell))
         padded.append(space + cell if side == ">" else cell + space)
-    return "  ".join(padded)
+    return (" " * _GAP).join(padded)
 
 
 def _bar(share: float, width: int) -> str:
@@ -109,7 +162,6 @@ def _bar(share: float, width: int) -> str:
 # Arrow tables.
 
 WIDEST_TEXT = 60
-_GAP = 2
 # Columns of counts, printed with thousands separators.
 _COUNTS = frozenset({"blocks", "calls", "count", "operators", "spans", "total_operators"})
 # The columns to print first, for tables whose own order is different.

@@ -63,6 +63,41 @@ def find_steps(
     return _columns(list(range(len(rows))), starts, ends - starts, rows, OPTIMIZER)
 
 
+def steps_of_ring(
+    found: Columns, ranges: NDArray[np.int32], numbers: NDArray[np.int64], first: int = 0
+) -> dict[str, NDArray[Any]] | None:
+    """Return the steps of a recording that has overwritten its oldest spans; None where they are right as they were found.
+
+    Marks carry their numbers, and a step whose mark was overwritten is not there. Steps found from the optimizer get the numbers that
+    they had; the first of them is left out, because it began before the first span that is left.
+
+    Args:
+        found: The columns of the table `steps`, as `find_steps` returns them.
+        ranges: The rows of `spans` that are steps of optimizers, ascending...
+        numbers: ...and how many of its name the recording had before each.
+        first: How many steps the program had made before the recording.
+    """
+    if len(found) == 0 or (found["source"] == MARKED).any():
+        return None
+    columns = {name: found[name] for name in found}
+    place = np.minimum(np.searchsorted(ranges, columns["span"]), max(len(ranges) - 1, 0))
+    if len(ranges) and (ranges[place] == columns["span"]).all():
+        ran = numbers[place]
+        later = np.diff(ran)
+        # Where optimizers take turns, a step has several of their ranges.
+        columns["number"] = ran // (later[later > 0].min() if (later > 0).any() else 1)
+    columns["number"] = columns["number"] + first
+    return {name: values[1:] for name, values in columns.items()}
+
+
+def steps_counted_from(found: Columns, first: int) -> dict[str, NDArray[Any]] | None:
+    """Return the steps of a recording that began after `first` steps; None where they are marked, or counted so already."""
+    if len(found) == 0 or (found["source"] == MARKED).any() or found["number"][0] >= first:
+        return None
+    columns = {name: found[name] for name in found}
+    return {**columns, "number": columns["number"] + first}
+
+
 _LEAST_TURNS = 3
 
 

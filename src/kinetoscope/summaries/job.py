@@ -11,6 +11,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._import_aside import import_aside
 from kinetoscope.analyses.findings import Report, table_of
 from kinetoscope.model import units
 from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
@@ -130,6 +131,7 @@ class Job:
         Raises:
             ArgumentError: There is no such section.
         """
+        import_aside()
         import pyarrow as pa
 
         records = self._sections.records(name)

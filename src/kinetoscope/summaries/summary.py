@@ -18,6 +18,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
+from kinetoscope._import_aside import import_aside
 from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
 from kinetoscope.model.arrow import integers, number_array, text_array, to_arrow, to_numpy
@@ -197,6 +198,7 @@ def summary_of(trace: Trace, source: str | None = None) -> pyarrow.Table:
         A table with one row for each rank: `rank` (null outside of a job), `world_size`, `host`, `process`, `device`, where the clock is
         (`boot_id`, `start_monotonic_ns`, `clock_error_ns`, `start_realtime_ns`), `duration_ns`, `source`, and the sections of `SECTIONS` as lists.
     """
+    import_aside()
     import pyarrow as pa
 
     ranks = sorted({rank for rank in trace.column("processes", "rank").tolist() if rank >= 0})
@@ -251,6 +253,7 @@ def save_summaries(trace: Trace, target: Path, source: str) -> list[Path]:
 
 def file_of(summary: pyarrow.Table) -> bytes:
     """Summaries as a Parquet file."""
+    import_aside()
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -279,6 +282,7 @@ def _has_changed(content: bytes) -> bool:
 
 def is_summary(path: str | os.PathLike[str]) -> bool:
     """Whether a file has summaries, and not another table."""
+    import_aside()
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -299,6 +303,7 @@ def read(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> 
         FormatError: It is no such file, or of another version.
         OSError: It cannot be read.
     """
+    import_aside()
     import pyarrow as pa
 
     # Not by its path, which pyarrow looks up in a file system first: there may be a thousand files.
@@ -325,6 +330,7 @@ def read(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> 
 
 def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pyarrow.Table:
     """Read summaries from the content of a file, see `read`."""
+    import_aside()
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -350,6 +356,7 @@ def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pyarrow
 
 def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
     """The summary of a trace of one rank."""
+    import_aside()
     import pyarrow as pa
 
     lost = losses_of(trace.columns("losses"))
@@ -396,6 +403,7 @@ def _place_of(trace: Trace) -> str:
 
 def _as_list(table: pyarrow.Table) -> pyarrow.Array:
     """All rows of a table as one list of records."""
+    import_aside()
     import pyarrow as pa
 
     fields, arrays = [], []

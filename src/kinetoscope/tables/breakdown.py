@@ -76,7 +76,7 @@ BREAKDOWN_SCHEMA = Table(
         Column("process", "int64", "", "The process id."),
         Column("rank", "int32", "", "The rank of the process."),
         Column("device", "category", "", "The device, such as `cuda:0`, or `cpu`."),
-        Column("start_up", "bool", "", "Whether the step contains what ran before the training loop, as the first step "
+        Column("start_up", "bool", "", "Whether the step contains what ran before the loop, as the first step "
                                        "does where steps are found from the optimizer; sums and shares of step time "
                                        "exclude it."),
         Column("start_ns", "int64", "ns", "When the step began.", 0),
@@ -283,7 +283,7 @@ OVERLAP_SCHEMA = Table(
         Column("process", "int64", "", "The process id."),
         Column("rank", "int32", "", "The rank of the process."),
         Column("device", "category", "", "The device, such as `cuda:0`, or `cpu`."),
-        Column("start_up", "bool", "", "Whether the step contains what ran before the training loop, as in `breakdown`."),
+        Column("start_up", "bool", "", "Whether the step contains what ran before the loop, as in `breakdown`."),
         Column("start_ns", "int64", "ns", "When the step began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took.", 0),
         Column("compute_ns", "int64", "ns", "How long the device computed.", 0),

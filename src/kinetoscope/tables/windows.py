@@ -337,10 +337,10 @@ def recorded_extent(trace: TraceData, process: ProcessRow) -> tuple[int, int]:
 
 
 def start_up_steps(trace: TraceData) -> NDArray[np.bool_]:
-    """For each row of `steps` whether it holds what ran before the training loop.
+    """For each row of `steps` whether it holds what ran before the loop.
 
-    That is the first step of a process whose steps are found from the optimizer, unless it is the only one, or the recording began
-    in the loop. Every sum and share of step time leaves it out.
+    That is the first step of a process whose steps are found from the optimizer, unless it is the only one, or the recording began,
+    or what a ring has left of it begins, in the loop. Every sum and share of step time leaves it out.
     """
 
     def make() -> NDArray[np.bool_]:
@@ -351,7 +351,9 @@ def start_up_steps(trace: TraceData) -> NDArray[np.bool_]:
         for one in np.unique(owner).tolist():
             mine = np.flatnonzero(owner == one)
             first = mine[np.argmin(own["start_ns"][mine])]
-            in_loop = bool(known[max(int(own["process_row"][first]), 0)].first_step)
+            in_loop = (
+                bool(known[max(int(own["process_row"][first]), 0)].first_step) or own["number"][first] > 0
+            )
             if len(mine) > 1 and own["source"][first] == OPTIMIZER and not in_loop:
                 found[first] = True
         return found

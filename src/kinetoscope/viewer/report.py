@@ -21,6 +21,7 @@ from urllib.parse import quote
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope._import_aside import import_aside
 from kinetoscope.model.arrow import number_array, text_array
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import KIND_NAMES
@@ -276,6 +277,7 @@ def _links_table(trace: Trace, items: Items) -> tuple[list[list[Any]], pyarrow.T
 
 def _stack_tables(trace: Trace) -> tuple[pyarrow.Table, pyarrow.Table]:
     """The Python stacks as a tree, in which parents come first, and the texts of their frames."""
+    import_aside()
     import pyarrow as pa
 
     tree = trace.columns("stacks")
@@ -321,6 +323,7 @@ def _differences(values: NDArray[Any]) -> NDArray[np.int64]:
 
 def _shared_texts(name: str, place: NDArray[Any], texts: Sequence[str]) -> Column:
     """For each row a text by its place, each text once; null for an empty one."""
+    import_aside()
     import pyarrow as pa
 
     numbers: dict[str, int] = {}
@@ -335,6 +338,7 @@ def _shared_texts(name: str, place: NDArray[Any], texts: Sequence[str]) -> Colum
 
 def _table(columns: Sequence[Column]) -> pyarrow.Table:
     """A table of columns."""
+    import_aside()
     import pyarrow as pa
 
     fields = [pa.field(name, values.type, metadata=dict(about)) for name, values, about in columns]
@@ -370,6 +374,7 @@ def report(
         FormatError: The trace cannot be read.
         OSError: The file cannot be written.
     """
+    import_aside()
     target = Path(path)
     if isinstance(trace, str | os.PathLike):
         from kinetoscope.trace import open as open_any
@@ -425,6 +430,7 @@ def report_page(
     Raises:
         ArgumentError: There is no such page.
     """
+    import_aside()
     from kinetoscope._version import __version__
 
     unknown = [page for page in pages if page not in PAGES]
@@ -451,6 +457,7 @@ def comparison_page(found: Comparison, base: Trace, new: Trace) -> str:
         base: A recording of the base, of which a step is drawn.
         new: One of the other run.
     """
+    import_aside()
     from kinetoscope._version import __version__
 
     carried = Parts()
@@ -473,6 +480,7 @@ def job_page(job: Job, name: str) -> str:
         job: The summaries.
         name: What the page calls it.
     """
+    import_aside()
     from kinetoscope._version import __version__
 
     carried = Parts()

@@ -115,11 +115,11 @@ function Steps(props: { table: Columns; names: Readonly<Record<string, string>> 
       {compare && <StepDifference step={compare} others={times.length - 1} />}
       <p class="muted small">
         {first &&
-          `Step ${first.number} (${units.time(first.duration)}) includes what ran before the training loop; it is excluded from these numbers. `}
+          `Step ${first.number} (${units.time(first.duration)}) includes what ran before the loop; it is excluded from these numbers. `}
         {noSteps && stepping.length > 0 && "This process has no steps: the whole recording is shown. "}
         {noSteps && stepping.length === 0 && (
           <>
-            The trace has no steps: call <code>prof.step()</code> in the training loop to record them.{" "}
+            The trace has no steps: call <code>prof.step()</code> in the loop to record them.{" "}
           </>
         )}
         {table.total > table.rows &&

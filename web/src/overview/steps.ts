@@ -48,7 +48,7 @@ export interface Step {
   name: string;
   rank: number | null;
   device: string;
-  /** Whether it holds what ran before the training loop: no sum counts it. */
+  /** Whether it holds what ran before the loop: no sum counts it. */
   startUp: boolean;
   start: number;
   duration: number;

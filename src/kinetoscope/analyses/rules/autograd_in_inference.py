@@ -11,7 +11,9 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.host.compiling import compile_ranges
 
 LEAST_OPERATORS = 20
 
@@ -23,6 +25,8 @@ def autograd_in_inference(loop: Loop) -> Finding | None:
     if (kind == SpanKind.BACKWARD).any() or len(loop.optimizer_ranges):
         return None
     rows = np.flatnonzero(loop.inside & (kind == SpanKind.OPERATOR) & (spans["module"] >= 0))
+    # torch.compile runs a function with gradients to trace it, whoever calls it.
+    rows = rows[~lies_in(loop.trace, compile_ranges(loop.trace).rows)[rows]]
     recorded = rows[spans["sequence"][rows] >= 0]
     if len(recorded) < LEAST_OPERATORS or 2 * len(recorded) < int(loop.outermost[rows].sum()):
         return None

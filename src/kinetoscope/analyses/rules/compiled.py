@@ -16,6 +16,7 @@ from kinetoscope.analyses.finding import CannotTell, Finding, Signal
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
+from kinetoscope.model.compile_facts import RECOMPILE_LIMIT
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.names import COMPILED_REGION
 from kinetoscope.tables.host import compiling
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEAST_PERCENT = 1.0
+LEAST_SKIPPED_PERCENT = 5.0
 _COMPILER = "torch/_dynamo/"
-# What torch says of a function that it will not compile again, in all releases.
-_LIMIT = re.compile(r"(recompile|cache_size)[_ ]limit", re.IGNORECASE)
 _LOOKUPS = ("TorchDynamo Cache Lookup", "Pregraph bytecode")
 _REGION = re.compile(rf"{COMPILED_REGION}: (\d+)/\d+")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
@@ -83,6 +83,10 @@ def recompiles(loop: Loop) -> Finding | None:
     )
 
 
+_UNBREAK = (
+    "Move what cannot be compiled (print, .item(), branches on values of tensors, unsupported calls) out of the function, and compile "
+    "with fullgraph=True, so that a break is an error."
+)
 _SAME = (
     "Keep shapes and Python values equal, mark sizes that change with torch._dynamo.mark_dynamic, and see TORCH_LOGS=recompiles for the "
     "reasons."
@@ -133,7 +137,7 @@ def recompile_limit(loop: Loop) -> Finding | None:
         return None
     last = _Guard(_with_function(given_up[-1], compiled))
     time_ns, rows = _eager_ns(loop, last.place, last.function)
-    compiling_ns = loop.total_ns(_late_compilations(loop))
+    compiling_ns = loop.total_ns(_compilations_again(loop))
     share = loop.share(time_ns)
     frame, _, times = (given_up[-1]["compile_id"] or "").partition("/")
     often = f" after {units.count(int(times), 'compilation')}" if times.isdigit() else ""
@@ -164,7 +168,7 @@ def _given_up(loop: Loop) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     names = ("compile_id", "function", "file", "line", "reason", "failure", "duration_ns")
     columns = [list(own[name]) for name in names]
     compiled = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-    return compiled, [one for one in compiled if _LIMIT.search(one["failure"] or "")]
+    return compiled, [one for one in compiled if RECOMPILE_LIMIT.search(one["failure"] or "")]
 
 
 def _with_function(row: dict[str, Any], compiled: list[dict[str, Any]]) -> dict[str, Any]:
@@ -206,7 +210,43 @@ def graph_breaks(loop: Loop) -> Finding | CannotTell | None:
     rows = np.flatnonzero(np.isin(passed.span, regions))
     if len(rows):
         return _known_breaks(loop, regions, passed.row[rows], passed.span[rows], passed.time_ns[rows])
+    if skipped := _skipped(loop):
+        return skipped
     return _breaks_by_names(loop, regions) if len(regions) else None
+
+
+def _skipped(loop: Loop) -> Finding | None:
+    """The finding that a function could not be compiled at all, as with a break inside a loop; that of the one that takes longest."""
+    own = loop.trace.columns("graph_breaks")
+    mine = np.flatnonzero((own["skipped"] > 0) & (own["process_row"] == loop.process)).tolist()
+    best: Finding | None = None
+    for row in mine:
+        file, line, function = own["file"][row], int(own["line"][row]), own["function"][row]
+        reason = (own["reason"][row].splitlines() or [""])[0][:_LONGEST_REASON]
+        if is_library_file(file) or RECOMPILE_LIMIT.search(own["reason"][row]):
+            continue
+        place = Place(file, line, function, line)
+        time_ns, rows = _eager_ns(loop, place, function)
+        share = loop.share(time_ns)
+        if share < LEAST_SKIPPED_PERCENT or (best is not None and best.share_percent >= share):
+            continue
+        best = Finding(
+            "graph-breaks",
+            sentence(
+                _braceless(
+                    f"torch.compile does not compile {function} ({place}): {reason}; uncompiled, it takes "
+                )
+                + "{} of step time",
+                (share, "%"),
+            ),
+            _UNBREAK,
+            share,
+            # What compiled code would gain is not known.
+            None,
+            place,
+            spans=tuple(rows[:MOST_ROWS].tolist()),
+        )
+    return best
 
 
 def _known_breaks(
@@ -229,8 +269,7 @@ def _known_breaks(
     return Finding(
         "graph-breaks",
         sentence(_braceless(text) + "; {} a step pass between the parts", (loop.per_step(usual_ns), "ns")),
-        "Move what cannot be compiled (print, .item(), branches on values of tensors, unsupported calls) out of the function, and compile "
-        "with fullgraph=True, so that a break is an error.",
+        _UNBREAK,
         loop.share(usual_ns),
         usual_ns,
         place,
@@ -276,6 +315,14 @@ def _late_compilations(loop: Loop) -> NDArray[np.int64]:
     """Rows of the ranges of compilations after the first step."""
     rows = _compilations(loop)
     return rows[loop.step_of(rows) >= loop.first_warm_step]
+
+
+def _compilations_again(loop: Loop) -> NDArray[np.int64]:
+    """Rows of the ranges of compilations for which a guard failed, in any step, and of all after the first step."""
+    known = compiling.compiles(loop.trace).select(["reason", "span"]).to_pylist()
+    failed = [one["span"] for one in known if one["reason"] and one["span"] is not None]
+    rows = _compilations(loop)
+    return rows[(loop.step_of(rows) >= loop.first_warm_step) | np.isin(rows, failed)]
 
 
 def _compilations(loop: Loop) -> NDArray[np.int64]:

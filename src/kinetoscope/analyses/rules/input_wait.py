@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from kinetoscope.analyses.loop import Rows
 
 LEAST_PERCENT = 5.0
+LEAST_BUSY_PERCENT = 15.0
+"""The same where other programs have the processors, and workers wait for one as the loop does."""
 LEAST_SAMPLES = 5
 """Fewer samples of workers do not say which of their lines is slow."""
 _LOADER = "/torch/utils/data/dataloader.py"
@@ -50,6 +52,8 @@ def input_wait(loop: Loop) -> Finding | None:
         return None
     each_ns = float(spans["duration_ns"][waits].mean())
     made_here = bool(np.isin(waits[0], waits_that_make(loop.trace)))
+    if not (made_here or starts) and loop.machine_is_busy and share < LEAST_BUSY_PERCENT:
+        return None
     makers = loading.fetches[(spans["thread"][loading.fetches] == loop.thread) == made_here]
     if made_here and len(makers) == 0:
         makers = waits

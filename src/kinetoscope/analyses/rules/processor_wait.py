@@ -1,6 +1,6 @@
 """The loop's thread is ready to run, but has no processor: other programs, or more threads than processors, have it.
 
-The sampler reads it as the system counts it (`schedstat`). Threshold: 10 % of step time; even a machine that does nothing else takes a
+The sampler reads it as the system counts it (`schedstat`). Threshold: 10 % of step time (`BUSY_MACHINE`); even a machine that does nothing else takes a
 thread off its processor now and then.
 """
 
@@ -9,19 +9,14 @@ from __future__ import annotations
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.display.sentence import sentence
-from kinetoscope.tables.processor_waits import processor_waits
-
-LEAST_PERCENT = 10.0
 
 
 def processor_wait(loop: Loop) -> Finding | None:
     """Find steps in which other programs had the processors."""
-    if loop.thread < 0:
+    if not loop.machine_is_busy:
         return None
-    waited_ns = int(processor_waits(loop.trace, loop.thread).within(loop.start_ns, loop.end_ns).sum())
+    waited_ns = loop.processor_wait_ns
     share = loop.share(waited_ns)
-    if share < LEAST_PERCENT:
-        return None
     run = loop.trace.run_info
     crowded = bool(run.cpu_count and run.torch_threads and run.torch_threads > run.cpu_count)
     return Finding(

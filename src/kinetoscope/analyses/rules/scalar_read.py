@@ -40,7 +40,7 @@ def scalar_read(loop: Loop) -> Finding | None:
     rows = loop.rows_named(*READS)
     rows = rows[loop.outermost[rows] & ~loop.in_optimizer[rows] & ~loop.of_torch[rows]]
     for place, _, mine in loop.by_place(rows):
-        each = loop.per_step(len(mine))
+        each = loop.per_pass(len(mine))
         # The reads, what computes them, and the Python around them: what a single read of all values would save most of.
         around_ns = loop.cost_ns(_with_what_is_read(loop, place, mine), with_device=False) + sum(
             gap.time_ns for gap in loop.gaps if (gap.place.file, gap.place.line) == (place.file, place.line)

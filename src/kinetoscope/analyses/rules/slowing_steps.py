@@ -51,7 +51,9 @@ def slowing_steps(loop: Loop) -> Finding | None:
         early, late = _ends(each)
         growth = late - early
         grows = max(_order(count), _order(size)) >= IN_ORDER
-        if not place or not (grows or (growth >= EXPLAINS * (last - first) and _order(each) >= IN_ORDER)):
+        # On a busy machine all operators take longer whenever other programs begin to work.
+        slows = growth >= EXPLAINS * (last - first) and _order(each) >= IN_ORDER and not loop.machine_is_busy
+        if not place or not (grows or slows):
             continue
         more_ns = int(np.maximum(each - early, 0).sum())
         share = loop.share(more_ns)
@@ -90,7 +92,7 @@ def _ends(values: Rows) -> tuple[float, float]:
 def _order(values: Rows) -> float:
     """How much values rise in order: the correlation of their ranks with their places; 0 for values that hardly rise."""
     first, last = _ends(values)
-    if last < TIMES_FIRST * first:
+    if last <= 0 or last < TIMES_FIRST * first:
         return 0.0
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
     return float(np.corrcoef(ranks, np.arange(len(values)))[0, 1])

@@ -18,12 +18,16 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import Loop, Place
 from kinetoscope.analyses.step_difference import PART_NAMES, step_difference
+from kinetoscope.analyses.warm_up import warm_up
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
-from kinetoscope.model.schema import SampleState
+from kinetoscope.model.schema import SampleState, SpanKind
+from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.tables.host.steps import compile_ns
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from kinetoscope.analyses.loop import Rows
 
 LEAST_STEPS = 6
@@ -33,6 +37,8 @@ OF_LONGEST = 0.25
 LEAST_PERCENT = 5.0
 FIRST_TIMES_MEDIAN = 5.0
 LEAST_FIRST_PERCENT = 20.0
+LEAST_REGULAR = 3
+"""So many late steps at equal distances are what the loop is meant to do."""
 # What explains a step has this part of the time that the step took too long.
 EXPLAINS = 0.3
 LEAST_PYTHON_NS = 50_000_000
@@ -44,24 +50,39 @@ LEAST_SAMPLES = 3
 
 
 def first_step(loop: Loop) -> Finding | None:
-    """Find a first step that takes much of what was recorded, and what it has more of than the median step."""
+    """Find first steps that take much of what was recorded, and what the longest of them has more of than the median step."""
     if len(loop.steps) < LEAST_STEPS:
         return None
     duration = loop.end_ns - loop.start_ns
-    median = float(np.median(duration))
-    excess_ns = int(duration[0] - median)
-    share = loop.share(excess_ns)
-    if duration[0] < FIRST_TIMES_MEDIAN * median or share < LEAST_FIRST_PERCENT:
+    warm = warm_up(loop.trace)
+    if warm.steps == 0:
         return None
-    cause, place, rows = _cause(loop, 0, excess_ns, np.zeros(1, dtype=np.int64))
+    own_ns = np.maximum(duration[: warm.steps] - warm.usual_ns, 0)
+    # What is compiled again in later steps is for the rules about that.
+    again = loop.compilations[loop.compilations >= loop.first_warm_step]
+    own_ns[again[again < warm.steps]] = 0
+    longest = int(np.argmax(own_ns))
+    excess_ns = int(own_ns.sum()) - sum(_more_evaluations_ns(loop, at) for at in range(warm.steps))
+    share = loop.share(excess_ns)
+    of_longest_ns = int(duration[longest] - warm.usual_ns) - _more_evaluations_ns(loop, longest)
+    if of_longest_ns < (FIRST_TIMES_MEDIAN - 1) * warm.usual_ns or share < LEAST_FIRST_PERCENT:
+        return None
+    cause, place, rows = _cause(loop, longest, of_longest_ns, np.zeros(1, dtype=np.int64))
     if not cause:
         return None
+    which = warm.which[0].upper() + warm.which[1:]
     return Finding(
         "first-step",
         sentence(
-            f"The first step took {{}}, the median step {{}}: {cause}",
-            (float(duration[0]), "ns"),
-            (median, "ns"),
+            f"{which} took {{}}, a usual one {{}}: {cause}",
+            (float(duration[longest]), "ns"),
+            (warm.usual_ns, "ns"),
+        )
+        if warm.steps == 1
+        else sentence(
+            f"{which} took {{}} more than as many usual ones, of {{}} each: in the longest {cause}",
+            (warm.cost_ns, "ns"),
+            (warm.usual_ns, "ns"),
         ),
         "Run some steps before you measure: kinetoscope.schedule(warmup=...) or kinetoscope run --steps leaves them out.",
         share,
@@ -84,7 +105,12 @@ def step_outlier(loop: Loop) -> Finding | None:
         return None
     worst = int(late[np.argmax(duration[late])])
     number = int(loop.trace.column("steps", "number")[loop.steps[worst]])
-    cause, place, rows = _cause(loop, worst, float(duration[worst]) - median, late)
+    if 2 * _more_evaluations_ns(loop, worst) > duration[worst] - median:
+        return None
+    is_work = _is_regular(loop, late, worst) or _evaluates(loop, worst)
+    cause, place, rows = _cause(
+        loop, worst, float(duration[worst]) - median, late, with_operators=not is_work
+    )
     if not cause:
         # The machine was busy elsewhere: nothing of the program explains it.
         return None
@@ -104,7 +130,48 @@ def step_outlier(loop: Loop) -> Finding | None:
     )
 
 
-def _cause(loop: Loop, at: int, excess_ns: float, late: Rows) -> tuple[str, Place, tuple[int, ...]]:
+def _more_evaluations_ns(loop: Loop, at: int) -> int:
+    """What a step, by its place in the loop, takes longer because its optimizer evaluates the loss more often than in the median step."""
+    each = loop.evaluations_ns
+    return int(max(0.0, each[at] - np.median(each)))
+
+
+def _is_regular(loop: Loop, late: Rows, worst: int) -> bool:
+    """Whether late steps come at equal distances, by the design of the loop, as the rollouts of reinforcement learning do.
+
+    Where the worst one runs more operators, those count that do, too: others are late because the machine is busy.
+    """
+    step = loop.step_of(np.flatnonzero(loop.outermost & loop.inside))
+    count = np.bincount(step[step >= 0], minlength=len(loop.steps))
+    more = count - np.median(count)
+    if more[worst] >= LEAST_MORE_CALLS * np.median(count):
+        late = np.flatnonzero(2 * more >= more[worst])
+    return len(late) >= LEAST_REGULAR and len(np.unique(np.diff(late))) == 1
+
+
+def _evaluates(loop: Loop, at: int) -> bool:
+    """Whether a step whose beginning is not marked has more of what modules run without autograd, and of nothing else in them.
+
+    Between two steps of the optimizer lies what the program does between epochs: its validation is no part of the loop.
+    """
+    spans, own = loop.trace.columns("spans"), loop.trace.columns("steps")
+    if own["source"][loop.steps[at]] != OPTIMIZER:
+        return False
+    rows = np.flatnonzero(loop.inside & loop.outermost & (spans["kind"] == SpanKind.OPERATOR))
+    step = loop.step_of(rows)
+    rows, step = rows[step >= 0], step[step >= 0]
+    in_module, recorded = spans["module"][rows] >= 0, spans["sequence"][rows] >= 0
+
+    def more(mask: NDArray[np.bool_]) -> float:
+        count = np.bincount(step[mask], minlength=len(loop.steps))
+        return float(count[at] - np.median(count))
+
+    return more(in_module & ~recorded) > 0 >= more(in_module & recorded)
+
+
+def _cause(
+    loop: Loop, at: int, excess_ns: float, late: Rows, *, with_operators: bool = True
+) -> tuple[str, Place, tuple[int, ...]]:
     """What a step, by its place in the loop, has most more of than the median step: calls of an operator, waiting for data, or Python.
 
     An operator that ran as often as always and only took longer is no cause: the machine was busy, mostly.
@@ -128,9 +195,9 @@ def _cause(loop: Loop, at: int, excess_ns: float, late: Rows) -> tuple[str, Plac
         if kind == "operator":
             usual = row["usual_count"] or 0
             calls = (row["count"] or 0) - usual
-            if calls > 0 and calls >= LEAST_MORE_CALLS * usual:
+            if with_operators and calls > 0 and calls >= LEAST_MORE_CALLS * usual:
                 place = loop.place_of(span)
-                text = f"it has {calls:,} more calls of {row['name']}{f' at {place}' if place else ''}, which take {more}"
+                text = f"it has {units.count(calls, 'more call')} of {row['name']}{f' at {place}' if place else ''}, which take {more}"
                 best = (more_ns, text, place, spans)
         elif kind == "part" and row["name"] == PART_NAMES["data_wait_ns"] and _recurs(loop, at, late, row):
             best = (more_ns, f"it waits {more} longer for data", Place(), ())

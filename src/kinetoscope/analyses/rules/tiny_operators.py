@@ -46,7 +46,7 @@ def tiny_operators(loop: Loop) -> Finding | None:
     gaps = {(gap.place.file, gap.place.line): round(gap.time_ns * (1 - gap.called_part)) for gap in loop.gaps}
     best: Finding | None = None
     for place, _, mine in loop.by_place(outermost):
-        each = loop.per_step(len(mine))
+        each = loop.per_pass(len(mine))
         if each < LEAST_PER_STEP or not place:
             continue
         # Many layers that one line calls are no loop.

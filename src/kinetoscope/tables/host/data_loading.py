@@ -107,7 +107,7 @@ ROLES = ("loop", "worker", "pinning")
 
 DATA_LOADING_SCHEMA = Table(
     "data_loading",
-    "A thread that requested, made or pinned batches: the training loop, and the workers of a `DataLoader`.",
+    "A thread that requested, made or pinned batches: the thread that runs the steps, and the workers of a `DataLoader`.",
     (
         Column("role", "category", "", "`loop`: requests batches and, without workers, makes them. `worker`: a process "
                                        "that makes them. `pinning`: a thread that copies them to pinned memory.", 0),

@@ -7,6 +7,7 @@ on since the one before (`spans.kept`). Where a loop inside a call and one aroun
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.hierarchy import recorded_calls
-from kinetoscope.model.kinds import is_range
+from kinetoscope.model.kinds import is_call, is_range
 from kinetoscope.model.rows import ModuleRow, StackRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import StringTable
@@ -301,6 +302,48 @@ def call_names(
                 place[row] = table.row(f"nn.Module: {strings[of_class[row]]}_{number}")
         name[calls[own]] = place[module[calls[own]]]
     return name
+
+
+def numbers_of_calls(kind: NDArray[np.uint8], start_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of each call among all of a trace, in the order in which they begin, from 1; -1 for other spans."""
+    numbers = np.full(len(kind), -1, np.int64)
+    rows = np.flatnonzero(is_call(kind))
+    numbers[rows[np.argsort(start_ns[rows], kind="stable")]] = np.arange(1, len(rows) + 1)
+    return numbers
+
+
+_MODULE_NAME = re.compile(r"nn\.Module: .*_(\d+)", re.DOTALL)
+
+
+def module_number(name: str) -> int:
+    """Which one of its class the module is that a call of this name is of; -1 if the name does not say it."""
+    found = _MODULE_NAME.fullmatch(name)
+    return int(found[1]) if found else -1
+
+
+def as_module_calls(
+    trace: TraceData, shown: ShownFrames, kind: NDArray[np.uint8], name: NDArray[np.int32]
+) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Kinds and names of spans where calls were recorded, but not those of modules: their calls are found by their function.
+
+    Args:
+        trace: Where the spans come from.
+        shown: Its stacks as slices show them.
+        kind: The kinds of the spans.
+        name: Their names.
+
+    Returns:
+        New columns; a module's call is named by its class.
+    """
+    spans = trace.columns("spans")
+    kind, name = kind.copy(), name.copy()
+    if shown.module_calls and not (kind == SpanKind.MODULE).any():
+        called = np.flatnonzero(kind == SpanKind.PYTHON)
+        frame = np.append(trace.columns("stacks")["frame"], -1)[spans["own_stack"][called]]
+        of_module = called[np.isin(frame, list(shown.module_calls)) & (spans["module"][called] >= 0)]
+        kind[of_module] = SpanKind.MODULE
+        name[of_module] = trace.columns("modules")["class"][spans["module"][of_module]]
+    return kind, name
 
 
 class _Step(NamedTuple):

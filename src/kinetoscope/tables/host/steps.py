@@ -1,4 +1,4 @@
-"""The steps of the training loop."""
+"""The steps of the program."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ EVERY = slice(None)
 
 STEPS_SCHEMA = Table(
     "steps",
-    "One step of the training loop, in order of time.",
+    "One step of the program, of training or of inference, in order of time.",
     (
-        Column("number", "int64", "", "The number in `ProfilerStep#N`, or counted from 0.", 0),
+        Column("number", "int64", "", "The number in `ProfilerStep#N`; else counted from 0 since the recording began, or with `run --steps` since the program did.", 0),
         Column("start_ns", "int64", "ns", "When it began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took.", 0),
         Column("operators", "int64", "", "Operators and backward functions that began in it."),
@@ -75,7 +75,7 @@ STEPS_SCHEMA = Table(
                                      "peak of the devices, divided by its duration; null where the peak is unknown."),
         Column("span", "int32", "row of spans", "The span that marks it, or the optimizer range that ends it."),
         Column("source", "category", "", "`marked` by the program, or found from the `optimizer`."),
-        Column("start_up", "bool", "", "Whether it contains what ran before the training loop, as the first step does "
+        Column("start_up", "bool", "", "Whether it contains what ran before the loop, as the first step does "
                                        "where steps are found from the optimizer; sums and shares of step time exclude "
                                        "it."),
         *PROCESS_COLUMNS,

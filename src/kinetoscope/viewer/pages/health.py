@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope.analyses import health as judgement
-from kinetoscope.viewer.server.open_traces import is_running
+from kinetoscope.storage.live_recording import is_running
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -22,4 +22,4 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
 
 def health(trace: Trace, query: Query) -> dict[str, Any]:
     """Respond to `health`. Whether the recording goes on is looked up each time: a process can end at any moment."""
-    return judgement.health(trace, running=is_running(trace))
+    return judgement.health(trace, running=is_running(trace.run_info))

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.analyses.warm_up import warm_up
 from kinetoscope.display.description import command_line, environment
 from kinetoscope.display.sentence import Sentence, sentence
 from kinetoscope.model.arrow import number_array, text_array, to_arrow
@@ -289,11 +290,13 @@ def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
         more = sentence("the only step")
     else:
         more = sentence("of {}, 95 % ≤ {}", count, (steps["p95_ns"], "ns"))
-    hint = (
-        sentence("The first step includes what ran before the loop and is not counted here.")
+    start_up = (
+        "The first step includes what ran before the loop and is not counted here."
         if steps["start_up"]
-        else None
+        else ""
     )
+    hints = [start_up, f"{warm[0].upper()}{warm[1:]}." if (warm := steps.get("warm_up", "")) else ""]
+    hint = sentence(" ".join(filter(None, hints))) if any(hints) else None
     return tile("Step" if count == 1 else "Median step", steps["median_ns"], "ns", more, hint)
 
 
@@ -435,6 +438,7 @@ def steps(trace: Trace) -> dict[str, Any] | None:
         "max_ns": int(duration.max()),
         "p95_ns": float(np.percentile(duration, 95)),
         "start_up": int((~counted).sum()),
+        "warm_up": warm_up(trace).text,
     }
 
 

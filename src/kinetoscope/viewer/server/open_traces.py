@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import struct
+import stat
 import threading
 import time
 from pathlib import Path, PurePath
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.model import units
+from kinetoscope.storage import live_recording
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.job import Job
 from kinetoscope.summaries.summary import is_summary
@@ -29,12 +29,6 @@ REST_FOR_READING = 4.0
 """A file whose reading takes long is left alone this many times as long before it is read again."""
 
 RECORDING_SUFFIX, TRACE_SUFFIX = ".recording", ".ktrace"
-
-# As native/core/recording_format.h has it: magic, version, bytes of a unit, state, units.
-_HEAD = struct.Struct("<8sIII12xQ")
-_HEAD_BYTES, _CHUNK_HEAD_BYTES = 8192, 64
-_CHUNK_UNITS_AT = 12
-_MAGIC = b"KSCOPE\r\n"
 
 
 class Offer(NamedTuple):
@@ -121,7 +115,7 @@ class Given:
             before = now
             offer = self.offer = offer._replace(name=str(PurePath(offer.name).with_suffix(TRACE_SUFFIX)))
         self._next = began + LOOK_EVERY_S
-        running = offer.trace is not None and is_running(offer.trace)
+        running = offer.trace is not None and live_recording.is_running(offer.trace.run_info)
         if now == self._stamp or now is None:
             if offer.live and not running:
                 # It was killed: the page has to request everything again.
@@ -148,7 +142,9 @@ class Given:
         """What was read, to be looked at."""
         if isinstance(opened, Job):
             return Offer(name, None, None, version, job=opened)
-        return Offer(name, opened, None, version, self.path is not None and is_running(opened))
+        return Offer(
+            name, opened, None, version, self.path is not None and live_recording.is_running(opened.run_info)
+        )
 
     def _rest(self, began: float) -> None:
         """Look at the file again when there was time for other things."""
@@ -198,14 +194,17 @@ def names_of(sources: Sequence[Source]) -> list[str]:
 def stamp(path: str) -> Hashable:
     """What changes when a file does; None where there is no file.
 
-    A recording grows in pages that its process shares with the file, of which the file system knows nothing: how far
-    each part of it is filled stands at its beginning.
+    A recording grows in pages that its process shares with the file, of which the file system knows nothing, and the
+    room that it has ahead is nothing new.
     """
     try:
         found = Path(path).stat()
-        return found.st_mtime_ns, found.st_size, found.st_ino, _filled(path)
+        recorded = live_recording.progress(path) if stat.S_ISREG(found.st_mode) else None
     except OSError:
         return None
+    if recorded is not None and not recorded.stopped:
+        return found.st_ino, recorded.position
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def is_job(path: str) -> bool:
@@ -219,19 +218,6 @@ def finished(path: str) -> str | None:
     """The trace that `kinetoscope run` made of a recording that is gone, or None where there is none."""
     written = Path(path).with_suffix(TRACE_SUFFIX)
     return str(written) if path.endswith(RECORDING_SUFFIX) and written.exists() else None
-
-
-def is_running(trace: Trace) -> bool:
-    """Whether the process that writes the file is still running, as far as this machine can see."""
-    run = trace.run_info
-    if run.complete or not run.process:
-        return False
-    boot = run.boot_id.split()
-    here = Path("/proc/sys/kernel/random/boot_id")
-    # What follows the number of the boot names a clock: other ones tick here, too.
-    if boot and here.exists() and here.read_text().strip() != boot[0]:
-        return False
-    return Path(f"/proc/{run.process}").exists()
 
 
 def words(error: Exception) -> str:
@@ -257,27 +243,3 @@ def _parts(source: Source) -> tuple[str, ...]:
         return (units.count(len(source), "rank"),)
     path = source.path if isinstance(source, Trace) else os.fspath(source)
     return PurePath(path).parts[-8:] or ("trace",) if path is not None else ("trace",)
-
-
-def _filled(path: str) -> str | None:
-    """How far each part of a recording that was not stopped is filled, as a checksum; None for other files."""
-    if not Path(path).is_file():
-        return None
-    with Path(path).open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-        if len(head) < _HEAD.size:
-            return None
-        magic, _, unit_bytes, state, units = _HEAD.unpack_from(head)
-        if magic != _MAGIC or state != 0 or unit_bytes < _CHUNK_HEAD_BYTES:
-            return None
-        sums = hashlib.blake2b(head)
-        start, size = _HEAD_BYTES, os.fstat(file.fileno()).st_size
-        end = min(size, _HEAD_BYTES + units * unit_bytes)
-        while start < end:
-            chunk = os.pread(file.fileno(), _CHUNK_HEAD_BYTES, start)
-            sums.update(chunk)
-            # Version 1 says 0: one unit.
-            start += (
-                max(1, int.from_bytes(chunk[_CHUNK_UNITS_AT : _CHUNK_UNITS_AT + 4], "little")) * unit_bytes
-            )
-        return sums.hexdigest()

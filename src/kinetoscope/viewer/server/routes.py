@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -264,7 +264,8 @@ def _error(status: int, message: str) -> Response:
 @cache
 def page_text() -> str:
     """The built web app, which is one page."""
-    return (resources.files("kinetoscope.viewer") / "static" / "index.html").read_text(encoding="utf-8")
+    # Not by importlib.resources, which imports on first use, see `_import_aside`.
+    return (Path(__file__).parents[1] / "static" / "index.html").read_text(encoding="utf-8")
 
 
 def content_policy(page: str, connect: str) -> str:
