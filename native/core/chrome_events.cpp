@@ -12,10 +12,9 @@ namespace kinetoscope {
 namespace {
 
 // Arguments that say nothing of the program, or that follow from the rest.
-constexpr uint64_t kWorthless = mask_of(Argument::EventIndex) | mask_of(Argument::TraceName) |
-                                mask_of(Argument::TraceIteration) | mask_of(Argument::Bandwidth) |
-                                mask_of(Argument::PythonId) | mask_of(Argument::PythonParent) |
-                                mask_of(Argument::PythonModule);
+constexpr uint64_t kWorthless = mask_of(Argument::TraceName) | mask_of(Argument::TraceIteration) |
+                                mask_of(Argument::Bandwidth) | mask_of(Argument::PythonId) |
+                                mask_of(Argument::PythonParent) | mask_of(Argument::PythonModule);
 constexpr uint64_t kShapes = mask_of(Argument::InputDims) | mask_of(Argument::InputTypes) |
                              mask_of(Argument::ConcreteInputs) | mask_of(Argument::InputStrides);
 constexpr uint64_t kKernelFacts = mask_of(Argument::Grid) | mask_of(Argument::Block) |
@@ -376,7 +375,7 @@ int32_t ChromeEvents::add_span(const ChromeEvent& event, Arguments& arguments, i
   number(Argument::ExternalId, spans.external_id, row);
   number(Argument::SequenceNumber, spans.sequence, row);
   number(Argument::ForwardThread, spans.forward_number, row);
-  if (arguments.peek(Argument::RecordFunction) == "0") arguments.take(Argument::RecordFunction);
+  number(Argument::EventIndex, spans.event_index, row);
   number(Argument::RecordFunction, spans.record_function, row);
   spans.shapes.set(row, shapes_row(arguments));
   if (arguments.has(Argument::CallStack)) {

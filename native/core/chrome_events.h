@@ -54,7 +54,8 @@ struct ChromeSpanRows {
   std::size_t rows = 0;
   PackedColumn start_ns{0}, duration_ns{0}, name{0}, thread{0}, category{-1};
   PackedColumn kind{0}, flags{0};
-  PackedColumn correlation{-1}, external_id{-1}, sequence{-1}, forward_number{-1}, record_function{-1};
+  PackedColumn correlation{-1}, external_id{-1}, sequence{-1}, forward_number{-1}, record_function{-1},
+      event_index{-1};
   PackedColumn shapes{-1}, arguments{-1}, call_stack{-1}, device_index{-1};
 
   std::size_t bytes() const;

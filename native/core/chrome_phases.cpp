@@ -13,8 +13,8 @@ namespace kinetoscope {
 std::size_t ChromeSpanRows::bytes() const {
   return start_ns.bytes() + duration_ns.bytes() + name.bytes() + thread.bytes() + category.bytes() +
          kind.bytes() + flags.bytes() + correlation.bytes() + external_id.bytes() + sequence.bytes() +
-         forward_number.bytes() + record_function.bytes() + shapes.bytes() + arguments.bytes() +
-         call_stack.bytes() + device_index.bytes();
+         forward_number.bytes() + record_function.bytes() + event_index.bytes() + shapes.bytes() +
+         arguments.bytes() + call_stack.bytes() + device_index.bytes();
 }
 
 std::size_t ChromeKernelRows::bytes() const {

@@ -68,8 +68,9 @@ void ChromeWriter::check_lengths() const {
              {spans.duration_ns.size(), spans.name.size(), spans.kind.size(), spans.thread.size(),
               spans.lane.size(), spans.sequence.size(), spans.forward_thread.size(), spans.stack.size(),
               spans.module.size(), spans.shapes.size(), spans.flags.size()},
-             {spans.record_function.size(), spans.external_id.size(), spans.correlation.size(),
-              spans.stream.size(), spans.arguments.size(), spans.category.size()});
+             {spans.record_function.size(), spans.event_index.size(), spans.external_id.size(),
+              spans.correlation.size(), spans.call_number.size(), spans.stream.size(), spans.arguments.size(),
+              spans.category.size()});
   const ChromeKernels& kernels = columns_.kernels;
   check_same(
       "kernels", kernels.span.size(),

@@ -11,9 +11,10 @@ namespace {
 
 // Every key that the writer makes of a column. A source may use the same word for something of its own, such
 // as the name of a stream where we write its number.
-constexpr std::array<std::string_view, 33> kColumnKeys = {
+constexpr std::array<std::string_view, 34> kColumnKeys = {
     "External id",
     "Record function id",
+    "Ev Idx",
     "Sequence number",
     "Fwd thread id",
     "Concrete Inputs",

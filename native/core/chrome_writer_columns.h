@@ -26,9 +26,10 @@ struct ChromeSpans {
   std::span<const int32_t> stack, module, shapes;  // rows
   std::span<const uint8_t> flags;                  // SpanState
   // From here on each may be empty.
-  std::span<const int64_t> record_function, external_id, correlation;  // -1: none
-  std::span<const int32_t> stream, arguments;                          // rows
-  std::span<const int32_t> category;  // string id; 0: that of its kind; -1: none
+  std::span<const int64_t> record_function, event_index, external_id, correlation;  // -1: none
+  std::span<const int64_t> call_number;  // of a call; where it is empty, they are numbered by their rows
+  std::span<const int32_t> stream, arguments;  // rows
+  std::span<const int32_t> category;           // string id; 0: that of its kind; -1: none
 };
 
 // One row for each kernel of which something is known, in the order of their spans; -1 where a fact is not.
@@ -75,6 +76,7 @@ struct ChromeTables {
   std::span<const int32_t> stack_parent, stack_frame;
   std::span<const int32_t> frame_function, frame_file, frame_line;
   std::span<const std::string> module_path, module_class;
+  std::span<const int64_t> module_number;  // by module: which one of its class; -1, or empty: not known
   std::span<const std::string> shape_dims, shape_types, shape_concrete, shape_strides;  // JSON
   std::span<const std::string> arguments;                                               // JSON objects
   std::span<const std::string> categories, device_categories;                           // by kind

@@ -132,6 +132,7 @@ void ChromeWriter::write_numbers(EventText& out) {
     out.number(static_cast<uint64_t>(row) + 1);
   }
   add_known(out, ",\"Record function id\":", of_row(spans.record_function, row, int64_t{-1}));
+  add_known(out, ",\"Ev Idx\":", of_row(spans.event_index, row, int64_t{-1}));
   if (spans.sequence[row] >= 0) {
     out << ",\"Sequence number\":";
     out.number(spans.sequence[row]) << texts_.torch_tids.of(spans.forward_thread[row]);
@@ -149,14 +150,17 @@ void ChromeWriter::write_call(EventText& out) {
   while (!calls_.empty() && calls_.back().end_ns <= spans.start_ns[row] &&
          spans.start_ns[calls_.back().row] < spans.start_ns[row])
     calls_.pop_back();
+  const auto number = [&spans](std::size_t call) {
+    return of_row(spans.call_number, call, static_cast<int64_t>(call) + 1);
+  };
   out << ",\"Python parent id\":";
   if (calls_.empty()) {
     out << "null";
   } else {
-    out.number(static_cast<uint64_t>(calls_.back().row) + 1);
+    out.number(number(calls_.back().row));
   }
   out << ",\"Python id\":";
-  out.number(static_cast<uint64_t>(row) + 1);
+  out.number(number(row));
   if (traits_[spans.kind[row]] & kChromeModule) out << texts_.module_ordinals.of(spans.module[row]);
   if (spans.lane[row] == 0)
     calls_.push_back({chrome_time_ns(spans.start_ns[row], spans.duration_ns[row]), row});

@@ -1,6 +1,5 @@
 #include "chrome_writer_texts.h"
 
-#include <unordered_map>
 #include <unordered_set>
 
 #include "json.h"
@@ -96,10 +95,11 @@ void ChromeTexts::escape_stacks(const ChromeSpans& spans, const ChromeTables& ta
 }
 
 void ChromeTexts::escape_modules(const ChromeTables& tables) {
-  if (tables.module_class.size() != tables.module_path.size()) {
-    throw BadColumns("ChromeWriter: module_path and module_class have different lengths");
+  const std::size_t rows = tables.module_path.size();
+  const std::span<const int64_t> numbers = tables.module_number;
+  if (tables.module_class.size() != rows || (!numbers.empty() && numbers.size() != rows)) {
+    throw BadColumns("ChromeWriter: module_path, module_class and module_number have different lengths");
   }
-  std::unordered_map<std::string_view, uint64_t> seen;
   std::unordered_set<std::string_view> paths;
   for (std::size_t module = 0; module < tables.module_path.size(); ++module) {
     std::string& text = modules.writing();
@@ -114,8 +114,8 @@ void ChromeTexts::escape_modules(const ChromeTables& tables) {
     append_json_escaped(tables.module_class[module], type);
     type += '"';
     module_classes.end();
-    module_ordinals.writing() +=
-        ",\"Python module id\":" + std::to_string(seen[tables.module_class[module]]++);
+    if (!numbers.empty() && numbers[module] >= 0)
+      module_ordinals.writing() += ",\"Python module id\":" + std::to_string(numbers[module]);
     module_ordinals.end();
   }
 }

@@ -64,7 +64,7 @@ struct ChromeTexts {
 
   EscapedTexts names;  // by string id: names and categories
   EscapedTexts stacks, modules, module_classes, shapes;
-  EscapedTexts module_ordinals;  // which one of its class each module is, from 0
+  EscapedTexts module_ordinals;  // which one of its class each module is
   SourceArguments arguments;
   EscapedTexts categories, device_categories;  // by kind
   EscapedTexts flow_categories;

@@ -195,6 +195,7 @@ class ChromeParts {
     spans.add_unless_empty<int64_t>("sequence", rows.sequence);
     spans.add_unless_empty<int64_t>("forward_number", rows.forward_number);
     spans.add_unless_empty<int64_t>("record_function", rows.record_function);
+    spans.add_unless_empty<int64_t>("event_index", rows.event_index);
     spans.add_unless_empty<int32_t>("shapes", rows.shapes);
     spans.add_unless_empty<int32_t>("arguments", rows.arguments);
     spans.add_unless_empty<int32_t>("call_stack", rows.call_stack);

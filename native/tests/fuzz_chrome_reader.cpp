@@ -113,7 +113,8 @@ class Digest {
       number(taken_.spans.category[row]), number(kind[place]), number(taken_.spans.flags[row]);
       number(taken_.spans.correlation[row]), number(taken_.spans.external_id[row]);
       number(taken_.spans.sequence[row]), number(taken_.spans.forward_number[row]);
-      number(taken_.spans.record_function[row]), number(taken_.spans.shapes[row]);
+      number(taken_.spans.record_function[row]), number(taken_.spans.event_index[row]),
+          number(taken_.spans.shapes[row]);
       number(taken_.spans.call_stack[row]), number(taken_.spans.device_index[row]);
       const int32_t arguments = taken_.spans.arguments[row];
       must(arguments < static_cast<int32_t>(taken_.arguments.size()), "arguments are there");

@@ -75,8 +75,10 @@ void blocks_of_every_size_hold_the_same_bytes() {
                    .shapes = zeros,
                    .flags = flags,
                    .record_function = most,
+                   .event_index = most,
                    .external_id = most,
                    .correlation = most,
+                   .call_number = most,
                    .stream = zeros,
                    .arguments = zeros,
                    .category = zeros};
@@ -96,6 +98,7 @@ void blocks_of_every_size_hold_the_same_bytes() {
                             .frame_line = first_track,
                             .module_path = texts,
                             .module_class = texts,
+                            .module_number = numbers,
                             .shape_dims = none,
                             .shape_types = none,
                             .shape_concrete = none,

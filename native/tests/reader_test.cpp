@@ -1,12 +1,14 @@
 // parse_recording on whole, damaged and growing recordings.
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "check.h"
 #include "core/nesting.h"
+#include "core/recording_chunks.h"
 #include "core/recording_reader.h"
 #include "recording_image.h"
 
@@ -88,12 +90,44 @@ void damage_does_no_harm() {
     const std::vector<std::byte> exact(bytes.begin(), bytes.end());
     try {
       check_columns(parse_recording(exact));
+      static_cast<void>(progress_of(exact));
       ++read;
     } catch (const RefusedRecording&) {
       continue;
     }
   }
   CHECK(read > 1000);
+}
+
+void numbers_of_ranges_are_taken_whatever_they_are() {
+  RecordingImage image(512, 2);
+  image.begin_chunk(0, ChunkKind::Dictionary, 0, 1);
+  image.add_entry(0, Entry::String, {1}, kStepMark);
+  image.add_entry(0, Entry::String, {2}, "Optimizer.step#SGD.step");
+  image.add_entry(0, Entry::Name, {1, 1, 0});
+  image.add_entry(0, Entry::Name, {2, 2, 0});
+  image.begin_chunk(1, ChunkKind::Spans, 5, 2);
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kLeast = std::numeric_limits<int64_t>::min();
+  uint64_t start = 0;
+  for (const int64_t number : {kMost, int64_t{0}, int64_t{-1}, kLeast}) {
+    for (const uint32_t name : {1u, 2u}) {
+      SpanRecord& record = image.add_span(1, start, start + 1);
+      record.name = name;
+      record.scope = kUserScope;
+      record.sequence = number;
+      start += 10;
+    }
+  }
+  const Recording recording = parse_recording(image.bytes());
+  check_columns(recording);
+  const auto name = [&](std::size_t row) {
+    return recording.dictionary.strings[static_cast<std::size_t>(recording.spans.name[row])];
+  };
+  CHECK(name(0) == "ProfilerStep#9223372036854775807" && name(2) == "ProfilerStep#0");
+  CHECK(name(4) == kStepMark && name(6) == kStepMark);
+  CHECK(recording.optimizer_steps.size() == 2);
+  CHECK(recording.optimizer_steps[0].span == 1 && recording.optimizer_steps[0].number == kMost);
+  CHECK(recording.optimizer_steps[1].span == 3 && recording.optimizer_steps[1].number == 0);
 }
 
 void clips_to_the_caller() {
@@ -169,6 +203,7 @@ void a_chunk_that_is_missing_is_counted() {
 int main() {
   kinetoscope::a_whole_recording_is_read();
   kinetoscope::damage_does_no_harm();
+  kinetoscope::numbers_of_ranges_are_taken_whatever_they_are();
   kinetoscope::clips_to_the_caller();
   kinetoscope::a_chunk_that_is_missing_is_counted();
   kinetoscope::a_growing_recording_is_read_meanwhile();

@@ -77,7 +77,8 @@ def test_facts_of_operators_go_to_columns():
     )  # fmt: skip
     spans = plain(parts["spans"])
     assert spans["external_id"] == [7, 8]
-    assert spans["record_function"] == [-1, 5]
+    assert spans["record_function"] == [0, 5]
+    assert spans["event_index"] == [3, -1]
     assert spans["sequence"] == [12, -1]
     assert spans["forward_number"] == [1, -1]
     assert spans["shapes"] == [0, -1]

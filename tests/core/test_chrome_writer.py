@@ -262,6 +262,7 @@ def test_deep_stacks_are_cut():
         ({"lane": -1}, {}, "without a track"),
         ({"kind": 4}, {}, "without a category"),
         ({}, {"module_class": []}, "different lengths"),
+        ({}, {"module_number": np.zeros(1, np.int64)}, "different lengths"),
         ({}, {"shape_types": []}, "different lengths"),
         ({}, {"shape_strides": ["", ""]}, "different lengths"),
         ({}, {"frame_line": np.zeros(1, np.int32)}, "different lengths"),

@@ -76,18 +76,30 @@ def test_calls_know_the_call_around_them():
         {"kind": CALL, "start_ns": 80, "duration_ns": 1},
         {"kind": CALL, "start_ns": 5, "thread": 1},
     ]
-    calls = [event["args"] for event in events(spans) if event["cat"] == "python_function"]
+    tables = {"module_number": np.array([-1, 4], np.int64)}
+    calls = [event["args"] for event in events(spans, tables=tables) if event["cat"] == "python_function"]
     assert [(call["Python id"], call["Python parent id"]) for call in calls] == [
         (1, None), (2, 1), (4, 1), (5, 4), (6, 4), (7, None),
     ]  # fmt: skip
-    assert calls[1]["Python module id"] == 0
+    assert calls[1]["Python module id"] == 4
     assert not any("External id" in call for call in calls)
 
 
-def test_modules_of_one_class_are_counted():
-    spans = [{"kind": MODULE, "module": module} for module in (0, 1, 2)]
-    tables = {"module_path": ["a", "b", "c"], "module_class": ["Linear", "GPT", "Linear"]}
-    assert [event["args"]["Python module id"] for event in events(spans, tables=tables)] == [0, 0, 1]
+def test_calls_have_the_numbers_that_they_are_given():
+    spans = [
+        {"kind": CALL, "duration_ns": 100, "call_number": 7},
+        {"kind": CALL, "start_ns": 10, "duration_ns": 50, "call_number": 9},
+    ]
+    assert [event["args"] for event in events(spans)] == [
+        {"Python parent id": None, "Python id": 7},
+        {"Python parent id": 7, "Python id": 9},
+    ]
+
+
+def test_modules_without_a_number_have_none():
+    spans = [{"kind": MODULE, "module": module} for module in (0, 1)]
+    for tables in ({}, {"module_number": np.array([-1, -1], np.int64)}):
+        assert not any("Python module id" in event["args"] for event in events(spans, tables=tables))
 
 
 @pytest.mark.parametrize(

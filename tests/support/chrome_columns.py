@@ -27,7 +27,9 @@ COLUMNS: dict[str, tuple[type[np.generic], int]] = {
 MORE: dict[str, tuple[type[np.generic], int]] = {
     "record_function": (np.int64, -1),
     "external_id": (np.int64, -1),
+    "event_index": (np.int64, -1),
     "correlation": (np.int64, -1),
+    "call_number": (np.int64, -1),
     "stream": (np.int32, -1),
     "arguments": (np.int32, -1),
     "category": (np.int32, 0),

@@ -38,7 +38,7 @@ EQUAL = (
 )  # fmt: skip
 # torch leaves these out of its [memory] events, where a program that reads them of every event would fail.
 EQUAL_OF_SPANS = (
-    "activity_type", "device_index", "device_resource_id", "structured_input_shapes", "input_dtypes", "kwinputs", "flow_type",
+    "activity_type", "device_index", "device_resource_id", "structured_input_shapes", "structured_input_strides", "input_dtypes", "kwinputs", "flow_type",
     "flow_start", "overload_name",
 )  # fmt: skip
 DIFFERENT = {
@@ -46,7 +46,6 @@ DIFFERENT = {
     "external_id": "torch counts from 1 anew, here it is that of the exported trace, which is compared below",
     "flow_id": "torch numbers its arrows anew; which events belong together is compared below",
     "concrete_inputs": "ours has strings and devices, too; numbers are compared below",
-    "structured_input_strides": "the native engine records none; those of the Kineto engine are compared below",
     "stack": "stacks are taken without being asked for; torch's are empty unless `verbose` is set, too",
     "cpu_time": "two clocks; the same events through both tables are compared in test_against_torch.py",
     "cpu_time_total": "two clocks",

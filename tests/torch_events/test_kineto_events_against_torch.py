@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from kinetoscope.collect import RecordingRequest
 from kinetoscope.collect.engines import kineto as kineto_module
 from kinetoscope.collect.engines.kineto import KinetoRecording, note_this_thread
-from kinetoscope.collect.engines.pauses import Pauses
+from kinetoscope.model.pauses import Pauses
 from kinetoscope.trace import Trace
 from tests.support.programs import PROGRAMS
 from tests.torch_events.test_against_torch import assert_same_text

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._import_aside import import_aside
 from kinetoscope.display.html import Cell, note, page, table
 from kinetoscope.display.printable import printable
 from kinetoscope.display.torch_units import flops_scale, share_text, size_text, time_text
@@ -716,6 +717,7 @@ class EventList(MutableSequence[Event]):
             ArgumentError: The suffix is that of another format, or no name of a file.
             StateError: The events belong to no trace.
         """
+        import_aside()
         from kinetoscope.formats.chrome.write import write_chrome_trace
         from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE
 
@@ -745,6 +747,7 @@ class EventList(MutableSequence[Event]):
             StateError: No stacks were recorded, or these sums were not grouped by stack.
             OSError: The file cannot be written.
         """
+        import_aside()
         from kinetoscope.formats.stacks import write_stacks
 
         write_stacks(stack_weights(self, arguments.stack_metric(metric)), path)

@@ -36,7 +36,15 @@ from kinetoscope.model.nesting import Nesting, nest
 from kinetoscope.model.schema import SCOPE_BACKWARD, STORED, SpanKind
 from kinetoscope.model.steps import MARK
 from kinetoscope.model.trace_data import TraceData
-from kinetoscope.tables.host.rebuilt_calls import call_names, order_with_calls, rebuilt_calls, shown_frames
+from kinetoscope.tables.host.rebuilt_calls import (
+    as_module_calls,
+    call_names,
+    module_number,
+    numbers_of_calls,
+    order_with_calls,
+    rebuilt_calls,
+    shown_frames,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,16 +134,15 @@ def call_numbers(trace: TraceData, parent: NDArray[np.int32]) -> CallNumbers | N
     def make() -> CallNumbers:
         spans, of_call = trace.columns("spans"), trace.is_call
         rows = np.flatnonzero(of_call)
-        own, around, module = (np.full(len(spans), -1, np.int64) for _ in range(3))
-        own[rows[np.argsort(spans["start_ns"][rows], kind="stable")]] = np.arange(1, len(rows) + 1)
+        own = numbers_of_calls(spans["kind"], spans["start_ns"])
+        around, module = (np.full(len(spans), -1, np.int64) for _ in range(2))
         caller = parent[rows]
         while (on := np.flatnonzero((caller >= 0) & ~of_call[caller])).size:
             caller[on] = parent[caller[on]]
         around[rows] = np.where(caller >= 0, own[caller], -1)
         names = spans["name"][rows]
         for name in np.unique(names[spans["kind"][rows] == SpanKind.MODULE]).tolist():
-            number = re.fullmatch(r"nn\.Module: .*_(\d+)", trace.strings[name])
-            module[rows[names == name]] = int(number[1]) if number else -1
+            module[rows[names == name]] = module_number(trace.strings[name])
         return CallNumbers(own, around, module)
 
     return trace.cached("event_call_numbers", make)
@@ -320,16 +327,11 @@ def _with_calls(trace: TraceData) -> TraceData:
 def _described(trace: TraceData, shown: ShownFrames, calls: RebuiltCalls | None) -> Arrays:
     """The columns of spans that are others with calls among them: those of the spans, followed by those of the calls."""
     spans, parents = trace.columns("spans"), np.append(trace.columns("stacks")["parent"], -1)
-    kind, name, own_stack = spans["kind"].copy(), spans["name"].copy(), spans["own_stack"]
-    called = np.flatnonzero(kind == SpanKind.PYTHON)
-    stack = spans["stack"].copy()
+    own_stack, stack = spans["own_stack"], spans["stack"].copy()
+    kind, name = as_module_calls(trace, shown, spans["kind"], spans["name"])
+    called = np.flatnonzero(spans["kind"] == SpanKind.PYTHON)
     # The stack of a call says what called it.
     stack[called] = parents[own_stack[called]]
-    if shown.module_calls and not (kind == SpanKind.MODULE).any():
-        frame = np.append(trace.columns("stacks")["frame"], -1)[own_stack[called]]
-        of_module = called[np.isin(frame, list(shown.module_calls)) & (spans["module"][called] >= 0)]
-        kind[of_module] = SpanKind.MODULE
-        name[of_module] = trace.columns("modules")["class"][spans["module"][of_module]]
     found = {
         "kind": kind,
         "name": name,

@@ -17,6 +17,7 @@ from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     EVENT_METADATA_KEY,
     FLAG_ASYNC,
+    OTHER_KEYWORDS,
     PHASE_NAMES,
     SCOPE_BACKWARD,
     DeviceType,
@@ -881,7 +882,7 @@ class FunctionEvent(EventSums):
 
     @Computed
     def structured_input_strides(self) -> list[Any]:
-        """The strides of each input, which only torch's collector records; else empty."""
+        """The strides of each input, for lists of tensors one entry a tensor."""
         strides: list[Any] = self._shape_part("strides")
         return strides
 
@@ -895,6 +896,9 @@ class FunctionEvent(EventSums):
         """What a range was given by keyword, such as the facts of a compiled kernel's launch; empty for operators."""
         given = self._arguments()
         given.pop(EVENT_METADATA_KEY, None)
+        others = given.pop(OTHER_KEYWORDS, None)
+        if isinstance(others, dict):
+            given |= others
         if self._trace.run_info.engine != "native":
             # The collector of torch 2.7 adds this to every event.
             given.pop("finished", None)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from kinetoscope._errors import ArgumentError, FormatError
+from kinetoscope._import_aside import import_aside
 from kinetoscope.model.schema import STORED
 from kinetoscope.storage.byte_source import ByteSource
+from kinetoscope.storage.live_recording import MAGIC
 from kinetoscope.storage.unpacking import GZIP_MAGIC, UnpackedText
 from kinetoscope.trace.trace import Trace
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int | None, int], object]
 
 
-RECORDING_MAGIC = b"KSCOPE\r\n"
 ZIP_MAGIC = b"PK\x03\x04"
 # Words at the start of files of other tools, and what these files are.
 _OTHER_FORMATS = (
@@ -86,6 +87,7 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
         MissingDependencyError: A URL was given and `fsspec` is not installed, or zstd and `pyarrow` is not.
         OSError: The file cannot be read.
     """
+    import_aside()
     for name, limit in (
         ("max_memory_bytes", max_memory_bytes),
         ("max_uncompressed_bytes", max_uncompressed_bytes),
@@ -97,8 +99,8 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
 
         return Trace.of(read_tables(Path(source)))
     with ByteSource.of(source) as found:
-        head = found.peek(8)
-        if head == RECORDING_MAGIC or head.startswith(ZIP_MAGIC):
+        head = found.peek(len(MAGIC))
+        if head == MAGIC or head.startswith(ZIP_MAGIC):
             return _open_own(found, head, max_memory_bytes, max_uncompressed_bytes)
         text = UnpackedText(found, max_uncompressed_bytes)
         try:
@@ -148,7 +150,8 @@ def _open_path(
     path: Path, head: bytes, max_memory_bytes: int | None, max_uncompressed_bytes: int | None
 ) -> Trace:
     """Open a recording or a `.ktrace` file."""
-    if head == RECORDING_MAGIC:
+    import_aside()
+    if head == MAGIC:
         from kinetoscope.combine.compiled import attribute_recording
 
         return attribute_recording(Trace.from_recording(path))
@@ -179,7 +182,7 @@ def _what_it_is(head: bytes, begin: bytes) -> str:
         return "the text is UTF-16, but JSON must be UTF-8"
     if head != begin[: len(head)] and head.startswith((GZIP_MAGIC, b"\x28\xb5\x2f\xfd")):
         return f"its decompressed content is not a trace{'' if begin else ' (it is empty)'}"
-    if RECORDING_MAGIC.startswith(head):
+    if MAGIC.startswith(head):
         return "the file ends after its first bytes"
     return "the file does not contain a trace"
 
@@ -220,6 +223,7 @@ def merge(traces: Sequence[Trace | str | os.PathLike[str]]) -> Trace:
         FormatError: A file is not a trace.
         OSError: A file cannot be read.
     """
+    import_aside()
     from kinetoscope.combine.ranks import merge_named
 
     if isinstance(traces, (str, os.PathLike, Trace)):
@@ -270,6 +274,7 @@ def compare(
         FormatError: A file is not a trace.
         OSError: A file cannot be read.
     """
+    import_aside()
     from kinetoscope.comparison.result import Margins
     from kinetoscope.comparison.runs import compare_runs
 
@@ -281,6 +286,7 @@ def compare(
 
 def _runs(side: AnyTrace | Sequence[AnyTrace], name: str, warm_up: int | None) -> list[Run]:
     """What the recordings of a side did; files are closed again."""
+    import_aside()
     from kinetoscope.comparison.measures import run_of
 
     given = [side] if isinstance(side, (str, os.PathLike, Trace)) else list(side)
@@ -312,6 +318,7 @@ def measure_runs(
         FormatError: A file is not a trace.
         OSError: A file cannot be read.
     """
+    import_aside()
     from kinetoscope.comparison.measures import run_of
 
     found = []
@@ -341,6 +348,7 @@ def check_budget(
         FormatError: A file is not a trace.
         OSError: A file cannot be read.
     """
+    import_aside()
     from kinetoscope.comparison.budget import check
     from kinetoscope.comparison.verdict import places_of
 

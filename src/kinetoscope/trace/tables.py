@@ -6,6 +6,8 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kinetoscope._import_aside import import_aside
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -46,12 +48,14 @@ def _load(group: Callable[[], tuple[tuple[Make, Table], ...]]) -> dict[str, Tabl
 
 # Alone, because it is the table that programs use most, and the others import several times as much.
 def _operators() -> tuple[tuple[Make, Table], ...]:
+    import_aside()
     from kinetoscope.tables.host import ops
 
     return ((ops.ops, ops.OPS_SCHEMA),)
 
 
 def _host() -> tuple[tuple[Make, Table], ...]:
+    import_aside()
     from kinetoscope.tables import breakdown
     from kinetoscope.tables.host import compiling, data_loading, lines, modules, samples, steps
 
@@ -70,12 +74,14 @@ def _host() -> tuple[tuple[Make, Table], ...]:
 
 
 def _costs() -> tuple[tuple[Make, Table], ...]:
+    import_aside()
     from kinetoscope.tables.costs import flops
 
     return (flops.flops, flops.FLOPS_SCHEMA), (flops.flops_coverage, flops.FLOPS_COVERAGE_SCHEMA)
 
 
 def _memory() -> tuple[tuple[Make, Table], ...]:
+    import_aside()
     from kinetoscope.tables.memory import peak, timeline
 
     return (
@@ -86,6 +92,7 @@ def _memory() -> tuple[tuple[Make, Table], ...]:
 
 
 def _device() -> tuple[tuple[Make, Table], ...]:
+    import_aside()
     from kinetoscope.tables.device import collectives, copies, kernels, launches, streams
 
     return (
@@ -99,12 +106,14 @@ def _device() -> tuple[tuple[Make, Table], ...]:
 
 
 def _execution() -> tuple[tuple[Make, Table], ...]:
+    import_aside()
     from kinetoscope.formats.execution_trace import read
 
     return (read.execution, read.EXECUTION_SCHEMA), (read.execution_tensors, read.EXECUTION_TENSORS_SCHEMA)
 
 
 def _stored() -> tuple[tuple[Make, Table], ...]:
+    import_aside()
     from kinetoscope.model import processes
     from kinetoscope.tables import stored
 
@@ -125,6 +134,7 @@ def _stored() -> tuple[tuple[Make, Table], ...]:
 
 
 def _analyses() -> tuple[tuple[Make, Table], ...]:
+    import_aside()
     from kinetoscope.analyses import findings, step_difference
 
     return (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+from kinetoscope._import_aside import import_aside
 from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, Part, cut
 from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, suffix_of
 from kinetoscope.model import units
@@ -75,6 +76,7 @@ class Trace(TraceData):
             FormatError: The file is not a recording, or has a version that this release does not read.
             OSError: The file cannot be read.
         """
+        import_aside()
         from kinetoscope.storage.recording import read_recording
 
         return cls.of(read_recording(Path(path)))
@@ -90,12 +92,14 @@ class Trace(TraceData):
         Returns:
             The trace.
         """
+        import_aside()
         from kinetoscope.storage.recording import from_parts
 
         return cls.of(from_parts(recording, path=path))
 
     def saved_info(self) -> dict[str, Any]:
         """The metadata that is saved with this trace: its own, the costs from registered formulas, and the text of source lines."""
+        import_aside()
         from kinetoscope.tables.costs.columns import saved_info
         from kinetoscope.tables.host import source_lines
 
@@ -103,6 +107,7 @@ class Trace(TraceData):
 
     def _costs(self) -> dict[str, NDArray[np.int64]]:
         """FLOPs and bytes moved of each span."""
+        import_aside()
         from kinetoscope.tables.costs.columns import span_costs
 
         return span_costs(self)
@@ -307,6 +312,7 @@ class Trace(TraceData):
             ArgumentError: A rank is not in the trace, or the trace has no ranks.
             StateError: The trace was closed.
         """
+        import_aside()
         from kinetoscope.tables.stored import rank
 
         wanted = sorted({operator.index(number) for number in ranks})
@@ -331,6 +337,7 @@ class Trace(TraceData):
 
         As in torch, it includes calls of Python functions and modules if the session had `with_stack=True`.
         """
+        import_aside()
         from kinetoscope.torch_events.event_list import events_of
 
         return events_of(self)
@@ -355,6 +362,7 @@ class Trace(TraceData):
         Returns:
             An `EventList` of `FunctionEventAvg`.
         """
+        import_aside()
         from kinetoscope.torch_events.event_list import key_averages
 
         return key_averages(
@@ -383,18 +391,21 @@ class Trace(TraceData):
 
     def __repr__(self) -> str:
         """One line: where from, how much, whether complete."""
+        import_aside()
         from kinetoscope.display.description import one_line
 
         return "<Trace (closed)>" if self._closed else one_line(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print as a small table in rich."""
+        import_aside()
         from kinetoscope.display.description import rich_table
 
         yield repr(self) if self._closed else rich_table(self)
 
     def _repr_html_(self) -> str:
         """Show in notebooks what is in it, and the operators that took most."""
+        import_aside()
         from kinetoscope.trace.page import trace_page
 
         return "<p>Trace (closed)</p>" if self._closed else trace_page(self)
@@ -456,6 +467,7 @@ def _device_rule(device: str) -> str:
 
 def _to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
     """Return the table as a pandas data frame; integers with nulls become pandas' nullable integers."""
+    import_aside()
     try:
         import pandas as pd
     except ImportError as error:
@@ -480,6 +492,7 @@ def _to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
 
 def _to_polars(table: pyarrow.Table) -> polars.DataFrame:
     """Return the table as a polars data frame."""
+    import_aside("polars")
     try:
         import polars as pl
     except ImportError as error:
@@ -584,6 +597,7 @@ def save(trace: Trace, path: str | os.PathLike[str], table: str | None = None) -
 
 def _save_table(trace: Trace, path: Path, form: str, table: str) -> None:
     """Write one table."""
+    import_aside()
     from kinetoscope.storage.table_files import write_arrow, write_parquet
 
     if form == "arrow":
@@ -595,6 +609,7 @@ def _save_table(trace: Trace, path: Path, form: str, table: str) -> None:
 
 def _writer(form: str) -> Callable[[Trace, Path], None]:
     """What writes a format."""
+    import_aside()
     if form == "tables":
         from kinetoscope.storage.table_files import write_tables
 

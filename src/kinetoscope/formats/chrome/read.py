@@ -680,7 +680,7 @@ def _list(value: object) -> list[Any]:
 
 _SPAN_COLUMNS = (
     "thread", "start_ns", "duration_ns", "name", "kind", "flags", "scope", "category", "correlation", "external_id",
-    "sequence", "shapes", "arguments", "record_function", "stream", "own_stack", "own_module", "forward_thread", "forward",
+    "sequence", "shapes", "arguments", "record_function", "event_index", "stream", "own_stack", "own_module", "forward_thread", "forward",
 )  # fmt: skip
 # The native reader's results that show that a file is a trace.
 _CONTENTS = ("spans", "allocations", "counters", "flows", "metadata", "windows")

@@ -18,7 +18,13 @@ from kinetoscope.tables.device.collectives import (
     facts_of_description,
     spelt_by_torch,
 )
-from kinetoscope.tables.host.rebuilt_calls import RebuiltCalls, call_names, order_with_calls, rebuilt_calls
+from kinetoscope.tables.host.rebuilt_calls import (
+    RebuiltCalls,
+    as_module_calls,
+    call_names,
+    order_with_calls,
+    rebuilt_calls,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -119,7 +125,7 @@ _COPIED = (
 )
 OVERLOADS = "capture_overload_names"
 """The metadata key that makes names include the overload."""
-_OPTIONAL = ("record_function", "external_id", "correlation", "stream")
+_OPTIONAL = ("record_function", "event_index", "external_id", "correlation", "stream")
 _UNSURE = '{"Calls":"1 or more: a loop inside this call looks the same as a loop around it"}'
 # Kineto's category names before torch 1.11, mapped to the current ones, the only ones that current tools know.
 _FORMER_CATEGORIES = {
@@ -164,6 +170,8 @@ def shown_spans(trace: TraceData, shown: ShownStacks) -> ShownSpans:
     spans = trace.columns("spans")
     columns = {name: np.ascontiguousarray(spans[name]) for name in _COPIED}
     columns["stack"] = shown.of_span
+    if trace.run_info.with_stack:
+        columns["kind"], columns["name"] = as_module_calls(trace, shown, columns["kind"], columns["name"])
     for name in _OPTIONAL:
         if name in spans.given and (spans[name] >= 0).any():
             columns[name] = np.ascontiguousarray(spans[name])

@@ -34,7 +34,12 @@ from kinetoscope.model.hierarchy import recorded_calls
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.storage.atomic_write import write_blocks
-from kinetoscope.tables.host.rebuilt_calls import ShownStacks, shown_stacks
+from kinetoscope.tables.host.rebuilt_calls import (
+    ShownStacks,
+    module_number,
+    numbers_of_calls,
+    shown_stacks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,6 +94,8 @@ def _numbered_spans(trace: TraceData, shown: ShownStacks) -> ShownSpans:
     """The spans as shown; beside rebuilt calls, which have no operator numbers, events keep those that they have without calls."""
     spans = shown_spans(trace, shown)
     columns = spans.columns
+    if is_call(columns["kind"]).any():
+        columns["call_number"] = numbers_of_calls(columns["kind"], columns["start_ns"])
     if spans.moved is not None and "external_id" not in columns:
         rows = spans.moved[:-1]
         numbers = np.full(len(columns["start_ns"]), -1, np.int64)
@@ -585,6 +592,7 @@ def _events(
             "frame_line": frames["line"],
             "module_path": modules["path"],
             "module_class": [strings[name] for name in modules["class"].tolist()],
+            "module_number": _module_numbers(trace, spans),
             "shape_dims": shapes["dims"],
             "shape_types": shapes["types"],
             "shape_concrete": shapes["concrete"],
@@ -611,6 +619,17 @@ def _events(
         header=opening,
         footer=closing,
     )
+
+
+def _module_numbers(trace: TraceData, spans: ShownSpans) -> NDArray[np.int64]:
+    """Return which one of its class each module is, as the names of its calls say; -1 for modules without calls."""
+    numbers = np.full(len(trace.columns("modules")), -1, np.int64)
+    columns = spans.columns
+    calls = np.flatnonzero((columns["kind"] == SpanKind.MODULE) & (columns["module"] >= 0))
+    called, first = np.unique(columns["module"][calls], return_index=True)
+    names = columns["name"][calls[first]].tolist()
+    numbers[called] = [module_number(spans.strings[name]) for name in names]
+    return numbers
 
 
 def _stream_numbers(trace: TraceData, spans: ShownSpans) -> NDArray[np.int64]:
