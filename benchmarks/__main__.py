@@ -16,6 +16,8 @@ SCRIPTS = (
     "collecting_step",
     "everything_on",
     "flag_costs",
+    "paused_step",
+    "nested_session",
     "compiled_programs",
     "samples",
     "stop_cost",

@@ -4,9 +4,12 @@
 #include <cerrno>
 #include <limits>
 #include <system_error>
+#include <utility>
 
 #include "mapped_file.h"
 #include "module.h"
+#include "recording_chunks.h"
+#include "recording_cut.h"
 #include "recording_reader.h"
 
 namespace kinetoscope {
@@ -35,6 +38,9 @@ nb::dict losses_dict(const RecordingLosses& losses) {
   dict["ring_dropped_samples"] = count(losses.ring_dropped_samples);
   dict["recycled_samples"] = count(losses.recycled_samples);
   dict["torn_samples"] = count(losses.torn_samples);
+  dict["dropped_rows"] = count(losses.dropped_rows);
+  dict["ring_dropped_rows"] = count(losses.ring_dropped_rows);
+  dict["recycled_rows"] = count(losses.recycled_rows);
   dict["unknown_waits"] = count(losses.unknown_waits);
   dict["limited_dictionary"] = count(losses.limited_dictionary);
   dict["damaged_header"] = count(losses.damaged_header);
@@ -103,6 +109,7 @@ void add_dictionary(nb::dict& result, RecordingDictionary& tables) {
   shapes["dims"] = to_str_list(tables.shape_dims);
   shapes["types"] = to_str_list(tables.shape_types);
   shapes["concrete"] = to_str_list(tables.shape_concrete);
+  shapes["strides"] = to_str_list(tables.shape_strides);
   names["string"] = to_array(std::move(tables.name_string));
   names["overload"] = to_array(std::move(tables.name_overload));
   result["frames"] = frames;
@@ -129,6 +136,19 @@ nb::dict spans_dict(SpanColumns& spans) {
   dict["shapes"] = to_array(std::move(spans.shapes));
   dict["parameter"] = to_array(std::move(spans.parameter));
   dict["flags"] = to_array(std::move(spans.flags));
+  return dict;
+}
+
+nb::dict optimizer_steps_dict(const std::vector<NumberedRange>& steps) {
+  Column<int32_t> span(steps.size());
+  Column<int64_t> number(steps.size());
+  for (std::size_t at = 0; at < steps.size(); ++at) {
+    span[at] = steps[at].span;
+    number[at] = steps[at].number;
+  }
+  nb::dict dict;
+  dict["span"] = to_array(std::move(span));
+  dict["number"] = to_array(std::move(number));
   return dict;
 }
 
@@ -169,9 +189,42 @@ nb::dict samples_dict(SampleColumns& samples) {
   return dict;
 }
 
-nb::dict read_recording(const std::string& path) {
+// For each table, by its name, the rows that were appended at once, each as a dict.
+nb::dict rows_dict(const std::vector<TableRows>& all) {
+  nb::dict tables;
+  for (const TableRows& rows : all) {
+    nb::dict written;
+    written["session"] = rows.session;
+    written["buffered"] = rows.buffered;
+    written["time_ns"] = rows.time_ns;
+    written["rows"] = rows.rows;
+    written["json"] = nb::bytes(rows.json.data(), rows.json.size());
+    const nb::str table = to_str(rows.table);
+    if (!tables.contains(table)) tables[table] = nb::list();
+    nb::cast<nb::list>(tables[table]).append(written);
+  }
+  return tables;
+}
+
+// What `read` makes of a mapped recording; its exceptions become those of Python.
+template <typename Read>
+auto of_recording(const std::string& path, Read read) {
   try {
     const MappedFile file(path);
+    auto result = read(file);
+    if (file.file_lost()) throw RefusedRecording("another program truncated the file while it was read");
+    return result;
+  } catch (const std::system_error& error) {
+    errno = error.code().value();
+    PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
+    throw nb::python_error();
+  } catch (const RefusedRecording& refused) {
+    throw nb::value_error((path + ": " + refused.what()).c_str());
+  }
+}
+
+nb::dict read_recording(const std::string& path) {
+  return of_recording(path, [](const MappedFile& file) {
     Recording recording;
     {
       nb::gil_scoped_release released;
@@ -189,17 +242,90 @@ nb::dict read_recording(const std::string& path) {
     result["threads"] = threads_dict(recording);
     add_dictionary(result, recording.dictionary);
     result["spans"] = spans_dict(recording.spans);
+    result["optimizer_steps"] = optimizer_steps_dict(recording.optimizer_steps);
     result["allocations"] = allocations_dict(recording.allocations);
     result["notes"] = notes_dict(recording.notes);
     result["samples"] = samples_dict(recording.samples);
-    if (file.file_lost()) throw RefusedRecording("another program truncated the file while it was read");
+    result["rows"] = rows_dict(recording.rows);
     return result;
+  });
+}
+
+nb::dict recording_progress(const std::string& path) {
+  return of_recording(path, [](const MappedFile& file) {
+    RecordingProgress progress;
+    {
+      nb::gil_scoped_release released;
+      progress = progress_of(file.bytes());
+    }
+    nb::dict result;
+    result["stopped"] = progress.stopped;
+    result["process"] = progress.process;
+    result["position"] = progress.position;
+    return result;
+  });
+}
+
+// The layout of recording_format.h, for what reads or writes recordings beside this library.
+nb::dict recording_layout() {
+  nb::dict layout;
+  layout["magic"] = nb::bytes(kMagic, sizeof(kMagic));
+  layout["version"] = kVersion;
+  layout["header_bytes"] = kHeaderBytes;
+  layout["unit_bytes"] = kUnitBytes;
+  layout["clock_pairs"] = kMaxClockPairs;
+  layout["chunk_magic"] = kChunkMagic;
+  layout["chunk_header_bytes"] = sizeof(ChunkHeader);
+  const auto at = [&layout](const char* field, std::size_t offset) { layout[field] = offset; };
+  at("header.chunk_bytes", offsetof(FileHeader, chunk_bytes));
+  at("header.state", offsetof(FileHeader, state));
+  at("header.process", offsetof(FileHeader, process));
+  at("header.chunks", offsetof(FileHeader, chunks));
+  at("header.pairs", offsetof(FileHeader, pairs));
+  at("header.dropped_notes", offsetof(FileHeader, dropped_notes));
+  at("header.dropped_samples", offsetof(FileHeader, dropped_samples));
+  at("header.orders", offsetof(FileHeader, orders));
+  at("chunk.kind", offsetof(ChunkHeader, kind));
+  at("chunk.units", offsetof(ChunkHeader, units));
+  at("chunk.order", offsetof(ChunkHeader, order));
+  at("chunk.committed", offsetof(ChunkHeader, committed));
+  nb::dict kinds, record_bytes;
+  for (const auto& [name, kind] : {std::pair{"free", ChunkKind::Free},
+                                   {"spans", ChunkKind::Spans},
+                                   {"allocations", ChunkKind::Allocations},
+                                   {"dictionary", ChunkKind::Dictionary},
+                                   {"notes", ChunkKind::Notes},
+                                   {"samples", ChunkKind::Samples},
+                                   {"rows", ChunkKind::Rows}}) {
+    kinds[name] = static_cast<uint32_t>(kind);
+    record_bytes[name] = bytes_of_record(static_cast<uint32_t>(kind));
+  }
+  layout["chunk_kinds"] = kinds;
+  layout["record_bytes"] = record_bytes;
+  nb::dict notes;
+  notes["operand"] = static_cast<uint8_t>(NoteKind::Operand);
+  notes["gradient"] = static_cast<uint8_t>(NoteKind::Gradient);
+  notes["record_function"] = static_cast<uint8_t>(NoteKind::RecordFunction);
+  notes["between_ranks"] = static_cast<uint8_t>(NoteKind::BetweenRanks);
+  notes["arguments"] = static_cast<uint8_t>(NoteKind::Arguments);
+  layout["note_kinds"] = notes;
+  return layout;
+}
+
+void cut_recording_file(const std::string& source, uint32_t session, const std::string& target) {
+  try {
+    const MappedFile file(source);
+    {
+      nb::gil_scoped_release released;
+      cut_recording(file.bytes(), session, target);
+    }
+    if (file.file_lost()) throw RefusedRecording("another program truncated the file while it was read");
   } catch (const std::system_error& error) {
     errno = error.code().value();
-    PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
+    PyErr_SetFromErrnoWithFilename(PyExc_OSError, target.c_str());
     throw nb::python_error();
   } catch (const RefusedRecording& refused) {
-    throw nb::value_error((path + ": " + refused.what()).c_str());
+    throw nb::value_error((source + ": " + refused.what()).c_str());
   }
 }
 
@@ -216,12 +342,46 @@ Args:
     path: The file.
 
 Returns:
-    Tables as dicts of numpy columns; texts as lists of str. Times are nanoseconds since the recording began.
+    Tables as dicts of numpy columns; texts as lists of str. "optimizer_steps" has the rows of spans that are steps of
+    optimizers, and how many of the same name the recording had before each.
+    Times are nanoseconds since the recording began.
+    "rows" has for each named table what was appended to it at once: a list of dicts with the rows as JSON.
 
 Raises:
     ValueError: The file is no recording, or one of another version.
     OSError: The file cannot be read.)",
          nb::arg("path"));
+  define(module, "cut_recording", &cut_recording_file,
+         R"(Writes what one of the sessions that share a recording has recorded to a file of its own.
+
+The recording may still grow. What the session did not ask for is left out.
+
+Args:
+    source: The recording.
+    session: The number of the session, counted from 0 in the order in which they began.
+    target: The new file, which must not be there yet.
+
+Raises:
+    ValueError: The source is no recording, or one of another version.
+    OSError: A file cannot be read or written.)",
+         nb::arg("source"), nb::arg("session"), nb::arg("target"));
+  define(module, "recording_progress", &recording_progress,
+         R"(Finds how far a recording is, from its headers alone.
+
+Args:
+    path: The file.
+
+Returns:
+    `stopped`, `process` (the id of the process that records or did), and `position`, another number whenever records
+    or dictionary entries were added or lost.
+
+Raises:
+    ValueError: The file is no recording, or one of another version.
+    OSError: The file cannot be read.)",
+         nb::arg("path"));
+  define(module, "recording_layout", &recording_layout,
+         "Returns the layout of recordings: magic, version, sizes and offsets in bytes, and the numbers of "
+         "kinds.");
 }
 
 }  // namespace kinetoscope

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "recording_reader.h"
 
@@ -54,8 +55,37 @@ std::vector<RecordChunk>& records_of(ChunkList& list, ChunkKind kind) {
       return list.allocations;
     case ChunkKind::Samples:
       return list.samples;
+    case ChunkKind::Rows:
+      return list.rows;
     default:
       return list.notes;
+  }
+}
+
+// Whether the chunk that begins at `bytes` is still the one of this order: a ring may have used its place
+// again.
+bool is_still_there(const std::byte* bytes, uint64_t order) {
+  const auto header = load_shared<ChunkHeader>(bytes);
+  return header.magic == kChunkMagic && header.order == order;
+}
+
+// Copies the records of a ring that is being recorded, whose chunks may be used for others at any moment.
+void copy_records(ChunkList& list) {
+  const std::pair<std::vector<RecordChunk>*, ChunkKind> kinds[] = {
+      {&list.spans, ChunkKind::Spans},
+      {&list.allocations, ChunkKind::Allocations},
+      {&list.notes, ChunkKind::Notes},
+      {&list.samples, ChunkKind::Samples},
+      {&list.rows, ChunkKind::Rows}};
+  for (const auto& [chunks, kind] : kinds) {
+    const std::size_t record_bytes = bytes_of_record(static_cast<uint32_t>(kind));
+    std::erase_if(*chunks, [&list, record_bytes](RecordChunk& chunk) {
+      const std::byte* payload = chunk.payload;
+      std::vector<std::byte> copy(payload, payload + chunk.records * record_bytes);
+      if (!is_still_there(payload - sizeof(ChunkHeader), chunk.order)) return true;
+      chunk.payload = list.copies.emplace_back(std::move(copy)).data();
+      return false;
+    });
   }
 }
 
@@ -86,6 +116,26 @@ std::size_t used_bytes(std::span<const std::byte> file) {
   const FileHeader header = read_header(file);
   const uint64_t used = kHeaderBytes + chunks_in_file(file, header, header.chunks) * header.chunk_bytes;
   return static_cast<std::size_t>(std::min<uint64_t>(used, file.size()));
+}
+
+RecordingProgress progress_of(std::span<const std::byte> file) {
+  FileHeader header = read_header(file);
+  RecordingProgress progress{.stopped = header.state == static_cast<uint32_t>(FileState::Stopped),
+                             .process = header.process};
+  header.clock_pairs = 0;
+  std::fill(std::begin(header.pairs), std::end(header.pairs), ClockPair{});
+  progress.position = checksum_of(&header, sizeof(header));
+  const uint64_t chunks = chunks_in_file(file, header, header.chunks);
+  uint64_t units = 1;
+  for (uint64_t at = 0; at < chunks; at += units) {
+    const auto rest = file.subspan(kHeaderBytes + static_cast<std::size_t>(at) * header.chunk_bytes);
+    if (rest.size() < sizeof(ChunkHeader)) break;
+    const auto chunk = load_shared<ChunkHeader>(rest.data());
+    const uint64_t parts[] = {progress.position, checksum_of(&chunk, sizeof(chunk))};
+    progress.position = checksum_of(parts, sizeof(parts));
+    units = chunk.magic == kChunkMagic ? std::max<uint64_t>(chunk.units, 1) : 1;
+  }
+  return progress;
 }
 
 ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header) {
@@ -129,6 +179,7 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header)
     const std::size_t whole = whole_units(chunk.committed, unit_bytes, capacity, payload_bytes, list);
     if (chunk.checksum != 0 && whole == chunk.committed &&
         chunk.checksum != chunk_checksum(chunk, payload, whole * unit_bytes)) {
+      if (!is_still_there(present.data(), chunk.order)) continue;
       ++list.damaged;
       if (unit_bytes > 1) list.missing_records += whole;
       continue;
@@ -143,10 +194,14 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header)
   list.damaged += std::max(holes, missing_chunks(file, header, std::move(orders), chunks));
   if (header.version >= 4 && header.checksum != 0 && header.chain != all && list.damaged == 0)
     list.damaged = 1;
+  if (header.state == static_cast<uint32_t>(FileState::Recording) &&
+      load_shared<FileHeader>(file.data()).recycled_chunks != 0) {
+    copy_records(list);
+  }
   const auto by_thread_and_order = [](const RecordChunk& a, const RecordChunk& b) {
     return std::tie(a.thread, a.order) < std::tie(b.thread, b.order);
   };
-  for (auto* chunks_of_kind : {&list.spans, &list.allocations, &list.notes, &list.samples})
+  for (auto* chunks_of_kind : {&list.spans, &list.allocations, &list.notes, &list.samples, &list.rows})
     std::stable_sort(chunks_of_kind->begin(), chunks_of_kind->end(), by_thread_and_order);
   std::stable_sort(dictionary.begin(), dictionary.end(),
                    [](const DictionaryChunk& a, const DictionaryChunk& b) { return a.order < b.order; });

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <span>
 #include <type_traits>
@@ -25,7 +26,18 @@ T load_shared(const std::byte* bytes) {
   return std::bit_cast<T>(words);
 }
 
-// Whole records of a chunk; `thread` is 0 in chunks of the whole process.
+// A live span may end while it is read: its end is the one field that changes after the record was committed.
+inline SpanRecord load_span(const std::byte* bytes) {
+  constexpr std::size_t kEnd = offsetof(SpanRecord, end_tick), kRest = kEnd + sizeof(uint64_t);
+  SpanRecord record;
+  std::memcpy(&record, bytes, kEnd);
+  __atomic_load(reinterpret_cast<const uint64_t*>(bytes + kEnd), &record.end_tick, __ATOMIC_RELAXED);
+  std::memcpy(reinterpret_cast<std::byte*>(&record) + kRest, bytes + kRest, sizeof(record) - kRest);
+  return record;
+}
+
+// Whole records of a chunk, or bytes of Rows; `thread` is 0 in chunks of the whole process, and a session in
+// Rows.
 struct RecordChunk {
   uint32_t thread;
   uint64_t order;
@@ -34,16 +46,30 @@ struct RecordChunk {
 };
 
 struct ChunkList {
-  std::vector<RecordChunk> spans, allocations, notes, samples;  // by (thread, order)
-  std::vector<std::span<const std::byte>> dictionary;           // by order; committed bytes
+  std::vector<RecordChunk> spans, allocations, notes, samples, rows;  // by (thread, order)
+  std::vector<std::span<const std::byte>> dictionary;                 // by order; committed bytes
+  std::vector<std::vector<std::byte>> copies;                         // what payloads of a ring point into
   uint64_t damaged = 0;          // chunks that are not there, or not as they were written
   uint64_t missing_records = 0;  // committed, but beyond the chunk's or the file's end
+};
+
+// How far a recording is, without reading what is in it.
+struct RecordingProgress {
+  bool stopped = false;
+  uint32_t process = 0;
+  // Another number whenever records or dictionary entries were added, or lost. Readings of the clock alone do
+  // not change it, nor does the end of a span that had begun.
+  uint64_t position = 0;
 };
 
 // A copy of the file's header. Throws RefusedRecording.
 FileHeader read_header(std::span<const std::byte> file);
 
-// All chunks that were handed out and lie within the file, at least in part.
+// All chunks that were handed out and lie within the file, at least in part. Those of a ring that is being
+// recorded are copies, and the ones that it overwrote meanwhile are left out.
 ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header);
+
+// Reads the headers only. The file may be growing meanwhile. Throws RefusedRecording.
+RecordingProgress progress_of(std::span<const std::byte> file);
 
 }  // namespace kinetoscope

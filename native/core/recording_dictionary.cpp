@@ -246,6 +246,7 @@ void DictionaryParser::build_shapes(RecordingDictionary& tables, uint64_t slack)
   tables.shape_dims.resize(rows);
   tables.shape_types.resize(rows);
   tables.shape_concrete.resize(rows);
+  tables.shape_strides.resize(rows);
   for (const Payload& payload : entries_[static_cast<std::size_t>(Entry::Shapes)]) {
     FieldReader fields(payload);
     const int32_t row = row_of(fields.u32(), rows);
@@ -259,6 +260,7 @@ void DictionaryParser::build_shapes(RecordingDictionary& tables, uint64_t slack)
     tables.shape_dims[static_cast<std::size_t>(row)] = dims_text;
     tables.shape_types[static_cast<std::size_t>(row)] = types_text;
     tables.shape_concrete[static_cast<std::size_t>(row)] = concrete_text;
+    tables.shape_strides[static_cast<std::size_t>(row)] = fields.rest();
   }
 }
 

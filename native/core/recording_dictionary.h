@@ -32,7 +32,7 @@ struct RecordingDictionary {
   Column<uint64_t> module_address;
   Column<int32_t> parameter_module, parameter_name;
   Column<uint64_t> parameter_address;
-  std::vector<std::string_view> shape_dims, shape_types, shape_concrete;
+  std::vector<std::string_view> shape_dims, shape_types, shape_concrete, shape_strides;
   std::map<uint32_t, Thread> threads;  // by the file's thread index
   std::vector<std::pair<std::string_view, std::string_view>> info;
   uint64_t damaged_entries = 0;

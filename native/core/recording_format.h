@@ -1,11 +1,11 @@
 // The file a recording is kept in while it runs, and the only thing the recorder and the reader share.
 //
 // Layout: one FileHeader in the first kHeaderBytes, then chunks one behind the other, each a whole number of
-// units of FileHeader::chunk_bytes long. A chunk belongs to one thread (SPANS, ALLOCATIONS, NOTES), to the
-// whole process (DICTIONARY, SAMPLES), or to nobody (FREE). Its writer fills the payload and then
-// release-stores ChunkHeader::committed, so whatever lies below `committed` is whole even after SIGKILL: the
-// pages are a shared mapping of the file. Dictionary entries are committed before the first record that names
-// them.
+// units of FileHeader::chunk_bytes long. A chunk belongs to one thread (SPANS, ALLOCATIONS, NOTES), to one
+// session (ROWS), to the whole process (DICTIONARY, SAMPLES), or to nobody (FREE). Its writer fills the
+// payload and then release-stores ChunkHeader::committed, so whatever lies below `committed` is whole even
+// after SIGKILL: the pages are a shared mapping of the file. Dictionary entries are committed before the
+// first record that names them.
 //
 // No chunk can vanish unseen: every chunk has the next number (ChunkHeader::order), and the header says how
 // many were handed out and how many of these a ring has freed. What was zeroed, or never reached the disk, is
@@ -13,23 +13,27 @@
 //
 // Ids (names, stacks, modules, shapes, parameters, strings) start at 1; 0 means none.
 // All numbers are little-endian. In version 1 each chunk was one unit; since version 3 there are samples,
-// since version 4 the numbers of chunks are counted. A reader refuses any version above kVersion.
+// since version 4 the numbers of chunks are counted, since version 5 ranges have numbers and there are rows
+// of named tables. A reader refuses any version above kVersion.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 
 namespace kinetoscope {
 
 inline constexpr char kMagic[8] = {'K', 'S', 'C', 'O', 'P', 'E', '\r', '\n'};
-inline constexpr uint32_t kVersion = 4;
+inline constexpr uint32_t kVersion = 5;
 inline constexpr uint32_t kHeaderBytes = 8192;
 inline constexpr uint32_t kUnitBytes = 1024;
 inline constexpr uint32_t kChunkMagic = 0x4b43484bu;
 inline constexpr uint32_t kMaxClockPairs = 128;
 // Longer strings are cut here and counted in FileHeader::truncated_strings.
 inline constexpr uint32_t kMaxStringBytes = 192 * 1024;
+// More rows than this must be appended in parts; else they are counted as dropped.
+inline constexpr uint32_t kMostRowsBytes = 4 * 1024 * 1024;
 
 // What stands for a name, a stack or shapes that found no room in the dictionary.
 inline constexpr uint32_t kUnknownId = 0x7fffffff;
@@ -39,6 +43,18 @@ struct ClockPair {
   uint64_t tick;
   int64_t monotonic_ns;
   int64_t realtime_ns;
+};
+
+// What a recording, or a session of it, has beside names and times. Stacks, modules and samples cost little.
+enum Recorded : uint32_t {
+  kRecordShapes = 1,
+  kRecordMemory = 2,
+  kRecordStacks = 4,
+  kRecordModules = 8,
+  kRecordSamples = 16,
+  kRecordFunctionIds = 64,
+  kRecordCalls = 0x100,
+  kRecordModuleSpans = 0x200,
 };
 
 enum class FileState : uint32_t {
@@ -82,8 +98,49 @@ struct FileHeader {
   uint64_t orders;           // the last ChunkHeader::order that was handed out; stored after `chunks`
   uint64_t recycled_chunks;  // how many chunks a ring has freed; counted before they are
   uint64_t chain;            // chain() of all chunks in the order of the file; 0 before `checksum` is there
+  // Since version 5.
+  uint64_t dropped_rows;
+  uint64_t ring_dropped_rows;
+  uint64_t recycled_rows;
 };
 static_assert(sizeof(FileHeader) <= kHeaderBytes);
+
+// How far a recording is, and what it has lost: of the beginning of a session in a recording that several
+// share.
+struct RecordingPosition {
+  uint64_t tick;
+  uint64_t orders;  // FileHeader::orders
+  uint64_t dropped_spans, dropped_allocations, dropped_notes, dropped_samples;
+  uint64_t ring_dropped_spans, ring_dropped_allocations, ring_dropped_notes, ring_dropped_samples;
+  uint64_t recycled_spans, recycled_allocations, recycled_notes, recycled_samples;
+  uint64_t truncated_strings, dropped_dictionary, limited_dictionary, torn_samples;
+  uint64_t dropped_rows, ring_dropped_rows, recycled_rows;
+};
+static_assert(sizeof(RecordingPosition) == 21 * sizeof(uint64_t));
+
+inline RecordingPosition position_in(const FileHeader& header, uint64_t tick) {
+  return {tick,
+          header.orders,
+          header.dropped_spans,
+          header.dropped_allocations,
+          header.dropped_notes,
+          header.dropped_samples,
+          header.ring_dropped_spans,
+          header.ring_dropped_allocations,
+          header.ring_dropped_notes,
+          header.ring_dropped_samples,
+          header.recycled_spans,
+          header.recycled_allocations,
+          header.recycled_notes,
+          header.recycled_samples,
+          header.truncated_strings,
+          header.dropped_dictionary,
+          header.limited_dictionary,
+          header.torn_samples,
+          header.dropped_rows,
+          header.ring_dropped_rows,
+          header.recycled_rows};
+}
 
 enum class ChunkKind : uint32_t {
   Free = 0,
@@ -91,16 +148,17 @@ enum class ChunkKind : uint32_t {
   Allocations = 2,
   Dictionary = 3,
   Notes = 4,
-  Samples = 5
+  Samples = 5,
+  Rows = 6
 };
 
 struct ChunkHeader {
-  uint32_t magic;      // kChunkMagic once handed out
-  uint32_t kind;       // ChunkKind
-  uint32_t thread;     // index of a Thread entry; 0 for Dictionary and Samples
-  uint32_t units;      // how long it is; 0 in version 1: one unit
-  uint64_t order;      // rises with every hand-out; a recycled chunk gets a new one
-  uint64_t committed;  // records, or payload bytes of a Dictionary, that are whole
+  uint32_t magic;   // kChunkMagic once handed out
+  uint32_t kind;    // ChunkKind
+  uint32_t thread;  // index of a Thread entry; of Rows the number of a session; 0 for Dictionary and Samples
+  uint32_t units;   // how long it is; 0 in version 1: one unit
+  uint64_t order;   // rises with every hand-out; a recycled chunk gets a new one
+  uint64_t committed;  // records, or payload bytes of a Dictionary or of Rows, that are whole
   uint64_t checksum;   // once nothing in it changes any more: chunk_checksum(); 0 before
   uint64_t padding[3];
 };
@@ -137,6 +195,7 @@ inline uint64_t header_checksum(FileHeader header) {
   header.checksum = 0;
   const size_t bytes = header.version < 3   ? offsetof(FileHeader, dropped_samples)
                        : header.version < 4 ? offsetof(FileHeader, orders)
+                       : header.version < 5 ? offsetof(FileHeader, dropped_rows)
                                             : sizeof(FileHeader);
   return checksum_of(&header, bytes);
 }
@@ -163,13 +222,20 @@ struct SpanRecord {
   uint32_t stack;
   uint32_t module;
   uint32_t shapes;
-  int64_t sequence;         // autograd sequence number, -1 without
+  int64_t sequence;         // autograd sequence number, -1 without; of a user's range see kStepMark
   uint16_t forward_thread;  // torch's logical id of the forward thread, for backward functions; else `kept`
   uint8_t scope;            // at::RecordScope, or a CallScope
   uint8_t flags;            // SpanFlag
   uint32_t parameter;       // AccumulateGrad: which parameter; else 0
 };
 static_assert(sizeof(SpanRecord) == 48);
+
+// Users' ranges of which `sequence` is a number of their own since version 5. The mark of a step has the
+// number behind its name there, and is named without it: steps that never end must not fill the dictionary.
+// The step of an optimizer has how many of its name the recording had before, for a ring overwrites these.
+inline constexpr uint8_t kUserScope = 7;  // at::RecordScope::USER_SCOPE
+inline constexpr std::string_view kStepMark = "ProfilerStep#";
+inline constexpr std::string_view kOptimizerStep = "Optimizer.step#";
 
 // Of a span that is no backward function, in `forward_thread`: how many of the calls on its stack, from the
 // outermost, are the same calls as those around its thread's previous span, plus 1. 0: its stack was not
@@ -247,6 +313,7 @@ inline constexpr size_t bytes_of_record(uint32_t kind) {
     case ChunkKind::Samples:
       return sizeof(SampleRecord);
     case ChunkKind::Dictionary:
+    case ChunkKind::Rows:
       return 1;
     default:
       return 0;
@@ -261,6 +328,29 @@ enum class NoteKind : uint8_t {
   Arguments = 5,       // value: the string that holds what a range was given by keyword, as a JSON object
 };
 
+enum RowsFlag : uint16_t {
+  // Their writer keeps rows back for up to a second: a process that is killed loses those.
+  kRowsBuffered = 1,
+};
+
+// Some rows of a named table, as they are written at once: RowsHeader, the table's name, the rows, zero
+// padding to a multiple of 8. They never cross a chunk. The rows are a JSON object: for each column, by its
+// name, the list of its values.
+struct RowsHeader {
+  uint64_t tick;        // when they were written
+  uint32_t rows;        // 0 where a table is only announced
+  uint32_t json_bytes;  // of the rows
+  uint16_t name_bytes;  // of the table's name
+  uint16_t flags;       // RowsFlag
+  uint32_t reserved;
+};
+static_assert(sizeof(RowsHeader) == 24);
+
+// How much of a chunk rows with such a header take.
+inline constexpr size_t bytes_of_rows(const RowsHeader& header) {
+  return (sizeof(RowsHeader) + header.name_bytes + size_t{header.json_bytes} + 7) / 8 * 8;
+}
+
 // Dictionary entries: EntryHeader, payload, zero padding to a multiple of 8. An entry never crosses a chunk.
 // Payloads are packed u32/u64 in the order named here; `text` runs to the end of the payload.
 enum class Entry : uint32_t {
@@ -271,10 +361,12 @@ enum class Entry : uint32_t {
   Module = 5,  // u32 id, u32 class string, u32 calling module (0: none), u32 0, u64 address
   ModuleName = 6,  // u32 id, u32 parent module (0: a root), u32 attribute-name string; the last one wins
   Parameter = 7,  // u32 id, u32 module (0: not known yet), u32 name string (0), u32 0, u64 address; last wins
-  Shapes =
-      8,  // u32 id, u32 bytes of dims, u32 bytes of types, u32 bytes of concrete, then the three JSON texts
+  Shapes = 8,  // u32 id, u32 bytes of dims, u32 bytes of types, u32 bytes of concrete, then these JSON texts;
+               // behind them that of the strides, which recordings of earlier releases lack
   Thread = 9,  // u32 index, u32 os thread id, u64 torch's logical id, text = thread name
-  Info = 10,   // u32 bytes of key, key, JSON value; the last one of a key wins
+  Info = 10,   // u32 bytes of key, key, JSON value; the last one of a key wins. Several sessions may share a
+               // recording: keys of the second one begin with "kinetoscope.session.1.", and so on, and its
+               // part is "kinetoscope.session.1": see RecordingWindow.
 };
 
 struct EntryHeader {

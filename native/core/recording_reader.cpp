@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
 
 #include "linking.h"
 #include "recording_chunks.h"
 #include "recording_notes.h"
+#include "recording_rows.h"
 
 namespace kinetoscope {
 namespace {
@@ -22,6 +26,45 @@ struct RecordTables {
   }
 };
 
+// The numbers of users' ranges, see kStepMark.
+class RangeNumbers {
+ public:
+  explicit RangeNumbers(Recording& recording) : recording_(recording) {
+    const auto& strings = recording.dictionary.strings;
+    const auto mark = std::find(strings.begin(), strings.end(), kStepMark);
+    if (mark != strings.end()) mark_ = static_cast<int32_t>(mark - strings.begin());
+  }
+
+  // Takes what the record of the user's range in `row`, named `name`, has as its sequence number. Where that
+  // is a number of its own, returns true and adds it to `name`, or to the steps of optimizers.
+  bool take(std::size_t row, int32_t& name, int64_t number) {
+    if (number < 0) return false;
+    auto& strings = recording_.dictionary.strings;
+    if (name == mark_) {
+      const auto [known, added] = names_.try_emplace(number, static_cast<int32_t>(strings.size()));
+      if (added) {
+        strings.push_back(
+            recording_.step_names.emplace_back(std::string(kStepMark) + std::to_string(number)));
+      }
+      name = known->second;
+      return true;
+    }
+    if (!strings[static_cast<std::size_t>(name)].starts_with(kOptimizerStep)) return false;
+    recording_.optimizer_steps.push_back({static_cast<int32_t>(row), number});
+    return true;
+  }
+  // Takes back those of rows from `first_row` on.
+  void forget_from(std::size_t first_row) {
+    auto& found = recording_.optimizer_steps;
+    while (!found.empty() && found.back().span >= static_cast<int32_t>(first_row)) found.pop_back();
+  }
+
+ private:
+  Recording& recording_;
+  int32_t mark_ = -1;
+  std::unordered_map<int64_t, int32_t> names_;
+};
+
 struct SpanTotals {
   uint64_t last_tick = 0;
   uint64_t unfinished = 0;
@@ -29,22 +72,14 @@ struct SpanTotals {
   uint64_t early = 0;
 };
 
-// A live span may end while it is read: its end is the one field that changes after the record was committed.
-SpanRecord load_span(const std::byte* bytes) {
-  constexpr std::size_t kEnd = offsetof(SpanRecord, end_tick), kRest = kEnd + sizeof(uint64_t);
-  SpanRecord record;
-  std::memcpy(&record, bytes, kEnd);
-  __atomic_load(reinterpret_cast<const uint64_t*>(bytes + kEnd), &record.end_tick, __ATOMIC_RELAXED);
-  std::memcpy(reinterpret_cast<std::byte*>(&record) + kRest, bytes + kRest, sizeof(record) - kRest);
-  return record;
-}
-
 // Converts the spans of one thread, into rows [first_row, ...).
 class SpanConverter {
  public:
-  SpanConverter(SpanColumns& spans, const RecordTables& tables, const TickClock& clock, uint64_t start_tick)
+  SpanConverter(SpanColumns& spans, const RecordTables& tables, RangeNumbers& numbers, const TickClock& clock,
+                uint64_t start_tick)
       : spans_(spans),
         tables_(tables),
+        numbers_(numbers),
         start_tick_(start_tick),
         starts_(clock, start_tick),
         ends_(clock, start_tick) {}
@@ -52,13 +87,13 @@ class SpanConverter {
   void begin_thread(int32_t thread, std::size_t first_row) {
     thread_ = thread;
     row_ = first_row;
+    numbers_.forget_from(first_row);
     previous_tick_ = 0;
     ordered_ = true;
     totals_ = {};
   }
 
-  void convert(const std::byte* record_bytes) {
-    const SpanRecord record = load_span(record_bytes);
+  void convert(const SpanRecord& record) {
     ordered_ &= record.start_tick >= previous_tick_;
     previous_tick_ = record.start_tick;
     totals_.early += record.start_tick < start_tick_;
@@ -88,7 +123,8 @@ class SpanConverter {
                                 : dictionary.name_string[static_cast<std::size_t>(name)];
     spans_.overload[row] = name < 0 ? 0 : dictionary.name_overload[static_cast<std::size_t>(name)];
     spans_.scope[row] = record.scope;
-    spans_.sequence[row] = record.sequence;
+    const bool numbered = record.scope == kUserScope && numbers_.take(row, spans_.name[row], record.sequence);
+    spans_.sequence[row] = numbered ? -1 : record.sequence;
     const bool backward = record.scope == kBackwardScope;
     spans_.forward_thread[row] =
         !backward || record.forward_thread == 0 ? -1 : tables_.thread_of_torch_tid[record.forward_thread];
@@ -106,6 +142,7 @@ class SpanConverter {
  private:
   SpanColumns& spans_;
   const RecordTables& tables_;
+  RangeNumbers& numbers_;
   const uint64_t start_tick_;
   TickReader starts_, ends_;
   int32_t thread_ = -1;
@@ -121,16 +158,25 @@ uint64_t tick_of(const std::byte* record) {
   return tick;
 }
 
-// The records of some chunks in the order of their first field, which is their tick; equal ticks keep their
-// order.
-std::vector<const std::byte*> ordered_records(std::span<const RecordChunk> chunks, std::size_t record_bytes) {
-  std::vector<const std::byte*> records;
+// Copies of the records of some chunks, in the order of their first field, which is their tick; equal ticks
+// keep their order. Copies, because a ring may overwrite records while they are sorted.
+template <typename Record, typename Load>
+std::vector<Record> ordered_records(std::span<const RecordChunk> chunks, Load load) {
+  std::vector<Record> records;
   for (const RecordChunk& chunk : chunks) {
-    for (std::size_t at = 0; at < chunk.records; ++at) records.push_back(chunk.payload + at * record_bytes);
+    for (std::size_t at = 0; at < chunk.records; ++at)
+      records.push_back(load(chunk.payload + at * sizeof(Record)));
   }
-  std::stable_sort(records.begin(), records.end(),
-                   [](const std::byte* a, const std::byte* b) { return tick_of(a) < tick_of(b); });
+  std::stable_sort(records.begin(), records.end(), [](const Record& a, const Record& b) {
+    return tick_of(reinterpret_cast<const std::byte*>(&a)) < tick_of(reinterpret_cast<const std::byte*>(&b));
+  });
   return records;
+}
+
+SampleRecord load_sample(const std::byte* bytes) {
+  SampleRecord record;
+  std::memcpy(&record, bytes, sizeof(record));
+  return record;
 }
 
 std::vector<uint32_t> thread_rows(const RecordingDictionary& dictionary, const ChunkList& chunks) {
@@ -170,7 +216,8 @@ uint64_t read_spans(Recording& recording, const ChunkList& chunks, const TickClo
   std::size_t rows = 0;
   for (const RecordChunk& chunk : chunks.spans) rows += chunk.records;
   recording.spans = SpanColumns(rows);
-  SpanConverter converter(recording.spans, tables, clock, start_tick);
+  RangeNumbers numbers(recording);
+  SpanConverter converter(recording.spans, tables, numbers, clock, start_tick);
   uint64_t last_tick = start_tick;
   std::size_t first_row = 0;
   const std::span<const RecordChunk> all(chunks.spans);
@@ -182,11 +229,11 @@ uint64_t read_spans(Recording& recording, const ChunkList& chunks, const TickClo
     converter.begin_thread(thread, first_row);
     for (const RecordChunk& chunk : own) {
       for (std::size_t at = 0; at < chunk.records; ++at)
-        converter.convert(chunk.payload + at * sizeof(SpanRecord));
+        converter.convert(load_span(chunk.payload + at * sizeof(SpanRecord)));
     }
     if (!converter.ordered()) {
       converter.begin_thread(thread, first_row);
-      for (const std::byte* record : ordered_records(own, sizeof(SpanRecord))) converter.convert(record);
+      for (const SpanRecord& record : ordered_records<SpanRecord>(own, load_span)) converter.convert(record);
     }
     const SpanTotals& totals = converter.totals();
     last_tick = std::max(last_tick, totals.last_tick);
@@ -254,13 +301,12 @@ uint64_t read_allocations(Recording& recording, const ChunkList& chunks, const T
 // Reads all samples; returns the last tick seen.
 uint64_t read_samples(Recording& recording, const ChunkList& chunks, const TickClock& clock,
                       uint64_t start_tick) {
-  const std::vector<const std::byte*> records = ordered_records(chunks.samples, sizeof(SampleRecord));
+  const auto records = ordered_records<SampleRecord>(chunks.samples, load_sample);
   SampleColumns& columns = recording.samples = SampleColumns(records.size());
   const RecordingDictionary& dictionary = recording.dictionary;
   TickReader ends(clock, start_tick), begins(clock, start_tick);
   for (std::size_t row = 0; row < records.size(); ++row) {
-    SampleRecord record;
-    std::memcpy(&record, records[row], sizeof(record));
+    const SampleRecord& record = records[row];
     recording.losses.early_records += record.tick < start_tick;
     recording.losses.damaged_records += record.since_tick > record.tick;
     columns.time_ns[row] = ends.to_ns(record.tick);
@@ -274,7 +320,7 @@ uint64_t read_samples(Recording& recording, const ChunkList& chunks, const TickC
     columns.stack[row] = RecordTables::row(record.stack, dictionary.stack_parent.size());
     columns.module[row] = RecordTables::row(record.module, dictionary.module_class.size());
   }
-  return records.empty() ? start_tick : std::max(start_tick, tick_of(records.back()));
+  return records.empty() ? start_tick : std::max(start_tick, records.back().tick);
 }
 
 }  // namespace
@@ -358,6 +404,9 @@ Recording parse_recording(std::span<const std::byte> file) {
                       .ring_dropped_samples = header.ring_dropped_samples,
                       .recycled_samples = header.recycled_samples,
                       .torn_samples = header.torn_samples,
+                      .dropped_rows = header.dropped_rows,
+                      .ring_dropped_rows = header.ring_dropped_rows,
+                      .recycled_rows = header.recycled_rows,
                       .limited_dictionary = header.limited_dictionary,
                       .damaged_header = header_is_damaged(header),
                       .damaged_chunks = chunks.damaged,
@@ -385,6 +434,7 @@ Recording parse_recording(std::span<const std::byte> file) {
   read_notes(recording, chunks, clock, header.start_tick);
   last_tick = std::max(last_tick, read_allocations(recording, chunks, clock, header.start_tick));
   last_tick = std::max(last_tick, read_samples(recording, chunks, clock, header.start_tick));
+  last_tick = std::max(last_tick, read_rows(recording, chunks, clock, header.start_tick));
   if (recording.stopped && header.stop_tick > header.start_tick) {
     recording.stop_ns = clock.to_ns(header.stop_tick);
   } else {
@@ -398,6 +448,7 @@ Recording parse_recording(std::span<const std::byte> file) {
         {spans.start_ns.data() + open.first_row, rows}, {spans.duration_ns.data() + open.first_row, rows},
         {spans.flags.data() + open.first_row, rows}, recording.stop_ns);
   }
+  recording.copies = std::move(chunks.copies);
   return recording;
 }
 

@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "clock.h"
@@ -86,6 +88,22 @@ struct SampleColumns {
   Column<int32_t> stack, module;
 };
 
+// How many ranges of its name the recording had before a step of an optimizer, see kOptimizerStep; by row.
+struct NumberedRange {
+  int32_t span;  // a row of SpanColumns
+  int64_t number;
+};
+
+// Some rows of a named table, as they were written at once.
+struct TableRows {
+  std::string_view table;
+  uint32_t session;
+  bool buffered;    // see kRowsBuffered
+  int64_t time_ns;  // when they were written
+  uint64_t rows;
+  std::string_view json;  // an object: for each column the list of its values
+};
+
 // What the file or its reader lost.
 struct RecordingLosses {
   uint64_t dropped_spans = 0, dropped_allocations = 0;
@@ -96,6 +114,7 @@ struct RecordingLosses {
   uint64_t ring_dropped_spans = 0, ring_dropped_allocations = 0, ring_dropped_notes = 0;
   uint64_t dropped_samples = 0, ring_dropped_samples = 0, recycled_samples = 0;
   uint64_t torn_samples = 0;
+  uint64_t dropped_rows = 0, ring_dropped_rows = 0, recycled_rows = 0;
   uint64_t unknown_waits = 0;  // samples of a system that does not tell how long a thread had no processor
   uint64_t limited_dictionary = 0;
   uint64_t damaged_header = 0;
@@ -116,11 +135,15 @@ struct Recording {
   std::vector<ClockCheck> clock_checks;
   RecordingLosses losses;
   RecordingDictionary dictionary;
+  std::deque<std::string> step_names;  // texts of `dictionary` that the file does not spell out
+  std::vector<NumberedRange> optimizer_steps;
   std::vector<uint32_t> thread_index;  // row -> index in the file, ascending
   SpanColumns spans{0};
   AllocationColumns allocations{0};
   NoteColumns notes{0};
   SampleColumns samples{0};
+  std::vector<std::vector<std::byte>> copies;  // what texts of a ring that is being recorded point into
+  std::vector<TableRows> rows;                 // by session, and there as they were written
 };
 
 // The row of a thread in `Recording::thread_index`.
@@ -131,7 +154,7 @@ int32_t row_of_thread(const std::vector<uint32_t>& indexes, uint32_t index);
 std::size_t used_bytes(std::span<const std::byte> file);
 
 // Never fails on damage behind the header: what makes no sense is left out and counted. The result's texts
-// point into `file`. The file may be growing meanwhile. Throws RefusedRecording.
+// point into `file`, or into its own `copies`. The file may be growing meanwhile. Throws RefusedRecording.
 Recording parse_recording(std::span<const std::byte> file);
 
 // Gives the spans that never ended an end: that of the innermost ended span of the thread that encloses their

@@ -140,11 +140,11 @@ uint32_t Dictionary::find_shapes(const TextKey& key) {
 }
 
 uint32_t Dictionary::shapes(const TextKey& key, std::string_view dims, std::string_view types,
-                            std::string_view concrete) {
+                            std::string_view concrete, std::string_view strides) {
   const uint32_t id = shapes_count_ + 1;
   std::string text;
-  text.reserve(dims.size() + types.size() + concrete.size());
-  text.append(dims).append(types).append(concrete);
+  text.reserve(dims.size() + types.size() + concrete.size() + strides.size());
+  text.append(dims).append(types).append(concrete).append(strides);
   if (!write(Entry::Shapes,
              {id, static_cast<uint32_t>(dims.size()), static_cast<uint32_t>(types.size()),
               static_cast<uint32_t>(concrete.size())},

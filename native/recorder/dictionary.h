@@ -41,7 +41,7 @@ class Dictionary {
   uint32_t stack(uint32_t parent, uint32_t frame);
   // Inputs are known by a digest of 128 bits; find_shapes() is 0 for a new one and spares building its texts.
   uint32_t shapes(const TextKey& key, std::string_view dims, std::string_view types,
-                  std::string_view concrete);
+                  std::string_view concrete, std::string_view strides = {});
   // kUnknownId for new ones that would find no room.
   uint32_t find_shapes(const TextKey& key);
 

@@ -26,6 +26,9 @@ namespace {
 
 using Keywords = std::unordered_map<std::string, c10::IValue>;
 
+// As kinetoscope.model.schema names it.
+const std::string kOtherKeywords = "other_keywords";
+
 struct FastRange {
   PyObject_HEAD PyObject* name;
   PyObject* inputs;    // a list or tuple, or null
@@ -133,49 +136,89 @@ Keywords keyword(PyObject* keywords) {
   return out;
 }
 
-// What torch's collector writes of a keyword's value; empty for what it leaves out.
-std::string json_of(const c10::IValue& value) {
-  if (value.isBool()) return value.toBool() ? "true" : "false";
-  if (value.isInt()) return std::to_string(value.toInt());
-  std::string out;
-  if (value.isDouble()) {
-    // Infinities and what is no number have no JSON.
-    if (!std::isfinite(value.toDouble())) return out;
-    out = number_text(value.toDouble());
-    if (out.find_first_of(".e") == std::string::npos) out += ".0";
-  } else if (value.isString()) {
-    append_json_text(out, value.toStringRef());
-  } else if (value.isList() && !value.toListRef().empty() && value.toListRef()[0].isString()) {
-    const char* separator = "[";
-    for (const c10::IValue& element : value.toListRef()) {
-      out += separator;
-      append_json_text(out, element.toStringRef());
-      separator = ",";
+// Lists may be in lists, and circles are possible.
+constexpr int kDeepestList = 8;
+// A string of the dictionary has room for more.
+constexpr std::size_t kMostKeywordBytes = 64 * 1024;
+
+// Appends a number, truth value, text, None, or a list or tuple of these; false for anything else, and for
+// what has no JSON, such as infinities. `out` may have a part of it then.
+bool append_json(std::string& out, PyObject* value, int depth = 0) {
+  if (out.size() > kMostKeywordBytes) return false;
+  if (value == Py_None) {
+    out += "null";
+  } else if (PyBool_Check(value)) {
+    out += value == Py_True ? "true" : "false";
+  } else if (PyLong_Check(value)) {
+    const std::optional<c10::IValue> number = scalar(value);
+    if (!number) return false;
+    out += std::to_string(number->toInt());
+  } else if (PyFloat_Check(value)) {
+    const double number = PyFloat_AS_DOUBLE(value);
+    if (!std::isfinite(number)) return false;
+    const std::string text = number_text(number);
+    out += text;
+    if (text.find_first_of(".e") == std::string::npos) out += ".0";
+  } else if (PyUnicode_Check(value)) {
+    append_json_text(out, text_of(value));
+  } else if ((PyList_Check(value) || PyTuple_Check(value)) && depth < kDeepestList) {
+    out += '[';
+    for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(value); ++at) {
+      if (at != 0) out += ',';
+      if (!append_json(out, PySequence_Fast_GET_ITEM(value, at), depth + 1)) return false;
     }
-    out += "]";
+    out += ']';
+  } else {
+    return false;
   }
-  return out;
+  return out.size() <= kMostKeywordBytes;
 }
 
-// The keywords as one JSON object; empty without any that can be written.
-std::string json_of(const Keywords& keywords) {
-  std::string out;
-  for (const auto& [key, value] : keywords) {
-    const std::string text = json_of(value);
-    if (text.empty()) continue;
-    out += out.empty() ? "{" : ",";
-    append_json_text(out, key);
-    out += ":" + text;
+// Whether torch's collector writes it into its traces: numbers, truth values, texts and lists of texts.
+bool is_written_by_torch(PyObject* value) {
+  if (!PyList_Check(value)) return value != Py_None && !PyTuple_Check(value);
+  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(value); ++at) {
+    if (!PyUnicode_Check(PyList_GET_ITEM(value, at))) return false;
   }
-  return out.empty() ? out : out + "}";
+  return true;
+}
+
+void append_member(std::string& members, const std::string& key, std::string_view json) {
+  if (!members.empty()) members += ',';
+  append_json_text(members, key);
+  (members += ':') += json;
+}
+
+// The keywords as one JSON object, with those that torch leaves out of its traces in an object of their own;
+// empty without any that can be written. [with the GIL]
+std::string json_of(PyObject* keywords) {
+  std::string written, others;
+  PyObject *key = nullptr, *value = nullptr;
+  for (Py_ssize_t at = 0; PyDict_Next(keywords, &at, &key, &value) != 0;) {
+    if (!PyUnicode_Check(key)) continue;
+    std::string json;
+    const bool known = append_json(json, value);
+    if (PyList_Check(value) || PyTuple_Check(value) || value == Py_None) {
+      if (!known) json = "null";
+      append_member(is_written_by_torch(value) && known ? written : others, text_of(key), json);
+    } else if (known) {
+      append_member(written, text_of(key), json);
+    } else if (!PyFloat_Check(value)) {
+      // What torch writes where it cannot tell the type.
+      append_member(written, text_of(key), "\"NULL\"");
+    }
+  }
+  if (!others.empty()) append_member(written, kOtherKeywords, "{" + others + "}");
+  return written.empty() || written.size() > kMostKeywordBytes * 2 ? std::string() : "{" + written + "}";
 }
 
 // Hands the keywords of the range that is about to begin to the callback that records it: asking every
 // operator of a program for its keywords would cost more than those of the few ranges that have any.
 class GivenArguments {
  public:
-  explicit GivenArguments(const Keywords& keywords) {
-    if (keywords.empty()) return;
+  // `keywords` is a dict, or null. [with the GIL]
+  explicit GivenArguments(PyObject* keywords) {
+    if (keywords == nullptr || PyDict_GET_SIZE(keywords) == 0) return;
     thread_ = this_thread();
     if (thread_ == nullptr) return;
     BusyGuard busy(*thread_);
@@ -273,7 +316,7 @@ void open_ours(FastRange& range) {
       open = std::make_unique<at::RecordFunction>(at::RecordScope::USER_SCOPE);
     }
   }
-  const GivenArguments given(keywords);
+  const GivenArguments given(open->needsInputs() ? range.keywords : nullptr);
   open->before(text_of(range.name), &inputs, &keywords);
   range.open = std::move(open);
 }
@@ -291,10 +334,8 @@ PyObject* enter(PyObject* self, PyObject*) {
   }
   try {
     if (torch_profiles_this_thread()) {
-      Keywords keywords;
-      if (range.keywords != nullptr && (live.what.load(std::memory_order_relaxed) & kRecordShapes) != 0)
-        keywords = keyword(range.keywords);
-      const GivenArguments given(keywords);
+      const bool wanted = (live.what.load(std::memory_order_relaxed) & kRecordShapes) != 0;
+      const GivenArguments given(wanted ? range.keywords : nullptr);
       if (!open_theirs(range)) return nullptr;
     } else {
       open_ours(range);

@@ -4,8 +4,12 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
+#include <string_view>
+#include <system_error>
 #include <unordered_set>
+#include <utility>
 
 #include "clock.h"
 #include "collectives.h"
@@ -78,6 +82,27 @@ uint32_t name_of(ThreadState& thread, Session& session, const at::RecordFunction
   }
   if (is_between_ranks(function.name())) id |= kBetweenRanks;
   thread.schema_names.insert(key, id);
+  return id;
+}
+
+// What is behind the name of a step's mark, if that is a number as Python writes it; else -1.
+int64_t step_number(std::string_view digits) {
+  int64_t number = -1;
+  if (digits.empty() || digits[0] < '0' || digits[0] > '9' || (digits[0] == '0' && digits.size() > 1))
+    return -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return error == std::errc{} && end == digits.data() + digits.size() ? number : -1;
+}
+
+// The name of a user's range; `number` becomes what its record has in place of a sequence number, if
+// anything.
+uint32_t range_name(ThreadState& thread, Session& session, const char* name, int64_t& number) {
+  const std::string_view text(name);
+  const int64_t step = text.starts_with(kStepMark) ? step_number(text.substr(kStepMark.size())) : -1;
+  const uint32_t id = text_name(thread, session, step < 0 ? name : kStepMark.data());
+  if (id == kUnknownId) return id;
+  if (step >= 0) number = step;
+  if (text.starts_with(kOptimizerStep)) number = session.count_of(id);
   return id;
 }
 
@@ -167,7 +192,10 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   try {
     thread->keep_up(*session);
     const uint32_t what = live.what.load(std::memory_order_relaxed);
-    if (__builtin_expect((what & kPaused) != 0, 0)) return unrecorded();
+    if (__builtin_expect((what & (kPaused | kCallbackReplaced)) != 0, 0)) {
+      const bool seen = !thread->open.empty() && thread->open.back().function == &function;
+      if (seen || (what & kPaused) != 0) return unrecorded();
+    }
     // The operators in between have pushed all of ours out of the cache; these are the loads that we would
     // wait for.
     const char* overload = function.overload_name();
@@ -185,12 +213,15 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
           *thread, *session, scope, [&] { return wraps_backward(function, overload); }, span,
           (what & kRecordModules) != 0);
     }
-    const uint32_t name = name_of(*thread, *session, function, overload);
+    int64_t sequence = function.seqNr();
+    const uint32_t name = scope == at::RecordScope::USER_SCOPE
+                              ? range_name(*thread, *session, function.name(), sequence)
+                              : name_of(*thread, *session, function, overload);
     record->name = name & ~kBetweenRanks;
     record->stack = (what & kRecordStacks) != 0 ? span.stack : 0;
     record->module = span.module;
     record->shapes = (what & kRecordShapes) != 0 ? input_shapes(*thread, *session, function) : 0;
-    record->sequence = function.seqNr();
+    record->sequence = sequence;
     const bool backward = scope == at::RecordScope::BACKWARD_FUNCTION;
     record->forward_thread = backward ? static_cast<uint16_t>(function.forwardThreadId()) : kept;
     record->scope = static_cast<uint8_t>(scope);
@@ -318,9 +349,10 @@ bool torch_profiles_this_thread() {
 
 uint64_t torch_thread_id() { return at::RecordFunction::currentThreadId(); }
 
-void add_operator_callback(uint32_t what) {
-  // In a forked child the parent's registration came along.
-  remove_operator_callback();
+namespace {
+
+// Registers the callback for `what`, in `handle` and `backward_handle`.
+void register_callback(uint32_t what) {
   const bool shapes = (what & kRecordShapes) != 0;
   const bool ids = (what & kRecordFunctionIds) != 0;
   // Memory wants to see the gradients that backward functions get even where nobody wants the inputs of every
@@ -342,12 +374,46 @@ void add_operator_callback(uint32_t what) {
                                               .scopes({at::RecordScope::BACKWARD_FUNCTION}));
 }
 
-void remove_operator_callback() {
-  for (at::CallbackHandle* added : {&handle, &backward_handle}) {
-    if (*added == at::INVALID_CALLBACK_HANDLE) continue;
-    at::removeCallback(*added);
-    *added = at::INVALID_CALLBACK_HANDLE;
+// Takes back a registration, if there is one.
+void unregister(at::CallbackHandle& added) {
+  if (added == at::INVALID_CALLBACK_HANDLE) return;
+  at::removeCallback(added);
+  added = at::INVALID_CALLBACK_HANDLE;
+}
+
+}  // namespace
+
+void add_operator_callback(uint32_t what) {
+  // In a forked child the parent's registration came along.
+  remove_operator_callback();
+  register_callback(what);
+}
+
+void replace_operator_callback(uint32_t what) {
+  live.what.fetch_or(kCallbackReplaced, std::memory_order_seq_cst);
+  at::CallbackHandle before = std::exchange(handle, at::INVALID_CALLBACK_HANDLE);
+  at::CallbackHandle backward_before = std::exchange(backward_handle, at::INVALID_CALLBACK_HANDLE);
+  // First the new one: in between, no operator goes unseen.
+  register_callback(what);
+  unregister(before);
+  unregister(backward_before);
+}
+
+void pause_operator_callback() {
+  for (const at::CallbackHandle added : {handle, backward_handle}) {
+    if (added != at::INVALID_CALLBACK_HANDLE) at::disableCallback(added);
   }
+}
+
+void resume_operator_callback() {
+  for (const at::CallbackHandle added : {handle, backward_handle}) {
+    if (added != at::INVALID_CALLBACK_HANDLE) at::reenableCallback(added);
+  }
+}
+
+void remove_operator_callback() {
+  unregister(handle);
+  unregister(backward_handle);
 }
 
 }  // namespace kinetoscope

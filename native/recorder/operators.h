@@ -10,8 +10,13 @@ class Session;
 // [between sessions] Registers the callback with torch; it sees inputs only when asked, because boxing them
 // is dear.
 void add_operator_callback(uint32_t what);
+// [while recording] The same for another set; no operator of any thread is missed, and none is seen twice.
+void replace_operator_callback(uint32_t what);
 // [stop] Takes it back. Ranges still open may yet end; their contexts know that the session is over.
 void remove_operator_callback();
+// [while recording] Lets torch call it no more, and again. What began before a pause still ends in it.
+void pause_operator_callback();
+void resume_operator_callback();
 
 // Whether torch's own profiler records the calling thread.
 bool torch_profiles_this_thread();

@@ -45,6 +45,21 @@ uint32_t generations = 0;
 bool loaded = false;
 ClockPair at_load{};  // so that a recording killed in its first millisecond has two readings too
 
+// [GIL] Holds `control`. Who holds it may run Python, and so wait for the GIL: nobody may wait for it with
+// the GIL.
+class ControlLock {
+ public:
+  ControlLock() {
+    if (control.try_lock()) return;
+    PyThreadState* thread = PyEval_SaveThread();
+    control.lock();
+    PyEval_RestoreThread(thread);
+  }
+  ~ControlLock() { control.unlock(); }
+  ControlLock(const ControlLock&) = delete;
+  ControlLock& operator=(const ControlLock&) = delete;
+};
+
 void say(char* message, size_t bytes, const char* text) {
   if (bytes == 0) return;
   std::strncpy(message, text, bytes - 1);
@@ -142,7 +157,7 @@ extern "C" {
 uint32_t kinetoscope_recorder_version() { return KINETOSCOPE_RECORDER_VERSION; }
 
 int kinetoscope_recorder_load(PyObject* module_call, char* message, size_t bytes) {
-  std::lock_guard<std::recursive_mutex> lock(control);
+  const ControlLock lock;
   if (loaded) return 0;
   if (!prepare_walk(module_call)) {
     say(message, bytes, "the recorder was built for another version of Python");
@@ -164,7 +179,7 @@ int kinetoscope_recorder_load(PyObject* module_call, char* message, size_t bytes
 
 int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_bytes, int64_t keep_since_ns,
                                uint32_t samples_per_second, char* message, size_t bytes) {
-  std::lock_guard<std::recursive_mutex> lock(control);
+  const ControlLock lock;
   if (!loaded || recording != nullptr) {
     say(message, bytes, loaded ? "a recording is already in progress" : "the recorder is not loaded");
     return -1;
@@ -173,6 +188,7 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_by
   try {
     std::string no_calls;
     what = claim_calls(what, no_calls);
+    if (samples_per_second != 0) what |= kRecordSamples;
     say(message, bytes, no_calls.c_str());
     if ((what & kRecordMemory) != 0) wrap_cpu_allocator();
     room_keeper::ensure_running();
@@ -205,15 +221,52 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_by
   }
 }
 
+int kinetoscope_recorder_change(uint32_t what, uint32_t samples_per_second, char* message, size_t bytes) {
+  const ControlLock lock;
+  say(message, bytes, "");
+  if (recording == nullptr || Session::current() == nullptr) {
+    say(message, bytes, "nothing is being recorded");
+    return -1;
+  }
+  constexpr uint32_t kCalls = kRecordCalls | kRecordModuleSpans;
+  constexpr uint32_t kCallback = kRecordShapes | kRecordMemory | kRecordFunctionIds;
+  const uint32_t before = live.what.load(std::memory_order_relaxed);
+  what = (what & ~kCalls) | (before & kCalls);
+  try {
+    if ((what & kRecordMemory) != 0) wrap_cpu_allocator();
+    if (((what ^ before) & kCallback) != 0) {
+      replace_operator_callback(what);
+      if ((before & kPaused) != 0) pause_operator_callback();
+    }
+    constexpr uint32_t kState = kPaused | kCallbackReplaced;
+    live.what.store(what | (live.what.load(std::memory_order_relaxed) & kState), std::memory_order_seq_cst);
+    const bool sampled = (before & kRecordSamples) != 0, samples = (what & kRecordSamples) != 0;
+    if (samples && !sampled) start_samples(*recording, samples_per_second);
+    if (!samples && sampled) sampling::stop();
+    return 0;
+  } catch (const std::exception& error) {
+    say(message, bytes, error.what());
+    return -1;
+  }
+}
+
+int kinetoscope_recorder_position(uint64_t* numbers, size_t count) {
+  const ControlLock lock;
+  if (recording == nullptr) return -1;
+  const RecordingPosition position = position_in(recording->file().header(), read_tick());
+  std::memcpy(numbers, &position, std::min(sizeof(position), count * sizeof(uint64_t)));
+  return 0;
+}
+
 int kinetoscope_recorder_path(char* path, size_t bytes) {
-  std::lock_guard<std::recursive_mutex> lock(control);
+  const ControlLock lock;
   if (recording == nullptr) return -1;
   say(path, bytes, recording->file().path().c_str());
   return 0;
 }
 
 int kinetoscope_recorder_stop(kinetoscope_recorder_stopped* told) {
-  std::lock_guard<std::recursive_mutex> lock(control);
+  const ControlLock lock;
   std::memset(told, 0, sizeof(*told));
   if (recording == nullptr) return -1;
   Session* session = recording;
@@ -228,28 +281,30 @@ int kinetoscope_recorder_stop(kinetoscope_recorder_stopped* told) {
 }
 
 int kinetoscope_recorder_pause() {
-  std::lock_guard<std::recursive_mutex> lock(control);
+  const ControlLock lock;
   if (Session::current() == nullptr) return -1;
   live.what.fetch_or(kPaused, std::memory_order_relaxed);
+  pause_operator_callback();
   return 0;
 }
 
 int kinetoscope_recorder_resume() {
-  std::lock_guard<std::recursive_mutex> lock(control);
+  const ControlLock lock;
   if (Session::current() == nullptr) return -1;
   live.what.fetch_and(~kPaused, std::memory_order_relaxed);
+  resume_operator_callback();
   return 0;
 }
 
 int kinetoscope_recorder_modules(PyObject* into) {
-  std::lock_guard<std::recursive_mutex> lock(control);
+  const ControlLock lock;
   if (recording == nullptr || !PyList_Check(into)) return -1;
   return recording->modules().list_living(into) ? 0 : -1;
 }
 
 size_t kinetoscope_recorder_watch_tensors(PyObject* tensors) {
   if (!PyList_Check(tensors)) return 0;
-  std::lock_guard<std::recursive_mutex> lock(control);
+  const ControlLock lock;
   wrap_cpu_allocator();
   size_t watched = 0;
   for (Py_ssize_t at = 0; at < PyList_GET_SIZE(tensors); ++at) {
@@ -260,7 +315,7 @@ size_t kinetoscope_recorder_watch_tensors(PyObject* tensors) {
 }
 
 size_t kinetoscope_recorder_resolve(PyObject* modules) {
-  std::lock_guard<std::recursive_mutex> lock(control);
+  const ControlLock lock;
   if (recording == nullptr || !PyList_Check(modules)) return 0;
   std::vector<PyObject*> alive;
   for (Py_ssize_t at = 0; at < PyList_GET_SIZE(modules); ++at) alive.push_back(PyList_GET_ITEM(modules, at));
@@ -268,14 +323,36 @@ size_t kinetoscope_recorder_resolve(PyObject* modules) {
 }
 
 void kinetoscope_recorder_add_info(const char* key, const char* json) {
-  std::lock_guard<std::recursive_mutex> lock(control);
-  if (recording == nullptr) return;
-  std::lock_guard dictionary(recording->dictionary().mutex());
-  recording->dictionary().info(key, json);
+  // As in kinetoscope_recorder_append().
+  Py_BEGIN_ALLOW_THREADS;
+  {
+    std::lock_guard<std::recursive_mutex> lock(control);
+    if (recording != nullptr) {
+      std::lock_guard dictionary(recording->dictionary().mutex());
+      recording->dictionary().info(key, json);
+    }
+  }
+  Py_END_ALLOW_THREADS;
+}
+
+int kinetoscope_recorder_append(uint32_t session, const char* table, uint32_t rows, uint32_t flags,
+                                const char* json, size_t bytes) {
+  int result = -1;
+  // Threads of sources call this at any time, also while one that holds `control` waits for the GIL.
+  Py_BEGIN_ALLOW_THREADS;
+  {
+    std::lock_guard<std::recursive_mutex> lock(control);
+    if (recording != nullptr) {
+      recording->rows().append(session, table, rows, static_cast<uint16_t>(flags), {json, bytes});
+      result = 0;
+    }
+  }
+  Py_END_ALLOW_THREADS;
+  return result;
 }
 
 int kinetoscope_recorder_close() {
-  std::lock_guard<std::recursive_mutex> lock(control);
+  const ControlLock lock;
   if (recording == nullptr) return -1;
   recording->file().close_books();
   let_go(recording);
@@ -292,7 +369,7 @@ PyObject* kinetoscope_recorder_prepare_calls(const char* own_folder) {
 }
 
 void kinetoscope_recorder_forget_calls() {
-  std::lock_guard<std::recursive_mutex> lock(control);
+  const ControlLock lock;
   if (recording == nullptr) forget_calls();
 }
 
@@ -307,7 +384,7 @@ PyObject* kinetoscope_recorder_fast_range_class(PyObject* theirs) {
 PyObject* kinetoscope_recorder_tensor_reader_class() { return tensor_reader_class(); }
 
 int kinetoscope_recorder_is_recording() {
-  std::lock_guard<std::recursive_mutex> lock(control);
+  const ControlLock lock;
   return recording != nullptr ? 1 : 0;
 }
 }

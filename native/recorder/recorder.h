@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KINETOSCOPE_RECORDER_VERSION 7u
+#define KINETOSCOPE_RECORDER_VERSION 8u
 
 struct _object;
 
@@ -38,6 +38,14 @@ KINETOSCOPE_EXPORT int kinetoscope_recorder_start(const char* path, uint32_t wha
                                                   int64_t keep_since_ns, uint32_t samples_per_second,
                                                   char* message, size_t bytes);
 
+// Lets the recording in progress have `what` and samples from now on; calls of Python and of modules stay as
+// they were when it began. On success `message` is empty.
+KINETOSCOPE_EXPORT int kinetoscope_recorder_change(uint32_t what, uint32_t samples_per_second, char* message,
+                                                   size_t bytes);
+
+// How far the recording in progress is: the numbers of kinetoscope::RecordingPosition.
+KINETOSCOPE_EXPORT int kinetoscope_recorder_position(uint64_t* numbers, size_t count);
+
 // Where the recording in progress is.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_path(char* path, size_t bytes);
 
@@ -65,6 +73,11 @@ KINETOSCOPE_EXPORT size_t kinetoscope_recorder_resolve(struct _object* modules);
 
 // Writes `"key": json` into the recording in progress.
 KINETOSCOPE_EXPORT void kinetoscope_recorder_add_info(const char* key, const char* json);
+
+// Appends rows of a table to the recording in progress, see RowWriter::append(); `json` has `bytes` bytes.
+// What finds no room there is counted in the file. Returns -1 if nothing is being recorded.
+KINETOSCOPE_EXPORT int kinetoscope_recorder_append(uint32_t session, const char* table, uint32_t rows,
+                                                   uint32_t flags, const char* json, size_t bytes);
 
 // Waits until the file of the recording before is whole, checksums included, but not for long.
 KINETOSCOPE_EXPORT void kinetoscope_recorder_settle();

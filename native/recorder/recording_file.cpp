@@ -41,6 +41,8 @@ constexpr uint64_t kMostDictionaryBytes = uint64_t{256} << 20;
 // drops.
 constexpr uint64_t kKeepFreeBytes = uint64_t{64} << 20;
 constexpr unsigned kMostNames = 1000;
+// The share of a ring that rows of named tables have: one in so many bytes.
+constexpr uint64_t kRowsShare = 8;
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
 
@@ -72,19 +74,38 @@ uint64_t& recycled_of(FileHeader& head, ChunkKind kind) {
   return kind == ChunkKind::Spans     ? head.recycled_spans
          : kind == ChunkKind::Notes   ? head.recycled_notes
          : kind == ChunkKind::Samples ? head.recycled_samples
+         : kind == ChunkKind::Rows    ? head.recycled_rows
                                       : head.recycled_allocations;
 }
 uint64_t& dropped_of(FileHeader& head, ChunkKind kind) {
   return kind == ChunkKind::Spans     ? head.dropped_spans
          : kind == ChunkKind::Notes   ? head.dropped_notes
          : kind == ChunkKind::Samples ? head.dropped_samples
+         : kind == ChunkKind::Rows    ? head.dropped_rows
                                       : head.dropped_allocations;
 }
 uint64_t& ring_dropped_of(FileHeader& head, ChunkKind kind) {
   return kind == ChunkKind::Spans     ? head.ring_dropped_spans
          : kind == ChunkKind::Notes   ? head.ring_dropped_notes
          : kind == ChunkKind::Samples ? head.ring_dropped_samples
+         : kind == ChunkKind::Rows    ? head.ring_dropped_rows
                                       : head.ring_dropped_allocations;
+}
+
+// How many records a chunk holds: it counts its bytes if it holds rows.
+uint64_t records_in(ChunkHeader* chunk) {
+  const uint64_t committed = std::atomic_ref(chunk->committed).load(std::memory_order_acquire);
+  if (chunk->kind != static_cast<uint32_t>(ChunkKind::Rows)) return committed;
+  uint64_t rows = 0;
+  const auto* payload = reinterpret_cast<const std::byte*>(chunk + 1);
+  // A file that somebody cut short reads as zeros.
+  for (uint64_t at = 0; at + sizeof(RowsHeader) <= committed;) {
+    RowsHeader header;
+    std::memcpy(&header, payload + at, sizeof(header));
+    rows += header.rows;
+    at += bytes_of_rows(header);
+  }
+  return rows;
 }
 
 struct Descriptor {
@@ -234,6 +255,10 @@ uint64_t RecordingFile::unit_of(const ChunkHeader* chunk) const {
   return static_cast<uint64_t>(reinterpret_cast<const std::byte*>(chunk) - base_ - kHeaderBytes) / kUnitBytes;
 }
 
+uint64_t RecordingFile::rows_bytes() const {
+  return ring_units_ == 0 ? 0 : std::max<uint64_t>(ring_units_ / kRowsShare, 1) * kUnitBytes;
+}
+
 uint64_t RecordingFile::dictionary_bytes() const {
   return ring_units_ == 0 ? kMostDictionaryBytes : ring_units_ * kUnitBytes / 2;
 }
@@ -370,7 +395,11 @@ void RecordingFile::retire_chunk(ChunkHeader* chunk) {
     free_run(unit_of(chunk) + used, rest);
     chunk->units = static_cast<uint32_t>(used);
   }
-  (ring_units_ == 0 ? unsealed_ : retired_).push_back(chunk);
+  if (ring_units_ == 0) {
+    unsealed_.push_back(chunk);
+  } else if (chunk->kind != static_cast<uint32_t>(ChunkKind::Rows)) {
+    retired_.push_back(chunk);
+  }
 }
 
 void RecordingFile::free_run(uint64_t first, uint64_t units) {
@@ -399,20 +428,28 @@ void RecordingFile::recycle(uint64_t units) {
   uint64_t freed = 0;
   for (auto at = retired_.begin(); at != retired_.end() && freed < units;) {
     ChunkHeader* chunk = *at;
-    const uint64_t records = std::atomic_ref(chunk->committed).load(std::memory_order_acquire);
     if (has_open_span(chunk)) {
       ++at;
       continue;
     }
-    FileHeader& head = header();
-    std::atomic_ref(recycled_of(head, static_cast<ChunkKind>(chunk->kind)))
-        .fetch_add(records, std::memory_order_relaxed);
-    // Before it is free: a process killed in between has one chunk more than it should, never one less.
-    std::atomic_ref(head.recycled_chunks).fetch_add(1, std::memory_order_relaxed);
     freed += chunk->units;
     at = retired_.erase(at);
-    free_run(unit_of(chunk), chunk->units);
+    recycle_locked(chunk);
   }
+}
+
+void RecordingFile::recycle_chunk(ChunkHeader* chunk) {
+  std::lock_guard lock(mutex_);
+  if (!lost()) recycle_locked(chunk);
+}
+
+void RecordingFile::recycle_locked(ChunkHeader* chunk) {
+  FileHeader& head = header();
+  std::atomic_ref(recycled_of(head, static_cast<ChunkKind>(chunk->kind)))
+      .fetch_add(records_in(chunk), std::memory_order_relaxed);
+  // Before it is free: a process killed in between has one chunk more than it should, never one less.
+  std::atomic_ref(head.recycled_chunks).fetch_add(1, std::memory_order_relaxed);
+  free_run(unit_of(chunk), chunk->units);
 }
 
 void RecordingFile::count_dropped(ChunkKind kind, uint64_t records) {

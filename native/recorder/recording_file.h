@@ -46,6 +46,8 @@ class RecordingFile {
   FileHeader& header() { return *reinterpret_cast<FileHeader*>(base_); }
   // How many bytes the dictionary may take.
   uint64_t dictionary_bytes() const;
+  // How many bytes of a ring the chunks of rows may take; 0 without a ring.
+  uint64_t rows_bytes() const;
 
   struct Chunk {
     ChunkHeader* header = nullptr;  // nullptr when disk and ring have no room
@@ -55,8 +57,10 @@ class RecordingFile {
   // there was none) as far as there is room, but with at least `least_bytes`.
   Chunk take_chunk(ChunkKind kind, uint32_t thread, size_t before_bytes, size_t least_bytes);
   // [any thread] Says that `chunk` gets no further records: what it has not used goes to other threads, and a
-  // ring may overwrite the rest.
+  // ring may overwrite the rest, unless it holds rows: spans fill a ring much faster, and would leave none.
   void retire_chunk(ChunkHeader* chunk);
+  // [any thread] Frees a retired chunk of a ring, and counts what was in it as overwritten.
+  void recycle_chunk(ChunkHeader* chunk);
   // [any thread] Counts records that found no room, under the reason why.
   void count_dropped(ChunkKind kind, uint64_t records);
 
@@ -84,6 +88,8 @@ class RecordingFile {
   // [with mutex_] Frees retired chunks, the oldest first, until there are that many free units in one piece
   // or two times as many in all.
   void recycle(uint64_t units);
+  // [with mutex_] Like recycle_chunk().
+  void recycle_locked(ChunkHeader* chunk);
   // [with mutex_] Lets a run of units be handed out again.
   void free_run(uint64_t first, uint64_t units);
   ChunkHeader* chunk_at(uint64_t unit) const;

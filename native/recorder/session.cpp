@@ -50,6 +50,7 @@ Session::Session(std::shared_ptr<RecordingFile> file, uint32_t generation, uint3
     : file_(std::move(file)),
       dictionary_(file_),
       modules_(dictionary_),
+      rows_(file_),
       generation_(generation),
       what_(what) {}
 
@@ -73,6 +74,11 @@ uint32_t Session::index_of_thread(uint32_t system) {
     dictionary_.thread(++threads_, system, 0, name_of_task(system));
   }
   return known->second;
+}
+
+int64_t Session::count_of(uint32_t name) {
+  std::lock_guard lock(dictionary_.mutex());
+  return counts_[name]++;
 }
 
 void Session::forget_thread(uint32_t system) {

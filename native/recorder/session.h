@@ -12,23 +12,16 @@
 #include "live.h"
 #include "module_registry.h"
 #include "recording_file.h"
+#include "row_writer.h"
 #include "thread_state.h"
 
 namespace kinetoscope {
 
-// Bits of kinetoscope_recorder_start's `what`.
-enum Recorded : uint32_t {
-  kRecordShapes = 1,
-  kRecordMemory = 2,
-  kRecordStacks = 4,
-  kRecordModules = 8,
-  kRecordFunctionIds = 64,
-  kRecordCalls = 0x100,
-  kRecordModuleSpans = 0x200,
-};
-
 // Set in Live::what between pause() and resume().
 inline constexpr uint32_t kPaused = uint32_t{1} << 31;
+// Set in Live::what once another operator callback has taken the place of the first one: an operator that
+// begins meanwhile may be seen by both.
+inline constexpr uint32_t kCallbackReplaced = uint32_t{1} << 30;
 
 class Session {
  public:
@@ -43,6 +36,7 @@ class Session {
   const std::shared_ptr<RecordingFile>& shared_file() const { return file_; }
   Dictionary& dictionary() { return dictionary_; }
   ModuleRegistry& modules() { return modules_; }
+  RowWriter& rows() { return rows_; }
 
   // [any thread] Writes the calling thread's dictionary entry; returns its index, from 1.
   uint32_t register_thread();
@@ -50,6 +44,9 @@ class Session {
   uint32_t index_of_thread(uint32_t system);
   // [any thread] The system may give this id to another thread from now on.
   void forget_thread(uint32_t system);
+
+  // [any thread] How often it was called for this name before.
+  int64_t count_of(uint32_t name);
 
   // [owner thread] The next free record; nullptr (and a drop counted) when there is no room.
   SpanRecord* next_span(ThreadState& thread) {
@@ -121,12 +118,14 @@ class Session {
   std::shared_ptr<RecordingFile> file_;
   Dictionary dictionary_;
   ModuleRegistry modules_;
+  RowWriter rows_;
   const uint32_t generation_;
   const uint32_t what_;
 
   // Guarded by the dictionary's mutex.
   uint32_t threads_ = 0;
   std::unordered_map<uint32_t, uint32_t> index_of_thread_;  // by the system's id
+  std::unordered_map<uint32_t, int64_t> counts_;            // by name
 
   // Of the sampler.
   SampleRecord* next_sample_ = nullptr;

@@ -25,6 +25,7 @@ constexpr size_t kMaxConcreteText = 256;
 enum Tag : uint64_t {
   kNone = 1,
   kTensor,
+  kStridedTensor,
   kOpaqueTensor,
   kInt,
   kTrue,
@@ -58,13 +59,34 @@ class InputKey {
   uint64_t second_ = 0x13198A2E03707344ull;
 };
 
-// Reaches what torch keeps to tensor implementations: whether a Python method answers for the sizes.
+// Reaches what torch keeps to tensor implementations: whether a Python method answers for the sizes, and
+// whether strides are plain numbers, which sparse tensors lack and some subclasses compute.
 struct SizesPolicy : c10::TensorImpl {
   static bool is_python(const c10::TensorImpl& impl) {
     return impl.is_python_dispatch() &&
            (impl.*(&SizesPolicy::matches_python_custom))(c10::TensorImpl::SizesStridesPolicy::CustomSizes);
   }
+  static bool has_strides(const c10::TensorImpl& impl) {
+    return !(impl.*(&SizesPolicy::matches_policy))(c10::TensorImpl::SizesStridesPolicy::CustomStrides);
+  }
 };
+
+// The strides of a tensor with plain sizes; empty where it has none that can be read.
+c10::IntArrayRef strides_of(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return SizesPolicy::has_strides(*impl) ? impl->strides() : c10::IntArrayRef();
+}
+
+// Whether the strides follow from the sizes, as those of most tensors do.
+bool are_dense(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  if (strides.size() != sizes.size()) return false;
+  int64_t expected = 1;
+  for (size_t at = sizes.size(); at-- > 0;) {
+    if (strides[at] != expected) return false;
+    if (sizes[at] > 1) expected *= sizes[at];
+  }
+  return true;
+}
 
 void add_tensor(const at::Tensor& tensor, InputKey& key) {
   if (!tensor.defined()) {
@@ -77,8 +99,13 @@ void add_tensor(const at::Tensor& tensor, InputKey& key) {
     return;
   }
   const auto sizes = tensor.sizes();
-  key.add(kTensor | type << 8 | sizes.size() << 16);
+  const auto strides = strides_of(tensor);
+  const bool dense = are_dense(sizes, strides);
+  key.add((dense ? kTensor : kStridedTensor) | type << 8 | sizes.size() << 16);
   for (const int64_t size : sizes) key.add(static_cast<uint64_t>(size));
+  if (dense) return;
+  key.add(strides.size());
+  for (const int64_t stride : strides) key.add(static_cast<uint64_t>(stride));
 }
 
 template <typename Visit>
@@ -185,24 +212,27 @@ void append_json(std::string& out, std::string_view text) {
   out.push_back('"');
 }
 
-void append_dims(std::string& out, const at::Tensor& tensor) {
+void append_numbers(std::string& out, c10::IntArrayRef numbers) {
   out.push_back('[');
-  if (tensor.defined() && has_plain_sizes(tensor)) {
-    bool first = true;
-    for (const int64_t size : tensor.sizes()) {
-      if (!first) out += ", ";
-      first = false;
-      out += std::to_string(size);
-    }
+  for (size_t at = 0; at < numbers.size(); ++at) {
+    if (at != 0) out += ", ";
+    out += std::to_string(numbers[at]);
   }
   out.push_back(']');
 }
 
 struct Texts {
   std::string dims = "[";
+  std::string strides = "[";
   std::string types = "[";
   std::string concrete = "[";
 };
+
+void append_sizes(Texts& out, const at::Tensor& tensor) {
+  const bool known = tensor.defined() && has_plain_sizes(tensor);
+  append_numbers(out.dims, known ? tensor.sizes() : c10::IntArrayRef());
+  append_numbers(out.strides, known ? strides_of(tensor) : c10::IntArrayRef());
+}
 
 std::string_view dtype_name(const at::Tensor& tensor) {
   return tensor.defined() ? std::string_view(tensor.dtype().name()) : std::string_view();
@@ -210,25 +240,28 @@ std::string_view dtype_name(const at::Tensor& tensor) {
 
 void describe(const c10::IValue& value, Texts& out) {
   if (value.isTensor()) {
-    append_dims(out.dims, value.toTensor());
+    append_sizes(out, value.toTensor());
     append_json(out.types, dtype_name(value.toTensor()));
     out.concrete += "\"\"";
     return;
   }
   if (value.isTensorList()) {
-    out.dims.push_back('[');
-    bool first = true;
+    const char* separator = "[";
     for_each_tensor(value, [&](const at::Tensor& tensor) {
-      if (!first) out.dims += ", ";
-      first = false;
-      append_dims(out.dims, tensor);
+      out.dims += separator;
+      out.strides += separator;
+      separator = ", ";
+      append_sizes(out, tensor);
     });
-    out.dims.push_back(']');
+    const char* end = *separator == '[' ? "[]" : "]";
+    out.dims += end;
+    out.strides += end;
     append_json(out.types, "TensorList");
     out.concrete += "\"\"";
     return;
   }
   out.dims += "[]";
+  out.strides += "[]";
   const bool scalars = value.isList() && has_concrete_value(value);
   append_json(out.types, value.isScalar() ? "Scalar" : scalars ? "ScalarList" : "");
   append_json(out.concrete, has_concrete_value(value) ? concrete_text(value) : std::string());
@@ -259,6 +292,7 @@ uint32_t input_shapes(ThreadState& thread, Session& session, const at::RecordFun
     for (size_t at = 0; at < inputs.size() && at < kMaxInputs; ++at) {
       if (at != 0) {
         texts.dims += ", ";
+        texts.strides += ", ";
         texts.types += ", ";
         texts.concrete += ", ";
       }
@@ -267,7 +301,8 @@ uint32_t input_shapes(ThreadState& thread, Session& session, const at::RecordFun
     std::lock_guard lock(session.dictionary().mutex());
     id = session.dictionary().find_shapes(key);
     if (id == 0)
-      id = session.dictionary().shapes(key, texts.dims + "]", texts.types + "]", texts.concrete + "]");
+      id = session.dictionary().shapes(key, texts.dims + "]", texts.types + "]", texts.concrete + "]",
+                                       texts.strides + "]");
   }
   thread.shapes.insert(key, id);
   return id;

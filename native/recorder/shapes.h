@@ -1,4 +1,4 @@
-// Shapes, element types and concrete scalars of an operator's inputs, hash-consed to one small id.
+// Shapes, strides, element types and concrete scalars of an operator's inputs, hash-consed to one small id.
 #pragma once
 
 #include <cstdint>

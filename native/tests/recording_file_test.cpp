@@ -26,6 +26,7 @@
 #include "recorder/dictionary.h"
 #include "recorder/helper_thread.h"
 #include "recorder/room_keeper.h"
+#include "recorder/row_writer.h"
 
 using namespace kinetoscope;
 
@@ -183,6 +184,104 @@ void many_threads_share_a_ring() {
       if (chunk.header == nullptr) break;
     }
   }
+  unlink(path.c_str());
+}
+
+// Spans come a thousand times as often as rows, and the rows of a quiet source are as old as the ring's
+// first.
+void spans_leave_rows_alone() {
+  const std::string path = temporary_path("kinetoscope-rows");
+  {
+    auto file = std::make_shared<RecordingFile>(path, 128 * 1024);
+    file->publish(0);
+    Dictionary dictionary(file);
+    RowWriter rows(file);
+    file->header().start_tick = read_tick();
+    for (uint32_t number = 0; number < 40; ++number) {
+      rows.append(3, "counters", 2, kRowsBuffered, R"({"value": [1, 2]})");
+      rows.append(3, "toggles", 1, 0, R"({"on": [true]})");
+      CHECK(write_spans(*file, dictionary, 1, 1000) == 0);
+    }
+    CHECK(file->header().recycled_spans > 10'000);
+    file->header().stop_tick = read_tick();
+    file->close_books();
+  }
+  const MappedFile file(path);
+  CHECK(file.bytes().size() <= 128 * 1024);
+  const Recording recording = parse_recording(file.bytes());
+  CHECK(recording.losses.recycled_rows == 0 && recording.losses.ring_dropped_rows == 0);
+  CHECK(recording.losses.damaged_chunks == 0 && recording.losses.damaged_entries == 0);
+  CHECK(recording.rows.size() == 80);
+  int64_t counted_ns = 0, toggled_ns = 0;
+  for (const TableRows& rows : recording.rows) {
+    const bool counters = rows.table == "counters";
+    int64_t& before_ns = counters ? counted_ns : toggled_ns;
+    CHECK(rows.session == 3 && rows.time_ns >= before_ns);
+    CHECK(counters || rows.table == "toggles");
+    CHECK(rows.rows == (counters ? 2 : 1) && rows.buffered == counters);
+    CHECK(rows.json == (counters ? R"({"value": [1, 2]})" : R"({"on": [true]})"));
+    before_ns = rows.time_ns;
+  }
+  unlink(path.c_str());
+}
+
+void rows_have_a_share_of_a_ring() {
+  for (const uint64_t ring_bytes : {uint64_t{1}, uint64_t{128} * 1024, uint64_t{1} << 20}) {
+    const std::string path = temporary_path("kinetoscope-rows-share");
+    constexpr uint64_t kAppended = 30'000;
+    const std::string long_text(1 << 20, 'x');
+    {
+      auto file = std::make_shared<RecordingFile>(path, ring_bytes);
+      file->publish(0);
+      Dictionary dictionary(file);
+      RowWriter rows(file);
+      CHECK(write_spans(*file, dictionary, 1, 500) == 0);
+      for (uint32_t number = 0; number < 10; ++number) rows.append(0, "quiet", 1, 0, "{}");
+      for (uint32_t number = 0; number < kAppended; ++number)
+        rows.append(number / 1000, "toggles", 1, 0, R"({"on": [true], "activity": ["CPU"]})");
+      // More than the share, and more than may be appended at once.
+      rows.append(0, "toggles", 5, 0, long_text);
+      rows.append(0, "toggles", 7, 0, std::string(kMostRowsBytes + 1, 'x'));
+      file->close_books();
+    }
+    const MappedFile file(path);
+    const Recording recording = parse_recording(file.bytes());
+    const RecordingLosses& losses = recording.losses;
+    CHECK(recording.spans.size() == 500 && losses.recycled_spans == 0);
+    CHECK(recording.rows.size() > std::max(ring_bytes, kLeastRingBytes) / 8 / 128);
+    CHECK(recording.rows.size() + losses.recycled_rows == kAppended + 10);
+    // The busy table has pushed out none of the quiet one.
+    CHECK(std::count_if(recording.rows.begin(), recording.rows.end(),
+                        [](const TableRows& rows) { return rows.table == "quiet"; }) == 10);
+    CHECK(losses.ring_dropped_rows == 12);
+    CHECK(losses.damaged_chunks == 0 && losses.damaged_entries == 0);
+    uint64_t bytes = 0;
+    for (const TableRows& rows : recording.rows)
+      bytes += sizeof(RowsHeader) + rows.table.size() + rows.json.size();
+    CHECK(bytes <= std::max(ring_bytes, kLeastRingBytes) / 8);
+    unlink(path.c_str());
+  }
+}
+
+void rows_without_a_ring_are_all_kept() {
+  const std::string path = temporary_path("kinetoscope-rows-all");
+  const std::string text(3 << 20, 'x');
+  {
+    auto file = std::make_shared<RecordingFile>(path);
+    file->publish(0);
+    RowWriter rows(file);
+    // Two sessions in turn: each chunk is of one.
+    for (uint32_t number = 0; number < 4000; ++number) rows.append(number % 2, "toggles", 1, 0, "{}");
+    rows.append(2, "storages", 1, 0, text);
+    CHECK(file->header().dropped_rows == 0);
+    file->close_books();
+  }
+  const MappedFile file(path);
+  const Recording recording = parse_recording(file.bytes());
+  CHECK(recording.losses.damaged_chunks == 0 && recording.rows.size() == 4001);
+  CHECK(std::count_if(recording.rows.begin(), recording.rows.end(),
+                      [](const TableRows& rows) { return rows.session == 1; }) == 2000);
+  CHECK(recording.rows.back().json == text);
   unlink(path.c_str());
 }
 
@@ -487,6 +586,9 @@ int main() {
   a_ring_keeps_its_size();
   names_that_never_repeat_have_a_bound();
   many_threads_share_a_ring();
+  spans_leave_rows_alone();
+  rows_have_a_share_of_a_ring();
+  rows_without_a_ring_are_all_kept();
   short_threads_need_little();
   what_a_thread_leaves_goes_to_others();
   flipped_bytes_are_seen();

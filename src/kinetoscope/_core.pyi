@@ -4,6 +4,13 @@ from typing import Any, TypedDict, final
 import numpy as np
 from numpy.typing import NDArray
 
+class _AppendedRows(TypedDict):
+    session: int
+    buffered: bool
+    time_ns: int
+    rows: int
+    json: bytes
+
 class _Recording(TypedDict):
     info: dict[str, str]
     state: str
@@ -21,9 +28,11 @@ class _Recording(TypedDict):
     shapes: dict[str, list[str]]
     names: dict[str, NDArray[np.int32]]
     spans: dict[str, NDArray[Any]]
+    optimizer_steps: dict[str, NDArray[Any]]
     allocations: dict[str, NDArray[Any]]
     notes: dict[str, NDArray[Any]]
     samples: dict[str, NDArray[Any]]
+    rows: dict[str, list[_AppendedRows]]
 
 class _Nesting(TypedDict):
     parent: NDArray[np.int32]
@@ -51,7 +60,15 @@ class _AttributedAllocations(TypedDict):
     span_bytes: NDArray[np.int64]
     unmatched_frees: int
 
+class _RecordingProgress(TypedDict):
+    stopped: bool
+    process: int
+    position: int
+
 def read_recording(path: str) -> _Recording: ...
+def cut_recording(source: str, session: int, target: str) -> None: ...
+def recording_progress(path: str) -> _RecordingProgress: ...
+def recording_layout() -> dict[str, Any]: ...
 def nest(
     thread: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
 ) -> _Nesting: ...

@@ -13,9 +13,9 @@ from kinetoscope.collect.engines import kineto as kineto_module
 from kinetoscope.collect.engines.hybrid import HybridEngine
 from kinetoscope.collect.engines.kineto import KinetoRecording
 from kinetoscope.collect.engines.native import NativeEngine
-from kinetoscope.collect.engines.pauses import Pauses
 from kinetoscope.collect.session.activities import changed_settings
 from kinetoscope.display.description import describe
+from kinetoscope.model.pauses import Pauses
 from tests.support.device_text import KERNEL_NS, WrittenResults, device_text
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (fixture)

@@ -6,12 +6,14 @@ import gzip
 import json
 import os
 import re
+import sysconfig
 import tempfile
 import textwrap
 import threading
 import time
 import warnings
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,8 +26,8 @@ from kinetoscope import ProfilerActivity, StateError, profile
 from kinetoscope.collect import RecordingRequest
 from kinetoscope.collect.engines import kineto as kineto_module
 from kinetoscope.collect.engines.kineto import KinetoEngine, KinetoRecording, leave_out, read_text
-from kinetoscope.collect.engines.pauses import Pauses
 from kinetoscope.collect.session.activities import has_setting
+from kinetoscope.model.pauses import Pauses
 from kinetoscope.model.schema import SpanKind
 from tests.support import warm_python
 from tests.support.device_text import WrittenResults
@@ -578,6 +580,48 @@ def test_transfers_between_ranks_end_on_other_threads():
     }  # fmt: skip
 
 
+def test_calls_inside_ours_are_left_out_where_they_are_of_python_itself(tmp_path, monkeypatch):
+    """A program's file is its own, also outside of Python's path, where it has the name of a file of Python's library, or is installed."""
+    first, elsewhere = tmp_path / "first", tmp_path / "elsewhere"
+    library = Path(sysconfig.get_path("stdlib"))
+    for folder in (first, elsewhere):
+        folder.mkdir()
+        for name in ("train.py", "queue.py"):
+            (folder / name).write_text("")
+    monkeypatch.syspath_prepend(first)
+    of_python = [
+        "<built-in method append of list object at 0x7f00>",
+        "heapq.py(3): merge",
+        "json/decoder.py(3): decode",
+        f"{library}/json/decoder.py(3): decode",
+    ]
+    of_others = [
+        f"{elsewhere}/train.py(3): train",
+        f"{elsewhere}/queue.py(3): get",
+        f"{library}/site-packages/somebody.py(3): work",
+        "train.py(3): train",
+        "queue.py(3): get",
+        "gone.py(3): work",
+    ]
+    ours = "kinetoscope/collect/engines/kineto.py(1): stop"
+    calls = [ours, *of_python, *of_others]
+    events = [
+        {
+            "ph": "X",
+            "cat": "python_function",
+            "name": name,
+            "pid": 1,
+            "tid": 1,
+            "ts": row,
+            "dur": 100 if name == ours else 0.5,
+        }
+        for row, name in enumerate(calls)
+    ]
+    native = read_text(WrittenResults(lambda: json.dumps({"traceEvents": events})))
+    kineto_module.leave_out_own_calls(native)
+    assert [native["strings"][name] for name in native["spans"]["name"]] == of_others
+
+
 def test_leaving_out_leads_kernels_to_their_new_rows():
     def event(name, category, ts, **args):
         pid, tid = (0, 7) if category == "kernel" else (1, 1)
@@ -695,7 +739,7 @@ def test_an_engine_that_may_not_start_stops_nobody_else():
 
 @pytest.mark.parametrize("switch", ["with_modules", "with_flops", "with_stack", "record_shapes"])
 def test_no_flag_makes_torch_warn_of_our_own_call(switch):
-    # Warnings are errors here; torch 2.14 and newer warn of with_modules, which does something with us.
-    session = record(**{switch: True})
+    # Warnings are errors here; torch 2.14 and newer warn of with_modules, which does something with us where there are stacks.
+    session = record(**({"with_stack": True} if switch == "with_modules" else {}) | {switch: True})
     assert names_of(session.trace)["aten::linear"] == 1
     assert getattr(session.profiler, switch) is True

@@ -241,10 +241,10 @@ def test_a_ring_keeps_the_calls_that_still_run() -> None:
 def test_paused_recordings_have_no_calls() -> None:
     with Calls() as calls:
         factorial(2)
-        recorder = calls._engine._recorder
-        assert recorder is not None
-        recorder.pause()
+        session = calls._engine._subscription
+        assert session is not None
+        session.pause()
         factorial(3)
-        recorder.resume()
+        session.resume()
         factorial(4)
     assert [name(calls.trace, row) for row in rows_of(calls.trace)].count("factorial") == 2 + 4

@@ -187,7 +187,7 @@ def test_a_ring_is_bounded_and_says_what_it_overwrote(tmp_path: Path) -> None:
 
 
 def test_thousands_of_sessions_leave_nothing_behind() -> None:
-    x, many = torch.ones(1), times(1_500, 9_500)
+    x, many = torch.ones(1), times(1_000, 9_500)
 
     def sessions(count: int) -> None:
         for _ in range(count):

@@ -62,8 +62,9 @@ def one_after_the_other(run: Program) -> tuple[Told, Told]:
     """What both tell of the thread that runs the program, each of a run of its own."""
     theirs = record_theirs(marked(run))
     ours = record_ours(marked(run))
-    losses = {row["code"] for row in ours.table("losses").to_pylist()}
-    assert ours.complete or (losses == {"unknown_kernels"} and not notes_what_kernels_compute())
+    # Where a thread of the program's workers runs whenever the recording looks at gradients, they are not read.
+    losses = {row["code"] for row in ours.table("losses").to_pylist()} - {"unread_gradients"}
+    assert losses <= (set() if notes_what_kernels_compute() else {"unknown_kernels"})
     return told_by_theirs(theirs, main_only=True), told_by_ours(ours, main_only=True)
 
 

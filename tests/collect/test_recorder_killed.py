@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import mmap
 import os
 import random
@@ -15,7 +16,9 @@ import pytest
 import torch
 
 import kinetoscope
+import kinetoscope._core as _core
 from kinetoscope import ProfilerActivity
+from kinetoscope.collect.engines.recorder import load_recorder
 from tests.support.effort import times
 from tests.support.programs import training_step
 
@@ -36,9 +39,11 @@ def record_until_killed(path: Path, progress: mmap.mmap, step: Any) -> None:
         activities=[ProfilerActivity.CPU], engine="native", path=path, profile_memory=True, record_shapes=True
     )
     prof.start()
+    recorder = load_recorder()
     # Ends by itself, should nobody be left to kill it.
     for number in range(1, 2_000):
         step()
+        recorder.append("steps", {"number": [number]})
         with torch.profiler.record_function("mark"):
             progress[:8] = struct.pack("<Q", number)
 
@@ -85,4 +90,8 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
             assert (self_ns >= 0).all(), where
             damaged = [loss for loss in trace.losses if "damaged" in loss["what"]]
             assert not damaged, where
+        # Each row was written before the number of its step was stored.
+        steps = [json.loads(part["json"]) for part in _core.read_recording(str(path))["rows"]["steps"]]
+        assert steps[:done] == [{"number": [number]} for number in range(1, done + 1)], where
+        assert len(steps) in (done, done + 1), where
         path.unlink()

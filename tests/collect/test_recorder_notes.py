@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import threading
 from pathlib import Path
@@ -124,6 +125,25 @@ def test_a_pause_leaves_out_what_begins_in_it() -> None:
     assert trace.column("spans", "flags")[across] == 0
     assert trace.complete
     assert len(trace.columns("losses")) == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"profile_memory": True}, {"record_shapes": True}])
+def test_torch_calls_nothing_of_ours_while_a_recording_is_paused(options: dict[str, bool]) -> None:
+    recorder = load_recorder()
+    # torch's own answer to whether any callback is to be called at an operator.
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    is_called = library["_ZN2at12hasCallbacksEv"]
+    is_called.restype = ctypes.c_bool
+    assert not is_called()
+    with profile(**options) as prof:
+        seen = [is_called()]
+        for switch in (recorder.pause, recorder.pause, recorder.resume, recorder.pause, recorder.resume):
+            switch()
+            torch.ones(3)
+            seen.append(is_called())
+    assert seen == [True, False, False, True, False, True]
+    assert not is_called()
+    assert len(named(prof.trace, "aten::ones")) == 2
 
 
 def test_a_pause_ends_with_its_recording() -> None:

@@ -20,6 +20,7 @@ import torch
 import kinetoscope
 from kinetoscope import ProfilerActivity, RecorderError, StateError
 from kinetoscope.collect.engines.recorder import load_recorder
+from kinetoscope.storage.live_recording import LAYOUT
 from tests.support import warm_python
 from tests.support.recorded import named, profile
 
@@ -293,16 +294,16 @@ def test_a_changed_recording_is_said_to_be_damaged(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     # In the middle of the largest chunk of spans: found by what is written there.
     assert kinetoscope.open(path).complete
-    at = 8192
+    at = LAYOUT["header_bytes"]
     places = []
     while at < len(content):
         magic, kind, _, units = struct.unpack_from("<IIII", content, at)
         if magic == 0:
             break
-        committed = struct.unpack_from("<Q", content, at + 24)[0]
-        if kind == 1 and committed > 10:
-            places.append(at + 64 + 48 * 5)
-        at += max(1, units) * 1024
+        committed = struct.unpack_from("<Q", content, at + LAYOUT["chunk.committed"])[0]
+        if kind == LAYOUT["chunk_kinds"]["spans"] and committed > 10:
+            places.append(at + LAYOUT["chunk_header_bytes"] + 5 * LAYOUT["record_bytes"]["spans"])
+        at += max(1, units) * LAYOUT["unit_bytes"]
     content[places[-1]] ^= 1
     path.write_bytes(content)
     assert "damaged parts of the file skipped" in losses_of(kinetoscope.open(path))

@@ -194,8 +194,10 @@ def test_nested_sessions_are_refused_and_the_outer_one_goes_on():
         assert running() is inner
 
 
-def test_where_the_engine_may_be_chosen_an_inner_session_records_with_the_other_one(native):  # noqa: F811
-    outer, inner = (profile(activities=[torch.profiler.ProfilerActivity.CPU]) for _ in range(2))
+@pytest.mark.usefixtures("native")
+def test_where_the_engine_may_be_chosen_an_inner_session_that_cannot_join_records_with_the_other_one():
+    outer = profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    inner = profile(activities=[torch.profiler.ProfilerActivity.CPU], python_calls=True)
     with outer:
         torch.ones(2).add(1)
         with (
@@ -205,7 +207,9 @@ def test_where_the_engine_may_be_chosen_an_inner_session_records_with_the_other_
             torch.ones(2).mul(2)
         torch.ones(2).sub(1)
         with pytest.raises(StateError, match="another Kinetoscope session"):
-            profile(activities=[torch.profiler.ProfilerActivity.CPU], engine=native).start()
+            profile(
+                activities=[torch.profiler.ProfilerActivity.CPU], engine="native", module_spans=True
+            ).start()
     seen = [
         {event.name for event in session.events()} & {"aten::add", "aten::mul", "aten::sub"}
         for session in (outer, inner)

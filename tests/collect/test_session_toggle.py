@@ -10,7 +10,10 @@ import torch
 import torch.profiler
 
 import kinetoscope
+import kinetoscope._core as _core
 from kinetoscope import ArgumentError, ProfilerActivity, StateError, Trace, profile, schedule
+from kinetoscope.collect import RecordingRequest
+from kinetoscope.collect.engines.native import NativeEngine
 from kinetoscope.combine.concatenate import concatenate
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
@@ -119,6 +122,27 @@ def test_a_killed_recording_knows_of_it_too(native, tmp_path):  # noqa: F811
         "recording_not_stopped",
         "collection_paused",
     ]
+
+
+def test_twenty_thousand_switches_lose_nothing(native, tmp_path):  # noqa: F811
+    path = tmp_path / "live.recording"
+    recorder = NativeEngine()
+    recorder.prepare(RecordingRequest(frozenset(CPU), path=path))
+    recorder.start()
+    for number in range(20_000):
+        recorder.toggle(number % 2 == 1, frozenset(CPU))
+    torch.ones(2).add(1)
+    trace = recorder.stop().trace()
+    assert {loss["code"]: loss["count"] for loss in trace.losses} == {"collection_paused": 10_000}
+    pauses = trace.info["pauses"]
+    assert len(pauses) == 10_000
+    times = [pause[end] for pause in pauses for end in ("from_realtime_ns", "to_realtime_ns")]
+    assert times == sorted(times)
+    assert "aten::add" in trace.strings
+    # Each switch writes one row and nothing of those before, neither there nor in the metadata.
+    recording = _core.read_recording(str(path))
+    assert [part["rows"] for part in recording["rows"]["toggles"]] == [1] * 20_000
+    assert "pauses" not in recording["info"]
 
 
 def test_saying_it_twice_is_saying_it_once():

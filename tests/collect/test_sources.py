@@ -169,6 +169,45 @@ def test_what_is_no_source_is_refused_before_anything_runs():
         profile(sources=[twice, twice])
 
 
+class WritingEngine(NotingEngine):
+    """An engine with a file that sources can write to."""
+
+    def append_rows(self, table, columns, *, buffered=False):
+        self.log.append(f"append {table}")
+        return True
+
+
+class WritingSource(NotingSource):
+    """A source that writes as soon as it can."""
+
+    def write_to(self, append):
+        self._note("write_to")
+        append("notes", {"text": ["a"]})
+
+
+@pytest.mark.parametrize("engine_class", [WritingEngine, NotingEngine])
+def test_a_source_can_write_once_the_recording_has_begun(engine_class):
+    log = []
+    engine = engine_class(make_trace=one_span)
+    engine.log = log
+    with profile(engine=engine, sources=[WritingSource(log), NotingSource(log)]):
+        log.append("program")
+    begun = log[log.index("start") : log.index("program")]
+    writes = engine_class is WritingEngine
+    assert begun == (["start", "source write_to", "append notes"] if writes else ["start"])
+
+
+def test_a_source_that_fails_to_write_is_a_warning_and_the_job_goes_on():
+    log = []
+    engine = WritingEngine(make_trace=one_span)
+    engine.log = log
+    with pytest.warns(UserWarning, match=r"write_to\(\) failed: RuntimeError: no more paper"):  # noqa: SIM117
+        with profile(engine=engine, sources=[WritingSource(log, ["write_to"])]) as prof:
+            log.append("program")
+    assert "program" in log
+    assert [loss["code"] for loss in prof.trace.losses] == ["source_failed"]
+
+
 def test_a_session_of_another_thread_may_be_stopped_while_sources_run():
     log = []
     prof = session(log)

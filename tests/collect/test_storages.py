@@ -27,6 +27,7 @@ from kinetoscope.model.schema import StorageRole
 from kinetoscope.storage.recording import add_storages
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import peak
+from kinetoscope.trace import Trace
 from tests.support import warm_python
 from tests.support.recorded import CPU, profile
 
@@ -132,6 +133,22 @@ def test_roles_of_a_model_that_lives_before_and_after():
     times, named = storages["time_ns"], storages["module"] >= 0
     assert (times[(storages["role"] == StorageRole.OPTIMIZER_STATE) & named] > 0).all()
     assert (times[storages["role"] == StorageRole.TENSOR] < 0).all()
+
+
+def test_what_an_optimizer_holds_is_in_the_file_while_the_program_runs(tmp_path):
+    model = nn.Linear(10, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    path = tmp_path / "live.recording"
+    with profile(profile_memory=True, path=path):
+        model(torch.ones(4, 10)).sum().backward()
+        optimizer.step()
+        # As if the process were killed here.
+        live = Trace.from_recording(path)
+    storages = live.columns("storages")
+    state = storages["role"] == StorageRole.OPTIMIZER_STATE
+    names = {live.strings[name] for name in storages["name"][state].tolist()}
+    assert "momentum_buffer" in names
+    assert set(storages["bytes"][state].tolist()) >= {400, 40}
 
 
 def test_memory_from_before_that_is_freed_while_recording_counts_until_then():
@@ -580,6 +597,7 @@ def models():
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta", "ignore:The PyTorch API of nested")
 @pytest.mark.parametrize("name", ["tied", "plain", "sparse gradient", "strange", "outside"])
+@pytest.mark.filterwarnings("ignore:.*quantize_per_tensor")
 def test_both_readers_say_the_same(name, monkeypatch):
     model, optimizer = next((model, optimizer) for made, model, optimizer in models() if made == name)
     for group in optimizer.param_groups:

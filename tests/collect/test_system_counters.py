@@ -1,6 +1,8 @@
 """What the system says of itself, as counters: rates, times in the trace, and what happens when it says nothing."""
 
 import json
+import os
+import signal
 import sys
 import threading
 import types
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kinetoscope
+import kinetoscope._core as _core
 from kinetoscope import ArgumentError, MissingDependencyError, StateError, SystemCounters
 from kinetoscope.collect.sources.source import ClockReading
 from kinetoscope.collect.sources.system_counters import (
@@ -21,6 +24,7 @@ from kinetoscope.collect.sources.system_counters import (
     device_readers,
     system_readers,
 )
+from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 
 SECOND_NS = 1_000_000_000
@@ -133,6 +137,134 @@ def test_a_reading_that_hangs_does_not_hold_up_the_job(monkeypatch):
     sampler.stop()
     assert "did not come back" in sampler.failure
     release.set()
+
+
+class Written:
+    """A recording that rows are written to; `open` says whether it is in progress."""
+
+    def __init__(self):
+        self.open = True
+        self.parts = []
+
+    def __call__(self, table, columns, *, buffered=False):
+        assert (table, buffered) == ("counters", True)
+        if self.open:
+            self.parts.append(
+                list(zip(columns["monotonic_ns"], columns["name"], columns["value"], strict=True))
+            )
+        return self.open
+
+
+@given(st.lists(st.integers(1, 3 * SECOND_NS), min_size=1, max_size=30), st.floats(0.001, 3))
+def test_samples_are_written_within_a_second(steps, interval_s):
+    sampler, clock = sampler_of(lambda reading: reading.values.update(memory=5), interval_s=interval_s)
+    written = Written()
+    sampler.sample()
+    sampler.write_to(written)
+    taken = [(0, "memory", 5.0)]
+    for step_ns in steps:
+        clock.now_ns += min(step_ns, int(interval_s * 1e9))
+        sampler.sample()
+        taken.append((clock.now_ns, "memory", 5.0))
+        kept = sampler.samples().get("memory", [])
+        assert [row for part in written.parts for row in part] == taken[: len(taken) - len(kept)]
+        # The next sample may be an interval away.
+        assert all(clock.now_ns + int(interval_s * 1e9) - time_ns < SECOND_NS for time_ns, _ in kept)
+    sampler._thread = threading.Thread()
+    sampler._thread.start()
+    sampler.stop()
+    assert [row for part in written.parts for row in part] == taken
+    assert sampler.samples() == {}
+
+
+def test_samples_of_a_recording_that_has_ended_are_kept():
+    sampler, clock = sampler_of(lambda reading: reading.values.update(memory=5))
+    written = Written()
+    sampler.write_to(written)
+    # The table is announced, so that a killed recording can say what may be missing.
+    assert written.parts == [[]]
+    written.open = False
+    for clock.now_ns in (0, SECOND_NS):
+        sampler.sample()
+    assert written.parts == [[]]
+    assert sampler.samples() == {"memory": [(0, 5), (SECOND_NS, 5)]}
+
+
+def test_a_reading_that_hangs_writes_nothing_into_the_next_recording(monkeypatch):
+    monkeypatch.setattr("kinetoscope.collect.sources.system_counters._PATIENCE_S", 0.01)
+    release = threading.Event()
+
+    def read(reading):
+        release.wait()
+        reading.values["memory"] = 5
+
+    sampler = Sampler([read], 1.0)
+    written = Written()
+    sampler.start()
+    sampler.write_to(written)
+    sampler.stop()
+    release.set()
+    sampler._thread.join()
+    assert written.parts == [[], []]
+    assert set(sampler.samples()) == {"memory"}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("ring_bytes", [None, 1 << 20])
+def test_a_killed_process_leaves_its_counters(native, ring_bytes, tmp_path):  # noqa: F811
+    path = tmp_path / "live.recording"
+    torch.ones(2).add(1)
+    child = os.fork()
+    if child == 0:
+        try:
+            counters = SystemCounters(gpu=False, interval_s=0.05)
+            kinetoscope.profile(
+                engine=native, path=path, ring_bytes=ring_bytes, sources=[counters], samples=False
+            ).start()
+            while True:
+                torch.ones(2).add(1)
+        finally:
+            os._exit(1)
+    try:
+        seen = 0
+        while seen < 60:
+            assert os.waitpid(child, os.WNOHANG) == (0, 0), "the child died by itself"
+            if path.exists():
+                parts = _core.read_recording(str(path))["rows"].get("counters", [])
+                seen = sum(part["rows"] for part in parts)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    with kinetoscope.open(path) as trace:
+        names = set(trace.table("counters")["name"].to_pylist())
+        assert {"cpu_percent", "process_cpu_percent", "process_rss_bytes"} <= names
+        assert len(trace.columns("counters")) >= seen
+        times = trace.column("counters", "time_ns")
+        assert (times[1:] >= times[:-1]).all()
+        assert times[0] >= 0
+        assert times[-1] <= trace.duration_ns
+        losses = [(loss["code"], loss["where"]) for loss in trace.losses]
+        assert ("last_second", "counters") in losses
+        assert not any("damaged" in code for code, _ in losses)
+
+
+@pytest.mark.parametrize("engine_name", ["native", "kineto"])
+def test_counters_are_once_in_the_trace_of_a_recording_that_was_stopped(engine_name, request):
+    if engine_name == "native":
+        request.getfixturevalue("native")
+    counters = SystemCounters(cpu=False, disk=False, network=False, gpu=False, interval_s=3600)
+    with kinetoscope.profile(engine=engine_name, sources=[counters], acc_events=True) as prof:
+        torch.ones(2).add(1)
+    with prof:
+        torch.ones(2).add(1)
+    for trace in (*prof.cycles, prof.trace):
+        names = trace.table("counters")["name"].to_pylist()
+        assert sorted(names) == sorted(
+            2 * ["memory_used_bytes", "memory_available_bytes", "process_rss_bytes"]
+        )
+        assert trace.complete
+    together = prof.cycles.together().table("counters")
+    assert len(together) >= 11
 
 
 def test_samples_lie_where_the_trace_begins_by_either_clock():

@@ -16,6 +16,7 @@ from kinetoscope.collect.sources import ranges as ranges_module
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
 from tests.support.torch_release import TORCH
 
+CONFIG = torch._C._profiler._ExperimentalConfig()
 CPU = [torch.profiler.ProfilerActivity.CPU]
 KEYWORDS: dict[str, object] = {
     "stream": 0,
@@ -255,4 +256,61 @@ def test_what_cannot_be_written_is_left_out(native):  # noqa: F811
     (event,) = (
         event for event in recorded(program, native, record_shapes=True).events() if event.name == "odd"
     )
-    assert event.kwinputs == {"tensor": "NULL", "huge": "NULL", "text": 'a "b"\\c\n', "sur?": "r?"}
+    assert event.kwinputs == {
+        "tensor": "NULL",
+        "huge": "NULL",
+        "text": 'a "b"\\c\n',
+        "sur?": "r?",
+        "list": [1, 2],
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Unable to infer type")
+def test_lists_and_tuples_given_by_keyword_are_kept(engine, tmp_path):  # noqa: F811
+    lists = {
+        "numbers": [1, 2, 3],
+        "reals": [1.5],
+        "truths": [True],
+        "tuple": (1, 2),
+        "nested": [[1], [2, 3]],
+        "none": None,
+    }
+    texts = {"texts": ["a", "b"], "empty": []}
+
+    def program():
+        with quick("lists", [], lists | texts | {"mixed": ["a", 1]}):
+            os.getpid()
+
+    # Torch's event objects have them, its text has not.
+    with kinetoscope.profile(
+        activities=CPU, engine=engine, record_shapes=True, experimental_config=CONFIG
+    ) as prof:
+        program()
+    (event,) = (event for event in prof.events() if event.name == "lists")
+    found = dict(event.kwinputs)
+    # The native engine has what torch gives up.
+    assert found.pop("mixed") == (["a", 1] if engine == "native" else None)
+    assert found == lists | texts | {"tuple": [1, 2]}
+    path = tmp_path / "trace.json"
+    prof.export_chrome_trace(path)
+    (written,) = (
+        one["args"] for one in json.loads(path.read_text())["traceEvents"] if one["name"] == "lists"
+    )
+    # As in torch's traces, tools find only these under their own keys.
+    assert {name: written.get(name) for name in lists} == dict.fromkeys(lists)
+    assert {name: written[name] for name in texts} == texts
+    (again,) = (event for event in kinetoscope.open(path).events() if event.name == "lists")
+    assert again.kwinputs == event.kwinputs
+
+
+def test_a_list_that_contains_itself_harms_nothing(native):  # noqa: F811
+    circle = [1]
+    circle.append(circle)
+
+    def program():
+        with quick("circle", [], {"circle": circle, "long": list(range(100_000)), "text": "x"}):
+            os.getpid()
+
+    prof = recorded(program, native, record_shapes=True)
+    (event,) = (event for event in prof.events() if event.name == "circle")
+    assert event.kwinputs == {"circle": None, "long": None, "text": "x"}

@@ -51,6 +51,7 @@ def small_recording() -> RecordingBuilder:
             parameter=parameter,
         )
         builder.allocation(10 * at, 64 * at, 64, stack=stack)
+        builder.append("counters", {"value": [at, at + 1]}, time=10 * at, session=at % 2)
     return builder
 
 
@@ -86,6 +87,9 @@ def check(recording) -> None:
                 row, steps = parent[row], steps + 1
                 assert steps <= len(parent)
     assert all(0 <= count < 2**63 for count in recording["losses"].values())
+    for table, parts in recording["rows"].items():
+        assert table
+        assert all(part["time_ns"] >= 0 and isinstance(part["json"], bytes) for part in parts)
     # Spans have the order that the rest of the core expects.
     nesting = _core.nest(spans["thread"], spans["start_ns"], spans["duration_ns"])
     assert (nesting["self_ns"] >= 0).all()
@@ -106,7 +110,7 @@ def test_the_small_recording_is_whole(tmp_path):
 def test_a_file_cut_anywhere_opens_or_is_refused(tmp_path):
     data = small_recording().to_bytes()
     path = tmp_path / "recording"
-    header = 8 + 24 + 72 + 128 * 24 + 112
+    header = 8 + 24 + 72 + 128 * 24 + 136
     offsets = [*range(200), *range(header - 40, header + 40), *range(HEADER_BYTES - 5, len(data))]
     spans_before = 0
     for size in offsets:

@@ -66,7 +66,7 @@ def test_a_span_with_everything(tmp_path):
     root = builder.module("GPT", address=0xDEAD)
     head = builder.module("Linear", parent=root, name="head", caller=root)
     weight = builder.parameter(head, "weight", 0xBEEF)
-    shapes = builder.shapes("[[2, 3]]", '["float"]', '[""]')
+    shapes = builder.shapes("[[2, 3]]", '["float"]', '[""]', "[[1, 2]]")
     name = builder.name("aten::add", "Tensor")
     builder.span(
         10,
@@ -120,7 +120,12 @@ def test_a_span_with_everything(tmp_path):
     assert recording["parameters"]["module"].tolist() == [1]
     assert strings[recording["parameters"]["name"][0]] == "weight"
     assert recording["parameters"]["address"].tolist() == [0xBEEF]
-    assert recording["shapes"] == {"dims": ["[[2, 3]]"], "types": ['["float"]'], "concrete": ['[""]']}
+    assert recording["shapes"] == {
+        "dims": ["[[2, 3]]"],
+        "types": ['["float"]'],
+        "concrete": ['[""]'],
+        "strides": ["[[1, 2]]"],
+    }
     assert not any(recording["losses"].values())
 
 
@@ -356,3 +361,55 @@ def test_time_never_runs_backwards(tmp_path):
     recording = read(builder, tmp_path)
     assert (np.diff(recording["spans"]["start_ns"]) >= 0).all()
     assert (recording["spans"]["duration_ns"] >= 0).all()
+
+
+def test_shapes_of_earlier_releases_have_no_strides(tmp_path):
+    builder = RecordingBuilder()
+    builder.shapes("[[2, 3]]", '["float"]', '[""]')
+    recording = read(builder, tmp_path)
+    assert recording["shapes"] == {
+        "dims": ["[[2, 3]]"],
+        "types": ['["float"]'],
+        "concrete": ['[""]'],
+        "strides": [""],
+    }
+
+
+USER = 7
+
+
+def test_marks_of_steps_are_named_with_the_number_of_their_record(tmp_path):
+    builder = RecordingBuilder()
+    mark, other = builder.name("ProfilerStep#"), builder.name("ProfilerStep#007")
+    for at, (name, number) in enumerate([(mark, 41), (mark, 0), (other, -1), (mark, 41), (mark, -1)]):
+        builder.span(10 * at, 10 * at + 5, name, scope=USER, sequence=number)
+    builder.span(100, 105, builder.name("aten::mm"), sequence=41)
+    builder.span(110, 115, builder.name("mine"), scope=USER, sequence=42)
+    recording = read(builder, tmp_path)
+    names = [recording["strings"][name] for name in recording["spans"]["name"]]
+    assert names == [
+        "ProfilerStep#41",
+        "ProfilerStep#0",
+        "ProfilerStep#007",
+        "ProfilerStep#41",
+        "ProfilerStep#",
+        "aten::mm",
+        "mine",
+    ]
+    assert recording["strings"].count("ProfilerStep#41") == 1
+    assert recording["spans"]["sequence"].tolist() == [-1, -1, -1, -1, -1, 41, 42]
+    assert len(recording["optimizer_steps"]["span"]) == 0
+
+
+def test_steps_of_optimizers_have_their_numbers_in_whatever_order_they_were_written(tmp_path):
+    builder = RecordingBuilder()
+    name = builder.name("Optimizer.step#SGD.step")
+    for start, number in ((30, 12), (20, 11), (10, 10)):
+        builder.span(start, start + 5, name, scope=USER, sequence=number, thread=2)
+    builder.span(40, 45, name, scope=USER, sequence=13, thread=1)
+    builder.span(50, 55, name, scope=USER, thread=1)
+    recording = read(builder, tmp_path)
+    assert recording["spans"]["start_ns"].tolist() == [40, 50, 10, 20, 30]
+    assert recording["optimizer_steps"]["span"].tolist() == [0, 2, 3, 4]
+    assert recording["optimizer_steps"]["number"].tolist() == [13, 10, 11, 12]
+    assert recording["spans"]["sequence"].tolist() == [-1] * 5

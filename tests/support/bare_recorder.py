@@ -18,12 +18,20 @@ NATIVE = Path(__file__).resolve().parents[2] / "native"
 WITHOUT_TORCH = (
     "call_hooks_monitoring.cpp", "call_hooks_profile.cpp", "clock.cpp", "dictionary.cpp", "frame_layout.c",
     "helper_thread.cpp", "interpreter_view.cpp", "memory_reader.cpp", "module_registry.cpp", "python_calls.cpp",
-    "python_walk.cpp", "recorder.cpp", "recording_file.cpp", "room_keeper.cpp", "sampler.cpp", "session.cpp",
+    "python_walk.cpp", "recorder.cpp", "recording_file.cpp", "room_keeper.cpp", "row_writer.cpp", "sampler.cpp", "session.cpp",
     "thread_state.cpp",
 )  # fmt: skip
 STACKS, MODULES, CALLS, MODULE_SPANS = 4, 8, 0x100, 0x200
 PYTHON, MODULE = 100, 101
 CUT, BEGUN_BEFORE = 2, 4
+# What `read` knows of the layout of recordings, by its names in `kinetoscope.storage.live_recording.LAYOUT`, which other
+# Pythons cannot import; tests/storage/test_live_recording.py compares them.
+LAYOUT = {
+    "header_bytes": 8192, "chunk_header_bytes": 64, "header.chunk_bytes": 12, "header.chunks": 32, "chunk.kind": 4,
+    "chunk.units": 12, "chunk.committed": 24,
+}  # fmt: skip
+RECORD_BYTES = {"spans": 48, "samples": 32}
+KINDS = {"dictionary": 3, "spans": 1, "samples": 5}
 
 
 def build(folder: Path) -> Path:
@@ -115,16 +123,16 @@ class Recorder:
 def read(path: Path) -> tuple[list[tuple], list[tuple]]:
     """The spans and the samples of a recording, which may be running; see core/recording_format.h."""
     data = path.read_bytes()
-    (chunk_bytes,) = struct.unpack_from("<I", data, 12)
-    (chunks,) = struct.unpack_from("<Q", data, 32)
+    (chunk_bytes,) = struct.unpack_from("<I", data, LAYOUT["header.chunk_bytes"])
+    (chunks,) = struct.unpack_from("<Q", data, LAYOUT["header.chunks"])
     strings, names, frames, stacks, spans, samples = {}, {}, {}, {}, [], []
     number = 0
     while number < chunks:
-        at = 8192 + number * chunk_bytes
+        at = LAYOUT["header_bytes"] + number * chunk_bytes
         _, kind, thread, units, _, committed = struct.unpack_from("<IIIIQQ", data, at)
         number += max(units, 1)
-        at += 64
-        if kind == 3:
+        at += LAYOUT["chunk_header_bytes"]
+        if kind == KINDS["dictionary"]:
             end = at + committed
             while at < end:
                 sort, length = struct.unpack_from("<II", data, at)
@@ -138,12 +146,13 @@ def read(path: Path) -> tuple[list[tuple], list[tuple]]:
                 elif sort == 4:
                     stacks[struct.unpack_from("<I", body)[0]] = struct.unpack_from("<II", body, 4)
                 at += 8 + (length + 7) // 8 * 8
-        elif kind == 1:
+        elif kind == KINDS["spans"]:
             for row in range(committed):
-                record = struct.unpack_from("<QQIIIIqHBBI", data, at + 48 * row)
+                record = struct.unpack_from("<QQIIIIqHBBI", data, at + RECORD_BYTES["spans"] * row)
                 spans.append((thread, *record))
-        elif kind == 5:
-            samples += [struct.unpack_from("<QQIIIB", data, at + 32 * row) for row in range(committed)]
+        elif kind == KINDS["samples"]:
+            size = RECORD_BYTES["samples"]
+            samples += [struct.unpack_from("<QQIIIB", data, at + size * row) for row in range(committed)]
     found = []
     for thread, start, end, name, stack, _, _, _, _, scope, flags, _ in sorted(
         spans, key=lambda span: span[:2]

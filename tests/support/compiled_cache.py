@@ -11,10 +11,8 @@ import pytest
 @pytest.fixture(scope="session")
 def compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Compiles into a folder of this run, in this process, with one thread."""
-    from torch._inductor import config, cpu_vec_isa
+    from torch._inductor import config
 
-    # Compiles a program for each kind of vectors, seven seconds: in the folder that all workers share, and not again here.
-    cpu_vec_isa.valid_vec_isa_list()
     before, threads = os.environ.get("TORCHINDUCTOR_CACHE_DIR"), config.compile_threads
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))
     config.compile_threads = 1

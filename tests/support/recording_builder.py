@@ -1,22 +1,29 @@
 """Writes recording files byte by byte, whole ones and broken ones, without the recorder."""
 
 import itertools
+import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-MAGIC = b"KSCOPE\r\n"
-HEADER_BYTES = 8192
-CHUNK_HEADER_BYTES = 64
-CHUNK_MAGIC = 0x4B43484B
-FREE, SPANS, ALLOCATIONS, DICTIONARY, NOTES, SAMPLES = range(6)
-MOST_CLOCK_PAIRS = 128
+from kinetoscope.storage.live_recording import LAYOUT, MAGIC
+
+HEADER_BYTES: int = LAYOUT["header_bytes"]
+CHUNK_HEADER_BYTES: int = LAYOUT["chunk_header_bytes"]
+CHUNK_MAGIC: int = LAYOUT["chunk_magic"]
+FREE, SPANS, ALLOCATIONS, DICTIONARY, NOTES, SAMPLES, ROWS = (
+    LAYOUT["chunk_kinds"][kind]
+    for kind in ("free", "spans", "allocations", "dictionary", "notes", "samples", "rows")
+)
+MOST_CLOCK_PAIRS: int = LAYOUT["clock_pairs"]
 
 SPAN = struct.Struct("<QQIIIIqHBBI")
 NOTE = struct.Struct("<QQqIBBBb")
 ALLOCATION = struct.Struct("<QQqBbHI")
 SAMPLE = struct.Struct("<QQIIIBBH")
+ROWS_HEADER = struct.Struct("<QIIHHI")
 
 
 @dataclass
@@ -66,12 +73,16 @@ class RecordingBuilder:
     recycled_samples: int = 0
     torn_samples: int = 0
     recycled_chunks: int = 0
+    dropped_rows: int = 0
+    ring_dropped_rows: int = 0
+    recycled_rows: int = 0
     extra_chunks: list[Chunk] = field(default_factory=list)
     entries: list[bytes] = field(default_factory=list)
     spans: dict[int, list[bytes]] = field(default_factory=dict)
     allocations: dict[int, list[bytes]] = field(default_factory=dict)
     notes: dict[int, list[bytes]] = field(default_factory=dict)
     samples: list[bytes] = field(default_factory=list)
+    rows: dict[int, list[bytes]] = field(default_factory=dict)
     _ids: dict[int, int] = field(default_factory=dict)
     _strings: dict[bytes, int] = field(default_factory=dict)
 
@@ -132,11 +143,11 @@ class RecordingBuilder:
         self.entry(7, struct.pack("<IIIIQ", number, module, self.string(name), 0, address))
         return number
 
-    def shapes(self, dims: str, types: str = "[]", concrete: str = "[]") -> int:
-        """Adds input shapes; all three are JSON texts."""
+    def shapes(self, dims: str, types: str = "[]", concrete: str = "[]", strides: str = "") -> int:
+        """Adds input shapes; all parts are JSON texts. Recordings of earlier releases have no strides."""
         number = self._next_id(8)
         texts = [text.encode() for text in (dims, types, concrete)]
-        self.entry(8, struct.pack("<IIII", number, *map(len, texts)) + b"".join(texts))
+        self.entry(8, struct.pack("<IIII", number, *map(len, texts)) + b"".join(texts) + strides.encode())
         return number
 
     def thread(self, index: int, *, os_tid: int = 0, torch_tid: int = 0, name: str = "") -> None:
@@ -252,8 +263,27 @@ class RecordingBuilder:
             )
         )
 
+    def append(
+        self,
+        table: str,
+        columns: dict[str, list[Any]] | bytes,
+        *,
+        time: int = 0,
+        rows: int | None = None,
+        session: int = 0,
+        buffered: bool = False,
+    ) -> None:
+        """Appends rows of a named table at that time; needs version 5. Columns that are bytes stand for their JSON."""
+        text = columns if isinstance(columns, bytes) else json.dumps(columns).encode()
+        if rows is None:
+            rows = 0 if isinstance(columns, bytes) else len(next(iter(columns.values())))
+        name = table.encode()
+        header = ROWS_HEADER.pack(self.start_tick + time, rows, len(text), len(name), int(buffered), 0)
+        whole = header + name + text
+        self.rows.setdefault(session, []).append(whole.ljust(-(-len(whole) // 8) * 8, b"\0"))
+
     def chunks(self) -> list[Chunk]:
-        """Lays everything out: dictionary, spans, allocations, notes, samples, then the extra chunks."""
+        """Lays everything out: dictionary, spans, allocations, notes, samples, rows, then the extra chunks."""
         order = itertools.count(1)
         room = self.chunk_bytes - CHUNK_HEADER_BYTES
         chunks = [
@@ -265,6 +295,7 @@ class RecordingBuilder:
             (ALLOCATIONS, ALLOCATION.size, self.allocations),
             (NOTES, NOTE.size, self.notes),
             (SAMPLES, SAMPLE.size, {0: self.samples}),
+            (ROWS, 1, self.rows),
         ):
             chunks.extend(
                 Chunk(kind, thread, payload, len(payload) // size, next(order))
@@ -304,8 +335,10 @@ class RecordingBuilder:
         )
         if self.version >= 4:
             header += struct.pack(
-                "<QQ", max((chunk.order for chunk in chunks), default=0), self.recycled_chunks
+                "<QQQ", max((chunk.order for chunk in chunks), default=0), self.recycled_chunks, 0
             )
+        if self.version >= 5:
+            header += struct.pack("<QQQ", self.dropped_rows, self.ring_dropped_rows, self.recycled_rows)
         return header.ljust(HEADER_BYTES, b"\0") + b"".join(
             chunk.to_bytes(self.chunk_bytes) for chunk in chunks
         )

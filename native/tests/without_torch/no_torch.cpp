@@ -18,7 +18,10 @@ uint64_t torch_thread_id() {
 }
 
 void add_operator_callback(uint32_t) {}
+void replace_operator_callback(uint32_t) {}
 void remove_operator_callback() {}
+void pause_operator_callback() {}
+void resume_operator_callback() {}
 const void* tensor_behind(PyObject*) { return nullptr; }
 c10::StorageImpl* storage_behind(PyObject*) { return nullptr; }
 const void* accumulated_parameter() { return nullptr; }

@@ -409,7 +409,7 @@ class _Derivation:
         return {"recompute": again}
 
     def steps(self) -> Arrays:
-        """The steps of the training loop, marked or found from the optimizer."""
+        """The steps of the program, marked or found from the optimizer."""
         if self._steps is None:
             spans = self._spans
             # A range is repeated on the streams that what ran in it was launched on.

@@ -1,11 +1,11 @@
 """What a process knows of torch.compile's work, and the stored tables `compiles` and `graph_breaks` that it becomes.
 
-A running recording has these facts in its metadata, in parts: each as it became known, so that a killed process keeps them.
+A running recording has these facts in a table of its own, in parts: each as it became known, so that a killed process keeps them.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,7 +14,11 @@ from kinetoscope.model.names import COMPILED_REGION, region_id
 from kinetoscope.model.schema import STORED
 
 PREFIX = "compiling."
-"""How the metadata of a recording names the parts; a number follows."""
+"""How the metadata of older recordings names the parts; a number follows."""
+TABLE = "compiling"
+"""The table of a recording that has the parts, in its column `facts`."""
+RECOMPILE_LIMIT = re.compile(r"(recompile|cache_size)[_ ]limit", re.IGNORECASE)
+"""What torch says of a function that it will not compile again, in all releases."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +55,22 @@ class CompileFacts:
         compilations: The compilations during a recording.
         breaks: All graph breaks of the process, those of earlier compilations too.
         functions: Function, file and line of all compiled code, by the id of its compilation.
+        given_up: Earlier compilations that failed because their function had been compiled too often, as columns of `compiles`: what reaches that
+            limit before a recording runs uncompiled in it, and nothing is compiled that would say so.
     """
 
     compilations: list[Compilation] = field(default_factory=list)
     breaks: list[GraphBreak] = field(default_factory=list)
     functions: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    given_up: list[dict[str, Any]] = field(default_factory=list)
 
-    def to_json(self) -> str:
-        """As a text for the metadata of a recording."""
-        return json.dumps(asdict(self))
+    def as_part(self) -> dict[str, Any]:
+        """As JSON has it, for `from_parts`."""
+        return asdict(self)
 
     @classmethod
     def from_parts(cls, parts: Iterable[Any]) -> CompileFacts:
-        """Join what `to_json` wrote, parsed.
+        """Join what `as_part` made.
 
         Raises:
             ValueError: A part is damaged.
@@ -78,7 +85,9 @@ class CompileFacts:
                     found.breaks.append(GraphBreak(**{**one, "frames": tuple(map(tuple, one["frames"]))}))
                 for compile_id, (function, file, line) in part["functions"].items():
                     found.functions[compile_id] = (function, file, line)
-        except (KeyError, TypeError, AttributeError) as error:
+                # Older recordings have none.
+                found.given_up.extend(dict(one) for one in part.get("given_up", ()))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
         return found
 
@@ -91,7 +100,9 @@ class CompileFacts:
             begin_ns: When it began, by the monotonic clock.
         """
         ran = {region_id(text) for text in strings if text.startswith(COMPILED_REGION)}
-        if not self.compilations and not ran:
+        known = {*strings, *(text.rpartition(".")[2] for text in strings)} if self.given_up else set()
+        given_up = any({one["function"], one["file"]} <= known for one in self.given_up)
+        if not self.compilations and not ran and not given_up:
             # What the process compiled earlier did not run here.
             return {}
         tables = {"compiles": self._compiles(ran, os_tids, begin_ns), "graph_breaks": self._graph_breaks(ran)}
@@ -113,6 +124,10 @@ class CompileFacts:
                 row |= dict(zip(("function", "file", "line"), functions[row["compile_id"]], strict=True))
             rows.append(row)
         known = {row["compile_id"] for row in rows if row["stage"] == "frame"}
+        for failed in self.given_up:
+            if failed["compile_id"] not in known:
+                rows.append({**failed, "recorded": 0, "start_ns": -1, "thread": -1})
+                known.add(failed["compile_id"])
         for compile_id, (function, file, line) in self.functions.items():
             if compile_id in ran - known:
                 older = {"compile_id": compile_id, "stage": "frame", "start_ns": -1}

@@ -112,6 +112,26 @@ CODES: dict[str, Words] = {
         "samples",
         "Other threads used the whole ring; a larger ring_bytes has room for more threads.",
     ),
+    "dropped_rows": Words(
+        "rows of counters and other tables not written",
+        "tables",
+        "The file could not grow; most likely the disk is full.",
+    ),
+    "ring_dropped_rows": Words(
+        "rows of counters and other tables not written",
+        "tables",
+        "Other threads used the whole ring; a larger ring_bytes has room for more threads.",
+    ),
+    "recycled_rows": Words(
+        "oldest rows of counters and other tables overwritten",
+        "tables",
+        "They had filled their share of the ring, an eighth; a larger ring_bytes holds more.",
+    ),
+    "last_second": Words(
+        "rows of the last second",
+        "tables",
+        "The recording was not stopped, and rows of this table are written once a second: the last ones may be missing.",
+    ),
     TORN_SAMPLES: Words(
         "samples of Python stacks that could not be read",
         "samples",

@@ -110,6 +110,8 @@ ZERO_GRAD = "Optimizer.zero_grad#"
 
 # Under this name the arguments of a span have what Kineto shows of an event beside its columns, as a text.
 EVENT_METADATA_KEY = "metadata_json"
+# And under this one what a range was given by keyword, but torch leaves out of its traces: an object.
+OTHER_KEYWORDS = "other_keywords"
 
 FLAG_ASYNC = 1
 FLAG_UNFINISHED = 2
@@ -192,7 +194,8 @@ _SPANS = (
     _c("flags", "uint8", "", "Bit 0: asynchronous, can end on another thread. 1: clipped at the end. 2: clipped at the "
                              "start. 3: an instant without a duration.", 0),
     _c("stream", "int32", "row of streams", "The device stream it ran on; -1 for the host."),
-    _c("record_function", "int64", "", "torch's id of the call, `rf_id` in execution traces; -1 without."),
+    _c("record_function", "int64", "", "torch's id of the call, `rf_id` in execution traces; -1 without, 0 where torch gave none."),
+    _c("event_index", "int64", "", "torch's number of the event, `Ev Idx` in Chrome traces; -1 without."),
     _c("correlation", "int64", "", "The correlation id by which a device's runtime matches launches and device work; -1 "
                                    "without."),
     _c("external_id", "int64", "", "Kineto's external id of the operator, also on what the operator launched; -1 without."),
@@ -538,9 +541,15 @@ STORED: dict[str, Table] = {
         ),
         Table(
             "steps",
-            "One step of the training loop.",
+            "One step of the program: of training, or of inference.",
             (
-                _d("number", "int64", "", "The number in `ProfilerStep#N`, or counted from 0.", 0),
+                _d(
+                    "number",
+                    "int64",
+                    "",
+                    "The number in `ProfilerStep#N`; else counted from 0 since the recording began, or with `run --steps` since the program did.",
+                    0,
+                ),
                 _d("start_ns", "int64", "ns", "When it began.", 0),
                 _d("duration_ns", "int64", "ns", "How long it took.", 0),
                 _d(

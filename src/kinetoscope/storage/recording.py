@@ -11,9 +11,8 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
+from kinetoscope.model import compile_facts
 from kinetoscope.model.assemble import assemble
-from kinetoscope.model.compile_facts import PREFIX as COMPILING
-from kinetoscope.model.compile_facts import CompileFacts
 from kinetoscope.model.losses import (
     NOT_STOPPED,
     TOLD_AT_STOP,
@@ -26,9 +25,11 @@ from kinetoscope.model.losses import (
 )
 from kinetoscope.model.nesting import mark_collections
 from kinetoscope.model.run_info import RunInfo
-from kinetoscope.model.schema import StorageRole
-from kinetoscope.model.steps import one_cycle
+from kinetoscope.model.schema import STORED, StorageRole
+from kinetoscope.model.steps import one_cycle, steps_counted_from, steps_of_ring
 from kinetoscope.model.trace_data import TraceData
+from kinetoscope.storage.appended_rows import AppendedRows, add_counters, read_pauses
+from kinetoscope.storage.live_recording import LAYOUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping, Sequence
@@ -58,8 +59,10 @@ def from_json(text: str) -> Any:
 # Notes are what a recording stores about a span outside of its record: memory blocks, torch's record function number, facts
 # about collectives, keyword arguments.
 
-# NoteKind in native/core/recording_format.h.
-_OPERAND, _GRADIENT, _RECORD_FUNCTION, _COLLECTIVE, _ARGUMENTS = 1, 2, 3, 4, 5
+_OPERAND, _GRADIENT, _RECORD_FUNCTION, _COLLECTIVE, _ARGUMENTS = (
+    LAYOUT["note_kinds"][kind]
+    for kind in ("operand", "gradient", "record_function", "between_ranks", "arguments")
+)
 
 
 def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], strings: Sequence[str]) -> None:
@@ -260,6 +263,7 @@ def _rows(addresses: NDArray[np.uint64], table: Sequence[int] | NDArray[np.uint6
 _RECORDED = (
     "threads", "frames", "stacks", "modules", "parameters", "shapes", "spans", "allocations", "samples",
 )  # fmt: skip
+_NONE = np.zeros(0, dtype=np.int64)
 _RENAMED = {"stack": "own_stack", "module": "own_module"}
 
 
@@ -289,21 +293,38 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> Tra
     tables["spans"] = {_RENAMED.get(name, name): values for name, values in recording["spans"].items()}
     add_notes(tables, recording.get("notes", {}), recording["strings"])
     stopped = recording["state"] == "stopped"
-    info: dict[str, Any] = {key: from_json(text) for key, text in recording["info"].items()}
+    info: dict[str, Any] = {
+        key: from_json(text)
+        for key, text in recording["info"].items()
+        if not key.startswith("kinetoscope.session.")
+    }
     run = RunInfo.of(info)
     if run.record_python_gc_info:
         mark_collections(tables, recording["strings"])
     strings, of_storages = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])
+    # Other sessions that shared the recording have their own parts of it.
+    rows = AppendedRows(
+        {
+            table: [part for part in parts if part["session"] == 0]
+            for table, parts in recording.get("rows", {}).items()
+        }
+    )
+    began_ns = recording.get("start_monotonic_ns", -1)
+    strings = add_counters(tables, rows, strings, began_ns)
+    if pauses := read_pauses(rows, recording["start_realtime_ns"]):
+        info["pauses"] = pauses
+    parts = [info.pop(key) for key in sorted(info) if key.startswith(compile_facts.PREFIX)]
+    parts += rows.columns(compile_facts.TABLE, {"facts": dict})[0]["facts"]
     found = {NOT_STOPPED: int(not stopped), **recording["losses"], **of_storages}
+    found["damaged_records"] = found.get("damaged_records", 0) + rows.damaged
     # The recorder counts these losses only when it stops, so they are in the metadata.
     found |= {name: count for name in TOLD_AT_STOP if isinstance(count := info.get(name), int)}
     sampled = len(recording["samples"]["time_ns"]) + recording["losses"].get("recycled_samples", 0)
     of_samples = sample_losses(found.pop(TORN_SAMPLES, 0), sampled, info.get("samples_missing"))
-    lost = [*counted_losses(found), *of_samples, *paused_losses(info.get("pauses"))]
-    parts = [info.pop(key) for key in sorted(info) if key.startswith(COMPILING)]
+    unwritten = [] if stopped else rows.unwritten()
+    lost = [*counted_losses(found), *unwritten, *of_samples, *paused_losses(info.get("pauses"))]
     try:
-        facts = CompileFacts.from_parts(parts)
-        began_ns = recording.get("start_monotonic_ns", -1)
+        facts = compile_facts.CompileFacts.from_parts(parts)
         tables |= facts.tables(strings, tables["threads"]["os_tid"].tolist(), began_ns)
     except ValueError as error:
         lost.append(Loss.of("compiling_unreadable", why=str(error)))
@@ -315,10 +336,34 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> Tra
         stop_ns=recording["stop_ns"],
         complete=stopped,
     )
-    if (monotonic_ns := recording.get("start_monotonic_ns", -1)) >= 0:
-        info["start_monotonic_ns"] = monotonic_ns
+    if began_ns >= 0:
+        info["start_monotonic_ns"] = began_ns
     tables["threads"] = with_python_names(tables["threads"], info.pop("python_threads", None))
     errors = recording["clock_checks"].get("error_ns")
     if errors is not None and len(errors):
         info["clock_checks"] = {"readings": len(errors), "largest_error_ns": int(abs(errors).max())}
-    return TraceData(assemble(tables, strings), strings, info, path)
+    _drop_unused_stacks(tables)
+    made = assemble(tables, strings)
+    steps = None
+    if recording["losses"].get("recycled_spans", 0):
+        numbered = recording.get("optimizer_steps", {"span": _NONE, "number": _NONE})
+        steps = steps_of_ring(made["steps"], numbered["span"], numbered["number"], run.first_step or 0)
+    elif run.first_step:
+        steps = steps_counted_from(made["steps"], run.first_step)
+    if steps is not None:
+        made = assemble({**tables, "steps": steps}, strings)
+    return TraceData(made, strings, info, path)
+
+
+def _drop_unused_stacks(tables: dict[str, Mapping[str, Any]]) -> None:
+    """Empty the tables of stacks and frames where there are spans, and no row has a stack: the recorder also walks stacks to find modules."""
+    if len(tables["spans"]["start_ns"]) == 0:
+        return
+    for table in STORED.values():
+        for column in table.columns:
+            if column.unit == "row of stacks" and table.name != "stacks":
+                values = tables.get(table.name, {}).get(column.name)
+                if values is not None and (np.asarray(values) >= 0).any():
+                    return
+    for name in ("stacks", "frames"):
+        tables[name] = {column: values[:0] for column, values in tables[name].items()}

@@ -11,10 +11,19 @@ from kinetoscope.collect.session.activities import (
     GARBAGE_COLLECTION_SETTING,
     ProfilerActivity,
     changed_settings,
+    collector_takes,
     has_setting,
 )
-from kinetoscope.collect.session.options import Engine, EngineStatus, RecordingOptions
+from kinetoscope.collect.session.options import (
+    OPTIONS,
+    Engine,
+    EngineKind,
+    EngineStatus,
+    RecordingOptions,
+)
 from kinetoscope.collect.session.user_warnings import warn_user
+
+_CUSPY = "CuspyConfig"
 
 
 def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActivity]) -> Engine:
@@ -96,33 +105,61 @@ def records_garbage_collection(engine: Engine) -> bool:
     return engine.name != "kineto" or has_setting(GARBAGE_COLLECTION_SETTING)
 
 
-def warn_of_ignored_settings(engine: Engine, options: RecordingOptions) -> None:
-    """Warn once of the settings that have no effect on the engine."""
-    configs = options.extension_configs
+def kind_of(engine: Engine) -> EngineKind | None:
+    """Which of our engines one is; None for an engine object of the user's own."""
+    if engine.name == "kineto":
+        return "kineto"
+    if engine.name == "native":
+        return "hybrid" if getattr(engine, "has_torchs_collector", False) else "native"
+    return None
+
+
+def warn_of_ignored_settings(
+    engine: Engine, options: RecordingOptions, *, in_place_of_torch: bool = False
+) -> None:
+    """Warn once of the settings that have no effect on the engine; in place of torch, those with torch's effect are none."""
     # torch.profiler runs this collector in addition to Kineto; only Kineto is accessible to others.
-    if any(type(one).__name__ == "CuspyConfig" for one in configs):
+    if any(type(one).__name__ == _CUSPY for one in options.extension_configs):
         warn_user(
-            "without effect: CuspyConfig. only torch.profiler.profile can use torch's Cuspy collector; Kineto records "
+            f"without effect: {_CUSPY}. only torch.profiler.profile can use torch's Cuspy collector; Kineto records "
             "the devices instead."
         )
-    if options.garbage_collection and not records_garbage_collection(engine):
-        warn_user(
-            f"without effect: garbage_collection. The collector of torch {torch.__version__} cannot record collections of "
-            "garbage; engine='native' can."
-        )
-    if engine.name != "native":
+    kind = kind_of(engine)
+    if kind is None:
         return
-    changed = changed_settings(options.experimental_config)
-    if getattr(engine, "has_torchs_collector", False):
-        # In the hybrid engine torch's collector records devices, and its event objects are not read.
-        idle = [f"experimental_config.{EVENT_METADATA}"] if EVENT_METADATA in changed else []
-    else:
-        idle = [f"experimental_config.{name}" for name in changed if name not in ALWAYS_NATIVE]
-        idle += [type(one).__name__ for one in configs if type(one).__name__ != "CuspyConfig"]
-        if options.post_processing_timeout_s is not None:
-            idle.append("post_processing_timeout_s")
-    if idle:
-        warn_user(
-            f"without effect on the native engine: {', '.join(idle)}. engine='kineto' passes them to "
-            "torch's own collector."
-        )
+    ignored: dict[str, list[str]] = {}
+    for name, option in OPTIONS.items():
+        limit = option.limits.get(kind)
+        if limit is not None and limit.warning and getattr(options, name) != option.default:
+            ignored.setdefault(limit.warning, []).extend(
+                _ignored_of(name, engine, options, in_place_of_torch=in_place_of_torch)
+            )
+    for warning, names in ignored.items():
+        if names:
+            listed = (" and " if len(names) == 2 else ", ").join(names)
+            warn_user(warning.format(names=listed, torch=torch.__version__))
+
+
+def _ignored_of(
+    name: str, engine: Engine, options: RecordingOptions, *, in_place_of_torch: bool
+) -> list[str]:
+    """What of an option that is set, and that an engine does not honor altogether, has no effect on it here."""
+    if name == "activities":
+        kinds = options.activity_choices.get(ProfilerActivity.CPU)
+        names = ["the kinds of ProfilerActivity.CPU"] if kinds is not None and kinds.kinds is not None else []
+        if kind_of(engine) == "native":
+            names += [type(one).__name__ for one in options.extension_configs if type(one).__name__ != _CUSPY]
+        return names
+    if name == "experimental_config":
+        changed = changed_settings(options.experimental_config)
+        if kind_of(engine) == "hybrid":
+            # Its collector of torch records devices, and event objects of torch are not read.
+            changed = {setting: changed[setting] for setting in (EVENT_METADATA,) if setting in changed}
+        return [f"{name}.{setting}" for setting in changed if setting not in ALWAYS_NATIVE]
+    if name == "with_modules" and (options.needs_python_stacks or in_place_of_torch):
+        return []
+    if name == "garbage_collection" and records_garbage_collection(engine):
+        return []
+    if name == "post_processing_timeout_s" and kind_of(engine) == "kineto" and collector_takes(name):
+        return []
+    return [name]

@@ -40,13 +40,13 @@ from kinetoscope.collect.session.options import (
     RecordingOptions,
     RecordingRequest,
 )
-from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.model import units
 from kinetoscope.storage.cache import cache_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from kinetoscope.collect.session.options import AppendRows
     from kinetoscope.trace import Trace
 
 
@@ -80,11 +80,6 @@ class HybridEngine:
             StateError: torch's collector is already in use.
         """
         options = request.options
-        if options.profile_memory:
-            warn_user(
-                "device memory is not recorded: torch reports it only to its own collector. engine='kineto' records "
-                "it."
-            )
         self._host.prepare(dataclasses.replace(request, activities=request.activities & _HOST))
         # The device side records nothing that belongs to operators, and has no file of its own.
         for_devices = RecordingOptions(
@@ -103,6 +98,13 @@ class HybridEngine:
                 record_function_ids=False,
             )
         )
+
+    def why_not_beside(self, others: Sequence[Engine], options: RecordingOptions) -> str:
+        """Why it cannot record these options while other sessions use the recorder; empty if it can."""
+        if any(isinstance(other, HybridEngine) for other in others):
+            return "torch's collector records devices for one session at a time"
+        host = self._host
+        return host.why_not_beside(others, options) if isinstance(host, NativeEngine) else ""
 
     def start(self) -> None:
         """Start both, or none: the devices first, so that the kernels of every recorded operator are recorded.
@@ -128,6 +130,11 @@ class HybridEngine:
             self._host.toggle(enable, activities & _HOST)
         if activities - _HOST:
             self._devices.toggle(enable, activities - _HOST)
+
+    @property
+    def append_rows(self) -> AppendRows | None:
+        """What writes rows into the host's recording; None if its engine cannot."""
+        return getattr(self._host, "append_rows", None)
 
     def stop(self) -> HybridRecording:
         """Stop the host's recording, then that of the devices.
@@ -213,7 +220,10 @@ def _without_devices(host: Trace, why: str) -> Trace:
 # failure is a reason to record with torch's collector.
 
 PATIENCE_S = 60.0
-"""Time limit in seconds of the check, or of waiting for that of another process."""
+"""Time limit in seconds of the check, or of waiting for that of another process.
+
+The recorder is compiled before. The time in which the check is ready to run and other programs have the processors does not count."""
+_LONGEST_S = 600.0
 
 LARGEST_ERROR_NS = 500_000
 """The largest accepted disagreement of device and host times, judged by the launches."""
@@ -382,7 +392,7 @@ def _check(name: str, folder: Path) -> _Outcome:
                 start_new_session=True,
             )
             try:
-                code = process.wait(PATIENCE_S)
+                code = _exit_code(process)
             except subprocess.TimeoutExpired:
                 reason = f"the check of the hybrid engine did not end within {PATIENCE_S:.0f} seconds"
                 return _Outcome(False, reason, True)
@@ -397,6 +407,27 @@ def _check(name: str, folder: Path) -> _Outcome:
             last = [line for line in _text(log).splitlines() if line.strip()][-1:]
             said = f"ended with exit code {code}{f': {last[0][:300]}' if last else ''}"
         return _Outcome(False, f"the check of the hybrid engine {said}", True)
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a process; raise `TimeoutExpired` at the time limit."""
+    begin_s = time.monotonic()
+    while True:
+        taken_s = time.monotonic() - begin_s
+        left_s = PATIENCE_S - max(taken_s - _waited_s(process.pid), 0.0)
+        try:
+            return process.wait(max(min(left_s, _LONGEST_S - taken_s), 0.0))
+        except subprocess.TimeoutExpired:
+            if left_s <= 0 or taken_s >= _LONGEST_S:
+                raise
+
+
+def _waited_s(pid: int) -> float:
+    """For how long the main thread of a process was ready to run, but had no processor; 0 where the system does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _signal_name(number: int) -> str:

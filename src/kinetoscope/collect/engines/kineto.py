@@ -12,11 +12,12 @@ import ctypes
 import dataclasses
 import fcntl
 import functools
-import inspect
 import json
 import os
 import re
 import socket
+import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -32,12 +33,12 @@ from torch.autograd import profiler as collector
 from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, RecorderError, StateError
-from kinetoscope.collect.engines.pauses import Pauses
 from kinetoscope.collect.engines.recorder import ready_recorder
 from kinetoscope.collect.session.activities import (
     ALL_THREADS_SETTING,
     GARBAGE_COLLECTION_SETTING,
     changed_settings,
+    collector_takes,
     extensions,
     for_torchs_collector,
     has_setting,
@@ -50,8 +51,16 @@ from kinetoscope.collect.sources.ranges import TORCH_RANGES
 from kinetoscope.collect.sources.storages import Living, StorageWatch
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_of, paused_losses
+from kinetoscope.model.pauses import Pauses
 from kinetoscope.model.run_info import RunInfo
-from kinetoscope.model.schema import EVENT_METADATA_KEY, FLAG_ASYNC, STORED, TRANSFER_MARKS, SpanKind
+from kinetoscope.model.schema import (
+    EVENT_METADATA_KEY,
+    FLAG_ASYNC,
+    OTHER_KEYWORDS,
+    STORED,
+    TRANSFER_MARKS,
+    SpanKind,
+)
 from kinetoscope.model.strings import StringTable
 from kinetoscope.trace import Trace
 
@@ -133,10 +142,11 @@ def leave_out_own_calls(native: dict[str, Any]) -> None:
     _remove(native, unwanted)
 
 
-# The package and Python's library, with the folders that contain them.
+# The package, with the folder that contains it, and the folders of Python's library with those in them for installed packages.
 _PACKAGE = "kinetoscope/"
 _ROOT = Path(__file__).parents[3]
-_LIBRARY = Path(os.__file__).parent
+_LIBRARIES = tuple({Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")})
+_INSTALLED = ("site-packages/", "dist-packages/")
 # A call as torch names it, with its file relative to an entry of Python's path where one fits: `re/__init__.py(163): match`.
 _CALL = re.compile(r"(?P<file>.+)\(\d+\): .*")
 
@@ -157,7 +167,13 @@ def _is_of_python(call: str) -> bool:
     if call.startswith("<"):
         return True
     found = _CALL.fullmatch(call)
-    return found is not None and (_LIBRARY / found["file"]).is_file()
+    if found is None:
+        return False
+    # The first entry of the path that has such a file is the one from which Python imports it.
+    candidates = (Path(str(entry), found["file"]) for entry in sys.path)
+    path = next((one for one in candidates if one.is_file()), Path(found["file"]))
+    within = [path.relative_to(folder).as_posix() for folder in _LIBRARIES if path.is_relative_to(folder)]
+    return any(not part.startswith(_INSTALLED) for part in within)
 
 
 def _remove(native: dict[str, Any], unwanted: Any) -> None:
@@ -267,25 +283,91 @@ def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> 
         events: torch's event objects of the same recording.
         base_ns: The system's clock at time 0 of the trace.
     """
-    metadata = {
-        (int(event.start_ns()) - base_ns, int(event.correlation_id())): str(event.metadata_json())
-        for event in events
-        if event.metadata_json()
-    }
+    _add_arguments(
+        tables,
+        {
+            _event_key(event, base_ns): {EVENT_METADATA_KEY: str(event.metadata_json())}
+            for event in events
+            if event.metadata_json()
+        },
+    )
+
+
+def note_keywords(tables: Tables, strings: Sequence[str], results: Any, base_ns: int) -> None:
+    """Add what ranges were given by keyword and torch's text lacks, as lists of numbers, to the arguments of their spans.
+
+    Args:
+        tables: The columns of a trace; changed.
+        strings: Its string table.
+        results: torch's `_ProfilerResult`, with event objects.
+        base_ns: The system's clock at time 0 of the trace.
+    """
     spans = tables.get("spans", {})
-    if not metadata or "start_ns" not in spans:
+    if "kind" not in spans:
         return
+    # Operators have a schema, and backward functions a sequence number: neither has keywords.
+    is_range = np.array(["::" not in text for text in strings], dtype=bool)[spans["name"]]
+    is_range &= spans["kind"] == SpanKind.OPERATOR
+    if "sequence" in spans:
+        is_range &= spans["sequence"] < 0
+    if not is_range.any():
+        return
+    keys = dict(zip(np.flatnonzero(is_range).tolist(), _span_keys(spans, is_range), strict=True))
+    wanted = set(keys.values())
+    found = {}
+    for event in results.events():
+        if (key := _event_key(event, base_ns)) in wanted and (given := event.kwinputs()):
+            found[key] = given
+    texts = tables.get("arguments", {}).get("json", ())
+    others: dict[tuple[int, int], dict[str, Any]] = {}
+    for span, key in keys.items():
+        if key in found:
+            row = int(spans["arguments"][span]) if "arguments" in spans else -1
+            written = json.loads(texts[row]) if row >= 0 else {}
+            missing = {
+                name: value
+                for name, value in found[key].items()
+                if (name not in written or written[name] != value) and _has_json(value)
+            }
+            if missing:
+                others[key] = {OTHER_KEYWORDS: missing}
+    _add_arguments(tables, others)
+
+
+def _has_json(value: Any) -> bool:
+    """Whether a value can be written as JSON."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _event_key(event: Any, base_ns: int) -> tuple[int, int]:
+    """By what one of torch's event objects is found among the spans: its start, and its number."""
+    return int(event.start_ns()) - base_ns, int(event.correlation_id())
+
+
+def _span_keys(spans: Mapping[str, Any], chosen: Any = slice(None)) -> Iterator[tuple[int, int]]:
+    """The same of each span, or of the chosen ones."""
     none = np.full(len(spans["start_ns"]), -1, dtype=np.int64)
     correlation, external_id = spans.get("correlation", none), spans.get("external_id", none)
     # Operators are identified by their own number; runtime calls and device work by the runtime's.
     number: Any = np.where(correlation >= 0, correlation, external_id)
+    return zip(spans["start_ns"][chosen].tolist(), number[chosen].tolist(), strict=True)
+
+
+def _add_arguments(tables: Tables, more: Mapping[tuple[int, int], dict[str, Any]]) -> None:
+    """Add to the arguments of spans, by the keys of these; `tables` is changed."""
+    spans = tables.get("spans", {})
+    if not more or "start_ns" not in spans:
+        return
     texts = StringTable(list(tables.get("arguments", {}).get("json", ())))
-    column = np.array(spans.get("arguments", none), dtype=np.int32)
-    for span, key in enumerate(zip(spans["start_ns"].tolist(), number.tolist(), strict=True)):
-        if key not in metadata:
-            continue
-        given = json.loads(texts.texts[column[span]]) if column[span] >= 0 else {}
-        column[span] = texts.row(json.dumps({**given, EVENT_METADATA_KEY: metadata[key]}))
+    column = np.array(spans.get("arguments", np.full(len(spans["start_ns"]), -1)), dtype=np.int32)
+    for span, key in enumerate(_span_keys(spans)):
+        if key in more:
+            given = json.loads(texts.texts[column[span]]) if column[span] >= 0 else {}
+            column[span] = texts.row(json.dumps({**given, **more[key]}))
     spans["arguments"] = column
     tables["arguments"] = {"json": texts.texts}
 
@@ -686,8 +768,9 @@ class KinetoRecording:
         from kinetoscope.storage.recording import add_storages
         from kinetoscope.trace import Trace
 
-        texts = {**self._request.info, **self._pauses.as_info()}
-        info: dict[str, Any] = {key: json.loads(text) for key, text in texts.items()}
+        info: dict[str, Any] = {key: json.loads(text) for key, text in self._request.info.items()}
+        if pauses := self._pauses.as_list():
+            info["pauses"] = pauses
         info |= {
             "engine": self.engine,
             "torch_version": str(torch.__version__),
@@ -717,6 +800,8 @@ class KinetoRecording:
                     info["start_realtime_ns"] = int(results.trace_start_ns())
                 if self._has_objects:
                     strings = restore_quotes(tables, strings, results, info["start_realtime_ns"])
+                if self._has_objects and self._request.options.needs_shapes:
+                    note_keywords(tables, strings, results, info["start_realtime_ns"])
                 if self._has_objects and self._setting(EVENT_METADATA):
                     note_event_metadata(tables, results.events(), info["start_realtime_ns"])
             strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
@@ -865,11 +950,6 @@ class KinetoEngine:
         Raises:
             StateError: torch's collector is already in use, by `torch.profiler` for example.
         """
-        ignored = [name for name in ("path", "ring_bytes") if getattr(request.options, name) is not None]
-        if ignored:
-            warn_user(
-                f"{' and '.join(ignored)}: without effect, since torch's own collector keeps its recording in memory"
-            )
         if changed_settings(request.options.experimental_config).get(ALL_THREADS_SETTING):
             warn_user(
                 f"{ALL_THREADS_SETTING}: torch's own collector can crash the program while other threads run operators; the "
@@ -944,7 +1024,7 @@ class KinetoEngine:
                     "the thread that started torch's own collector switched operators off, and only that thread can switch "
                     "them on again."
                 )
-        if self._pauses.toggle(enable, (activity.name for activity in activities)):
+        if self._pauses.toggle(enable, (activity.name for activity in activities), time.time_ns()):
             by_torch = activities if here else activities - {ProfilerActivity.CPU}
             if by_torch:
                 self._collector.toggle_collection_dynamic(enable, by_torch)
@@ -1149,11 +1229,10 @@ def _make_collector(request: RecordingRequest) -> Any:
         "activity_filters": {activity: set(kinds) for activity, kinds in filters.items()} or None,
         "_profiler_extensions": extensions(options.extension_configs),
     }
-    known = inspect.signature(collector.profile).parameters
     settings: dict[str, bool] = _objects(request)
     if options.garbage_collection:
         settings[GARBAGE_COLLECTION_SETTING] = True
-    if filters and "activity_filters" not in known:
+    if filters and not collector_takes("activity_filters"):
         raise ArgumentError(
             f"activities: torch {torch.__version__} cannot choose among the kinds of an activity; pass the activities "
             "themselves."
@@ -1170,7 +1249,7 @@ def _make_collector(request: RecordingRequest) -> Any:
         experimental_config=for_torchs_collector(
             options.experimental_config, profile_all_threads=_collects_all_threads(request), **settings
         ),
-        **{name: value for name, value in newer.items() if name in known},
+        **{name: value for name, value in newer.items() if collector_takes(name)},
     )
     # Not by its keyword: torch 2.14 warns that it has no effect, but here it has.
     made.with_modules = options.with_modules

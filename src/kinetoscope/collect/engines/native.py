@@ -22,18 +22,25 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._core import living_objects
 from kinetoscope._errors import RecorderError, StateError
-from kinetoscope.collect.engines.pauses import Pauses
 from kinetoscope.collect.engines.recorder import Recorded, Recorder, load_recorder, replace_recorder
 from kinetoscope.collect.engines.selftest import FEATURES, check_calls, check_recorder
+from kinetoscope.collect.engines.stream import STREAM, NewFile, StreamFile, Subscription
 from kinetoscope.collect.session.activities import GARBAGE_COLLECTION_SETTING
 from kinetoscope.collect.session.metadata import boot, import_folders
-from kinetoscope.collect.session.options import EngineStatus, RecordingRequest
+from kinetoscope.collect.session.options import (
+    Engine,
+    EngineStatus,
+    Recording,
+    RecordingOptions,
+    RecordingRequest,
+)
 from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.ranges import begin_range, end_range
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
+from kinetoscope.model.pauses import TOGGLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.profiler import ProfilerActivity
 
@@ -71,8 +78,6 @@ class GarbageCollections:
             end_range(begun)
 
 
-# Often enough to find what takes a hundredth of a step of a second; a round of samples costs some 50 microseconds.
-SAMPLES_PER_SECOND = 100
 _COPIED_BYTES = 1 << 20
 # Without these a recording would be wrong; without the others it only has less.
 _NEEDED = frozenset({"operators", "nesting", "backward"})
@@ -142,11 +147,11 @@ class NativeEngine:
     def __init__(self) -> None:
         """Nothing is loaded before `prepare`."""
         self._request: RecordingRequest | None = None
-        self._recorder: Recorder | None = None
+        self._subscription: Subscription | None = None
         self._path: Path | None = None
         self._belongs_to_user = False
         self._process = 0
-        self._pauses = Pauses()
+        self._off: frozenset[ProfilerActivity] = frozenset()
         self._watch: StorageWatch | None = None
         self._living: Living | None = None
         self._collections = GarbageCollections()
@@ -167,12 +172,24 @@ class NativeEngine:
             raise RecorderError(
                 f"input shapes cannot be recorded here: {status.details['self-test: shapes']}. Use engine='kineto'."
             )
-        self._recorder = load_recorder()
+        for name, part in (("with_stack", "stacks"), ("with_modules", "modules")):
+            if getattr(options, name) and (problem := status.details[f"self-test: {part}"]) != "ok":
+                warn_user(f"{name}: {part} are not recorded here: {problem}. Use engine='kineto'.")
         if (options.python_calls or options.module_spans) and (problem := calls_problem()):
             warn_user(f"Python calls and module calls are not recorded: {problem}.")
             without = dataclasses.replace(options, python_calls=False, module_spans=False)
             request = dataclasses.replace(request, options=without)
         self._request = request
+        load_recorder()
+
+    def why_not_beside(self, others: Sequence[Engine], options: RecordingOptions) -> str:
+        """Why it cannot record these options while other sessions use the recorder; empty if it can."""
+        what = Recorded(0)
+        if options.python_calls:
+            what |= Recorded.CALLS
+        if options.module_spans:
+            what |= Recorded.MODULE_SPANS
+        return STREAM.why_not(what)
 
     def start(self) -> None:
         """Begin to record.
@@ -181,31 +198,25 @@ class NativeEngine:
             StateError: `prepare` was not called, or a recording is in progress.
             RecorderError: The recording's file cannot be created.
         """
-        request, recorder = self._request, self._recorder
-        if request is None or recorder is None:
+        request = self._request
+        if request is None:
             raise StateError("the native engine was not prepared: call prepare() before start()")
-        self._belongs_to_user = request.path is not None
-        self._path = request.path if request.path is not None else _temporary_path()
+        recorder = load_recorder()
+        subscription = Subscription(STREAM, recorder, _what(request))
+        self._belongs_to_user, self._path, self._opened = request.path is not None, request.path, None
         # Before the start: after an interrupt right behind it, stop() must find the recording.
-        self._process = os.getpid()
-        self._pauses = Pauses()
-        seen = self._watch_storages(recorder) if request.options.profile_memory else {}
+        self._process, self._subscription = os.getpid(), subscription
+        self._off = frozenset()
+        seen = self._watch_storages(subscription) if request.options.profile_memory else {}
         facts = {**_facts(), **request.info, **seen}
-        if not self._belongs_to_user:
-            # For a recording that is never stopped; a stopped one removes its file itself.
-            self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
-        missing_calls = recorder.start(
-            self._path,
-            _what(request),
-            request.options.ring_bytes,
-            keep_since_ns=_parent_began_ns(),
-            samples_per_second=SAMPLES_PER_SECOND if request.options.samples else 0,
-        )
-        self._note_actual_path(recorder)
-        self._keep_open()
+        file = NewFile(self._new_path, self._belongs_to_user, request.options.ring_bytes, _parent_began_ns())
+        missing_calls = subscription.start(file)
+        if subscription.number == 0:
+            self._note_actual_path(recorder)
+            self._keep_open()
         if missing_calls:
             facts["calls_missing"] = json.dumps(missing_calls)
-        recorder.add_info(facts)
+        subscription.add_info(facts)
         if GARBAGE_COLLECTION_SETTING in facts:
             self._collections.open()
         if missing_calls:
@@ -217,42 +228,57 @@ class NativeEngine:
         Raises:
             StateError: Nothing is being recorded in this process.
         """
-        recorder = self._recorder
-        if recorder is None or self._path is None:
+        subscription = self._subscription
+        if subscription is None:
             raise StateError("the native engine is not recording: there is nothing to switch off or on")
-        if self._pauses.toggle(enable, (activity.name for activity in activities)):
-            if enable:
-                recorder.resume()
-            else:
-                recorder.pause()
-            recorder.add_info(self._pauses.as_info())
+        switched = activities & self._off if enable else activities - self._off
+        if not switched:
+            return
+        if enable:
+            subscription.resume()
+            self._off -= switched
+        else:
+            subscription.pause()
+            self._off |= switched
+        names = sorted(activity.name for activity in switched)
+        subscription.append(TOGGLES, {"activity": names, "enabled": [enable] * len(names)})
 
-    def stop(self) -> NativeRecording:
+    def append_rows(
+        self, table: str, columns: Mapping[str, Sequence[Any]], *, buffered: bool = False
+    ) -> bool:
+        """Write rows into the recording in progress: see `Recorder.append`. False if there is none of this engine."""
+        if self._subscription is None or self._process != os.getpid():
+            return False
+        return self._subscription.append(table, columns, buffered=buffered)
+
+    def stop(self) -> Recording:
         """Close the books.
 
         Raises:
             StateError: Nothing is being recorded in this process.
         """
-        recorder, path, watch = self._recorder, self._path, self._watch
+        subscription, watch = self._subscription, self._watch
         self._watch = None
         self._collections.close()
         if watch is not None:
             watch.cancel()
-        if recorder is None or path is None:
+        if subscription is None:
             raise StateError("the native engine is not recording: call start() first")
         if self._process != os.getpid():
             raise StateError(
                 f"this recording belongs to process {self._process}, not to its child {os.getpid()}"
             )
-        stopped = recorder.stop()
+        recorder = subscription.recorder
+        stopped = subscription.stop()
         # Read again: an interrupt may have come right after the start.
-        path = recorder.recording_path() or path
-        if stopped.file_lost:
-            warn_user(
-                f"another program truncated {path} during the recording, which is lost: write "
-                "recordings to a folder that nothing else uses."
-            )
+        path = recorder.recording_path() if subscription.number == 0 else self._path
+        shared = None
         try:
+            if stopped.file_lost:
+                warn_user(
+                    f"another program truncated {path} during the recording, which is lost: write "
+                    "recordings to a folder that nothing else uses."
+                )
             if stopped.unnamed_modules:
                 recorder.resolve(_living_modules())
             names = {str(thread.native_id): thread.name for thread in threading.enumerate()}
@@ -263,14 +289,39 @@ class NativeEngine:
                 late |= watch.stop()
             if stopped.call_threads_lost:
                 late["call_threads_lost"] = json.dumps(stopped.call_threads_lost)
-            recorder.add_info(late)
+            subscription.add_info(late)
         finally:
-            recorder.close()
-        self._path = None
+            is_ring = STREAM.is_ring
+            shared = subscription.close()
+        self._subscription = None
         if self._remove is not None:
             self._remove.detach()
+        if shared is not None or path is None:
+            return self._part_of(shared, subscription.number, path, at_once=is_ring)
         readable = self._readable(recorder, path)
         return NativeRecording(readable, belongs_to_user=self._belongs_to_user and readable == path)
+
+    def _part_of(
+        self, shared: StreamFile | None, session: int, path: Path | None, *, at_once: bool
+    ) -> Recording:
+        """The session's part of a recording that others share: in its own file at once, or when it is read."""
+        if shared is None:
+            raise StateError("the native engine is not recording: call start() first")
+        self._opened = None
+        part = SharedRecording(shared, session)
+        if self._belongs_to_user and path is not None:
+            return NativeRecording(part.write(path), belongs_to_user=True)
+        if at_once:
+            return NativeRecording(part.write(_temporary_path()), belongs_to_user=False)
+        return part
+
+    def _new_path(self) -> Path:
+        """The file of a recording that begins with this session."""
+        if self._path is None:
+            self._path = _temporary_path()
+            # For a recording that is never stopped; a stopped one removes its file itself.
+            self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
+        return self._path
 
     def _keep_open(self) -> None:
         """Open the file: after `os.setuid` or the like nobody in this process may open it, but what is open stays so."""
@@ -312,15 +363,19 @@ class NativeEngine:
                 "its own path."
             )
 
-    def _watch_storages(self, recorder: Recorder) -> dict[str, str]:
+    def _watch_storages(self, subscription: Subscription) -> dict[str, str]:
         """Watch which tensors hold which memory, from before the recording starts."""
         from kinetoscope.collect.sources.storages import Living, StorageWatch
 
+        recorder = subscription.recorder
         if self._watch is not None:
             self._watch.cancel()
         self._living = self._living or Living(recorder.tensor_reader())
         self._watch = StorageWatch(
-            self._living, recorder.watch_tensors, lambda: [module for _, module in recorder.modules()]
+            self._living,
+            recorder.watch_tensors,
+            lambda: [module for _, module in recorder.modules()],
+            subscription.add_info,
         )
         return self._watch.start()
 
@@ -391,15 +446,54 @@ class NativeRecording:
             self._remove()
 
 
+class SharedRecording:
+    """A finished session of a recording that it shared with others, whose part is cut out when it is read."""
+
+    def __init__(self, file: StreamFile, session: int) -> None:
+        """The part of a session, by its number."""
+        self._file: StreamFile | None = file
+        self._session = session
+        self._trace: Trace | None = None
+        self._lock = threading.Lock()
+
+    def write(self, path: Path) -> Path:
+        """Write the part to a file; return the file.
+
+        Raises:
+            StateError: It was discarded.
+            OSError: The file cannot be written.
+        """
+        if self._file is None:
+            raise StateError("this recording was discarded before it was read")
+        self._file.cut(self._session, path)
+        return path
+
+    def trace(self) -> Trace:
+        """The recording as a trace, read on the first call.
+
+        Raises:
+            StateError: It was discarded before it was read.
+        """
+        with self._lock:
+            if self._trace is None:
+                self._trace = NativeRecording(self.write(_temporary_path()), belongs_to_user=False).trace()
+                self._file = None
+            return self._trace
+
+    def discard(self) -> None:
+        """Forget the recording."""
+        self._file = None
+
+
 def _what(request: RecordingRequest) -> Recorded:
-    """The recorder's flags; stacks and modules are always recorded, because they cost almost nothing."""
+    """The recorder's flags."""
     what = Recorded(0)
     details = native_engine_status().details
-    if details["self-test: stacks"] == "ok":
-        what |= Recorded.STACKS
-    if details["self-test: modules"] == "ok":
-        what |= Recorded.MODULES
     options = request.options
+    if options.needs_stacks and details["self-test: stacks"] == "ok":
+        what |= Recorded.STACKS
+    if options.needs_modules and details["self-test: modules"] == "ok":
+        what |= Recorded.MODULES
     if options.needs_shapes:
         what |= Recorded.SHAPES
     if options.profile_memory:
@@ -410,6 +504,8 @@ def _what(request: RecordingRequest) -> Recorded:
         what |= Recorded.CALLS
     if options.module_spans and Recorded.MODULES in what:
         what |= Recorded.MODULE_SPANS
+    if options.samples:
+        what |= Recorded.SAMPLES
     return what
 
 

@@ -6,6 +6,7 @@ Every call holds the GIL (``ctypes.PyDLL``); the recorder relies on that.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
 import sysconfig
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.sources.storages import TensorReader
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_FACE_VERSION = 7
+_FACE_VERSION = 8
 # More than the system lets a path have.
 _LONGEST_PATH = 1 << 13
 # With a separator at its end: another package's name may start with ours.
@@ -33,18 +34,22 @@ _OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
 
 
 class Recorded(IntFlag):
-    """What a recording contains in addition to times and names; the bits of native/recorder/session.h."""
+    """What a recording contains in addition to times and names; the bits of native/core/recording_format.h."""
 
     SHAPES = 1
     MEMORY = 2
     STACKS = 4
     MODULES = 8
+    SAMPLES = 16
     FUNCTION_IDS = 64
     CALLS = 0x100
     MODULE_SPANS = 0x200
 
 
+POSITION_NUMBERS = 21
 _CALLS = int(Recorded.CALLS | Recorded.MODULE_SPANS)
+# RowsFlag in native/core/recording_format.h.
+_BUFFERED = 1
 
 
 class _Stopped(ctypes.Structure):
@@ -127,6 +132,8 @@ class Recorder:
             ctypes.c_uint32,
             *message,
         )
+        library.kinetoscope_recorder_change.argtypes = (ctypes.c_uint32, ctypes.c_uint32, *message)
+        library.kinetoscope_recorder_position.argtypes = (ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t)
         library.kinetoscope_recorder_path.argtypes = message
         library.kinetoscope_recorder_stop.argtypes = (ctypes.POINTER(_Stopped),)
         library.kinetoscope_recorder_modules.argtypes = (ctypes.py_object,)
@@ -137,6 +144,14 @@ class Recorder:
         library.kinetoscope_recorder_resolve.restype = ctypes.c_size_t
         library.kinetoscope_recorder_add_info.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
         library.kinetoscope_recorder_add_info.restype = None
+        library.kinetoscope_recorder_append.argtypes = (
+            ctypes.c_uint32,
+            ctypes.c_char_p,
+            ctypes.c_uint32,
+            ctypes.c_uint32,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+        )
         library.kinetoscope_recorder_settle.restype = None
         library.kinetoscope_recorder_prepare_calls.argtypes = (ctypes.c_char_p,)
         library.kinetoscope_recorder_prepare_calls.restype = ctypes.py_object
@@ -207,6 +222,36 @@ class Recorder:
             self._leave_new_threads_alone()
             raise RecorderError(f"cannot record: {message}")
         return message
+
+    def change(self, what: Recorded, samples_per_second: int) -> None:
+        """Record something else from now on, into the same file; calls stay as they were at the start.
+
+        Args:
+            what: What is recorded.
+            samples_per_second: How often the Python stack of every thread is sampled, if samples are among it.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+            RecorderError: The recorder could not change; what it recorded before it still records.
+        """
+        if not self.is_recording:
+            raise StateError(
+                "the native recorder is not recording in this process: there is nothing to change"
+            )
+        rate = samples_per_second if Recorded.SAMPLES in what else 0
+        if self._library.kinetoscope_recorder_change(int(what), rate, self._message, len(self._message)) != 0:
+            raise RecorderError(f"cannot record: {self._message.value.decode(errors='replace')}")
+
+    def position(self) -> list[int]:
+        """How far the recording is: its tick, and its counters of what was lost (RecordingPosition in native/core).
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
+        numbers = (ctypes.c_uint64 * POSITION_NUMBERS)()
+        if self._library.kinetoscope_recorder_position(numbers, len(numbers)) != 0:
+            raise StateError("the native recorder is not recording in this process")
+        return list(numbers)
 
     def recording_path(self) -> Path | None:
         """The path of the active recording; None if there is none."""
@@ -307,6 +352,31 @@ class Recorder:
             self._library.kinetoscope_recorder_add_info(
                 key.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")
             )
+
+    def append(
+        self, table: str, columns: Mapping[str, Sequence[Any]], *, session: int = 0, buffered: bool = False
+    ) -> bool:
+        """Write rows of a named table into the recording, where they are from now on, also if the process is killed.
+
+        Rows that find no room there are counted in its losses.
+
+        Args:
+            table: The name of the table.
+            columns: For each column, by its name, the list of its values, as JSON has them; all equally long. Empty lists
+                announce the table.
+            session: The number of the session that the rows belong to.
+            buffered: The caller keeps rows back for up to a second, which a killed process loses.
+
+        Returns:
+            False if nothing is being recorded in this process.
+        """
+        rows = len(next(iter(columns.values()), ()))
+        text = json.dumps(columns, separators=(",", ":")).encode()
+        flags = _BUFFERED if buffered else 0
+        failed = self._library.kinetoscope_recorder_append(
+            session, table.encode(), rows, flags, text, len(text)
+        )
+        return not failed
 
     def settle(self) -> None:
         """Wait briefly until the files of earlier recordings have their checksums."""

@@ -96,9 +96,14 @@ def checked_choices(
 
 
 @functools.cache
+def collector_takes(keyword: str) -> bool:
+    """Whether the installed torch's collector has a keyword; releases differ."""
+    return keyword in inspect.signature(torch.autograd.profiler.profile).parameters
+
+
 def takes_use_cuda() -> bool:
     """Whether the installed torch still has the keyword `use_cuda`, which 2.14 removed."""
-    return "use_cuda" in inspect.signature(torch.autograd.profiler.profile).parameters
+    return collector_takes("use_cuda")
 
 
 def as_items(choices: ActivityChoices) -> tuple[ActivityItem, ...]:

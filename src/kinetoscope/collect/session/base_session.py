@@ -357,6 +357,7 @@ def report_out_of_memory(
 
 def _write_report(trace: Trace, error: BaseException, text_path: Path, page_path: Path) -> None:
     """Write the text and, below the same description of the failure, the memory page."""
+    import_aside("kinetoscope.viewer.report")
     from kinetoscope.display.out_of_memory import failure_lines, memory_lines
     from kinetoscope.storage.atomic_write import open_atomically
     from kinetoscope.viewer.report import write_memory_page
@@ -419,64 +420,68 @@ def _device(error: BaseException) -> str | None:
     return f"{kind}:{number[1]}" if number else kind
 
 
-# The sessions that record in this process: one for each engine, because two would mix their records.
+# The sessions that record in this process: any number on our recorder, and one on each other engine, because two would mix their
+# records.
 
 
 class ActiveSessions:
-    """The active sessions of this process, by the name of their engine."""
+    """The active sessions of this process, each with its engine."""
 
     def __init__(self) -> None:
         """Begin empty."""
         self._lock = threading.RLock()
-        self._by_engine: dict[str, tuple[weakref.ref[_KinetoProfile], Engine]] = {}
+        self._sessions: list[tuple[weakref.ref[_KinetoProfile], Engine]] = []
 
     def acquire(self, session: _KinetoProfile, engine: Engine) -> None:
-        """Make a session the active one of its engine; StateError if another one is. A second call does nothing."""
+        """Make a session active; StateError if another one takes its engine. A second call does nothing."""
         with self._lock:
-            if self.is_active_in_another(session, engine.name):
+            self._stop_abandoned()
+            if why := self.why_not(session, engine):
                 raise StateError(
-                    "another Kinetoscope session is already recording in this process: stop it before starting a "
-                    "second one."
+                    f"another Kinetoscope session is already recording in this process: {why}. Stop it before starting a second "
+                    "one."
                 )
-            if self._is_of(session, engine.name):
-                return
-            _, abandoned = self._by_engine.pop(engine.name, (None, None))
-            if abandoned is not None:
-                # Its session was dropped without stop(), so its recording is unreachable.
-                with contextlib.suppress(KinetoscopeError):
-                    abandoned.stop().discard()
-            self._by_engine[engine.name] = weakref.ref(session), engine
+            if all(found() is not session for found, _ in self._sessions):
+                self._sessions.append((weakref.ref(session), engine))
 
     def release(self, session: _KinetoProfile) -> None:
         """Make a session inactive; does nothing if it is not active."""
         # Before the lock: Python 3.12 does not release a lock if an interrupt hits a comprehension with a condition.
-        own = [name for name in list(self._by_engine) if self._is_of(session, name)]
+        own = [one for one in list(self._sessions) if one[0]() is session]
         with self._lock:
-            for name in own:
-                self._by_engine.pop(name, None)
+            for one in own:
+                if one in self._sessions:
+                    self._sessions.remove(one)
 
-    def is_active_in_another(self, session: _KinetoProfile, name: str) -> bool:
-        """Whether another session is active with an engine of this name."""
-        taken = self._by_engine.get(name)
-        return taken is not None and taken[0]() not in (None, session)
-
-    def is_active(self, name: str) -> bool:
-        """Whether any session is active with an engine of this name."""
-        taken = self._by_engine.get(name)
-        return taken is not None and taken[0]() is not None
+    def why_not(self, session: _KinetoProfile, engine: Engine) -> str:
+        """Why a session cannot record with an engine while other sessions are active; empty if it can."""
+        others = [other for found, other in list(self._sessions) if found() not in (None, session)]
+        same = [other for other in others if other.name == engine.name]
+        if not same:
+            return ""
+        beside: Callable[[list[Engine], RecordingOptions], str] | None = getattr(
+            engine, "why_not_beside", None
+        )
+        if beside is None:
+            return f"the engine {engine.name!r} makes one recording at a time"
+        return beside(same, session._options)
 
     def current(self) -> _KinetoProfile | None:
-        """The active session, the first of two; None if there is none."""
-        sitting = (session() for session, _ in list(self._by_engine.values()))
-        return next((session for session in sitting if session is not None), None)
+        """The active session that began first; None if there is none."""
+        active = (found() for found, _ in list(self._sessions))
+        return next((session for session in active if session is not None), None)
 
     def reset_in_child(self) -> None:
         """Forget the parent's sessions after a fork, with a new lock."""
         self.__init__()  # type: ignore[misc]
 
-    def _is_of(self, session: _KinetoProfile, name: str) -> bool:
-        """Whether this session is the active one of that engine."""
-        return name in self._by_engine and self._by_engine[name][0]() is session
+    def _stop_abandoned(self) -> None:
+        """Stop the recordings of sessions that were dropped without stop(): nobody can reach them."""
+        for one in list(self._sessions):
+            if one[0]() is None:
+                self._sessions.remove(one)
+                with contextlib.suppress(KinetoscopeError):
+                    one[1].stop().discard()
 
 
 ACTIVE_SESSIONS = ActiveSessions()
@@ -719,7 +724,9 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             # Before the engine's own start: an interrupt in the middle of that must find out that it may be on.
             self._state = "recording"
             with self._stopwatch.starting():
-                self._require_engine().start()
+                engine = self._require_engine()
+                engine.start()
+                self._sources.write_to(getattr(engine, "append_rows", None))
             self._cycles_begun += 1
             COMPILE_HOOKS.recording_began()
             ROUTES.open(self)
@@ -800,6 +807,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
 
     def _write_summary(self) -> None:
         """Write the summary of the cycle that ended last. It may fail: the program continues, and the trace is there."""
+        import_aside()
         target, cycle = self._options.summary, self._cycles.last
         if target is None or cycle is None:
             return
@@ -871,14 +879,13 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         """The engine of the options; where the choice is ours and our recorder is busy, torch's collector for this cycle."""
         self._engine_is_for_one_cycle = False
         engine = choose_engine(self._options, self._recordable)
-        if self._options.engine == "auto" and ACTIVE_SESSIONS.is_active_in_another(self, engine.name):
+        if self._options.engine == "auto" and (why := ACTIVE_SESSIONS.why_not(self, engine)):
             engine = choose_engine(dataclasses.replace(self._options, engine="kineto"), self._recordable)
             self._engine_is_for_one_cycle = True
             warn_user(
-                "another Kinetoscope session is recording in this process, so this one records with torch's own "
-                "collector (Kineto)."
+                f"another Kinetoscope session is recording in this process, so this one records with torch's own collector (Kineto): {why}."
             )
-        warn_of_ignored_settings(engine, self._options)
+        warn_of_ignored_settings(engine, self._options, in_place_of_torch=self._in_place_of_torch)
         return engine
 
     def _require_engine(self) -> Engine:

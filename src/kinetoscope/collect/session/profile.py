@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import operator
 import os
 import socket
 import threading
@@ -154,6 +155,21 @@ def decorated(session: contextlib.AbstractContextManager[Any], function: Callabl
 _STEP_NAME = "ProfilerStep"
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def _checked_number(number: int | None) -> int | None:
+    """The number of a step, or an error."""
+    if number is None:
+        return None
+    try:
+        found = operator.index(number)
+    except TypeError:
+        found = -1
+    if found < 0 or isinstance(number, bool):
+        raise ArgumentError(
+            f"step({number!r}) is not valid: pass the number of the step that begins, 0 or more, or nothing."
+        )
+    return found
 
 
 def running() -> _KinetoProfile | None:
@@ -306,10 +322,12 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         super()._set_up(options)
         self.schedule = checked_callable("schedule", schedule) or record_always
         self.on_trace_ready = checked_callable("on_trace_ready", on_trace_ready)
-        self.record_steps = schedule is not None
+        # As in torch, a session without a schedule marks no steps. In what a ring has left, nothing else says which they are.
+        self.record_steps = schedule is not None or options.ring_bytes is not None
         if self.profile_memory and self.record_steps:
             OPTIMIZER_STEPS.listen()  # `step` may be called in a hook at an optimizer's step: too late for it
         self.step_num = 0
+        self._number_ahead = 0  # what the number of a step has more than `step_num`
         self.current_action = self._action(0)
         torch.autograd.profiler.KinetoStepTracker.init_step_count(_STEP_NAME)
         self._run: _Run | None = None
@@ -362,19 +380,25 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             self._stop(may_raise=may_raise)
 
     @by_owner
-    def step(self) -> None:
+    def step(self, number: int | None = None) -> None:
         """Mark the start of the next step. The first call starts a session that was not started.
 
+        Recorded steps are marked if there is a schedule, and in a ring (`ring_bytes`) from the first call on.
         A cycle that cannot be recorded, because the disk is full for example, is a warning here, and the next one is tried
         again.
 
+        Args:
+            number: The number of the step that begins, such as that of the job in a resumed job; later steps count on from it. The
+                schedule counts calls and is not changed. None: one more than that of the step before.
+
         Raises:
-            ArgumentError: The schedule did not return a ProfilerAction; the session stays in its current step.
+            ArgumentError: The schedule did not return a ProfilerAction, and the session stays in its current step; or `number` is
+                not a whole number, 0 or more.
         """
         with self._stepping:
-            self._step()
+            self._step(_checked_number(number))
 
-    def _step(self) -> None:
+    def _step(self, number: int | None) -> None:
         """Do what `step` says, one thread at a time."""
         if self._run is None and not self._ever_started:
             self.start()
@@ -383,6 +407,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         with self._lock:
             before, run = self.current_action, self._run
             self.step_num += 1
+            if number is not None:
+                self._number_ahead = number - self.step_num
             self.current_action = action
         if run is None:
             return
@@ -600,12 +626,15 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     def _open_step_range(self, run: _Run) -> None:
         """Open the range of the step if a recording is active."""
-        if not self.record_steps:
+        if not self.record_steps or (self.schedule is record_always and self.step_num == 0):
+            # Without a schedule, `step` may never be called, and the whole recording is no step.
             return
         with self._lock:
             if self._run is not run or self._state != "recording":
                 return
-            self._step_range = record_function(f"{_STEP_NAME}#{self.step_num}").__enter__()
+            self._step_range = record_function(
+                f"{_STEP_NAME}#{self.step_num + self._number_ahead}"
+            ).__enter__()
 
     @property
     def action_map(self) -> dict[tuple[ProfilerAction, ProfilerAction | None], list[Callable[[], Any]]]:

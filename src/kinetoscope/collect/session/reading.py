@@ -11,6 +11,7 @@ import torch
 from torch.profiler._memory_profiler import Action, Category, TensorKey, _Storage
 
 from kinetoscope._errors import ArgumentError, NotRecordedError
+from kinetoscope._import_aside import import_aside
 from kinetoscope.collect.session.cycle import CycleChoice, Cycles, FinishedCycles
 from kinetoscope.collect.session.user_warnings import warn_user
 
@@ -34,6 +35,7 @@ class MemoryProfile:
 
     def __init__(self, trace: Trace) -> None:
         """Read a trace with memory."""
+        import_aside()
         from kinetoscope.tables.memory.timeline import need_memory
 
         need_memory(trace)
@@ -46,6 +48,7 @@ class MemoryProfile:
         Times are nanoseconds since 1970, -1 for what was there before the recording. The version is how often the
         content had been written over before.
         """
+        import_aside()
         trace, keys = self._trace, self._keys
         from kinetoscope.tables.memory.timeline import changes_of
 
@@ -86,6 +89,7 @@ class MemoryProfile:
     @cached_property
     def categories(self) -> dict[TensorKey, Category | None]:
         """The category of each block; None if unknown."""
+        import_aside()
         from kinetoscope.tables.memory.categories import MemoryCategory
 
         known = {
@@ -104,6 +108,7 @@ class MemoryProfile:
     @cached_property
     def _judged(self) -> Any:
         """The blocks with their categories."""
+        import_aside()
         from kinetoscope.tables.memory.categories import judged_blocks
 
         return judged_blocks(self._trace)
@@ -111,6 +116,7 @@ class MemoryProfile:
     @cached_property
     def _keys(self) -> list[TensorKey]:
         """A key of torch's for each block."""
+        import_aside()
         blocks = self._judged.blocks
         from kinetoscope.tables.memory.timeline import device_names
 
@@ -198,6 +204,7 @@ class ReadsCycles:
                 "all" without annotations.
             OSError: The file cannot be written.
         """
+        import_aside()
         checked = _checked_path(path)
         if graph_lanes not in ("none", "all") or (graph_lanes == "all" and not cuda_graph_annotations):
             raise ArgumentError(
@@ -227,6 +234,7 @@ class ReadsCycles:
             ArgumentError: The session was made without `profile_memory=True`, the suffix is unknown, or no memory of the
                 device was recorded.
         """
+        import_aside("kinetoscope.viewer.report")
         checked = _checked_path(path)
         self._need_memory("export_memory_timeline()")
         trace = self.trace
@@ -254,6 +262,7 @@ class ReadsCycles:
 
     def _torchs_memory_profile(self) -> Any | None:
         """torch's own object; None where its collector did not record what that needs."""
+        import_aside()
         theirs = getattr(self._engine, "torch_profiler", None)
         results = None if theirs is None else theirs.kineto_results
         options = self._options
@@ -265,6 +274,7 @@ class ReadsCycles:
 
     def _torchs_timeline(self) -> Any | None:
         """torch's timeline writer, which has tensor versions; None if there is none for this recording."""
+        import_aside()
         try:
             profile = self._torchs_memory_profile()
             if profile is None:
@@ -335,6 +345,7 @@ class ReadsCycles:
         Raises:
             StateError: Nothing was recorded yet.
         """
+        import_aside()
         trace = self._trace_of("all" if self._options.acc_events else None)
         from kinetoscope.torch_events.event_list import key_averages
 
@@ -355,6 +366,7 @@ class ReadsCycles:
         Raises:
             StateError: Nothing was recorded yet.
         """
+        import_aside()
         trace = self._trace_of("all" if self._options.acc_events else None)
         with self._stopwatch.listing():
             from kinetoscope.torch_events.event_list import events_of

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
 from kinetoscope.collect.engines.recorder import ready_recorder
+from kinetoscope.collect.engines.stream import STREAM
 from kinetoscope.collect.sources.source import ClockReading
-from kinetoscope.model.compile_facts import PREFIX, Compilation, CompileFacts, GraphBreak
+from kinetoscope.model.compile_facts import RECOMPILE_LIMIT, TABLE, Compilation, CompileFacts, GraphBreak
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _MODULE = "torch._dynamo.utils"
 _FRAMES = "torch._dynamo.convert_frame"
 _CACHE = "torch._C._dynamo.eval_frame"
+# The metrics of the last compilations. Its function for them would be a call that torch's collector records.
+_KEPT = "_compilation_metrics"
 # torch calls it with the metrics of each compilation, at its end and on its thread.
 _REPORT = "add_compilation_metrics_to_chromium"
 # What torch gives as the reason where a branch depends on the value of a tensor.
@@ -53,6 +56,7 @@ class CompileHooks:
         self._breaks: dict[int, tuple[Any, GraphBreak | None]] = {}
         self._failure = ""
         self._written = (0, 0, 0)
+        self._recording = 0
 
     def open(self, source: object) -> None:
         """Collect for a source from now on."""
@@ -106,9 +110,14 @@ class CompileHooks:
         return "" if module is None or hasattr(module, _REPORT) else f"this torch has no {_MODULE}.{_REPORT}"
 
     def recording_began(self) -> None:
-        """Write the facts of earlier compilations into a native recording that has just begun, and those of later ones as they end."""
+        """Write the facts of earlier compilations into a native recording that has just begun, and those of later ones as they end.
+
+        A recording that another session began before has them.
+        """
         with self._lock:
-            self._written = (0, len(self._compilations), 0)
+            if self._recording != STREAM.recordings:
+                self._recording = STREAM.recordings
+                self._written = (0, len(self._compilations), 0)
             self._write()
 
     def _write(self) -> None:
@@ -122,10 +131,11 @@ class CompileHooks:
                 known = self.breaks()
                 # Later compilations have their functions themselves.
                 functions = {} if parts else _compiled_functions()
-                facts = CompileFacts(self._compilations[compilations:], known[breaks:], functions)
-                if facts.compilations or facts.breaks or facts.functions:
+                given_up = [] if parts else _given_up(functions)
+                facts = CompileFacts(self._compilations[compilations:], known[breaks:], functions, given_up)
+                if facts.compilations or facts.breaks or facts.functions or facts.given_up:
                     self._written = (parts + 1, compilations + len(facts.compilations), len(known))
-                    recorder.add_info({f"{PREFIX}{parts:06d}": facts.to_json()})
+                    recorder.append(TABLE, {"facts": [facts.as_part()]})
         except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
             self._failure = f"{type(error).__name__}: {error}"
 
@@ -296,6 +306,27 @@ def _compiled_functions() -> dict[str, tuple[str, str, int]]:
     return found
 
 
+def _given_up(functions: dict[str, tuple[str, str, int]]) -> list[dict[str, Any]]:
+    """The compilations among the last ones of the process, which torch keeps, that failed because their function was compiled too often.
+
+    Args:
+        functions: The compiled code that is alive: what the program has reset since is compiled again.
+    """
+    metrics = list(getattr(sys.modules.get(_MODULE), _KEPT, ()))
+    alive: dict[str, list[tuple[str, str, int]]] = {}
+    for compile_id, place in functions.items():
+        alive.setdefault(compile_id.partition("/")[0], []).append(place)
+    found = []
+    for one in metrics:
+        columns = _compilation(one).columns
+        frame, _, times = columns["compile_id"].partition("/")
+        # The number counts the compilations before it; after a reset, fewer are alive, and the ids begin anew.
+        places = alive.get(frame, [])
+        if RECOMPILE_LIMIT.search(columns["failure"]) and times.isdigit() and len(places) >= int(times) > 0:
+            found.append({**columns, **dict(zip(("function", "file", "line"), places[0], strict=True))})
+    return found
+
+
 class Compiling:
     """Records what torch.compile compiled; every session has it."""
 
@@ -316,12 +347,15 @@ class Compiling:
         """Take what was compiled."""
         begun, self._begun = self._begun or ClockReading.now(), None
         compilations = COMPILE_HOOKS.since(self._first)
-        failure, missing, functions = COMPILE_HOOKS.failure, COMPILE_HOOKS.missing, {}
+        failure, missing = COMPILE_HOOKS.failure, COMPILE_HOOKS.missing
+        functions: dict[str, tuple[str, str, int]] = {}
+        given_up: list[dict[str, Any]] = []
         try:
             functions = _compiled_functions()
+            given_up = _given_up(functions)
         except Exception as error:  # noqa: BLE001  (private parts of torch; without them only functions are unknown)
             failure = failure or f"{type(error).__name__}: {error}"
-        facts = CompileFacts(compilations, COMPILE_HOOKS.breaks(), functions)
+        facts = CompileFacts(compilations, COMPILE_HOOKS.breaks(), functions, given_up)
         return GatheredCompiling(begun, facts, failure, missing)
 
     def close(self) -> None:
@@ -365,6 +399,7 @@ class GatheredCompiling:
             [*self.facts.compilations, *later.facts.compilations],
             later.facts.breaks,
             self.facts.functions | later.facts.functions,
+            later.facts.given_up,
         )
         failure, missing = self.failure or later.failure, self.missing or later.missing
         return GatheredCompiling(self.begun, facts, failure, missing)

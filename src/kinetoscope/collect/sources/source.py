@@ -7,6 +7,7 @@ A failure of a source is a warning and a loss in the trace: the job and the engi
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from kinetoscope.collect.session.options import Gathered, Recording, Source
 from kinetoscope.collect.session.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.session.options import TraceObserver
+    from kinetoscope.collect.session.options import AppendRows, TraceObserver
     from kinetoscope.trace import Trace
 
 
@@ -149,6 +150,15 @@ class SourceWindow:
                 if not self._done(source, "start", source.start):
                     self._running.remove(source)
         self._warn()
+
+    def write_to(self, append: AppendRows | None) -> None:
+        """Let the sources that can write into the recording that has just begun; None if its engine has no file for that."""
+        if append is None:
+            return
+        with self._lock:
+            for source in self._running:
+                if (write_to := getattr(source, "write_to", None)) is not None:
+                    self._done(source, "write_to", functools.partial(write_to, append))
 
     def stop(self) -> None:
         """Stop the sources, and store what they gathered."""

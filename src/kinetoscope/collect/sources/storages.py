@@ -335,6 +335,7 @@ class StorageWatch:
         living: Living,
         keep_watch: Callable[[list[Tensor]], object],
         running: Callable[[], Iterable[Module]] | None = None,
+        write: Callable[[dict[str, str]], object] | None = None,
     ) -> None:
         """Nothing is looked at before `start`.
 
@@ -342,11 +343,14 @@ class StorageWatch:
             living: What lives; the same for all recordings of a session, so that only the first one has to look at everything.
             keep_watch: Has the frees of tensors' memory recorded.
             running: Tells which living modules the recorder has seen; by default all that live.
+            write: Writes metadata into the recording in progress: what is seen there, before `stop`, survives a killed
+                process.
         """
         self._living = living
         self._reader = living.reader
         self._running = running or self._all_modules
         self._keep_watch = keep_watch
+        self._write = write
         self._seen = _Seen()
         self._parts = 0
         self._unread = 0
@@ -435,6 +439,8 @@ class StorageWatch:
             self._optimizers[id(optimizer)] = (known[0], held)
             with _unrecorded():
                 self._look_around(time.time_ns(), self._running(), [optimizer], own=True)
+            if self._write is not None:
+                self._write(self._taken())
 
     def _remember(self, optimizer: Optimizer) -> None:
         """Know an optimizer without holding it; its end makes room for another at the same address."""

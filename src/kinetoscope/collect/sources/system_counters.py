@@ -16,6 +16,7 @@ from kinetoscope.collect.sources.nvml import NvmlDevice, NvmlError, nvml
 from kinetoscope.collect.sources.source import ClockReading
 
 if TYPE_CHECKING:
+    from kinetoscope.collect.session.options import AppendRows
     from kinetoscope.trace import Trace
 
 
@@ -163,6 +164,8 @@ def _torchs_memory(reading: Reading) -> None:
 
 Samples = dict[str, list[tuple[int, float]]]
 
+# Samples are in the recording no later than this after they were taken.
+_WRITTEN_WITHIN_NS = 1_000_000_000
 # Reading takes milliseconds; what takes longer than this hangs in a driver or a file system.
 _PATIENCE_S = 2.0
 
@@ -221,8 +224,13 @@ class SystemCounters:
         self._sampler = Sampler(self._readers, self.interval_s)
         self._sampler.start()
 
+    def write_to(self, append: AppendRows) -> None:
+        """Write into the recording that has begun, at least once a second."""
+        if self._sampler is not None:
+            self._sampler.write_to(append)
+
     def stop(self) -> GatheredSamples:
-        """End, with one last sample."""
+        """End, with one last sample; what was not written into the recording is in the result."""
         sampler, self._sampler = self._sampler, None
         if sampler is None:
             return GatheredSamples(ClockReading.now(), {}, "")
@@ -246,6 +254,8 @@ class Sampler:
         self._samples: list[tuple[int, str, float]] = []
         self._before: tuple[int, Reading] | None = None
         self._has_rates = False
+        self._append: AppendRows | None = None
+        self._writing = threading.Lock()  # guards _append and the removal of samples
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kinetoscope counters", daemon=True)
         self.begun = ClockReading.now()
@@ -255,15 +265,25 @@ class Sampler:
         """Begin; the first sample is taken at once."""
         self._thread.start()
 
+    def write_to(self, append: AppendRows) -> None:
+        """From now on write the samples by this function, which announces the table."""
+        with self._writing:
+            self._append = append
+            self._write()
+
     def stop(self) -> None:
         """Let the thread take one last sample and end; a thread that hangs is abandoned."""
         self._stopping.set()
         self._thread.join(_PATIENCE_S)
         if self._thread.is_alive():
             self.failure = f"reading did not come back within {_PATIENCE_S:g} s"
+        with self._writing:
+            self._write()
+            # An abandoned thread must not write into the next recording.
+            self._append = None
 
     def samples(self) -> Samples:
-        """What was read so far: for each counter its times by the clock and its values."""
+        """What was read so far and not written: for each counter its times by the clock and its values."""
         found: Samples = {}
         for time_ns, name, value in tuple(self._samples):
             found.setdefault(name, []).append((time_ns, value))
@@ -282,6 +302,23 @@ class Sampler:
         rates = self._rates(now_ns, reading)
         self._samples += [(now_ns, name, value) for name, value in (*reading.values.items(), *rates)]
         self._before = now_ns, reading
+        with self._writing:
+            next_ns = now_ns + int(self._interval_s * 1e9)
+            if self._samples and next_ns - self._samples[0][0] >= _WRITTEN_WITHIN_NS:
+                self._write()
+
+    def _write(self) -> None:
+        """[with `_writing`] Write the samples where they are to be written, else keep them."""
+        if self._append is None:
+            return
+        samples = tuple(self._samples)
+        columns: dict[str, list[Any]] = {
+            "monotonic_ns": [time_ns for time_ns, _, _ in samples],
+            "name": [name for _, name, _ in samples],
+            "value": [float(value) for _, _, value in samples],
+        }
+        if self._append("counters", columns, buffered=True):
+            del self._samples[: len(samples)]
 
     def _rates(self, now_ns: int, reading: Reading) -> list[tuple[str, float]]:
         """The rates of totals since the previous reading; none for totals that were reset."""
@@ -327,6 +364,8 @@ class GatheredSamples:
         from kinetoscope.combine.extend import extend
         from kinetoscope.model.losses import Loss
 
+        if not self._samples and not self._failure:
+            return trace
         begin_ns = self._begun.begin_of(trace)
         counters = {}
         for name, samples in self._samples.items():

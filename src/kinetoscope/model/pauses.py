@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import time
 from collections.abc import Iterable
+
+# The table of a recording that has a row for each activity that was switched off or on.
+TOGGLES = "toggles"
+
+Pause = dict[str, str | int | None]
 
 
 class Pauses:
@@ -14,17 +17,14 @@ class Pauses:
     def __init__(self) -> None:
         """Begin with everything on."""
         self._off: dict[str, int] = {}
-        self._ended: list[dict[str, str | int | None]] = []
+        self._ended: list[Pause] = []
 
-    def toggle(self, enable: bool, activities: Iterable[str]) -> bool:
-        """Note a switch, by the names of activities; return whether it changed anything."""
-        now_ns = time.time_ns()
+    def toggle(self, enable: bool, activities: Iterable[str], now_ns: int) -> bool:
+        """Note a switch at that time, by the names of activities; return whether it changed anything."""
         changed = False
         for name in activities:
             if enable and name in self._off:
-                self._ended.append(
-                    {"activity": name, "from_realtime_ns": self._off.pop(name), "to_realtime_ns": now_ns}
-                )
+                self._ended.append(_pause(name, self._off.pop(name), now_ns))
                 changed = True
             elif not enable and name not in self._off:
                 self._off[name] = now_ns
@@ -40,10 +40,11 @@ class Pauses:
         ]
         return [*ended, *((since_ns, math.inf) for name, since_ns in self._off.items() if name == activity)]
 
-    def as_info(self) -> dict[str, str]:
-        """All of them as metadata of the trace; empty if nothing was ever off."""
-        still: list[dict[str, str | int | None]] = [
-            {"activity": name, "from_realtime_ns": since_ns, "to_realtime_ns": None}
-            for name, since_ns in self._off.items()
-        ]
-        return {"pauses": json.dumps(self._ended + still)} if self._ended or still else {}
+    def as_list(self) -> list[Pause]:
+        """All of them as the metadata `pauses` of a trace has them: those that ended, in that order, then the others."""
+        return [*self._ended, *(_pause(name, since_ns, None) for name, since_ns in self._off.items())]
+
+
+def _pause(activity: str, from_ns: int, to_ns: int | None) -> Pause:
+    """One entry of the metadata."""
+    return {"activity": activity, "from_realtime_ns": from_ns, "to_realtime_ns": to_ns}

@@ -1,0 +1,35 @@
+// The part of a recording that belongs to one of the sessions that share it, as a recording of its own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "recording_dictionary.h"
+#include "recording_format.h"
+
+namespace kinetoscope {
+
+// When a session recorded, and what. In a recording it is the value of the key "kinetoscope.session.N": a
+// JSON array of whole numbers, `what`, those of `begin`, `to_tick`, and the two of each pause.
+struct RecordingWindow {
+  uint32_t what = 0;  // set of Recorded
+  RecordingPosition begin{};
+  uint64_t to_tick = 0;                               // 0: it still records
+  std::vector<std::pair<uint64_t, uint64_t>> pauses;  // [from, to), in order; `to` 0: still paused
+};
+
+// Reads the value of a key "kinetoscope.session.N"; nullopt if it is none.
+std::optional<RecordingWindow> parse_window(std::string_view json);
+
+// Writes what session `session` of the recording in `file` has recorded to the new file `target`. `file` may
+// be growing. Without a key "kinetoscope.session.N" that is all of it.
+//
+// Throws RefusedRecording where `file` is no recording, std::system_error where `target` cannot be written.
+void cut_recording(std::span<const std::byte> file, uint32_t session, const std::string& target);
+
+}  // namespace kinetoscope

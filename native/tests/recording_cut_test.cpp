@@ -1,0 +1,129 @@
+// cut_recording on whole and damaged recordings.
+#include "core/recording_cut.h"
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "core/recording_reader.h"
+#include "recording_image.h"
+
+namespace kinetoscope {
+namespace {
+
+using testing::RecordingImage;
+
+// Two threads with eight spans each, every 10 ticks, in two modules; session 1 from tick `from` on.
+RecordingImage shared_image(uint64_t from, uint64_t to, uint32_t what) {
+  RecordingImage image(2048, 4);
+  image.begin_chunk(0, ChunkKind::Dictionary, 0, 1);
+  image.add_entry(0, Entry::String, {1}, "aten::mm");
+  image.add_entry(0, Entry::Name, {1, 1, 0});
+  image.add_entry(0, Entry::Module, {1, 1, 0, 0, 64, 0});
+  image.add_entry(0, Entry::Module, {2, 1, 0, 0, 65, 0});
+  image.add_entry(0, Entry::Shapes, {1, 2, 2, 2}, "[][][]");
+  image.add_entry(0, Entry::Thread, {5, 55, 1, 0}, "main");
+  image.add_entry(0, Entry::Thread, {6, 66, 2, 0}, "other");
+  std::string window = "[" + std::to_string(what) + ", " + std::to_string(RecordingImage::kStart + from);
+  for (int number = 0; number < 20; ++number) window += ", 0";
+  window += ", " + std::to_string(to == 0 ? 0 : RecordingImage::kStart + to) + "]";
+  const std::string key = "kinetoscope.session.1";
+  image.add_entry(0, Entry::Info, {static_cast<uint32_t>(key.size())}, key + window);
+  image.begin_chunk(1, ChunkKind::Spans, 5, 2);
+  image.begin_chunk(2, ChunkKind::Spans, 6, 3);
+  for (uint64_t at = 0; at < 8; ++at) {
+    for (std::size_t chunk : {1, 2}) {
+      if (chunk == 2 && at >= 2) continue;
+      SpanRecord& span = image.add_span(chunk, 10 * at, 10 * at + 15);
+      span.name = 1;
+      span.module = at < 4 ? 1 : 2;
+      span.shapes = 1;
+    }
+  }
+  return image;
+}
+
+class Target {
+ public:
+  Target() : path_("/tmp/recording_cut_test-" + std::to_string(getpid())) { std::remove(path_.c_str()); }
+  ~Target() { std::remove(path_.c_str()); }
+  const std::string& path() const { return path_; }
+  std::vector<std::byte> bytes() const {
+    std::ifstream file(path_, std::ios::binary);
+    const std::vector<char> read((std::istreambuf_iterator<char>(file)), {});
+    const auto* first = reinterpret_cast<const std::byte*>(read.data());
+    return {first, first + read.size()};
+  }
+
+ private:
+  const std::string path_;
+};
+
+void a_session_gets_its_part() {
+  RecordingImage image = shared_image(35, 65, kRecordModules | kRecordStacks);
+  const Target target;
+  cut_recording(image.bytes(), 1, target.path());
+  const std::vector<std::byte> bytes = target.bytes();
+  const Recording recording = parse_recording(bytes);
+  CHECK(recording.stopped);
+  CHECK(recording.losses.damaged_chunks == 0 && recording.losses.damaged_header == 0);
+  // Those that began at 40, 50 and 60; the last one had not ended.
+  CHECK(recording.spans.size() == 3);
+  CHECK(recording.losses.unfinished_spans == 1);
+  CHECK(recording.thread_index.size() == 1 && recording.thread_index[0] == 5);
+  CHECK(recording.dictionary.module_class.size() == 1 && recording.dictionary.module_address[0] == 65);
+  CHECK(recording.spans.module[0] == 0 && recording.spans.shapes[0] == -1);
+  CHECK(recording.dictionary.shape_dims.empty());
+}
+
+void without_a_window_it_is_all() {
+  RecordingImage image = shared_image(35, 65, kRecordShapes | kRecordModules);
+  const Target target;
+  cut_recording(image.bytes(), 0, target.path());
+  const std::vector<std::byte> bytes = target.bytes();
+  const Recording recording = parse_recording(bytes);
+  CHECK(recording.spans.size() == 10 && recording.thread_index.size() == 2);
+  CHECK(recording.dictionary.module_class.size() == 2 && recording.spans.shapes[0] == 0);
+  CHECK(recording.dictionary.info.empty());
+}
+
+void damage_does_no_harm() {
+  RecordingImage whole = shared_image(35, 65, ~uint32_t{0});
+  std::mt19937 random(11);
+  int cut = 0;
+  for (int trial = 0; trial < 1000; ++trial) {
+    RecordingImage image = whole;
+    std::vector<std::byte>& bytes = image.storage();
+    for (std::size_t change = 1 + random() % 8; change > 0; --change)
+      bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    if (trial % 3 == 0) bytes.resize(random() % bytes.size());
+    const std::vector<std::byte> exact(bytes.begin(), bytes.end());
+    const Target target;
+    try {
+      cut_recording(exact, 1, target.path());
+      const std::vector<std::byte> made = target.bytes();
+      static_cast<void>(parse_recording(made));
+      ++cut;
+    } catch (const RefusedRecording&) {
+      continue;
+    }
+  }
+  CHECK(cut > 300);
+}
+
+}  // namespace
+}  // namespace kinetoscope
+
+int main() {
+  kinetoscope::a_session_gets_its_part();
+  kinetoscope::without_a_window_it_is_all();
+  kinetoscope::damage_does_no_harm();
+  return kinetoscope::testing::checks_failed();
+}

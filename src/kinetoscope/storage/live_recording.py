@@ -1,0 +1,98 @@
+"""A recording seen from outside, without reading what is in it: whether its process still runs, and how far it is.
+
+How the file is laid out is known to `native/core/recording_format.h` alone; `LAYOUT` is what that says.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import kinetoscope._core as _core
+
+if TYPE_CHECKING:
+    from kinetoscope.model.run_info import RunInfo
+
+LAYOUT: dict[str, Any] = _core.recording_layout()
+"""Magic, version, sizes and offsets in bytes, and the numbers of kinds of chunks and notes."""
+
+MAGIC: bytes = LAYOUT["magic"]
+"""The first bytes of every recording."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# The kernel counts the starts of processes in ticks.
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+class Progress(NamedTuple):
+    """How far a recording is.
+
+    Attributes:
+        stopped: Whether it was stopped, so that nothing more will be written.
+        process: The id of the process that records, or did.
+        position: Another number whenever something was recorded, or lost. Readings of the clock alone are nothing.
+    """
+
+    stopped: bool
+    process: int
+    position: int
+
+
+def progress(path: str | os.PathLike[str]) -> Progress | None:
+    """Look at the headers of a recording, which may be growing.
+
+    Args:
+        path: The file.
+
+    Returns:
+        How far it is; None if the file is not a recording, or one that this release cannot read.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            return None
+    try:
+        found = _core.recording_progress(os.fspath(path))
+    except ValueError:
+        return None
+    return Progress(found["stopped"], found["process"], found["position"])
+
+
+def is_running(run: RunInfo) -> bool:
+    """Whether the process of a recording still records, as far as this machine can see.
+
+    It does not if the recording was stopped, was made on another machine or before this one was started, or if its
+    process has ended, even if another one has its id now.
+
+    Args:
+        run: The metadata of the recording.
+    """
+    if run.complete or not run.process:
+        return False
+    boot = run.boot_id.split()
+    # What follows the number of the boot names a clock: other ones tick here, too.
+    if boot and _BOOT_ID.exists() and _BOOT_ID.read_text().strip() != boot[0]:
+        return False
+    started_ns = _started_ns(run.process)
+    if started_ns is None:
+        return False
+    if not boot or run.start_monotonic_ns is None:
+        return True
+    # The monotonic clock stops while the machine sleeps, so this is no earlier than when the recording began.
+    slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    return started_ns <= run.start_monotonic_ns + slept_ns + _TICK_NS
+
+
+def _started_ns(process: int) -> int | None:
+    """When a process started, since this machine did; None if it has ended."""
+    try:
+        # The name of the program, in parentheses, may have spaces in it.
+        fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        state, ticks = fields[0], int(fields[19])
+    except (OSError, IndexError, ValueError):
+        return None
+    return None if state in ("Z", "X") else ticks * _TICK_NS

@@ -1,0 +1,298 @@
+"""Sessions that record at the same time share one recording, and each gets what it would have recorded alone."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import kinetoscope
+from kinetoscope import ProfilerActivity, StateError
+from kinetoscope.collect.engines.stream import STREAM
+from tests.support.effort import STRESS
+from tests.support.torch_engines import native  # noqa: F401  (a fixture)
+
+pytestmark = pytest.mark.usefixtures("native")
+
+CPU = [ProfilerActivity.CPU]
+FLAGS = ("record_shapes", "profile_memory", "with_stack", "with_modules", "with_flops", "samples")
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+class Program:
+    """A loop that does the same in each step, whatever records it."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = Net()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.step()
+        self.step()
+
+    def step(self) -> None:
+        loss = self.model(torch.ones(2, 8)).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+def session_of(**options: Any) -> kinetoscope.profile:
+    return kinetoscope.profile(activities=CPU, engine="native", **options)
+
+
+def told(trace: kinetoscope.Trace) -> dict[str, Any]:
+    """What a trace says of its program, apart from times and numbers of rows."""
+    spans = trace.table("spans").to_pylist()
+    return {
+        "spans": [
+            (
+                span["name"],
+                span["kind"],
+                span["depth"],
+                span["module"],
+                span["shapes"],
+                span["stack"],
+                span["bytes"],
+                span["flops"],
+                span["sequence"] is not None,
+                span["thread_name"],
+            )
+            for span in spans
+        ],
+        # In the order in which the recording met them.
+        "modules": sorted(
+            (row["path"], row["class"], row["calls"], row["operators"])
+            for row in trace.table("modules").to_pylist()
+        ),
+        "memory": sorted(
+            (row["bytes"], row["category"], row["operator"] or "", row["blocks"])
+            for row in trace.table("memory").to_pylist()
+        ),
+        "allocations": [
+            (row["bytes"], row["operator"], row["match"] is not None)
+            for row in trace.table("allocations").to_pylist()
+        ],
+        "losses": [row["code"] for row in trace.table("losses").to_pylist()],
+        "flags": {name: trace.info.get(name) for name in FLAGS},
+        "complete": trace.complete,
+        "threads": trace.table("threads").num_rows,
+    }
+
+
+def plans(seed: int) -> tuple[list[dict[str, bool]], list[tuple[str, int]]]:
+    """Options of some sessions, and when each of them begins, pauses and ends among the steps of a program."""
+    chance = random.Random(seed)
+    sessions = [
+        {flag: chance.random() < 0.5 for flag in FLAGS[:-1]} | {"samples": False}
+        for _ in range(chance.randint(2, 5))
+    ]
+    plan: list[tuple[float, str, int]] = [(at + 0.5, "step", -1) for at in range(8)]
+    for number in range(len(sessions)):
+        begin, end = sorted(chance.sample(range(9), 2))
+        plan += [(begin + number / 100, "start", number), (end + number / 100, "stop", number)]
+        if chance.random() < 0.3 and end - begin > 3:
+            plan += [
+                (begin + 1 + number / 100, "pause", number),
+                (begin + 2 + number / 100, "resume", number),
+            ]
+    return sessions, [(what, number) for _, what, number in sorted(plan)]
+
+
+def carried_out(
+    options: list[dict[str, bool]], plan: list[tuple[str, int]], only: int | None = None
+) -> dict[int, kinetoscope.Trace]:
+    """The traces of all sessions of a plan, or of one of them."""
+    program = Program()
+    sessions = {
+        number: session_of(**one) for number, one in enumerate(options) if only is None or number == only
+    }
+    for what, number in plan:
+        if what == "step":
+            program.step()
+        elif number in sessions:
+            session = sessions[number]
+            if what in ("start", "stop"):
+                getattr(session, what)()
+            else:
+                session.toggle_collection_dynamic(what == "resume", CPU)
+    return {number: session.trace for number, session in sessions.items()}
+
+
+@pytest.mark.parametrize("seed", range(40 if STRESS else 8))
+def test_each_of_several_sessions_has_what_it_would_have_alone(seed: int) -> None:
+    options, plan = plans(seed)
+    # Called from one line, so that the stacks are the same.
+    together, *alone = (carried_out(options, plan, only) for only in (None, *range(len(options))))
+    assert STREAM._subscriptions == []
+    for number, trace in together.items():
+        assert told(trace) == told(alone[number][number]), (plan, number, options[number])
+
+
+def names(trace: kinetoscope.Trace) -> list[str]:
+    """The operators of a trace that the tests call, in order."""
+    called = (span["name"].removeprefix("aten::") for span in trace.table("spans").to_pylist())
+    return [name for name in called if name in ("add", "exp", "mul", "sub")]
+
+
+def test_sessions_overlap_in_any_order_and_files_of_users_are_their_own(tmp_path: Any) -> None:
+    first, second = (session_of(path=tmp_path / f"{name}.recording") for name in ("first", "second"))
+    first.start()
+    torch.ones(2).add(1)
+    second.start()
+    torch.ones(2).mul(1)
+    first.stop()
+    torch.ones(2).sub(1)
+    assert names(kinetoscope.open(tmp_path / "first.recording")) == ["add", "mul"]
+    second.stop()
+    assert names(first.trace) == names(kinetoscope.open(tmp_path / "first.recording"))
+    for session, name in ((first, "first"), (second, "second")):
+        opened = kinetoscope.open(tmp_path / f"{name}.recording")
+        assert told(opened) == told(session.trace)
+        assert opened.complete
+        assert opened.info["trace_id"] == session.trace.info["trace_id"]
+    assert names(second.trace) == ["mul", "sub"]
+    assert first.trace.info["trace_id"] != second.trace.info["trace_id"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first.recording", "second.recording"]
+
+
+def test_an_inner_session_can_be_read_while_the_outer_one_goes_on() -> None:
+    with session_of() as outer:
+        for number in range(3):
+            with session_of(record_shapes=True) as inner:
+                torch.ones(number + 1).exp()
+            (row,) = (row for row in inner.trace.table("spans").to_pylist() if row["name"] == "aten::exp")
+            assert row["shapes"] == f"[[{number + 1}]]"
+    assert names(outer.trace).count("exp") == 3
+    assert set(outer.trace.table("spans").column("shapes").to_pylist()) == {None}
+
+
+@pytest.mark.parametrize(("inner", "is_as_it_was"), [({}, True), ({"record_shapes": True}, False)])
+def test_a_recording_is_written_anew_only_where_others_had_more_recorded(
+    tmp_path: Any, inner: dict[str, bool], is_as_it_was: bool
+) -> None:
+    path = tmp_path / "outer.recording"
+    with session_of(path=path) as outer:
+        before = path.stat().st_ino
+        with session_of(**inner) as session:
+            torch.ones(2).exp()
+        torch.ones(2).add(1)
+    assert (path.stat().st_ino == before) is is_as_it_was
+    assert names(outer.trace) == names(kinetoscope.open(path)) == ["exp", "add"]
+    assert set(outer.trace.table("spans").column("shapes").to_pylist()) == {None}
+    assert names(session.trace) == ["exp"]
+
+
+def test_a_ring_that_goes_on_takes_nothing_from_a_session_that_ended() -> None:
+    with session_of(ring_bytes=1 << 16) as outer:
+        with session_of() as inner:
+            torch.ones(2).exp()
+        for _ in range(3000):
+            torch.ones(2)
+    assert "exp" in names(inner.trace)
+    assert inner.trace.complete
+    assert "exp" not in names(outer.trace)
+    assert [row["code"] for row in outer.trace.losses] == ["recycled_spans"]
+
+
+def test_each_thread_can_have_a_session_of_its_own() -> None:
+    sessions: dict[int, kinetoscope.profile] = {}
+    begun = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        with session_of(record_shapes=number % 2 == 0) as session:
+            begun.wait()
+            for _ in range(20):
+                torch.ones(number + 1).exp()
+            begun.wait()
+        sessions[number] = session
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for session in sessions.values():
+        # All threads are in each of them.
+        assert names(session.trace).count("exp") == 4 * 20
+        assert session.trace.complete
+
+
+def test_calls_join_a_recording_that_has_them_and_no_other() -> None:
+    with session_of(python_calls=True) as outer, session_of(python_calls=True) as inner:
+        Net()(torch.ones(2, 8))
+    for session in (outer, inner):
+        called = [row["name"] for row in session.trace.table("spans").to_pylist() if row["kind"] == "python"]
+        assert any(name.endswith("Net.forward") for name in called), called
+    with session_of(), pytest.raises(StateError, match="can only be recorded from the beginning"):
+        session_of(python_calls=True).start()
+    with session_of(python_calls=True) as outer, session_of() as inner:
+        Net()(torch.ones(2, 8))
+    assert "python" in outer.trace.table("spans").column("kind").to_pylist()
+    assert "python" not in inner.trace.table("spans").column("kind").to_pylist()
+
+
+def test_metadata_belongs_to_the_session_that_was_given_it() -> None:
+    with session_of() as outer, session_of() as inner:
+        outer.add_metadata("whose", "outer")
+        inner.add_metadata_json("also", "[1]")
+        torch.ones(2)
+    assert outer.trace.info["whose"] == "outer"
+    assert inner.trace.info["also"] == [1]
+    assert "also" not in outer.trace.info
+    assert "whose" not in inner.trace.info
+    assert not any(key.startswith("kinetoscope.session") for key in outer.trace.info)
+
+
+def test_modules_that_only_the_other_session_met_are_not_listed() -> None:
+    before, inside = Net(), nn.Sequential(nn.Tanh())
+    with session_of() as outer:
+        before(torch.ones(2, 8))
+        with session_of() as inner:
+            inside(torch.ones(2, 8))
+    assert {row["class"] for row in inner.trace.table("modules").to_pylist()} == {"Sequential", "Tanh"}
+    assert {row["class"] for row in outer.trace.table("modules").to_pylist()} >= {"Net", "Tanh"}
+
+
+def test_a_session_that_was_dropped_makes_room_for_the_next_one() -> None:
+    with session_of() as outer:
+        session_of().start()
+        with session_of() as inner:
+            torch.ones(2).exp()
+    assert "exp" in names(inner.trace)
+    assert "exp" in names(outer.trace)
+    assert STREAM._subscriptions == []
+
+
+def test_sessions_that_stop_at_the_same_time_end_the_recording_once() -> None:
+    first, second = session_of(), session_of()
+    first.start()
+    second.start()
+    engines = [session._engine for session in (first, second)]
+    parts = [engine._subscription for engine in engines]
+    # Both are stopped before either is closed, as two threads may do.
+    for part in parts:
+        part.stop()
+    with pytest.raises(StateError, match="just being stopped"):
+        session_of().start()
+    for part in parts:
+        part.close()
+    with session_of() as later:
+        torch.ones(2).exp()
+    assert names(later.trace) == ["exp"]
+    for engine in engines:
+        engine._subscription = None
+    for session in (first, second):
+        with pytest.raises(StateError):
+            session.stop()
