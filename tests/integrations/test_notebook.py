@@ -9,6 +9,7 @@ from IPython.core.error import UsageError
 from nbclient import NotebookClient
 
 import kinetoscope
+from kinetoscope.collect.session.options import OPTIONS, RecordingOptions
 from kinetoscope.display.html import table_html
 from kinetoscope.integrations import notebook
 from tests.support.trace_builder import TraceBuilder
@@ -27,6 +28,8 @@ MORE = {
     "names": "%%kinetoscope -o named\nbelow = torch.ones(3)\nabove = below + 1",
     "look": "above.tolist(), type(named).__name__",
     "silent": "%%kinetoscope -q\n1 + 1;",
+    "no stacks": "%%kinetoscope -q --no-stacks --no-modules --no-samples -o bare\ntorch.nn.Linear(2, 2)(torch.ones(2))",
+    "of no stacks": "len(bare.columns('stacks')), len(bare.columns('modules')), 'aten::linear' in bare.table('ops')['name'].to_pylist()",
     "magic inside": "%%kinetoscope -q -o inner\n%time torch.ones(3).exp()\n'aten::exp'",
     "of inner": "sorted(inner.table('ops')['name'].to_pylist())",
     "braces": "%kinetoscope -q -o braced str({'a': len('{x} $y')})",
@@ -139,6 +142,10 @@ def test_a_semicolon_silences_the_value(cells):
     assert cells["silent"].outputs == []
 
 
+def test_stacks_and_modules_are_not_recorded_where_they_are_turned_off(cells):
+    assert data(cells["of no stacks"], "text/plain", "execute_result") == "(0, 0, True)"
+
+
 def test_magics_within_a_profiled_cell_run(cells):
     assert data(cells["magic inside"], "text/plain", "execute_result") == "'aten::exp'"
     assert "'aten::exp'" in data(cells["of inner"], "text/plain", "execute_result")
@@ -222,6 +229,25 @@ def test_the_options_of_a_line():
         "record_shapes": True,
     }
     assert asked.statement == 'model(x, "-o")  # and "so" on'
+
+
+@pytest.mark.parametrize(
+    "option", [option for option in OPTIONS.values() if option.magic], ids=lambda option: option.name
+)
+def test_every_option_of_a_recording_is_in_the_help_and_changes_the_default(option):
+    for name in option.magic:
+        written = f"{'-' if len(name) == 1 else '--'}{name}"
+        settings = notebook.parsed(written, in_cell=True).settings
+        recording = RecordingOptions.launched(**settings)
+        assert getattr(recording, option.name) is not option.when_launched
+        assert re.search(
+            rf"^ +(-m, )?{written}[, ]", notebook.KinetoscopeMagics.kinetoscope.__doc__, re.MULTILINE
+        )
+
+
+def test_a_cell_without_options_is_recorded_like_a_program():
+    settings = notebook.parsed("", in_cell=True).settings
+    assert RecordingOptions.launched(**settings) == RecordingOptions.launched()
 
 
 def test_a_statement_may_begin_with_a_minus():

@@ -123,8 +123,8 @@ def test_a_later_run_that_is_too_short_is_a_warning_and_goes_on_without_us(tmp_p
 
 
 def test_a_second_session_in_the_process_is_said_before_the_run(tmp_path):
-    with kinetoscope.profile(activities=CPU, engine="native"):
-        driven = TrainerProfiler(options(engine="native", whole_run=True), "test")
+    with kinetoscope.profile(activities=CPU, engine="kineto"):
+        driven = TrainerProfiler(options(engine="kineto", whole_run=True), "test")
         driven.prepare("train", tmp_path)
         with pytest.raises(kinetoscope.StateError, match="another Kinetoscope session is already recording"):
             driven.begin(None)

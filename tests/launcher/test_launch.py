@@ -12,6 +12,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.schema import SpanKind
 
 pytest.importorskip("torch", reason="these programs compute with PyTorch")
 
@@ -72,6 +73,15 @@ def test_python_calls_and_collections_of_garbage_are_recorded_when_asked_for(fol
     assert not {"work", "Python GC"} & set(names)
 
 
+def test_spans_of_modules_and_operations_are_recorded_when_asked_for(folder):
+    (folder / "modules.py").write_text("import torch\ntorch.nn.Linear(8, 4)(torch.ones(2, 8))\n")
+    result = kinetoscope.launch(folder / "modules.py", output="full", module_spans=True, with_flops=True)
+    with kinetoscope.open(result.path) as trace:
+        assert trace.run_info.with_flops
+        assert (trace.column("spans", "kind") == SpanKind.MODULE).any()
+        assert sum(trace.table("flops")["flops"].to_pylist()) >= 2 * 2 * 8 * 4
+
+
 def test_a_program_runs_as_it_is_and_its_trace_is_where_the_result_says(folder, capfd):
     result = kinetoscope.launch(
         "train.py", "ends", Path("3"), output="out/first", steps=(1, 3), profile_memory=True, **marked(folder)
@@ -82,10 +92,21 @@ def test_a_program_runs_as_it_is_and_its_trace_is_where_the_result_says(folder, 
     assert shown.err == ""
     with kinetoscope.open(result.path) as trace:
         assert trace.info["program"]["command"] == ["train.py", "ends", "3"]
-        assert trace.table("steps").num_rows == 2
+        assert trace.table("steps")["number"].to_pylist() == [1, 2]
         assert len(trace.columns("allocations")) > 0
         roots = {stack.split(";")[0] for stack in trace.table("spans")["stack"].to_pylist() if stack}
     assert roots == {f"{folder / 'train.py'}(7): <module>", f"{folder / 'train.py'}(8): <module>"}
+
+
+def test_some_steps_have_the_same_numbers_whatever_records_them_and_however_the_program_ends(folder):
+    result = kinetoscope.launch("train.py", "ends", "0", steps=(1, 3), engine="kineto", **marked(folder))
+    with kinetoscope.open(result.path) as trace:
+        assert trace.table("steps")["number"].to_pylist() == [1, 2]
+        assert trace.select_steps([2]).table("steps")["number"].to_pylist() == [2]
+    result = kinetoscope.launch("train", "killed", module=True, steps=(1, None), **marked(folder))
+    with kinetoscope.open(result.path) as trace:
+        assert not trace.complete
+        assert trace.table("steps")["number"].to_pylist()[:2] == [1, 2]
 
 
 def test_a_summary_is_written_beside_the_trace_which_it_names(folder, capfd):

@@ -106,17 +106,17 @@ def command(output: str, steps: int) -> None:
         print_summary(all_finished[-1], printer, rows=5)
         printer.print()
     printer.print("[bold]3/3  Comparing the two")
-    printer.print(_compared(all_finished), markup=False, highlight=False, soft_wrap=True)
+    printer.print(_compared(all_finished, printer.width), markup=False, highlight=False, soft_wrap=True)
     printer.print()
     _say_what_next(printer, all_finished)
 
 
-def _compared(all_finished: list[Finished]) -> str:
-    """What changed from the first run to the second."""
+def _compared(all_finished: list[Finished], width: int) -> str:
+    """What changed from the first run to the second, in lines of a width."""
     from kinetoscope.trace.opening import compare
 
     slow, mended = (str(finished.options.shown(finished.options.trace_path)) for finished in all_finished)
-    return compare(slow, mended).to_text(3)
+    return compare(slow, mended).to_text(3, width)
 
 
 def _record(example: Example, steps: int, folder: Path, printer: Console) -> Finished:
@@ -128,7 +128,7 @@ def _record(example: Example, steps: int, folder: Path, printer: Console) -> Fin
     program = Program(_MODULE, (*example.arguments, "--steps", str(steps)), is_module=True)
     options = LaunchOptions(
         prefix=(folder / example.name).absolute(),
-        recording=RecordingOptions(with_stack=True, with_modules=True, profile_memory=True),
+        recording=RecordingOptions.launched(profile_memory=True),
         chrome=True,
     )
     recording = ProgramRecording(program, options)

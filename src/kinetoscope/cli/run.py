@@ -7,17 +7,17 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.collect.session.options import EngineName, RecordingOptions
+from kinetoscope.collect.session.options import OPTIONS, RecordingOptions
 from kinetoscope.display.terminal import echo
 from kinetoscope.launcher.children import Children
 from kinetoscope.launcher.options import (
@@ -65,6 +65,40 @@ class RunCommand(click.Command):
         return rest
 
 
+def _recording_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a recording that the command line offers, under the names of the keywords."""
+    for option in reversed(list(OPTIONS.values())):
+        if not option.flag:
+            continue
+        settings: dict[str, Any] = {"help": f"{option.help} {option.flag_help}".rstrip()}
+        flags = f"--{option.flag}"
+        if option.is_switch and option.when_launched:
+            flags = f"{flags}/--no-{option.flag}"
+            settings |= {"default": True, "help": f"{option.help.removesuffix('.')} (on by default)."}
+        elif option.is_switch:
+            settings["is_flag"] = True
+        elif option.choices:
+            settings |= {
+                "type": click.Choice(option.choices),
+                "default": option.default,
+                "show_default": True,
+            }
+        else:
+            settings["metavar"] = option.metavar
+        command = click.option(flags, option.name, **settings)(command)
+    return command
+
+
+def _read(given: Mapping[str, Any]) -> RecordingOptions:
+    """The options of a recording as the command line gives them."""
+    read = {name: option.read for name, option in OPTIONS.items() if option.read is not None}
+    values = {
+        name: read[name](value) if name in read and value is not None else value
+        for name, value in given.items()
+    }
+    return RecordingOptions.launched(**values)
+
+
 @click.command(
     "run",
     cls=RunCommand,
@@ -78,43 +112,12 @@ class RunCommand(click.Command):
     metavar="PREFIX",
     help="Write PREFIX.ktrace.  [default: the program's name]",
 )
-@click.option("--memory", is_flag=True, help="Record every allocation and free.")
-@click.option("--shapes", is_flag=True, help="Record the shapes, dtypes and scalars of operator inputs.")
-@click.option("--stack/--no-stack", default=True, help="Record Python stacks (on by default).")
-@click.option(
-    "--modules/--no-modules",
-    default=True,
-    help="Record the nn.Module of each operator (on by default).",
-)
-@click.option("--python-calls", is_flag=True, help="Record every call of a Python function.")
-@click.option("--gc", "garbage_collection", is_flag=True, help="Record collections of Python's garbage.")
-@click.option(
-    "--source/--no-source",
-    default=True,
-    help="Store the text of hot source lines in the trace (on by default).",
-)
-@click.option(
-    "--samples/--no-samples",
-    default=True,
-    help="Read the Python stack of every thread 100 times a second (on by default).",
-)
+@_recording_options
 @click.option("--children", is_flag=True, help="Also record the processes that the program starts.")
 @click.option(
     "--steps",
     metavar="A:B",
     help="Record only optimizer steps A to B, counted from 0, without B. A or B may be left out.",
-)
-@click.option(
-    "--ring",
-    metavar="SIZE",
-    help="Limit the recording to SIZE, such as 64M. The oldest records are overwritten.",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(["auto", "native", "kineto"]),
-    default="auto",
-    show_default=True,
-    help="Record with Kinetoscope's own recorder (native), torch's collector (kineto), or the best available (auto).",
 )
 @click.option("--chrome", is_flag=True, help="Also write PREFIX.json.gz, for Perfetto and chrome://tracing.")
 @click.option(
@@ -136,22 +139,13 @@ def command(
     *,
     is_module: bool,
     output: str | None,
-    shapes: bool,
-    memory: bool,
-    stack: bool,
-    modules: bool,
-    python_calls: bool,
-    garbage_collection: bool,
-    source: bool,
-    samples: bool,
-    engine: EngineName,
     steps: str | None,
-    ring: str | None,
     chrome: bool,
     install: bool,
     children: bool,
     summaries: str | None,
     no_summary: bool,
+    **recording: Any,
 ) -> Callable[[], None]:
     """Profile a Python script or, with -m, a module. The program needs no changes.
 
@@ -164,18 +158,7 @@ def command(
     to_run = Program(program, arguments, is_module)
     options = LaunchOptions(
         prefix=choose_prefix(output, to_run, Path.cwd(), os.environ),
-        recording=RecordingOptions(
-            record_shapes=shapes,
-            profile_memory=memory,
-            with_stack=stack,
-            with_modules=modules,
-            python_calls=python_calls,
-            garbage_collection=garbage_collection,
-            source=source,
-            samples=samples,
-            engine=engine,
-            ring_bytes=None if ring is None else units.parse_size(ring),
-        ),
+        recording=_read(recording),
         chrome=chrome or bool(output and output.endswith((".json", ".json.gz"))),
         summaries=place_of_summaries(summaries, Path.cwd()),
         steps=None if steps is None else _parse_steps(steps),

@@ -20,6 +20,7 @@ from IPython.display import display
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope.collect.session.options import OPTIONS, RecordingOptions
 from kinetoscope.display.html import table_html
 from kinetoscope.formats.suffixes import suffix_of
 from kinetoscope.trace.page import ROWS, trace_page
@@ -38,18 +39,12 @@ _FILE_OF_A_CELL = "Cell"
 
 # Option -> (keyword of `profile`, its value).
 _SWITCHES = {
-    "memory": ("profile_memory", True),
-    "shapes": ("record_shapes", True),
-    "flops": ("with_flops", True),
-    "module-spans": ("module_spans", True),
-    "python-calls": ("python_calls", True),
-    "gc": ("garbage_collection", True),
-    "no-stacks": ("with_stack", False),
-    "no-modules": ("with_modules", False),
-    "no-samples": ("samples", False),
+    option.magic[0]: (name, not option.when_launched) for name, option in OPTIONS.items() if option.magic
 }
 _VALUES = {"out": "NAME", "save": "PATH", "rows": "NUMBER"}
-_SHORT = {"o": "out", "s": "save", "n": "rows", "m": "memory", "q": "quiet"}
+_SHORT = {"o": "out", "s": "save", "n": "rows", "q": "quiet"} | {
+    short: option.magic[0] for option in OPTIONS.values() for short in option.magic[1:]
+}
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?P<equals>=)?")
 _VALUE = re.compile(r"""\s*("[^"]*"|'[^']*'|\S+)""")
 
@@ -86,6 +81,20 @@ class Summary:
         )
 
 
+def _described(magic: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with the options of a recording in its docstring."""
+    lines = []
+    for option in OPTIONS.values():
+        if option.magic:
+            names = ", ".join(f"{'-' if len(name) == 1 else '--'}{name}" for name in reversed(option.magic))
+            off = "do not " if option.when_launched else ""
+            lines.append(
+                f"            {names:<24} {off}{option.help[0].lower()}{option.help[1:].rstrip('.')}"
+            )
+    magic.__doc__ = (magic.__doc__ or "").replace("<recording>", "\n".join(lines).lstrip())
+    return magic
+
+
 @magics_class
 class KinetoscopeMagics(Magics):
     """The magics of this extension."""
@@ -93,6 +102,7 @@ class KinetoscopeMagics(Magics):
     @no_var_expand
     @line_cell_magic
     @output_can_be_silenced
+    @_described
     def kinetoscope(self, line: str, cell: str | None = None) -> Any:
         """Profile a cell or a statement, and show where the time went.
 
@@ -107,14 +117,7 @@ class KinetoscopeMagics(Magics):
             -s PATH, --save PATH     save the trace; the suffix says how (.ktrace, .json, .parquet ...)
             -n N, --rows N           show at most N rows of each table (10)
             -q, --quiet              show nothing; useful with the two above
-            -m, --memory             record every allocation, and show who held the memory at its peak
-            --shapes                 record the shapes of inputs
-            --flops                  count floating-point operations (records shapes)
-            --module-spans           record every call of a module as a span
-            --python-calls           record every call of a Python function as a span
-            --gc                     record collections of Python's garbage
-            --no-stacks, --no-modules    do not record source lines, or modules
-            --no-samples                 do not sample Python stacks
+            <recording>
 
         The cell runs as without the magic: its names are those of the notebook, its last value is shown, and an exception stops
         it. What was recorded until then is still shown.
@@ -123,7 +126,7 @@ class KinetoscopeMagics(Magics):
         source = cell if cell is not None else options.statement
         run = _compiled(self._own_shell, source)
         try:
-            session = kinetoscope.profile(**options.settings)  # type: ignore[arg-type]
+            session = kinetoscope.profile.with_options(RecordingOptions.launched(**options.settings))
             session.start()
         except KinetoscopeError as error:
             raise UsageError(str(error)) from None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.collect.session.options import RecordingOptions, checked_summary
+from kinetoscope.collect.session.options import OPTIONS, RecordingOptions, checked_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,19 +21,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect import profile
     from kinetoscope.launcher.program import Program
 
-# The options of the recording that a user of the launcher can choose.
-_RECORDING = (
-    "record_shapes",
-    "profile_memory",
-    "with_stack",
-    "with_modules",
-    "python_calls",
-    "garbage_collection",
-    "source",
-    "samples",
-    "engine",
-    "ring_bytes",
-)
+_CHOSEN_BY_SESSION = ("activities", "path")
 _SUFFIXES = (".ktrace", ".recording", ".json.gz", ".children")
 
 
@@ -43,7 +31,7 @@ class LaunchOptions:
 
     Attributes:
         prefix: What the names of the files begin with; absolute, because the program may change the working directory.
-        recording: What to record: the options of the session, apart from its file.
+        recording: What to record: the options of the session, without activities and file, which `session` chooses.
         chrome: Write a Chrome trace too.
         summaries: A folder for the summaries of the ranks in the trace, or a `.parquet` file; None writes none.
         steps: The first optimizer step to record and the first one after that not to record (None: up to the end), or None
@@ -53,13 +41,11 @@ class LaunchOptions:
         folder: The working directory at the start; paths are shown relative to it.
 
     Raises:
-        ArgumentError: Options that exclude each other.
+        ArgumentError: Options that exclude each other, or that a launched program cannot have.
     """
 
     prefix: Path
-    recording: RecordingOptions = field(
-        default_factory=lambda: RecordingOptions(with_stack=True, with_modules=True)
-    )
+    recording: RecordingOptions = field(default_factory=RecordingOptions.launched)
     chrome: bool = False
     summaries: Path | None = None
     steps: tuple[int, int | None] | None = None
@@ -68,7 +54,12 @@ class LaunchOptions:
     folder: Path = field(default_factory=Path.cwd)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be combined."""
+        """Refuse what cannot be combined, and what would be ignored."""
+        for name in _CHOSEN_BY_SESSION:
+            if (value := getattr(self.recording, name)) is not None:
+                raise ArgumentError(
+                    f"{name}={value!r} cannot be chosen for a launched program: {OPTIONS[name].stays}."
+                )
         if self.children and (self.install or self.recording.engine == "kineto"):
             other = "install (--install)" if self.install else "engine='kineto' (--engine kineto)"
             raise ArgumentError(
@@ -77,15 +68,14 @@ class LaunchOptions:
             )
         if not self.install:
             return
-        chosen = {
-            "record_shapes (--shapes)": self.recording.record_shapes,
-            "profile_memory (--memory)": self.recording.profile_memory,
-            "python_calls (--python-calls)": self.recording.python_calls,
-            "garbage_collection (--gc)": self.recording.garbage_collection,
-            "steps (--steps)": self.steps is not None,
-            "ring_bytes (--ring)": self.recording.ring_bytes is not None,
-        }
-        if given := [name for name, is_given in chosen.items() if is_given]:
+        given = [
+            f"{name} ({option.long_flag})" if option.long_flag else name
+            for name, option in OPTIONS.items()
+            if name != "engine" and getattr(self.recording, name) != option.when_launched
+        ]
+        if self.steps is not None:
+            given.append("steps (--steps)")
+        if given:
             raise ArgumentError(
                 f"{', '.join(given)} cannot be combined with install (--install): the program chooses what to record, in its "
                 "own calls of torch.profiler. Use one or the other."
@@ -124,9 +114,12 @@ class LaunchOptions:
         return profile.with_options(replace(self.recording, activities=activities, path=path))
 
     def to_json(self) -> str:
-        """The options as text, for another process."""
-        values = vars(self) | {"recording": {name: getattr(self.recording, name) for name in _RECORDING}}
-        return json.dumps(values, default=str)
+        """The options as text, for another process.
+
+        Raises:
+            ArgumentError: An option of the recording has a value that cannot be passed to another process.
+        """
+        return json.dumps(vars(self) | {"recording": self.recording.to_json()}, default=str)
 
     @classmethod
     def from_json(cls, text: str) -> LaunchOptions:

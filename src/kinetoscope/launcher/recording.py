@@ -171,9 +171,14 @@ class ProgramRecording:
         if self.state != "stopped":
             return None
         self._session.add_metadata_json("program", self.description(ended))
+        from kinetoscope.combine.extend import extend
         from kinetoscope.launcher.own_frames import without_launcher
+        from kinetoscope.model.steps import steps_counted_from
 
-        return without_launcher(self._session.trace)
+        trace = without_launcher(self._session.trace)
+        first = self._options.steps[0] if self._options.steps is not None else 0
+        steps = steps_counted_from(trace.columns("steps"), first)
+        return trace if steps is None else extend(trace, tables={"steps": steps})
 
     def write(self, trace: Trace, ended: str) -> Finished:
         """Write the files of a trace, which may contain more than this recording."""

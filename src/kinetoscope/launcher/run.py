@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import KinetoscopeError
-from kinetoscope.collect.session.options import EngineName, RecordingOptions
+from kinetoscope.collect.session.options import OPTION_NAMES, EngineName, RecordingOptions
 from kinetoscope.display.terminal import complain, echo
 from kinetoscope.launcher import child_hook
 from kinetoscope.launcher.children import Children
@@ -62,8 +62,10 @@ def launch(
     record_shapes: bool = False,
     profile_memory: bool = False,
     with_stack: bool = True,
+    with_flops: bool = False,
     with_modules: bool = True,
     python_calls: bool = False,
+    module_spans: bool = False,
     garbage_collection: bool = False,
     source: bool = True,
     samples: bool = True,
@@ -91,15 +93,17 @@ def launch(
         record_shapes: Record the shapes, dtypes and scalars of each operator's inputs.
         profile_memory: Record every allocation and free.
         with_stack: Record the Python stack of each operator.
+        with_flops: Count the floating-point operations of each operator, from the shapes of its inputs.
         with_modules: Record the `nn.Module` path of each operator.
         python_calls: Record every call of a Python function.
+        module_spans: Record every call of an `nn.Module` with its exact start and end, and the modules of operators.
         garbage_collection: Record collections of Python's garbage.
         source: Store the text of hot source lines in the trace.
         samples: Read the Python stack of every thread 100 times a second.
-        engine: `native` is Kinetoscope's own recorder, `kineto` torch's collector; `auto` chooses.
+        engine: Record with Kinetoscope's own recorder (native), torch's collector (kineto), or the best available (auto).
         steps: Record only optimizer steps, from the first of the two numbers up to but not including the second, counted
             from 0; None for the second records up to the end.
-        ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None means no limit.
+        ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None: no limit.
         chrome: Also write a Chrome trace, `.json.gz`.
         summaries: Also write the summary of each rank in the trace to this folder, relative to `cwd`, for `kinetoscope ranks`.
         install: Record only what the program itself profiles: `torch.profiler` is Kinetoscope there.
@@ -115,22 +119,12 @@ def launch(
         ArgumentError: Options that cannot be combined, or an output that is not a file name or cannot be written.
         OSError: The log cannot be created.
     """
+    recording = {name: value for name, value in locals().items() if name in OPTION_NAMES}
     to_run = Program(os.fspath(program), tuple(os.fspath(word) for word in arguments), module)
     folder = Path(cwd or ".").absolute()
     options = LaunchOptions(
         prefix=choose_prefix(output, to_run, folder, os.environ if env is None else env),
-        recording=RecordingOptions(
-            record_shapes=record_shapes,
-            profile_memory=profile_memory,
-            with_stack=with_stack,
-            with_modules=with_modules,
-            python_calls=python_calls,
-            garbage_collection=garbage_collection,
-            source=source,
-            samples=samples,
-            engine=engine,
-            ring_bytes=ring_bytes,
-        ),
+        recording=RecordingOptions.launched(**recording),
         chrome=chrome,
         summaries=place_of_summaries(summaries, folder),
         steps=steps,

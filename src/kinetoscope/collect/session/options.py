@@ -8,13 +8,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, get_args
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError, StateError
+from kinetoscope.model import units
 from kinetoscope.summaries import SUFFIX
 
 if TYPE_CHECKING:
@@ -27,17 +28,8 @@ EngineName = Literal["auto", "native", "kineto"]
 OnError = Literal["raise", "warn"]
 ReportPath = str | os.PathLike[str] | Literal[False] | None
 
-# The switches that decide what is recorded.
-RECORDED = (
-    "record_shapes",
-    "profile_memory",
-    "with_stack",
-    "with_modules",
-    "with_flops",
-    "python_calls",
-    "module_spans",
-)
-SWITCHES = (*RECORDED, "garbage_collection", "samples", "acc_events", "align_ranks", "source")
+# The native engine with a device is the hybrid one.
+EngineKind = Literal["native", "hybrid", "kineto"]
 
 _REPORT = "need the name of a file, None for a name of ours, or False"
 _SOURCE_CALLS = ("open", "start", "stop", "close")
@@ -81,8 +73,23 @@ class Gathered(Protocol):
         ...
 
 
+class AppendRows(Protocol):
+    """Writes rows of a named table into the recording in progress, where they survive a killed process."""
+
+    def __call__(self, table: str, columns: Mapping[str, Sequence[Any]], *, buffered: bool = False) -> bool:
+        """Write rows: for each column, by its name, the list of its values, as JSON has them.
+
+        `buffered` says that the caller keeps rows back for up to a second. False if this recording has ended.
+        """
+        ...
+
+
 class Source(Protocol):
-    """Something that records in addition to the engine."""
+    """Something that records in addition to the engine.
+
+    It may also have `write_to(append: AppendRows)`, which is called after `start`, once the recording has begun, if the engine
+    has a file that a source can write to. What is written there does not have to be in what `stop` returns.
+    """
 
     def open(self) -> None:
         """The session begins; recordings may follow at any time."""
@@ -158,164 +165,6 @@ class EngineStatus:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class RecordingOptions:
-    """The options of a session, checked when they are made; `profile` describes each of them.
-
-    Attributes:
-        activities: What to record; None means everything that the machine has when the session is made.
-        record_shapes: Record shapes, dtypes and scalars of each operator's inputs.
-        profile_memory: Record every allocation and free.
-        with_stack: Record the Python stack of each operator.
-        with_flops: Count the floating-point operations of each operator.
-        with_modules: Record the `nn.Module` path of each operator.
-        python_calls: Record every call of a Python function.
-        module_spans: Record every call of an `nn.Module` with its exact start and end.
-        garbage_collection: Record collections of Python's garbage.
-        samples: Sample the Python stack of every thread.
-        experimental_config: torch's `_ExperimentalConfig`, or None.
-        execution_trace_observer: The observer that runs with each recording, or None.
-        acc_events: Keep every cycle, not only the last.
-        custom_trace_id_callback: Makes the id of each trace; None for random ids.
-        post_processing_timeout_s: For how many seconds torch may make its own event objects; None means no limit.
-        engine: The name of the engine, or an engine object.
-        path: The live recording file; None means a private temporary file.
-        summary: Where each cycle's summary goes, a folder or a `.parquet` file; None for no summary.
-        ring_bytes: Upper limit of the recording in bytes, the oldest records being overwritten; None means no limit.
-        oom_report: The file of the out-of-memory report; None for a name of ours, False for no report.
-        sources: What records in addition to the engine.
-        source: Store the text of hot source lines with the trace.
-        align_ranks: Let the ranks of a job meet at the begin and end of each recording.
-        on_error: What becomes of an exception in `on_trace_ready` or of the observer.
-
-    Raises:
-        ArgumentError: An option has a value that cannot be used; the message names it and the valid ones.
-    """
-
-    activities: tuple[ActivityItem, ...] | None = None
-    record_shapes: bool = False
-    profile_memory: bool = False
-    with_stack: bool = False
-    with_flops: bool = False
-    with_modules: bool = False
-    python_calls: bool = False
-    module_spans: bool = False
-    garbage_collection: bool = False
-    samples: bool = True
-    experimental_config: Any = None
-    execution_trace_observer: TraceObserver | None = None
-    acc_events: bool = False
-    custom_trace_id_callback: Callable[[], str] | None = None
-    post_processing_timeout_s: float | None = None
-    engine: EngineName | Engine = "auto"
-    path: Path | None = None
-    summary: Path | None = None
-    ring_bytes: int | None = None
-    oom_report: Path | Literal[False] | None = None
-    sources: tuple[Source, ...] = ()
-    source: bool = True
-    align_ranks: bool = False
-    on_error: OnError = "raise"
-
-    def __post_init__(self) -> None:
-        """Check every option, and bring it into the one form in which it is read."""
-        checked: dict[str, Any] = {name: checked_switch(name, getattr(self, name)) for name in SWITCHES}
-        if self.activities is not None:
-            from kinetoscope.collect.session.activities import as_items, checked_choices
-
-            choices = checked_choices(self.activities)
-            checked |= {"activities": as_items(choices), "activity_choices": choices}
-        if self.experimental_config is not None:
-            from kinetoscope.collect.session.activities import checked_config
-
-            checked_config(self.experimental_config)
-        checked_engine(self.engine)
-        _check_observer(self.execution_trace_observer)
-        checked_callable("custom_trace_id_callback", self.custom_trace_id_callback)
-        if self.on_error not in get_args(OnError):
-            raise ArgumentError(f"on_error={self.on_error!r} is not valid: choose 'raise' or 'warn'.")
-        checked |= {
-            "post_processing_timeout_s": _seconds(
-                "post_processing_timeout_s", self.post_processing_timeout_s
-            ),
-            "path": _file("path", self.path, "need the name of a file, or None"),
-            "summary": checked_summary("summary", self.summary),
-            "ring_bytes": _ring_bytes(self.ring_bytes),
-            "oom_report": False
-            if self.oom_report is False
-            else _file("oom_report", self.oom_report, _REPORT),
-            "sources": checked_sources(self.sources),
-        }
-        # Past the frozen setters: this is still the making of the object.
-        vars(self).update(checked)
-
-    @cached_property
-    def activity_choices(self) -> Mapping[ProfilerActivity, ActivityChoice]:
-        """What to record of each activity."""
-        from kinetoscope.collect.session.activities import checked_choices
-
-        return checked_choices(self.activities)
-
-    @property
-    def extension_configs(self) -> tuple[Any, ...]:
-        """Settings of parts of torch's collector, of all activities, such as torch's `PerformanceMetricsConfig`."""
-        if self.activities is None:
-            return ()
-        return tuple(config for choice in self.activity_choices.values() for config in choice.configs)
-
-    @property
-    def recorded(self) -> dict[str, bool]:
-        """The switches that decide what is recorded, by name."""
-        return {name: getattr(self, name) for name in RECORDED}
-
-    @property
-    def needs_shapes(self) -> bool:
-        """Whether shapes are recorded: floating-point operations are counted from them."""
-        return self.record_shapes or self.with_flops
-
-    @property
-    def needs_python_stacks(self) -> bool:
-        """Whether torch's collector has to record stacks: it has calls and collections of garbage only with them."""
-        return self.with_stack or self.python_calls or self.module_spans or self.garbage_collection
-
-
-OPTION_NAMES = frozenset(one.name for one in dataclasses.fields(RecordingOptions))
-
-
-@dataclass(frozen=True)
-class RecordingRequest:
-    """What an engine records in one cycle of a session.
-
-    Attributes:
-        activities: What is recorded, limited to what the machine has; never empty.
-        options: The options of the session.
-        record_function_ids: Record torch's own number of each call, by which execution traces name it.
-        torch_objects: Let torch's own collector, where it records, make the event objects that `prof.profiler` shows.
-        trace_id: The id of the trace; also in `info`.
-        path: The live recording file of this rank and cycle; None means a private temporary file.
-        info: Metadata of the trace, each value a JSON text.
-    """
-
-    activities: frozenset[ProfilerActivity]
-    options: RecordingOptions = field(default_factory=RecordingOptions)
-    record_function_ids: bool = False
-    torch_objects: bool = False
-    trace_id: str = ""
-    path: Path | None = None
-    info: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def activity_filters(self) -> dict[ProfilerActivity, frozenset[str]]:
-        """The names of the kinds to record, for activities of which not all kinds are."""
-        if self.options.activities is None:
-            return {}
-        return {
-            activity: choice.kinds
-            for activity, choice in self.options.activity_choices.items()
-            if choice.kinds is not None and activity in self.activities
-        }
-
-
 def checked_switch(name: str, value: object) -> bool:
     """A switch as a bool; values that are merely truthy, such as the text "False", are refused."""
     if value is None or isinstance(value, bool):
@@ -352,19 +201,16 @@ def _has_calls(thing: object, calls: Iterable[str]) -> bool:
     return all(callable(getattr(thing, call, None)) for call in calls)
 
 
-def _ring_bytes(ring_bytes: int | None) -> int | None:
-    """A size of the ring that can be used."""
-    if ring_bytes is None:
+def _bytes(name: str, value: object) -> int | None:
+    """A number of bytes that can be used."""
+    if value is None:
         return None
-    given: object = ring_bytes
-    if isinstance(given, bool) or not isinstance(given, SupportsIndex) or given.__index__() <= 0:
-        raise ArgumentError(
-            f"ring_bytes={ring_bytes!r} is not valid: need a whole number of bytes above 0, or None."
-        )
-    return given.__index__()
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or value.__index__() <= 0:
+        raise ArgumentError(f"{name}={value!r} is not valid: need a whole number of bytes above 0, or None.")
+    return value.__index__()
 
 
-def _file(name: str, path: object, need: str) -> Path | None:
+def _file(name: str, path: object, need: str = "need the name of a file, or None") -> Path | None:
     """The path of a file that does not have to exist."""
     if path is None:
         return None
@@ -423,13 +269,44 @@ def _seconds(name: str, value: float | None) -> float | None:
     return seconds
 
 
-def _check_observer(observer: TraceObserver | None) -> None:
-    """Raise an error unless an observer can be started, stopped and cleaned up."""
+def _report_file(name: str, path: object) -> Path | Literal[False] | None:
+    """The file of a report, or False for none."""
+    return False if path is False else _file(name, path, _REPORT)
+
+
+def _observer(name: str, observer: TraceObserver | None) -> TraceObserver | None:
+    """An observer that can be started, stopped and cleaned up, or nothing."""
     if observer is not None and (isinstance(observer, type) or not _has_calls(observer, _OBSERVER_CALLS)):
         raise ArgumentError(
-            f"execution_trace_observer={observer!r} is not valid: need an object with start(), stop() and cleanup(), "
+            f"{name}={observer!r} is not valid: need an object with start(), stop() and cleanup(), "
             "such as ExecutionTraceObserver().register_callback(path), or None."
         )
+    return observer
+
+
+def _on_error(name: str, value: OnError) -> OnError:
+    """What becomes of an exception."""
+    if value not in get_args(OnError):
+        raise ArgumentError(f"{name}={value!r} is not valid: choose 'raise' or 'warn'.")
+    return value
+
+
+def _activities(_name: str, activities: Iterable[ActivityItem] | None) -> tuple[ActivityItem, ...] | None:
+    """Activities that torch knows."""
+    if activities is None:
+        return None
+    from kinetoscope.collect.session.activities import as_items, checked_choices
+
+    return as_items(checked_choices(activities))
+
+
+def _config(_name: str, config: Any) -> Any:
+    """torch's own settings object, or nothing."""
+    if config is None:
+        return None
+    from kinetoscope.collect.session.activities import checked_config
+
+    return checked_config(config)
 
 
 def checked_sources(sources: Iterable[Source]) -> tuple[Source, ...]:
@@ -450,3 +327,467 @@ def checked_sources(sources: Iterable[Source]) -> tuple[Source, ...]:
     if len({id(source) for source in found}) < len(found):
         raise ArgumentError("sources: the same source is given twice; make two of them or give it once.")
     return found
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What an engine does not do of an option.
+
+    Attributes:
+        note: What it does, for the table of options.
+        warning: What a session says where the option is set; `{names}` becomes what has no effect, `{torch}` the version of torch.
+            Empty where nobody asked: the option is on by default, or the engine does so in any case.
+    """
+
+    note: str
+    warning: str = ""
+
+
+@dataclass(frozen=True)
+class Option:
+    """The declaration of an option: commands, keywords, documents and warnings are made from it or checked against it.
+
+    Attributes:
+        help: What it does, in one sentence.
+        check: Takes the name and a value, and returns the value in the form in which it is read, or raises ArgumentError.
+        values: The valid values, for the table of options.
+        flag: Its long option of `kinetoscope run`, without the dashes; `launch` has the keyword. Empty: neither has it.
+        choices: The texts that the command line accepts.
+        flag_help: What the help of the command line says in addition.
+        metavar: What the command line calls its value; switches and choices have none.
+        read: Makes a value of the text of the command line.
+        magic: Its options of `%%kinetoscope`, the long one first, without the dashes; one that begins with `no-` turns it off.
+        launched: Its value where Kinetoscope starts a program or a cell, and the user chose none; None: the default.
+        stays: Why values other than the default cannot be passed to another process; empty if they can.
+        recorded: Whether it decides what is recorded, and is in the metadata of the trace.
+        limits: What engines do not do of it; an engine that is not named honors it.
+        name: The keyword.
+        default: The value of a session where the user chose none.
+    """
+
+    help: str
+    check: Callable[[str, Any], Any]
+    values: str = "`True`, `False`"
+    flag: str = ""
+    choices: tuple[str, ...] = ()
+    flag_help: str = ""
+    metavar: str = ""
+    read: Callable[[str], Any] | None = None
+    magic: tuple[str, ...] = ()
+    launched: Any = None
+    stays: str = ""
+    recorded: bool = False
+    limits: Mapping[EngineKind, Limit] = field(default_factory=dict)
+    name: str = ""
+    default: Any = None
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether its values are True and False."""
+        return self.check is checked_switch
+
+    @property
+    def when_launched(self) -> Any:
+        """Its value where Kinetoscope starts a program or a cell, and the user chose none."""
+        return self.default if self.launched is None else self.launched
+
+    @property
+    def long_flag(self) -> str:
+        """Its option of `kinetoscope run`, as people write it to change the default: `--shapes`, `--no-stack`, `--ring`."""
+        return f"--{'no-' if self.when_launched is True else ''}{self.flag}" if self.flag else ""
+
+
+def _declare(help: str, check: Callable[[str, Any], Any], **more: Any) -> dict[str, Option]:  # noqa: A002
+    """The metadata of a field of `RecordingOptions`."""
+    return {_DECLARATION: Option(help, check, **more)}
+
+
+def _switch(help: str, **more: Any) -> dict[str, Option]:  # noqa: A002
+    """The metadata of a field that is True or False."""
+    return _declare(help, checked_switch, **more)
+
+
+_DECLARATION = "option"
+_OBJECT_STAYS = "it is an object of this process"
+_TORCHS_COLLECTOR = (
+    "without effect on the native engine: {names}. engine='kineto' passes them to torch's own collector."
+)
+_IN_MEMORY = "{names}: without effect, since torch's own collector keeps its recording in memory"
+
+
+@dataclass(frozen=True)
+class RecordingOptions:
+    """The options of a session, checked when they are made; `profile` describes each of them.
+
+    Each field has its declaration as metadata, an `Option`; docs/options.md is a table of them.
+
+    Raises:
+        ArgumentError: An option has a value that cannot be used; the message names it and the valid ones.
+    """
+
+    activities: tuple[ActivityItem, ...] | None = field(
+        default=None,
+        metadata=_declare(
+            "What to record: the processor, and kinds of devices.",
+            _activities,
+            values="torch's `ProfilerActivity`, a list; `None`: all that the machine has",
+            stays="they are chosen when the program has imported torch",
+            limits={
+                "native": Limit("the host, all kinds of events", _TORCHS_COLLECTOR),
+                "hybrid": Limit("all kinds of events of the host", _TORCHS_COLLECTOR),
+            },
+        ),
+    )
+    record_shapes: bool = field(
+        default=False,
+        metadata=_switch(
+            "Record the shapes, dtypes and scalars of each operator's inputs.",
+            flag="shapes",
+            magic=("shapes",),
+            recorded=True,
+        ),
+    )
+    profile_memory: bool = field(
+        default=False,
+        metadata=_switch(
+            "Record every allocation and free.",
+            flag="memory",
+            magic=("memory", "m"),
+            recorded=True,
+            limits={
+                "hybrid": Limit(
+                    "memory of the host only",
+                    "device memory is not recorded: torch reports it only to its own collector. engine='kineto' records it.",
+                )
+            },
+        ),
+    )
+    with_stack: bool = field(
+        default=False,
+        metadata=_switch(
+            "Record the Python stack of each operator.",
+            flag="stack",
+            magic=("no-stacks",),
+            launched=True,
+            recorded=True,
+        ),
+    )
+    with_flops: bool = field(
+        default=False,
+        metadata=_switch(
+            "Count the floating-point operations of each operator, from the shapes of its inputs.",
+            flag="flops",
+            magic=("flops",),
+            recorded=True,
+        ),
+    )
+    with_modules: bool = field(
+        default=False,
+        metadata=_switch(
+            "Record the `nn.Module` path of each operator.",
+            flag="modules",
+            magic=("no-modules",),
+            launched=True,
+            recorded=True,
+            limits={
+                "kineto": Limit(
+                    "TorchScript; all with `with_stack`",
+                    "{names}: torch's own collector records the modules of TorchScript only, unless it records stacks, too: add "
+                    "with_stack=True, or use engine='native'.",
+                )
+            },
+        ),
+    )
+    only_requested: bool = field(
+        default=False,
+        metadata=_switch(
+            "Record stacks and modules only if `with_stack` and `with_modules` request them; otherwise the native engine always "
+            "does, because they cost almost nothing.",
+            launched=True,
+            limits={"kineto": Limit("always")},
+        ),
+    )
+    python_calls: bool = field(
+        default=False,
+        metadata=_switch(
+            "Record every call of a Python function.",
+            flag="python-calls",
+            magic=("python-calls",),
+            recorded=True,
+        ),
+    )
+    module_spans: bool = field(
+        default=False,
+        metadata=_switch(
+            "Record every call of an `nn.Module` with its exact start and end, and the modules of operators.",
+            flag="module-spans",
+            magic=("module-spans",),
+            recorded=True,
+        ),
+    )
+    garbage_collection: bool = field(
+        default=False,
+        metadata=_switch(
+            "Record collections of Python's garbage.",
+            flag="gc",
+            magic=("gc",),
+            limits={
+                "kineto": Limit(
+                    "from torch 2.9 on",
+                    "without effect: {names}. The collector of torch {torch} cannot record collections of garbage; "
+                    "engine='native' can.",
+                )
+            },
+        ),
+    )
+    samples: bool = field(
+        default=True,
+        metadata=_switch(
+            "Read the Python stack of every thread 100 times a second.",
+            flag="samples",
+            magic=("no-samples",),
+            # On by default, so a warning would come with every session.
+            limits={"kineto": Limit("no")},
+        ),
+    )
+    experimental_config: Any = field(
+        default=None,
+        metadata=_declare(
+            "Settings of torch's collector.",
+            _config,
+            values="torch's `_ExperimentalConfig`, `None`",
+            stays=_OBJECT_STAYS,
+            limits={
+                "native": Limit("what the native engine does in any case", _TORCHS_COLLECTOR),
+                "hybrid": Limit("for devices, without the metadata of events", _TORCHS_COLLECTOR),
+            },
+        ),
+    )
+    execution_trace_observer: TraceObserver | None = field(
+        default=None,
+        metadata=_declare(
+            "An observer that runs with each recording, such as `ExecutionTraceObserver`.",
+            _observer,
+            values="an object with `start()`, `stop()` and `cleanup()`, `None`",
+            stays=_OBJECT_STAYS,
+        ),
+    )
+    acc_events: bool = field(default=False, metadata=_switch("Keep every cycle, not only the last."))
+    custom_trace_id_callback: Callable[[], str] | None = field(
+        default=None,
+        metadata=_declare(
+            "Makes the id of each trace.",
+            checked_callable,
+            values="a function that returns a string; `None`: random ids",
+            stays=_OBJECT_STAYS,
+        ),
+    )
+    post_processing_timeout_s: float | None = field(
+        default=None,
+        metadata=_declare(
+            "For how many seconds torch may make its own event objects.",
+            _seconds,
+            values="0 or more; `None`: no limit",
+            limits={
+                "native": Limit("no", _TORCHS_COLLECTOR),
+                "kineto": Limit(
+                    "if torch has it",
+                    "without effect: {names}. The collector of torch {torch} has no such limit.",
+                ),
+            },
+        ),
+    )
+    engine: EngineName | Engine = field(
+        default="auto",
+        metadata=_declare(
+            "Record with Kinetoscope's own recorder (native), torch's collector (kineto), or the best available (auto).",
+            lambda _, value: checked_engine(value),
+            values='`"auto"`, `"native"`, `"kineto"`, or an engine object',
+            flag="engine",
+            choices=get_args(EngineName),
+            stays="an engine object belongs to the process that made it; choose an engine by its name",
+        ),
+    )
+    path: Path | None = field(
+        default=None,
+        metadata=_declare(
+            "The live recording file.",
+            _file,
+            values="the name of a file; `None`: a private temporary one",
+            stays="the recording of a program is named by its output",
+            limits={"kineto": Limit("no", _IN_MEMORY)},
+        ),
+    )
+    summary: Path | None = field(
+        default=None,
+        metadata=_declare(
+            "Where each cycle's summary goes.",
+            checked_summary,
+            values="a folder, or a `.parquet` file; `None`: no summary",
+        ),
+    )
+    ring_bytes: int | None = field(
+        default=None,
+        metadata=_declare(
+            "Upper limit of the recording in bytes; the oldest records are overwritten.",
+            _bytes,
+            values="a whole number above 0; `None`: no limit",
+            flag="ring",
+            metavar="SIZE",
+            flag_help="SIZE may have a unit, such as 64M.",
+            read=units.parse_size,
+            limits={"kineto": Limit("no", _IN_MEMORY)},
+        ),
+    )
+    oom_report: Path | Literal[False] | None = field(
+        default=None,
+        metadata=_declare(
+            "The file of the report on what held the memory when it runs out, where `profile_memory` is on.",
+            _report_file,
+            values="the name of a file; `None`: a default name; `False`: no report",
+        ),
+    )
+    sources: tuple[Source, ...] = field(
+        default=(),
+        metadata=_declare(
+            "What records in addition to the engine, such as `SystemCounters()`.",
+            lambda _, value: checked_sources(value),
+            values="a list of sources",
+            stays=_OBJECT_STAYS,
+        ),
+    )
+    source: bool = field(
+        default=True,
+        metadata=_switch("Store the text of hot source lines in the trace.", flag="source"),
+    )
+    align_ranks: bool = field(
+        default=False,
+        metadata=_switch(
+            "Synchronize the ranks of a job at the begin and end of each recording, to align their clocks."
+        ),
+    )
+    on_error: OnError = field(
+        default="raise",
+        metadata=_declare(
+            "What becomes of an exception in `on_trace_ready` or of the observer.",
+            _on_error,
+            values='`"raise"`, `"warn"`',
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        """Check every option, and bring it into the one form in which it is read."""
+        checked = {name: option.check(name, getattr(self, name)) for name, option in OPTIONS.items()}
+        # Past the frozen setters: this is still the making of the object.
+        vars(self).update(checked)
+
+    @classmethod
+    def launched(cls, **given: Any) -> RecordingOptions:
+        """The options of a recording that Kinetoscope itself starts, of a program or a cell.
+
+        Args:
+            **given: What the user chose; the rest has the defaults of the command line.
+
+        Raises:
+            ArgumentError: An option has a value that cannot be used.
+        """
+        return cls(**{name: option.when_launched for name, option in OPTIONS.items()} | given)
+
+    def to_json(self) -> dict[str, Any]:
+        """The options as JSON values, for another process; `RecordingOptions(**values)` makes them again.
+
+        Raises:
+            ArgumentError: An option has a value that cannot be passed to another process.
+        """
+        values = {}
+        for name, option in OPTIONS.items():
+            value = getattr(self, name)
+            if option.stays and value == option.default:
+                continue
+            # An engine has a name, too.
+            if option.stays and not isinstance(value, str):
+                raise ArgumentError(f"{name}={value!r} cannot be passed to another process: {option.stays}.")
+            values[name] = str(value) if isinstance(value, Path) else value
+        return values
+
+    @cached_property
+    def activity_choices(self) -> Mapping[ProfilerActivity, ActivityChoice]:
+        """What to record of each activity."""
+        from kinetoscope.collect.session.activities import checked_choices
+
+        return checked_choices(self.activities)
+
+    @property
+    def extension_configs(self) -> tuple[Any, ...]:
+        """Settings of parts of torch's collector, of all activities, such as torch's `PerformanceMetricsConfig`."""
+        if self.activities is None:
+            return ()
+        return tuple(config for choice in self.activity_choices.values() for config in choice.configs)
+
+    @property
+    def recorded(self) -> dict[str, bool]:
+        """The switches that decide what is recorded, by name."""
+        return {name: getattr(self, name) for name, option in OPTIONS.items() if option.recorded}
+
+    @property
+    def needs_shapes(self) -> bool:
+        """Whether shapes are recorded: floating-point operations are counted from them."""
+        return self.record_shapes or self.with_flops
+
+    @property
+    def needs_stacks(self) -> bool:
+        """Whether our recorder records the stacks of operators."""
+        return self.with_stack or not self.only_requested
+
+    @property
+    def needs_modules(self) -> bool:
+        """Whether our recorder records the modules of operators: it finds module calls by them."""
+        return self.with_modules or self.module_spans or not self.only_requested
+
+    @property
+    def needs_python_stacks(self) -> bool:
+        """Whether torch's collector has to record stacks: it has calls and collections of garbage only with them."""
+        return self.with_stack or self.python_calls or self.module_spans or self.garbage_collection
+
+
+# The declaration of each option, by its name.
+OPTIONS: Mapping[str, Option] = {
+    one.name: dataclasses.replace(one.metadata[_DECLARATION], name=one.name, default=one.default)
+    for one in dataclasses.fields(RecordingOptions)
+}
+OPTION_NAMES = frozenset(OPTIONS)
+SWITCHES = tuple(name for name, option in OPTIONS.items() if option.is_switch)
+
+
+@dataclass(frozen=True)
+class RecordingRequest:
+    """What an engine records in one cycle of a session.
+
+    Attributes:
+        activities: What is recorded, limited to what the machine has; never empty.
+        options: The options of the session.
+        record_function_ids: Record torch's own number of each call, by which execution traces name it.
+        torch_objects: Let torch's own collector, where it records, make the event objects that `prof.profiler` shows.
+        trace_id: The id of the trace; also in `info`.
+        path: The live recording file of this rank and cycle; None means a private temporary file.
+        info: Metadata of the trace, each value a JSON text.
+    """
+
+    activities: frozenset[ProfilerActivity]
+    options: RecordingOptions = field(default_factory=RecordingOptions)
+    record_function_ids: bool = False
+    torch_objects: bool = False
+    trace_id: str = ""
+    path: Path | None = None
+    info: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def activity_filters(self) -> dict[ProfilerActivity, frozenset[str]]:
+        """The names of the kinds to record, for activities of which not all kinds are."""
+        if self.options.activities is None:
+            return {}
+        return {
+            activity: choice.kinds
+            for activity, choice in self.options.activity_choices.items()
+            if choice.kinds is not None and activity in self.activities
+        }

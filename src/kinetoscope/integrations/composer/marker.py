@@ -14,6 +14,7 @@ from kinetoscope.collect.sources.source import ClockReading
 from kinetoscope.collect.sources.system_counters import GatheredSamples
 
 if TYPE_CHECKING:
+    from kinetoscope.collect.session.options import AppendRows
     from kinetoscope.trace import Trace
 
 # Composer marks its calls of callbacks. Inside of these calls of ours one step ends and the next one begins.
@@ -46,12 +47,21 @@ class MarkedCounters:
 
     def __init__(self) -> None:
         self._samples: dict[str, list[tuple[int, float]]] = {}
+        self._append: AppendRows | None = None
 
     def add(self, name: str, values: dict[str, Any]) -> None:
         """Note values as they are now. May be called by any thread."""
         now_ns = time.monotonic_ns()
-        for key, value in values.items():
-            self._samples.setdefault(f"{name}/{key}", []).append((now_ns, float(value)))
+        numbers = {f"{name}/{key}": float(value) for key, value in values.items()}
+        columns: dict[str, list[Any]] = {
+            "monotonic_ns": [now_ns] * len(numbers),
+            "name": list(numbers),
+            "value": list(numbers.values()),
+        }
+        if self._append is not None and self._append("counters", columns):
+            return
+        for counter, number in numbers.items():
+            self._samples.setdefault(counter, []).append((now_ns, number))
 
     def open(self) -> None:
         """Nothing has to be made ready."""
@@ -60,8 +70,13 @@ class MarkedCounters:
         """Discard values from before the recording."""
         self._samples = {}
 
+    def write_to(self, append: AppendRows) -> None:
+        """Write values into the recording that has begun, as they come."""
+        self._append = append
+
     def stop(self) -> GatheredSamples:
-        """The values recorded since."""
+        """The values recorded since, but for those that were written."""
+        self._append = None
         samples, self._samples = self._samples, {}
         return GatheredSamples(ClockReading.now(), samples, "")
 

@@ -23,7 +23,6 @@ import torch
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect import ProfilerActivity, _KinetoProfile
-from kinetoscope.collect.session.base_session import ACTIVE_SESSIONS
 from kinetoscope.collect.sources.nvml import NvmlError
 from kinetoscope.integrations.pyg.checks import (
     DeviceError,
@@ -339,7 +338,6 @@ class AllocatedPeak:
             session = _KinetoProfile(
                 activities=[ProfilerActivity.CPU],
                 profile_memory=True,
-                engine="kineto" if ACTIVE_SESSIONS.is_active("native") else "auto",
                 oom_report=False,
             )
             session.start()

@@ -1,0 +1,58 @@
+"""The options of a launched program: what reaches another process, and what is refused instead."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from kinetoscope import ArgumentError
+from kinetoscope.collect.session.options import OPTIONS, RecordingOptions
+from kinetoscope.launcher.options import LaunchOptions
+from tests.support.noting_engine import NotingEngine
+from tests.support.option_values import OTHER_VALUES
+
+FIELDS = [field.name for field in dataclasses.fields(RecordingOptions)]
+
+
+def test_there_is_another_value_of_every_option():
+    assert set(OTHER_VALUES) == set(FIELDS)
+
+
+def options(**recording) -> LaunchOptions:
+    return LaunchOptions(prefix=Path("/runs/first"), recording=RecordingOptions(**recording))
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_an_option_reaches_another_process_or_is_refused_by_name(name):
+    value = OTHER_VALUES[name]()
+    assert getattr(RecordingOptions(**{name: value}), name) != getattr(RecordingOptions(), name)
+    if OPTIONS[name].stays and name != "engine":
+        with pytest.raises(ArgumentError, match=rf"^{name}=.* cannot be .*: {OPTIONS[name].stays}"):
+            options(**{name: value}).to_json()
+    else:
+        made = options(**{name: value})
+        assert LaunchOptions.from_json(made.to_json()) == made
+
+
+def test_all_options_reach_another_process_together():
+    made = options(
+        **{name: OTHER_VALUES[name]() for name in FIELDS if name == "engine" or not OPTIONS[name].stays}
+    )
+    assert LaunchOptions.from_json(made.to_json()) == made
+
+
+def test_an_engine_reaches_another_process_by_its_name_only():
+    with pytest.raises(ArgumentError, match="choose an engine by its name"):
+        options(engine=NotingEngine()).to_json()
+
+
+def test_what_the_launcher_would_ignore_is_refused():
+    assert LaunchOptions(prefix=Path("/runs/first"), install=True).install
+    for name, flag in (
+        ("with_stack", "--no-stack"),
+        ("samples", "--no-samples"),
+        ("module_spans", "--module-spans"),
+    ):
+        recording = RecordingOptions.launched(**{name: not OPTIONS[name].when_launched})
+        with pytest.raises(ArgumentError, match=rf"^{name} \({flag}\) cannot be combined with install"):
+            LaunchOptions(prefix=Path("/runs/first"), recording=recording, install=True)
