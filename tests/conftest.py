@@ -3,9 +3,11 @@
 import gc
 import os
 import shutil
+import signal
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,15 @@ pytest_plugins = ["pytester"]
 # Read when torch is first imported, here and in the programs that tests start. By default, threads of OpenMP that have
 # nothing to do spin: with several tests at a time, on the processor that another test needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# torch.compile takes the kinds of vectors that the processor names. It would compile a program for each to try them, seven seconds.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
+# A shell starts background jobs with interrupts ignored, which the programs of tests would inherit.
+if (
+    threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Sessions that record memory count what a program froze itself. What these tests freeze, see below, is to stay hidden.
 _FREEZE_COUNT = gc.get_freeze_count

@@ -6,6 +6,7 @@ import textwrap
 import pytest
 
 from tests.support import warm_python
+from tests.support.effort import STRESS
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
 # `import kinetoscope` is the program's own import; each of these keeps its code.
@@ -40,6 +41,8 @@ sys.meta_path.insert(0, Imports())
 {first}
 Imports.begun.clear()
 with theirs:
+    # Torch's own start may import, too.
+    Imports.begun.clear()
     import kinetoscope
 {body}
     imported = list(Imports.begun)
@@ -99,3 +102,49 @@ def test_without_a_profiler_nothing_is_imported_beforehand(tmp_path):
     """
     done = warm_python.run("-c", textwrap.dedent(program), cwd=tmp_path)
     assert (done.returncode, done.stdout.split()) == (0, ["False", "False"]), done.stderr
+
+
+# What a program can call with a trace, or with a session that it has used before; everything was imported for
+# the session alone.
+BEFORE = """
+import kinetoscope
+from kinetoscope import compare, merge, open as open_trace, profile, report, summarize
+with profile(activities=CPU, engine="native", record_shapes=True) as session:
+    torch.ones(3) + 1
+trace = session.trace
+"""
+CALLS = {
+    "table": 'trace.table("ops")',
+    "pandas": 'trace.to_pandas("spans")',
+    "polars": 'trace.to_polars("spans")',
+    "findings": "trace.findings()",
+    "averages": 'session.key_averages().table(sort_by="self_cpu_time_total")',
+    "events": "[str(event) for event in session.events()]",
+    "save": 'trace.save("a.ktrace"); open_trace("a.ktrace").table("spans")',
+    "chrome": 'session.export_chrome_trace("a.json"); open_trace("a.json").findings()',
+    "perfetto": 'trace.save("a.pftrace")',
+    "parquet": 'trace.save("a.parquet")',
+    "stacks": 'session.export_stacks("a.txt")',
+    "flops": 'trace.column("spans", "flops")',
+    "report": 'report(trace, "a.html")',
+    "compare": "str(compare(trace, trace))",
+    "summarize": 'trace.save("rank0.ktrace"); str(summarize("rank0.ktrace", output="summaries"))',
+    "merge": "str(merge([trace, trace]))",
+    "window": "trace.window(0, 1000).table('spans')",
+    "session": SESSION.replace("kinetoscope.profile", "profile"),
+    "install": INSTALLED,
+}
+
+
+# Each needs a process of its own; `make stress` tries the others, too.
+FEW = ("pandas", "chrome", "report", "compare", "summarize", "install")
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("call", CALLS if STRESS else FEW)
+def test_whatever_is_called_first_under_it_imports_on_another_thread(call, tmp_path):
+    body = textwrap.indent(textwrap.dedent(CALLS[call]), "    ")
+    done = warm_python.run("-c", PROGRAM.format(first=BEFORE, body=body), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    imported, _ = json.loads(done.stdout.splitlines()[-1])
+    assert imported == []

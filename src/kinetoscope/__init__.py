@@ -135,6 +135,9 @@ _HOMES = {
     "view": "kinetoscope.viewer.server.serve",
 }
 
+# A room that is not imported before something of it is used.
+_PAGES = "kinetoscope.viewer."
+
 # Submodules that are also imported on first use.
 _MODULES = ("itt",)
 
@@ -152,7 +155,7 @@ def __getattr__(name: str) -> object:
     home = _home_in_torch(name) if name in _TORCH_CLASSES else _HOMES.get(name)
     if home is None and name not in _MODULES:
         raise AttributeError(f"module 'kinetoscope' has no attribute {name!r}")
-    _import_aside.import_aside()
+    _import_aside.import_aside(*([home] if home is not None and home.startswith(_PAGES) else []))
     try:
         value: object = (
             getattr(importlib.import_module(home), name)

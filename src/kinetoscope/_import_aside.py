@@ -12,10 +12,26 @@ import sys
 
 # Those that have pages, commands, or hooks for a program's start, and those of other packages.
 _NOT_THESE = ("__main__", "cli", "examples", "integrations", "launcher", "viewer")
-# What our functions import from elsewhere; missing ones are skipped.
-_OF_OTHERS = ("numpy.ma", "pyarrow", "pyarrow.compute", "pyarrow.ipc", "torch.profiler._memory_profiler")
+# What our functions import from elsewhere, and pyarrow, which looks for pandas when it makes arrays; missing ones are skipped.
+_OF_OTHERS = (
+    "encodings.ascii",
+    "encodings.cp437",
+    "duckdb",
+    "numpy.ma",
+    "numpy.polynomial",
+    "pyarrow",
+    "pyarrow.compute",
+    "pyarrow.csv",
+    "pyarrow.ipc",
+    "pyarrow.parquet",
+    "pandas",
+    "pyarrow.pandas_compat",
+    "pyarrow.vendored.version",
+    "pandas.core.arrays.arrow._arrow_utils",
+    "torch.profiler._memory_profiler",
+)
 # An import that has begun on this thread must end on it; another thread would wait for it.
-_TREES = ("kinetoscope", "numpy", "pyarrow", "torch")
+_TREES = ("duckdb", "kinetoscope", "numpy", "pandas", "pyarrow", "torch")
 # A thousand times longer than it takes; an import that hangs must not hang the program.
 _PATIENCE_SECONDS = 60.0
 
@@ -23,17 +39,33 @@ _PATIENCE_SECONDS = 60.0
 _CODE = sys._getframe().f_code
 
 _done = False
+_done_besides: set[str] = set()
 
 
-def import_aside() -> None:
-    """Import everything now if this thread's Python calls are recorded; only the first call does anything."""
+def import_aside(*besides: str) -> None:
+    """Import everything now if this thread's Python calls are recorded; every function that users call and that imports does this first.
+
+    Only the first call does anything, and the first one with another argument.
+
+    Args:
+        besides: Modules that the caller needs besides, of rooms that are left out here or of other packages.
+    """
     global _done
-    if _done or sys.getprofile() is None or _is_importing():
+    if (_done and _done_besides.issuperset(besides)) or sys.getprofile() is None or _is_importing():
         return
+    wanted = [name for name in besides if name not in _done_besides]
+    everything = not _done
     _done = True
+    _done_besides.update(besides)
     import threading
 
-    thread = threading.Thread(target=_import_all, name="kinetoscope imports", daemon=True)
+    def work() -> None:
+        if everything:
+            _import_all()
+        for name in wanted:
+            _imported(name)
+
+    thread = threading.Thread(target=work, name="kinetoscope imports", daemon=True)
     try:
         thread.start()
     except RuntimeError:

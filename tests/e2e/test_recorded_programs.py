@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
+from kinetoscope.cli.summary import gather
 from tests.support import warm_python
 
 pytest.importorskip("torch", reason="these programs train with PyTorch")
@@ -120,15 +121,8 @@ def test_the_summary_is_on_standard_error(summarised):
     lines = ended.err.splitlines()
     assert len(lines) <= 40
     text = "\n".join(lines)
-    for part in (
-        "train.py 6",
-        "exit code 6",
-        "5 steps",
-        "native engine",
-        "first  Linear",
-        "train.py:",
-        "(optimizer)",
-    ):
+    # On a busy machine findings may take the lines of the tables.
+    for part in ("train.py 6", "exit code 6", "5 steps", "native engine"):
         assert part in text
     assert "lost      nothing" in text
     # On a busy machine the words before it are others, so that lines may break elsewhere, or the cost drowns in the noise.
@@ -147,6 +141,9 @@ def test_the_trace_holds_what_was_asked_for(summarised):
         assert trace.info["program"]["command"] == ["train.py", "6"]
         assert trace.info["program"]["ended"] == "exit code 6"
         assert trace.table("steps").num_rows == 5
+        facts = gather(trace, 9)
+        assert {row["path"] for row in facts.by_module} >= {"first", "second"}
+        assert any(row["file"].endswith("train.py") for row in facts.by_line)
         spans = trace.table("spans").to_pylist()
         assert len(trace.column("allocations", "bytes")) > 0
     linears = [span for span in spans if span["name"] == "aten::linear"]
@@ -298,7 +295,7 @@ def test_some_steps_only(tmp_path):
     name = program(tmp_path, "train(6)\n")
     assert profiled(tmp_path, "--steps", "2:5", name).code == 0
     with kinetoscope.open(tmp_path / "train.ktrace") as trace:
-        assert trace.table("steps").num_rows == 3
+        assert trace.table("steps")["number"].to_pylist() == [2, 3, 4]
         assert trace.table("spans").column("name").to_pylist().count("aten::linear") == 6
     ended = profiled(tmp_path, "--steps", "9:", name)
     assert ended.code == 0
@@ -336,6 +333,32 @@ def test_torchs_collector_can_be_chosen(tmp_path):
         assert trace.table("spans").column("name").to_pylist().count("aten::linear") == 4
 
 
+@pytest.mark.parametrize(
+    ("words", "stacks", "modules"),
+    [
+        ((), True, True),
+        (("--no-stack",), False, True),
+        (("--no-modules",), True, False),
+        (("--no-modules", "--module-spans"), True, True),
+        (("--no-stack", "--no-modules"), False, False),
+        (("--no-stack", "--no-modules", "--memory", "--shapes", "--python-calls"), False, False),
+    ],
+    ids=["default", "no stacks", "no modules", "modules by their spans", "neither", "neither, all else"],
+)
+def test_stacks_and_modules_are_recorded_unless_they_are_turned_off(tmp_path, words, stacks, modules):
+    ended = profiled(tmp_path, "--no-samples", *words, program(tmp_path, "train(2)\n"))
+    assert ended.code == 0, ended.err
+    with kinetoscope.open(tmp_path / "train.ktrace") as trace:
+        assert trace.table("spans").column("name").to_pylist().count("aten::linear") == 4
+        for stored, column, shown, recorded in (
+            ("stacks", "stack", "lines", stacks),
+            ("modules", "module", "modules", modules),
+        ):
+            assert (len(trace.columns(stored)) > 0) == recorded
+            assert (trace.column("spans", column) >= 0).any() == recorded
+            assert (trace.table(shown).num_rows > 0) == recorded
+
+
 def test_files_go_where_the_command_was_typed_and_ranks_apart(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     name = program(tmp_path, "import os\nos.chdir('elsewhere')\ntrain(1)\n")
@@ -354,35 +377,22 @@ def test_a_place_that_cannot_be_written_is_an_error_before_the_program_runs(tmp_
     assert ended.err.count("\n") == 1
 
 
-def test_a_session_inside_records_with_torchs_collector_and_says_so(tmp_path):
-    ending = """
+@pytest.mark.parametrize("engine", ["auto", "native"])
+def test_a_session_inside_records_beside_the_run(tmp_path, engine):
+    ending = f"""
 import kinetoscope
-with kinetoscope.profile() as prof:
+with kinetoscope.profile(engine={engine!r}, record_shapes=True) as prof:
     train(2)
+train(1)
 print(sum(event.name == "aten::linear" for event in prof.events()))
 """
     ended = profiled(tmp_path, program(tmp_path, ending))
     assert ended.code == 0, ended.err
-    assert "this one records with torch's own collector" in ended.err
+    assert "another Kinetoscope session" not in ended.err
     assert ended.out.endswith("\n4\n")
     with kinetoscope.open(tmp_path / "train.ktrace") as trace:
-        assert trace.table("spans").column("name").to_pylist().count("aten::linear") == 4
-
-
-def test_a_session_inside_that_wants_the_recorder_is_refused_with_a_clear_error(tmp_path):
-    ending = """
-import kinetoscope
-try:
-    with kinetoscope.profile(engine="native"):
-        pass
-except kinetoscope.StateError as error:
-    print(error)
-train(1)
-"""
-    ended = profiled(tmp_path, program(tmp_path, ending))
-    assert ended.code == 0, ended.err
-    assert "already recording" in ended.out
-    assert names(tmp_path) == ["train.ktrace"]
+        assert trace.table("spans").column("name").to_pylist().count("aten::linear") == 6
+        assert set(trace.table("spans").column("shapes").to_pylist()) == {None}
 
 
 def test_torchs_profiler_may_run_inside(tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
+from kinetoscope.collect.session.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -62,7 +63,19 @@ def test_every_command_is_documented():
     assert [name for name in listed if f"`kinetoscope {name}" not in text] == []
 
 
-def test_the_page_of_tables_is_what_the_schema_says():
+def test_pages_on_launching_and_notebooks_have_every_option():
+    launching, notebooks = (
+        (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("launch.md", "notebooks.md")
+    )
+    for option in OPTIONS.values():
+        if option.flag:
+            assert f"`{option.long_flag}" in launching, option.name
+            assert f"`{option.name}=" in launching, option.name
+        for name in option.magic:
+            assert f"`{'-' if len(name) == 1 else '--'}{name}`" in notebooks, option.name
+
+
+def test_the_pages_of_tables_and_options_are_what_the_definitions_say():
     checked = subprocess.run(
         [sys.executable, ROOT / "tools" / "generate_table_docs.py", "--check"],
         check=False,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch.profiler
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError, RecorderError, StateError
+from kinetoscope._import_aside import import_aside
 from kinetoscope.collect.session.activities import ProfilerAction, supported_activities
 from kinetoscope.collect.session.base_session import _KinetoProfile
 from kinetoscope.collect.session.options import SWITCHES, EngineName, checked_engine
@@ -88,6 +89,7 @@ class SessionAsTorch:
 
     def export_memory_timeline(self, path: Any, device: str | None = None) -> None:
         """Write the memory timeline; empty for a device that held nothing, and none if the suffix names no format."""
+        import_aside()
         suffix = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
         try:
             super().export_memory_timeline(path, device)  # type: ignore[misc]
@@ -155,6 +157,7 @@ class SessionAsTorch:
     def _so_far(
         self, name: str, read: Callable[..., Any], more: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
+        import_aside()
         try:
             return read(*more, **options)
         except StateError as error:
