@@ -521,6 +521,19 @@ def test_what_samples_see_of_output_counts_with_the_line_that_asked_for_it():
     assert (str(finding.place), round(finding.share_percent)) == ("train.py:9", 40)
 
 
+def test_a_few_samples_that_may_be_there_by_chance_are_no_output():
+    builder = TraceBuilder()
+    main = builder.thread()
+    logging = builder.stack(("train.py", 9, "train"), ("python3.11/logging/__init__.py", 900, "info"))
+    for step in range(10):
+        start = step * 5_000_000
+        builder.step(step, start, 5_000_000)
+        builder.span("aten::mm", start, 3_000_000, stack=builder.stack(("train.py", 3, "train")))
+        if step in (2, 7):
+            builder.sample(start + 4_000_000, logging, period_ns=10_000_000, thread=main)
+    assert [one.code for one in examine(builder.build()).findings] == []
+
+
 def test_a_step_is_an_outlier_also_where_many_others_are_late():
     builder, start = TraceBuilder(), 0
     stack = builder.stack(("train.py", 3, "train"))

@@ -611,11 +611,12 @@ class Living:
         if self._follows or not _HAS_GENERATIONS:
             return
         self._follows = True
-        me = weakref.ref(self)
+        me, is_ending = weakref.ref(self), sys.is_finalizing
 
         def collects(phase: str, info: dict[str, int]) -> None:
             living = me()
-            if living is not None and phase == "start" and info["generation"] > 0:
+            # Where Python ends, modules are gone, and nobody looks any more.
+            if living is not None and phase == "start" and info["generation"] > 0 and not is_ending():
                 living._gets_old()
 
         gc.callbacks.append(collects)
