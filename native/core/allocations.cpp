@@ -83,10 +83,12 @@ class ThreadCursor {
   }
 
  private:
+  // One that ends at this very time is still open. Clocks advance in steps of 10 ns and more, and what an
+  // operator allocates last is as late as its end; after its end the recorder itself needs some time.
   bool ended(const NestedSpans& spans, int64_t time_ns) const {
     const auto row = static_cast<std::size_t>(current_);
     const auto elapsed = static_cast<uint64_t>(time_ns) - static_cast<uint64_t>(spans.start_ns[row]);
-    return elapsed >= static_cast<uint64_t>(std::max<int64_t>(spans.duration_ns[row], 0));
+    return elapsed > static_cast<uint64_t>(std::max<int64_t>(spans.duration_ns[row], 0));
   }
 
   std::size_t next_ = 0, end_ = 0;

@@ -531,7 +531,7 @@ def test_a_few_samples_that_may_be_there_by_chance_are_no_output():
         builder.span("aten::mm", start, 3_000_000, stack=builder.stack(("train.py", 3, "train")))
         if step in (2, 7):
             builder.sample(start + 4_000_000, logging, period_ns=10_000_000, thread=main)
-    assert [one.code for one in examine(builder.build()).findings] == []
+    assert "output-in-step" not in [one.code for one in examine(builder.build()).findings]
 
 
 def test_a_step_is_an_outlier_also_where_many_others_are_late():

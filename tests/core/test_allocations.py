@@ -57,7 +57,7 @@ def test_agrees_with_the_model(spans, events):
         covering = [
             span
             for span, (span_thread, start, duration) in enumerate(spans)
-            if lane[span] == 0 and span_thread == thread and start <= time < start + duration
+            if lane[span] == 0 and span_thread == thread and start <= time <= start + duration
         ]
         span = covering[-1] if covering else -1
         owners.append(span)
@@ -75,11 +75,15 @@ def test_agrees_with_the_model(spans, events):
     assert result["unmatched_frees"] == unmatched
 
 
-def test_an_event_at_the_end_of_a_span_belongs_to_its_parent():
-    result, _ = attribute([(0, 0, 10), (0, 2, 3)], [(2, 0, 1, 8), (5, 0, 1, 0), (10, 0, 2, 8)])
-    assert result["span"].tolist() == [1, 0, -1]
-    assert result["span_self_bytes"].tolist() == [-8, 8]
-    assert result["span_bytes"].tolist() == [0, 8]
+def test_an_event_at_the_end_of_a_span_belongs_to_it_unless_another_begins_there():
+    """Where a clock advances by 10 ns, an operator's last allocation is as late as its end."""
+    spans = [(0, 0, 10), (0, 2, 3), (0, 7, 1), (0, 8, 1)]
+    result, _ = attribute(
+        spans, [(2, 0, 1, 8), (5, 0, 2, 16), (6, 0, 1, 0), (8, 0, 3, 1), (10, 0, 4, 2), (11, 0, 2, 0)]
+    )
+    assert result["span"].tolist() == [1, 1, 0, 3, 0, -1]
+    assert result["span_self_bytes"].tolist() == [-6, 24, 0, 1]
+    assert result["span_bytes"].tolist() == [19, 24, 0, 1]
 
 
 def test_sizes_that_overflow_wrap_around():

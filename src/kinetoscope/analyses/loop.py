@@ -489,19 +489,20 @@ class Loop:
         return rows[self.step_at(self.trace.column("samples", "time_ns")[rows]) >= 0]
 
     def sampled(self, stacks: NDArray[np.bool_]) -> tuple[int, Rows]:
-        """How long samples of the loop's thread say that it was in some stacks in the steps, and their rows.
-
-        Samples that may be there by chance say nothing: the time is 0 unless it is above 1.96 times its standard deviation, which is that
-        of a Poisson process. A single sample of 10 ms would otherwise be a fifth of ten steps of 5 ms.
-        """
+        """How long samples of the loop's thread say that it was in some stacks in the steps, and their rows."""
         samples = self.trace.columns("samples")
         rows = self.in_step_samples(
             (samples["thread"] == self.thread) & np.append(stacks, False)[samples["stack"]]
         )
-        period_ns = samples["period_ns"][rows].astype(np.float64)
-        if period_ns.sum() <= _SURE * np.sqrt(np.square(period_ns).sum()):
-            return 0, rows[:0]
-        return int(period_ns.sum()), rows
+        return int(samples["period_ns"][rows].sum()), rows
+
+    def are_evidence(self, samples: Rows) -> bool:
+        """Whether so many samples are not there by chance: one of 10 ms would be a fifth of ten steps of 5 ms.
+
+        Their time must be above 1.96 times its standard deviation, which is that of a Poisson process.
+        """
+        period_ns = self.trace.column("samples", "period_ns")[samples].astype(np.float64)
+        return bool(period_ns.sum() > _SURE * np.sqrt(np.square(period_ns).sum()))
 
     def most_sampled(self, rows: Rows) -> Place:
         """The user's line in which some samples spent most time."""

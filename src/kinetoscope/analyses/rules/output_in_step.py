@@ -52,6 +52,8 @@ def output_in_step(loop: Loop) -> Finding | None:
     rows, kinds = _output_spans(loop, of_stack)
     seen = _stretches(loop, rows)
     sampled_ns, sampled = loop.sampled(of_stack[:-1] >= 0)
+    if not loop.are_evidence(sampled):
+        sampled_ns = 0
     # Samples see all of it; operators and recorded calls see what lies between the first and the last of them.
     time_ns = max(seen.total_ns, sampled_ns)
     share = loop.share(time_ns)
