@@ -138,7 +138,7 @@ RecordingProgress progress_of(std::span<const std::byte> file) {
   return progress;
 }
 
-ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header) {
+ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header, const ChunkFilter& wanted) {
   ChunkList list;
   struct DictionaryChunk {
     uint64_t order;
@@ -177,6 +177,7 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header)
     orders.push_back(chunk.order);
     all = chain(all, chunk);
     const std::size_t whole = whole_units(chunk.committed, unit_bytes, capacity, payload_bytes, list);
+    if (wanted != nullptr && !wanted(chunk, payload, whole)) continue;
     if (chunk.checksum != 0 && whole == chunk.committed &&
         chunk.checksum != chunk_checksum(chunk, payload, whole * unit_bytes)) {
       if (!is_still_there(present.data(), chunk.order)) continue;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <span>
 #include <type_traits>
@@ -65,9 +66,15 @@ struct RecordingProgress {
 // A copy of the file's header. Throws RefusedRecording.
 FileHeader read_header(std::span<const std::byte> file);
 
+// Whether a chunk is wanted, by its header and its whole records, which have not been checked yet.
+using ChunkFilter =
+    std::function<bool(const ChunkHeader& chunk, const std::byte* payload, std::size_t records)>;
+
 // All chunks that were handed out and lie within the file, at least in part. Those of a ring that is being
-// recorded are copies, and the ones that it overwrote meanwhile are left out.
-ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header);
+// recorded are copies, and the ones that it overwrote meanwhile are left out. With a filter only those that
+// it wants; the bytes of others are not read.
+ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header,
+                      const ChunkFilter& wanted = nullptr);
 
 // Reads the headers only. The file may be growing meanwhile. Throws RefusedRecording.
 RecordingProgress progress_of(std::span<const std::byte> file);

@@ -109,11 +109,19 @@ class RecordingWriter {
   std::vector<std::byte> payload_;
 };
 
+template <typename Record>
+Record load(const std::byte* bytes) {
+  Record record;
+  std::memcpy(&record, bytes, sizeof(record));
+  return record;
+}
+
 // Which records are a session's, and what of them.
 class Filter {
  public:
-  explicit Filter(const RecordingWindow& window)
-      : window_(window), from_(window.begin.tick), to_(window.to_tick) {}
+  // `calls` says whether the recording has Python calls or module calls.
+  Filter(const RecordingWindow& window, bool calls)
+      : window_(window), from_(window.begin.tick), to_(window.to_tick), calls_(calls) {}
 
   bool has(uint32_t what) const { return (window_.what & what) != 0; }
 
@@ -125,6 +133,23 @@ class Filter {
            std::none_of(window_.pauses.begin(), window_.pauses.end(), [tick](const auto& pause) {
              return tick >= pause.first && (pause.second == 0 || tick < pause.second);
            });
+  }
+
+  // Whether any of a chunk's records may be the session's. In each chunk they are in order of time, but for
+  // calls, of which some began before what is written before them.
+  bool may_take(const ChunkHeader& chunk, const std::byte* payload, std::size_t records) const {
+    switch (static_cast<ChunkKind>(chunk.kind)) {
+      case ChunkKind::Spans:
+        return calls_ || may_take<SpanRecord>(payload, records, &SpanRecord::start_tick);
+      case ChunkKind::Allocations:
+        return has(kRecordMemory) && may_take<AllocationRecord>(payload, records, &AllocationRecord::tick);
+      case ChunkKind::Notes:
+        return may_take<NoteRecord>(payload, records, &NoteRecord::span_tick);
+      case ChunkKind::Samples:
+        return has(kRecordSamples) && may_take<SampleRecord>(payload, records, &SampleRecord::tick);
+      default:
+        return true;
+    }
   }
 
   bool pauses_between(uint64_t from, uint64_t to) const {
@@ -178,8 +203,16 @@ class Filter {
   }
 
  private:
+  template <typename Record>
+  bool may_take(const std::byte* payload, std::size_t records, uint64_t Record::* tick) const {
+    if (records == 0) return false;
+    const auto first = load<Record>(payload), last = load<Record>(payload + (records - 1) * sizeof(Record));
+    return last.*tick >= from_ && (to_ == 0 || first.*tick < to_);
+  }
+
   const RecordingWindow& window_;
   const uint64_t from_, to_;
+  const bool calls_;
 };
 
 // Calls `visit(header, payload)` for each entry of a dictionary that is whole.
@@ -196,13 +229,6 @@ void for_each_entry(const ChunkList& chunks, Visit visit) {
       payload = payload.subspan(padded);
     }
   }
-}
-
-template <typename Record>
-Record load(const std::byte* bytes) {
-  Record record;
-  std::memcpy(&record, bytes, sizeof(record));
-  return record;
 }
 
 uint64_t since(uint64_t now, uint64_t then) { return now - std::min(now, then); }
@@ -276,8 +302,8 @@ class ModuleNumbers {
 
 class Cutting {
  public:
-  Cutting(const ChunkList& chunks, uint32_t session, const RecordingWindow& window, RecordingWriter& writer)
-      : chunks_(chunks), session_(session), filter_(window), window_(window), writer_(writer) {}
+  Cutting(const ChunkList& chunks, uint32_t session, const Filter& filter, RecordingWriter& writer)
+      : chunks_(chunks), session_(session), filter_(filter), writer_(writer) {}
 
   void write_records() {
     number_modules();
@@ -341,15 +367,6 @@ class Cutting {
       entry.append(name).append(value);
       writer_.add_entry(Entry::Info, entry);
     }
-  }
-
-  // Whether a ring has freed chunks that were written since the session began.
-  bool lost_chunks() const {
-    uint64_t oldest = UINT64_MAX;
-    for (const auto* chunks : {&chunks_.spans, &chunks_.allocations, &chunks_.notes, &chunks_.samples}) {
-      for (const RecordChunk& chunk : *chunks) oldest = std::min(oldest, chunk.order);
-    }
-    return oldest > window_.begin.orders + 1;
   }
 
  private:
@@ -434,8 +451,7 @@ class Cutting {
 
   const ChunkList& chunks_;
   const uint32_t session_;
-  const Filter filter_;
-  const RecordingWindow& window_;
+  const Filter& filter_;
   RecordingWriter& writer_;
   ModuleNumbers modules_;
   std::unordered_set<uint32_t> threads_;
@@ -468,28 +484,49 @@ std::optional<RecordingWindow> parse_window(std::string_view json) {
 
 void cut_recording(std::span<const std::byte> file, uint32_t session, const std::string& target) {
   FileHeader header = read_header(file);
-  const ChunkList chunks = list_chunks(file, header);
+  const auto names_only = [](const ChunkHeader& chunk, const std::byte*, std::size_t) {
+    return static_cast<ChunkKind>(chunk.kind) == ChunkKind::Dictionary;
+  };
   DictionaryParser parser;
-  for (const std::span<const std::byte>& payload : chunks.dictionary) parser.add_chunk(payload);
+  for (const std::span<const std::byte>& payload : list_chunks(file, header, names_only).dictionary)
+    parser.add_chunk(payload);
   const RecordingDictionary dictionary = parser.build(header.dropped_dictionary);
 
-  RecordingWindow window;
-  window.what = ~uint32_t{0};
-  const std::string key = std::string(kSession) + std::to_string(session);
-  for (const auto& [name, value] : dictionary.info) {
-    if (name == key) window = parse_window(value).value_or(window);
-  }
+  const auto window_of = [&dictionary](uint32_t number) -> std::optional<RecordingWindow> {
+    const std::string key = std::string(kSession) + std::to_string(number);
+    std::optional<RecordingWindow> found;
+    for (const auto& [name, value] : dictionary.info) {
+      if (name != key) continue;
+      if (const auto window = parse_window(value)) found = window;
+    }
+    return found;
+  };
+  const RecordingWindow whole{.what = ~uint32_t{0}};
+  RecordingWindow window = window_of(session).value_or(whole);
 
   // The first session began with the recording.
   if (window.begin.tick == 0) window.begin = position_in({}, header.start_tick);
   if (header.stop_tick != 0 && (window.to_tick == 0 || window.to_tick > header.stop_tick))
     window.to_tick = header.stop_tick;
 
+  // Calls are recorded from the beginning of a recording, or not at all.
+  const bool calls = (window_of(0).value_or(whole).what & (kRecordCalls | kRecordModuleSpans)) != 0;
+  const Filter filter(window, calls);
+  uint64_t oldest = UINT64_MAX;
+  const auto wanted = [&](const ChunkHeader& chunk, const std::byte* payload, std::size_t records) {
+    const auto kind = static_cast<ChunkKind>(chunk.kind);
+    if (kind != ChunkKind::Dictionary && kind != ChunkKind::Rows) oldest = std::min(oldest, chunk.order);
+    return filter.may_take(chunk, payload, records);
+  };
+  const ChunkList chunks = list_chunks(file, header, wanted);
+
   RecordingWriter writer(target);
-  Cutting cutting(chunks, session, window, writer);
+  Cutting cutting(chunks, session, filter, writer);
   cutting.write_records();
   cutting.write_dictionary(dictionary);
-  count_from(header, window.begin, cutting.lost_chunks());
+  // Whether chunks that were written since the session began have been freed.
+  const bool recycled = oldest > window.begin.orders + 1;
+  count_from(header, window.begin, recycled);
   header.start_tick = window.begin.tick;
   header.stop_tick = window.to_tick;
   header.state = static_cast<uint32_t>(window.to_tick == 0 ? FileState::Recording : FileState::Stopped);
