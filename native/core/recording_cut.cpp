@@ -501,7 +501,8 @@ void cut_recording(std::span<const std::byte> file, uint32_t session, const std:
     }
     return found;
   };
-  const RecordingWindow whole{.what = ~uint32_t{0}};
+  RecordingWindow whole;
+  whole.what = ~uint32_t{0};
   RecordingWindow window = window_of(session).value_or(whole);
 
   // The first session began with the recording.

@@ -258,6 +258,14 @@ int kinetoscope_recorder_position(uint64_t* numbers, size_t count) {
   return 0;
 }
 
+int kinetoscope_recorder_free_before(uint64_t tick) {
+  const ControlLock lock;
+  if (recording == nullptr || stopped) return -1;
+  constexpr uint32_t kCalls = kRecordCalls | kRecordModuleSpans;
+  if ((live.what.load(std::memory_order_relaxed) & kCalls) == 0) recording->file().free_before(tick);
+  return 0;
+}
+
 int kinetoscope_recorder_path(char* path, size_t bytes) {
   const ControlLock lock;
   if (recording == nullptr) return -1;

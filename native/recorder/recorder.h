@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KINETOSCOPE_RECORDER_VERSION 8u
+#define KINETOSCOPE_RECORDER_VERSION 9u
 
 struct _object;
 
@@ -45,6 +45,10 @@ KINETOSCOPE_EXPORT int kinetoscope_recorder_change(uint32_t what, uint32_t sampl
 
 // How far the recording in progress is: the numbers of kinetoscope::RecordingPosition.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_position(uint64_t* numbers, size_t count);
+
+// Frees the room of what the recording in progress wrote before this tick of its position, except for rows,
+// names and a ring. Not while calls are recorded: those that run now may have begun before.
+KINETOSCOPE_EXPORT int kinetoscope_recorder_free_before(uint64_t tick);
 
 // Where the recording in progress is.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_path(char* path, size_t bytes);

@@ -69,6 +69,27 @@ bool has_open_span(ChunkHeader* chunk) {
   });
 }
 
+// When the last record of a chunk was written; UINT64_MAX of a chunk that has none, or of another kind.
+uint64_t last_tick(const ChunkHeader* chunk) {
+  const size_t record = bytes_of_record(chunk->kind);
+  if (record == 0 || chunk->committed == 0 || chunk->units == 0 ||
+      sizeof(ChunkHeader) + chunk->committed * record > uint64_t{chunk->units} * kUnitBytes)
+    return UINT64_MAX;
+  const auto* last = reinterpret_cast<const std::byte*>(chunk + 1) + (chunk->committed - 1) * record;
+  switch (static_cast<ChunkKind>(chunk->kind)) {
+    case ChunkKind::Spans:
+      return reinterpret_cast<const SpanRecord*>(last)->start_tick;
+    case ChunkKind::Allocations:
+      return reinterpret_cast<const AllocationRecord*>(last)->tick;
+    case ChunkKind::Notes:
+      return reinterpret_cast<const NoteRecord*>(last)->span_tick;
+    case ChunkKind::Samples:
+      return reinterpret_cast<const SampleRecord*>(last)->tick;
+    default:
+      return UINT64_MAX;
+  }
+}
+
 // The counters of a kind of records.
 uint64_t& recycled_of(FileHeader& head, ChunkKind kind) {
   return kind == ChunkKind::Spans     ? head.recycled_spans
@@ -452,6 +473,21 @@ void RecordingFile::recycle_locked(ChunkHeader* chunk) {
   free_run(unit_of(chunk), chunk->units);
 }
 
+void RecordingFile::free_before(uint64_t tick) {
+  std::lock_guard lock(mutex_);
+  if (ring_units_ != 0 || cut_short()) return;
+  uint64_t units = 1;
+  for (uint64_t at = 0; at < handed_out_; at += units) {
+    ChunkHeader* chunk = chunk_at(at);
+    units = std::max<uint64_t>(chunk->units, 1);
+    // Only one that its thread has left, and whose spans have all ended, has a checksum.
+    if (std::atomic_ref(chunk->checksum).load(std::memory_order_acquire) == 0) continue;
+    if (last_tick(chunk) >= tick) continue;
+    std::atomic_ref(header().recycled_chunks).fetch_add(1, std::memory_order_relaxed);
+    free_run(at, chunk->units);
+  }
+}
+
 void RecordingFile::count_dropped(ChunkKind kind, uint64_t records) {
   const bool ring = ring_units_ != 0 && !disk_full_.load(std::memory_order_relaxed);
   std::atomic_ref(ring ? ring_dropped_of(header(), kind) : dropped_of(header(), kind))
@@ -465,8 +501,12 @@ bool RecordingFile::prepare_room() {
     std::lock_guard lock(mutex_);
     retired.swap(unsealed_);
   }
-  // One with an open span waits for the end of the recording.
-  for (ChunkHeader* chunk : retired) seal_chunk(chunk);
+  std::erase_if(retired, seal_chunk);
+  if (!retired.empty()) {
+    // Those with an open span wait for the next time.
+    std::lock_guard lock(mutex_);
+    unsealed_.insert(unsealed_.end(), retired.begin(), retired.end());
+  }
   const uint64_t wanted = std::max(wanted_.load(std::memory_order_relaxed), kLeastAheadUnits);
   const uint64_t end = (kHeaderBytes + wanted * kUnitBytes) / kPageBytes * kPageBytes;
   if (faulted_ >= end || disk_full_.load(std::memory_order_relaxed)) return false;

@@ -61,6 +61,9 @@ class RecordingFile {
   void retire_chunk(ChunkHeader* chunk);
   // [any thread] Frees a retired chunk of a ring, and counts what was in it as overwritten.
   void recycle_chunk(ChunkHeader* chunk);
+  // [any thread] Frees chunks whose records all began before this tick, which nobody wants any more: they are
+  // not counted as lost. Rows and the dictionary stay. Does nothing in a ring, which frees by itself.
+  void free_before(uint64_t tick);
   // [any thread] Counts records that found no room, under the reason why.
   void count_dropped(ChunkKind kind, uint64_t records);
 

@@ -187,6 +187,36 @@ void many_threads_share_a_ring() {
   unlink(path.c_str());
 }
 
+void what_nobody_wants_any_more_makes_room() {
+  const std::string path = temporary_path("kinetoscope-freed");
+  {
+    auto file = std::make_shared<RecordingFile>(path, 0);
+    file->publish(0);
+    Dictionary dictionary(file);
+    file->header().start_tick = read_tick();
+    uint64_t units = 0;
+    for (uint32_t number = 0; number < 10; ++number) {
+      const uint64_t begin_tick = read_tick();
+      CHECK(write_spans(*file, dictionary, 1, 5000) == 0);
+      file->prepare_room();  // gives the chunks their checksums
+      file->free_before(begin_tick);
+      if (number == 1) units = file->header().chunks;
+    }
+    CHECK(file->header().chunks <= 2 * units);
+    CHECK(file->header().recycled_chunks > 0 && file->header().recycled_spans == 0);
+    file->free_before(0);
+    file->header().stop_tick = read_tick();
+    file->close_books();
+    file->seal();
+  }
+  const MappedFile file(path);
+  const Recording recording = parse_recording(file.bytes());
+  CHECK(recording.spans.size() >= 5000 && recording.spans.size() < 15'000);
+  CHECK(recording.losses.damaged_chunks == 0 && recording.losses.damaged_entries == 0);
+  CHECK(recording.losses.recycled_spans == 0);
+  unlink(path.c_str());
+}
+
 // Spans come a thousand times as often as rows, and the rows of a quiet source are as old as the ring's
 // first.
 void spans_leave_rows_alone() {
@@ -586,6 +616,7 @@ int main() {
   a_ring_keeps_its_size();
   names_that_never_repeat_have_a_bound();
   many_threads_share_a_ring();
+  what_nobody_wants_any_more_makes_room();
   spans_leave_rows_alone();
   rows_have_a_share_of_a_ring();
   rows_without_a_ring_are_all_kept();

@@ -12,6 +12,7 @@ from torch import nn
 
 import kinetoscope
 from kinetoscope import ProfilerActivity, StateError
+from kinetoscope.collect.engines.recorder import load_recorder
 from kinetoscope.collect.engines.stream import STREAM
 from tests.support.effort import STRESS
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
@@ -204,6 +205,39 @@ def test_a_ring_that_goes_on_takes_nothing_from_a_session_that_ended() -> None:
     assert inner.trace.complete
     assert "exp" not in names(outer.trace)
     assert [row["code"] for row in outer.trace.losses] == ["recycled_spans"]
+
+
+def test_sessions_that_overlap_without_end_do_not_grow_their_recording_without_end() -> None:
+    x = torch.ones(2)
+    sizes = []
+
+    def work() -> None:
+        for _ in range(3_000):
+            x + 1
+
+    def recording_bytes() -> int:
+        path = load_recorder().recording_path()
+        assert path is not None
+        return path.stat().st_size
+
+    before = session_of(profile_memory=True)
+    before.start()
+    for _ in range(30):
+        after = session_of(profile_memory=True)
+        after.start()
+        work()
+        before.stop()
+        # Read in the middle of the one that follows, which has freed what was before.
+        names = before.trace.column("spans", "name")
+        added = int((names == before.trace.strings.index("aten::add")).sum())
+        assert added == (3_000 if not sizes else 9_000)
+        assert before.trace.losses == []
+        sizes.append(recording_bytes())
+        work()
+        before = after
+    before.stop()
+    # Each is in use for the time of three calls of work(); what the last ones need lies where the first ones were.
+    assert max(sizes[10:]) <= 2 * max(sizes[:4])
 
 
 def test_each_thread_can_have_a_session_of_its_own() -> None:

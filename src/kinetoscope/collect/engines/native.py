@@ -24,7 +24,7 @@ from kinetoscope._core import living_objects
 from kinetoscope._errors import RecorderError, StateError
 from kinetoscope.collect.engines.recorder import Recorded, Recorder, load_recorder, replace_recorder
 from kinetoscope.collect.engines.selftest import FEATURES, check_calls, check_recorder
-from kinetoscope.collect.engines.stream import STREAM, NewFile, StreamFile, Subscription
+from kinetoscope.collect.engines.stream import STREAM, NewFile, StreamPart, Subscription
 from kinetoscope.collect.session.activities import GARBAGE_COLLECTION_SETTING
 from kinetoscope.collect.session.metadata import boot, import_folders
 from kinetoscope.collect.session.options import (
@@ -297,18 +297,16 @@ class NativeEngine:
         if self._remove is not None:
             self._remove.detach()
         if shared is not None or path is None:
-            return self._part_of(shared, subscription.number, path, at_once=is_ring)
+            return self._part_of(shared, path, at_once=is_ring)
         readable = self._readable(recorder, path)
         return NativeRecording(readable, belongs_to_user=self._belongs_to_user and readable == path)
 
-    def _part_of(
-        self, shared: StreamFile | None, session: int, path: Path | None, *, at_once: bool
-    ) -> Recording:
+    def _part_of(self, shared: StreamPart | None, path: Path | None, *, at_once: bool) -> Recording:
         """The session's part of a recording that others share: in its own file at once, or when it is read."""
         if shared is None:
             raise StateError("the native engine is not recording: call start() first")
         self._opened = None
-        part = SharedRecording(shared, session)
+        part = SharedRecording(shared)
         if self._belongs_to_user and path is not None:
             return NativeRecording(part.write(path), belongs_to_user=True)
         if at_once:
@@ -449,10 +447,9 @@ class NativeRecording:
 class SharedRecording:
     """A finished session of a recording that it shared with others, whose part is cut out when it is read."""
 
-    def __init__(self, file: StreamFile, session: int) -> None:
-        """The part of a session, by its number."""
-        self._file: StreamFile | None = file
-        self._session = session
+    def __init__(self, part: StreamPart) -> None:
+        """Read nothing yet."""
+        self._part: StreamPart | None = part
         self._trace: Trace | None = None
         self._lock = threading.Lock()
 
@@ -463,9 +460,10 @@ class SharedRecording:
             StateError: It was discarded.
             OSError: The file cannot be written.
         """
-        if self._file is None:
+        part = self._part
+        if part is None:
             raise StateError("this recording was discarded before it was read")
-        self._file.cut(self._session, path)
+        part.cut(path)
         return path
 
     def trace(self) -> Trace:
@@ -477,12 +475,12 @@ class SharedRecording:
         with self._lock:
             if self._trace is None:
                 self._trace = NativeRecording(self.write(_temporary_path()), belongs_to_user=False).trace()
-                self._file = None
+                self._part = None
             return self._trace
 
     def discard(self) -> None:
         """Forget the recording."""
-        self._file = None
+        self._part = None
 
 
 def _what(request: RecordingRequest) -> Recorded:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.sources.storages import TensorReader
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_FACE_VERSION = 8
+_FACE_VERSION = 9
 # More than the system lets a path have.
 _LONGEST_PATH = 1 << 13
 # With a separator at its end: another package's name may start with ours.
@@ -133,6 +133,7 @@ class Recorder:
             *message,
         )
         library.kinetoscope_recorder_change.argtypes = (ctypes.c_uint32, ctypes.c_uint32, *message)
+        library.kinetoscope_recorder_free_before.argtypes = (ctypes.c_uint64,)
         library.kinetoscope_recorder_position.argtypes = (ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t)
         library.kinetoscope_recorder_path.argtypes = message
         library.kinetoscope_recorder_stop.argtypes = (ctypes.POINTER(_Stopped),)
@@ -252,6 +253,13 @@ class Recorder:
         if self._library.kinetoscope_recorder_position(numbers, len(numbers)) != 0:
             raise StateError("the native recorder is not recording in this process")
         return list(numbers)
+
+    def free_before(self, tick: int) -> None:
+        """Let the recording use the room of its records from before a tick of its position again; does nothing in a ring, which does so anyway.
+
+        Rows and names stay, and so does everything while Python calls or module calls are recorded.
+        """
+        self._library.kinetoscope_recorder_free_before(tick)
 
     def recording_path(self) -> Path | None:
         """The path of the active recording; None if there is none."""

@@ -69,7 +69,7 @@ class StreamFile:
         self._close = weakref.finalize(self, _close_file, self._number, None, os.getpid())
 
     def cut(self, session: int, target: Path) -> None:
-        """Write the part of a session to a file, which replaces an older one.
+        """Write the part of a session, by its number, to a file, which replaces an older one.
 
         Raises:
             OSError: It cannot be written.
@@ -89,6 +89,25 @@ def _close_file(number: int, path: Path | None, process: int) -> None:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
             path.parent.rmdir()
+
+
+@dataclass(frozen=True, eq=False)
+class StreamPart:
+    """The part of an ended session in a recording that others share; what it needs stays there for as long as this lives.
+
+    Attributes:
+        file: The recording.
+        session: The number of the session in it.
+        begin_tick: When its part begins.
+    """
+
+    file: StreamFile
+    session: int
+    begin_tick: int
+
+    def cut(self, target: Path) -> None:
+        """Write it to a file: see `StreamFile.cut`."""
+        self.file.cut(self.session, target)
 
 
 class Subscription:
@@ -115,6 +134,11 @@ class Subscription:
     def is_paused(self) -> bool:
         """Whether nothing is recorded for it at present."""
         return bool(self._pauses) and self._pauses[-1][1] == 0
+
+    @property
+    def begin_tick(self) -> int:
+        """When its part begins; 0 where that is the beginning of the recording."""
+        return self._begin[0] if self._begin else 0
 
     @property
     def was_paused(self) -> bool:
@@ -158,11 +182,11 @@ class Subscription:
         """
         return self._stream.stop(self)
 
-    def close(self) -> StreamFile | None:
+    def close(self) -> StreamPart | None:
         """End the session.
 
         Returns:
-            The file to cut its part out of; None if the whole recording is its own.
+            Its part of the recording; None if the whole recording is its own.
         """
         return self._stream.close(self)
 
@@ -208,6 +232,9 @@ class Stream:
         self._was_widened = False
         self._new_file: NewFile | None = None
         self._file: StreamFile | None = None
+        # Of the sessions that are closed; what belongs to none of them, and to no open one, is freed.
+        self._parts: weakref.WeakSet[StreamPart] = weakref.WeakSet()
+        self._freed_to_tick = 0
 
     @property
     def is_ring(self) -> bool:
@@ -278,7 +305,7 @@ class Stream:
             one.ends_here()
             return stopped
 
-    def close(self, one: Subscription) -> StreamFile | None:
+    def close(self, one: Subscription) -> StreamPart | None:
         """End a session; see `Subscription.close`."""
         with self._changed:
             if one not in self._subscriptions:
@@ -287,8 +314,12 @@ class Stream:
             if file is not None:
                 one.note_window()
             self._subscriptions.remove(one)
+            part = None if file is None else StreamPart(file, one.number, one.begin_tick)
             if self._subscriptions:
-                return file
+                if part is not None:
+                    self._parts.add(part)
+                self._free()
+                return part
             one.recorder.close()
             self._file = None
             self._changed.notify_all()
@@ -296,7 +327,7 @@ class Stream:
                 # From the first to the last moment, and with nothing that this session did not ask for.
                 file.give_up()
                 return None
-            return file
+            return part
 
     def forget(self) -> None:
         """In the child of a fork: the recording is the parent's."""
@@ -307,6 +338,7 @@ class Stream:
         self.recordings += 1
         self._subscriptions, self._sessions, self._what = [one], 0, one.what
         self._new_file, self._file, self._was_widened = file, None, False
+        self._parts, self._freed_to_tick = weakref.WeakSet(), 0
         try:
             return one.recorder.start(
                 file.path(),
@@ -328,6 +360,14 @@ class Stream:
             raise StateError("the native recorder is not recording in this process")
         self._file = StreamFile(path, belongs_to_user=self._new_file.belongs_to_user)
         first.note_window()
+
+    def _free(self) -> None:
+        """Free what no session needs: sessions that overlap without end never end their recording."""
+        begin_ticks = [one.begin_tick for one in self._subscriptions]
+        needed = min([*begin_ticks, *(part.begin_tick for part in self._parts)])
+        if needed > self._freed_to_tick:
+            self._freed_to_tick = needed
+            self._subscriptions[0].recorder.free_before(needed)
 
     def _active(self) -> list[Subscription]:
         """The sessions that record."""
