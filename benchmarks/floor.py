@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.harness import Result, Times, ratio_result
-from kinetoscope.collect.engines import build
+from kinetoscope.collect.recorder import build
 from kinetoscope.collect.sources.ranges import TORCH_RANGES
 
 FLOOR = "empty callbacks"

@@ -25,7 +25,7 @@ from benchmarks.harness import (
     run,
 )
 from benchmarks.workloads import tiny_training_step
-from kinetoscope.collect.session.options import RecordingOptions
+from kinetoscope.collect.request.options import RecordingOptions
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.overhead import measure_overhead, records_of
 

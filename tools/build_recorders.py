@@ -33,7 +33,7 @@ _LIBRARIES = ("torch_cpu", "torch_python", "c10")
 
 def _builder():
     """Load the package's module with sources, flags and names, which imports nothing else of the package."""
-    path = ROOT / "src" / "kinetoscope" / "collect" / "engines" / "build.py"
+    path = ROOT / "src" / "kinetoscope" / "collect" / "recorder" / "build.py"
     spec = importlib.util.spec_from_file_location("_build", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-// The face that kinetoscope/collect/engines/recorder.py loads with ctypes. A change here changes the version.
+// The face that kinetoscope/collect/recorder/library.py loads with ctypes. A change here changes the version.
 #pragma once
 
 #include <stddef.h>

@@ -7,7 +7,7 @@ import pytest
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.cli.run import ProgressLine
-from kinetoscope.collect.session.options import RecordingOptions
+from kinetoscope.collect.request.options import RecordingOptions
 from kinetoscope.launcher import child_hook, notes
 from kinetoscope.launcher.children import Children, _make_folder
 from kinetoscope.launcher.options import LaunchOptions

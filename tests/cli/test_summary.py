@@ -12,7 +12,7 @@ from rich.console import Console
 
 from kinetoscope.analyses.findings import examine
 from kinetoscope.cli.summary import MOST_LINES, print_summary, summary_lines
-from kinetoscope.collect.session.options import RecordingOptions
+from kinetoscope.collect.request.options import RecordingOptions
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.overhead import Cost, Overhead

@@ -6,7 +6,10 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope.collect.session.metadata import described_devices, processor_name
+from kinetoscope.collect.process.devices import (
+    described_devices,
+    processor_name,
+)
 from tests.support.noting_engine import NotingEngine
 
 

@@ -26,7 +26,7 @@ from kinetoscope import ProfilerActivity, StateError, profile
 from kinetoscope.collect import RecordingRequest
 from kinetoscope.collect.engines import kineto as kineto_module
 from kinetoscope.collect.engines.kineto import KinetoEngine, KinetoRecording, leave_out, read_text
-from kinetoscope.collect.session.activities import has_setting
+from kinetoscope.collect.request.activities import has_setting
 from kinetoscope.model.pauses import Pauses
 from kinetoscope.model.schema import SpanKind
 from tests.support import warm_python

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import kinetoscope
+from kinetoscope.collect.process.rank import ranked
 from kinetoscope.collect.session import metadata
 from tests.support.recorded import profile
 
@@ -43,7 +44,7 @@ def launched(monkeypatch):
 )
 def test_no_two_ranks_share_a_path(launched, rank, world_size, path, expected):
     launched(rank, world_size)
-    assert metadata.ranked(Path(path)) == Path(expected)
+    assert ranked(Path(path)) == Path(expected)
 
 
 @pytest.mark.parametrize(("rank", "expected"), [("5", 5), (None, None), ("", None), ("x", None), ("٣", None)])

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from kinetoscope import RecorderError
-from kinetoscope.collect.engines import build as build_module
-from kinetoscope.collect.engines import recorder as recorder_module
 from kinetoscope.collect.engines.native import native_engine_status
+from kinetoscope.collect.recorder import build as build_module
+from kinetoscope.collect.recorder import library as recorder_module
 from tests.conftest import ROOT
 from tests.support import warm_python
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kinetoscope.collect.engines import build
+from kinetoscope.collect.recorder import build
 from kinetoscope.tables.device.collectives import CALLS
 from tests.support.recorded import named, profile
 

@@ -18,7 +18,7 @@ import torch
 import kinetoscope
 import kinetoscope._core as _core
 from kinetoscope import ProfilerActivity
-from kinetoscope.collect.engines.recorder import load_recorder
+from kinetoscope.collect.recorder.library import load_recorder
 from tests.support.effort import times
 from tests.support.programs import training_step
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from kinetoscope._errors import StateError
 from kinetoscope.collect.engines.native import NativeEngine
-from kinetoscope.collect.engines.recorder import load_recorder
-from kinetoscope.collect.session.activities import ProfilerActivity
-from kinetoscope.collect.session.options import RecordingRequest
+from kinetoscope.collect.recorder.library import load_recorder
+from kinetoscope.collect.request.activities import ProfilerActivity
+from kinetoscope.collect.request.options import RecordingRequest
 from kinetoscope.trace import Trace
 from tests.support.recorded import named, profile
 

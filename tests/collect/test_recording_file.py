@@ -19,7 +19,7 @@ import torch
 
 import kinetoscope
 from kinetoscope import ProfilerActivity, RecorderError, StateError
-from kinetoscope.collect.engines.recorder import load_recorder
+from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.storage.live_recording import LAYOUT
 from tests.support import warm_python
 from tests.support.recorded import named, profile

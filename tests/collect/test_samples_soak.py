@@ -16,7 +16,7 @@ PROGRAM = """
 import asyncio, json, os, random, sys, threading, time, warnings
 import torch
 from kinetoscope import Trace
-from kinetoscope.collect.engines.recorder import Recorded, load_recorder
+from kinetoscope.collect.recorder.library import Recorded, load_recorder
 
 # Python 3.12 and newer warn of forks of processes with several threads.
 warnings.simplefilter("ignore", DeprecationWarning)

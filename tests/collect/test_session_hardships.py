@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope.collect.engines.recorder import load_recorder
+from kinetoscope.collect.recorder.library import load_recorder
 from tests.support.recorded import named, profile
 
 

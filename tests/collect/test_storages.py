@@ -19,10 +19,10 @@ from torch import nn
 
 import kinetoscope
 from kinetoscope._core import living_objects
-from kinetoscope.collect.engines.recorder import load_recorder
+from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.collect.sources import storages as storages_module
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
-from kinetoscope.collect.sources.storages import Living, PythonReader, StorageWatch
+from kinetoscope.collect.sources.storages import Living, PythonReader, StorageWatch, native_reader
 from kinetoscope.model.schema import StorageRole
 from kinetoscope.storage.recording import add_storages
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
@@ -70,7 +70,7 @@ def watch(modules=()):
 
 
 READERS = pytest.mark.parametrize(
-    "make_reader", [PythonReader, lambda: load_recorder().tensor_reader()], ids=["python", "native"]
+    "make_reader", [PythonReader, lambda: native_reader(load_recorder())], ids=["python", "native"]
 )
 
 
@@ -610,7 +610,7 @@ def test_both_readers_say_the_same(name, monkeypatch):
     tensors = [torch.ones(31)[2:], torch.ones(2, 2).to_sparse(), torch.ones(3).as_subclass(Shouting)]
     monkeypatch.setattr(storages_module.time, "time_ns", lambda: 10**18)
     found = []
-    for make_reader in (PythonReader, lambda: load_recorder().tensor_reader()):
+    for make_reader in (PythonReader, lambda: native_reader(load_recorder())):
         living = Living(make_reader())
         watching = StorageWatch(living, lambda tensors: None, lambda: list(model.modules()))
         started = watching.start()
@@ -630,7 +630,7 @@ def test_both_readers_say_the_same(name, monkeypatch):
 
 
 def test_ordered_and_other_states_of_optimizers_are_read_alike():
-    reader = load_recorder().tensor_reader()
+    reader = native_reader(load_recorder())
     parameter, other = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(4))
     state = {
         parameter: {"step": 3, "average": torch.ones(5), "rate": 0.5, "never": None},
@@ -643,7 +643,7 @@ def test_ordered_and_other_states_of_optimizers_are_read_alike():
 
 
 def test_native_parts_are_short_and_whole():
-    reader = load_recorder().tensor_reader()
+    reader = native_reader(load_recorder())
     kept = [torch.ones(1 + number % 3) for number in range(4500)]
     assert reader.meet(kept) == []
     reader.begin(7, True)
@@ -657,7 +657,7 @@ def test_native_parts_are_short_and_whole():
 
 
 def test_a_look_that_failed_leaves_no_rows():
-    reader = load_recorder().tensor_reader()
+    reader = native_reader(load_recorder())
     kept = torch.ones(3)
     reader.meet([kept])
     reader.begin(7, True)
@@ -724,7 +724,7 @@ def calls_of(thread):
     ("what", "read"), [("an event", True), ("input", True), ("input, inside torch", False)]
 )
 def test_gradients_are_read_beside_threads_that_wait(what, read):
-    layer, reader = a_trained_layer(), load_recorder().tensor_reader()
+    layer, reader = a_trained_layer(), native_reader(load_recorder())
     thread, wake = waits_for(what)
     thread.start()
     before = roles_read(reader, layer) if what == "input, inside torch" else None
@@ -742,7 +742,7 @@ def test_gradients_are_read_beside_threads_that_wait(what, read):
 
 
 def test_a_gradient_that_is_being_freed_by_another_thread_is_no_gradient():
-    layer, reader = a_trained_layer(), load_recorder().tensor_reader()
+    layer, reader = a_trained_layer(), native_reader(load_recorder())
     entered, go_on = threading.Event(), threading.Lock()
     go_on.acquire()
 

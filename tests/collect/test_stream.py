@@ -12,8 +12,8 @@ from torch import nn
 
 import kinetoscope
 from kinetoscope import ProfilerActivity, StateError
-from kinetoscope.collect.engines.recorder import load_recorder
-from kinetoscope.collect.engines.stream import STREAM
+from kinetoscope.collect.recorder.library import load_recorder
+from kinetoscope.collect.recorder.stream import STREAM
 from tests.support.effort import STRESS
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 

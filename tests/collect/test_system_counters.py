@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import kinetoscope
 import kinetoscope._core as _core
 from kinetoscope import ArgumentError, MissingDependencyError, StateError, SystemCounters
-from kinetoscope.collect.sources.source import ClockReading
+from kinetoscope.collect.process.clocks import ClockReading
 from kinetoscope.collect.sources.system_counters import (
     GatheredSamples,
     Reading,

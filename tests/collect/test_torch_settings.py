@@ -10,7 +10,7 @@ import torch.profiler
 from torch.autograd.profiler import KinetoStepTracker
 
 import kinetoscope
-from kinetoscope.collect.session import activities
+from kinetoscope.collect.request import activities
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
 
 CPU = [torch.profiler.ProfilerActivity.CPU]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
-from kinetoscope.collect.session.options import OPTIONS
+from kinetoscope.collect.request.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

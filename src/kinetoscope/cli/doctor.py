@@ -194,14 +194,14 @@ def _too_old() -> str:
     """Why the installed torch is too old to record; empty if it is not."""
     import torch
 
-    from kinetoscope.collect.engines import build as build_module
+    from kinetoscope.collect.recorder import build as build_module
 
     return build_module.why_too_old(torch)
 
 
 def _compiler() -> tuple[str, str]:
     """The C++ compiler that would build the recorder, and the style of that line."""
-    from kinetoscope.collect.engines import build as build_module
+    from kinetoscope.collect.recorder import build as build_module
 
     try:
         command, _ = build_module.compilers()
@@ -217,7 +217,7 @@ def _compile_anew(printer: Console) -> None:
     """Compile the recorder for this torch into the cache; it replaces an existing one only when it is complete."""
     import torch
 
-    from kinetoscope.collect.engines import build as build_module
+    from kinetoscope.collect.recorder import build as build_module
     from kinetoscope.storage.cache import cache_directory
 
     cache = cache_directory()

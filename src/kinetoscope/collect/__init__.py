@@ -13,7 +13,7 @@ from kinetoscope._import_aside import import_aside
 if TYPE_CHECKING:
     from kinetoscope.collect.engines.choose import choose_engine
     from kinetoscope.collect.ranks import gather_summaries
-    from kinetoscope.collect.session.activities import (
+    from kinetoscope.collect.request.activities import (
         DeviceType,
         ProfilerAction,
         ProfilerActivity,
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
         record_function,
         supported_activities,
     )
-    from kinetoscope.collect.session.base_session import _KinetoProfile
-    from kinetoscope.collect.session.options import (
+    from kinetoscope.collect.request.options import (
         Engine,
         EngineStatus,
         Gathered,
@@ -31,13 +30,14 @@ if TYPE_CHECKING:
         RecordingRequest,
         Source,
     )
+    from kinetoscope.collect.session.base_session import _KinetoProfile
     from kinetoscope.collect.session.profile import profile, tensorboard_trace_handler
     from kinetoscope.collect.session.schedule import schedule
     from kinetoscope.collect.session.steps import steps
     from kinetoscope.collect.sources.data_loading import DataLoading
+    from kinetoscope.collect.sources.execution_trace import ExecutionTraceObserver
     from kinetoscope.collect.sources.rank_clock import align_clocks
     from kinetoscope.collect.sources.system_counters import SystemCounters
-    from kinetoscope.collect.torch_compat.execution_trace import ExecutionTraceObserver
     from kinetoscope.collect.torch_compat.install import install, is_installed, uninstall
 
 __all__ = [
@@ -72,17 +72,17 @@ __all__ = [
 
 _HOMES = {
     "DataLoading": "sources.data_loading",
-    "DeviceType": "session.activities",
-    "Engine": "session.options",
-    "EngineStatus": "session.options",
-    "ExecutionTraceObserver": "torch_compat.execution_trace",
-    "Gathered": "session.options",
-    "ProfilerAction": "session.activities",
-    "ProfilerActivity": "session.activities",
-    "Recording": "session.options",
-    "RecordingOptions": "session.options",
-    "RecordingRequest": "session.options",
-    "Source": "session.options",
+    "DeviceType": "request.activities",
+    "Engine": "request.options",
+    "EngineStatus": "request.options",
+    "ExecutionTraceObserver": "sources.execution_trace",
+    "Gathered": "request.options",
+    "ProfilerAction": "request.activities",
+    "ProfilerActivity": "request.activities",
+    "Recording": "request.options",
+    "RecordingOptions": "request.options",
+    "RecordingRequest": "request.options",
+    "Source": "request.options",
     "SystemCounters": "sources.system_counters",
     "_KinetoProfile": "session.base_session",
     "align_clocks": "sources.rank_clock",
@@ -90,12 +90,12 @@ _HOMES = {
     "gather_summaries": "ranks",
     "install": "torch_compat.install",
     "is_installed": "torch_compat.install",
-    "kineto_available": "session.activities",
+    "kineto_available": "request.activities",
     "profile": "session.profile",
-    "record_function": "session.activities",
+    "record_function": "request.activities",
     "schedule": "session.schedule",
     "steps": "session.steps",
-    "supported_activities": "session.activities",
+    "supported_activities": "request.activities",
     "tensorboard_trace_handler": "session.profile",
     "uninstall": "torch_compat.install",
 }
@@ -107,7 +107,7 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import_aside()
-    if home != "session.options":
+    if home != "request.options":
         _refuse_old_torch()
     value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
@@ -118,7 +118,7 @@ def _refuse_old_torch() -> None:
     """Raise MissingDependencyError where the installed torch is older than any that we can record with."""
     import torch
 
-    from kinetoscope.collect.engines.build import why_too_old
+    from kinetoscope.collect.recorder.build import why_too_old
 
     if problem := why_too_old(torch):
         raise MissingDependencyError(

@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
-from kinetoscope.collect.session.activities import ProfilerAction
+from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.request.activities import ProfilerAction
 from kinetoscope.collect.session.profile import profile
 from kinetoscope.collect.session.schedule import record_always
 from kinetoscope.collect.session.schedule import schedule as build_schedule
-from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.integrations.trainers import (
     TraceAccess,

@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Any
 
 from kinetoscope._errors import MissingDependencyError, StateError
-from kinetoscope.collect.session.activities import ProfilerAction
-from kinetoscope.collect.session.metadata import ranked
-from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.process.rank import ranked
+from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.request.activities import ProfilerAction
 from kinetoscope.integrations.trainers import TraceAccess, TrainerProfiler, checked_name, checked_options
 from kinetoscope.model import units
 from kinetoscope.storage.atomic_write import open_atomically

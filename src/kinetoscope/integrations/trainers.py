@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
-from kinetoscope.collect.session.activities import (
+from kinetoscope.collect.process.rank import ranked
+from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.request.activities import (
     ActivityItem,
     ProfilerAction,
     ProfilerActivity,
@@ -28,8 +30,7 @@ from kinetoscope.collect.session.activities import (
     record_function,
     supported_activities,
 )
-from kinetoscope.collect.session.metadata import ranked
-from kinetoscope.collect.session.options import (
+from kinetoscope.collect.request.options import (
     OPTION_NAMES,
     RecordingOptions,
     checked_callable,
@@ -37,7 +38,6 @@ from kinetoscope.collect.session.options import (
 )
 from kinetoscope.collect.session.profile import profile
 from kinetoscope.collect.session.schedule import Schedule, record_always, scheduled_action
-from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.model import units
 from kinetoscope.trace import open as open_trace
 

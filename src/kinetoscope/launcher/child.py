@@ -30,8 +30,8 @@ _STEPS = "kinetoscope.collect.sources.optimizer_steps"
 # An import in a fork can wait forever for a thread that was importing and exists only in the parent.
 _NEEDED_IN_FORKS = (
     "kinetoscope.collect.engines.kineto",
-    "kinetoscope.collect.session.metadata",
     "kinetoscope.collect.engines.native",
+    "kinetoscope.collect.process.rank",
     _STEPS,
     "kinetoscope.collect.session.profile",
     "kinetoscope.collect.sources.storages",
@@ -251,7 +251,7 @@ class FollowedProcess:
 
 def _own_rank() -> int | None:
     """The rank of this process; None as long as it has none."""
-    rank: int | None = importlib.import_module("kinetoscope.collect.session.metadata").own_rank()
+    rank: int | None = importlib.import_module("kinetoscope.collect.process.rank").own_rank()
     return rank
 
 

@@ -18,7 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import KinetoscopeError
-from kinetoscope.collect.session.options import OPTION_NAMES, EngineName, RecordingOptions
+from kinetoscope.collect.request.options import (
+    OPTION_NAMES,
+    EngineName,
+    RecordingOptions,
+)
 from kinetoscope.display.terminal import complain, echo
 from kinetoscope.launcher import child_hook
 from kinetoscope.launcher.children import Children

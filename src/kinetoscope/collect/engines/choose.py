@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from kinetoscope._errors import ArgumentError, RecorderError
-from kinetoscope.collect.session.activities import (
+from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.request.activities import (
     ALWAYS_NATIVE,
     EVENT_METADATA,
     GARBAGE_COLLECTION_SETTING,
@@ -14,14 +15,13 @@ from kinetoscope.collect.session.activities import (
     collector_takes,
     has_setting,
 )
-from kinetoscope.collect.session.options import (
+from kinetoscope.collect.request.options import (
     OPTIONS,
     Engine,
     EngineKind,
     EngineStatus,
     RecordingOptions,
 )
-from kinetoscope.collect.session.user_warnings import warn_user
 
 _CUSPY = "CuspyConfig"
 

@@ -31,9 +31,13 @@ from kinetoscope._errors import KinetoscopeError, StateError
 from kinetoscope._version import __version__
 from kinetoscope.collect.engines.kineto import KinetoEngine
 from kinetoscope.collect.engines.native import NativeEngine
-from kinetoscope.collect.engines.recorder import load_recorder
-from kinetoscope.collect.session.activities import ProfilerActivity, for_torchs_collector, name_of
-from kinetoscope.collect.session.options import (
+from kinetoscope.collect.recorder.library import load_recorder
+from kinetoscope.collect.request.activities import (
+    ProfilerActivity,
+    for_torchs_collector,
+    name_of,
+)
+from kinetoscope.collect.request.options import (
     Engine,
     EngineStatus,
     Recording,
@@ -46,7 +50,7 @@ from kinetoscope.storage.cache import cache_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kinetoscope.collect.session.options import AppendRows
+    from kinetoscope.collect.request.options import AppendRows
     from kinetoscope.trace import Trace
 
 

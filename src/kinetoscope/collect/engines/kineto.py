@@ -33,8 +33,14 @@ from torch.autograd import profiler as collector
 from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, RecorderError, StateError
-from kinetoscope.collect.engines.recorder import ready_recorder
-from kinetoscope.collect.session.activities import (
+from kinetoscope.collect.process.clocks import (
+    boot,
+    monotonic_of_realtime_ns,
+)
+from kinetoscope.collect.process.import_folders import import_folders
+from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.recorder.library import ready_recorder
+from kinetoscope.collect.request.activities import (
     ALL_THREADS_SETTING,
     GARBAGE_COLLECTION_SETTING,
     changed_settings,
@@ -44,9 +50,10 @@ from kinetoscope.collect.session.activities import (
     has_setting,
     name_of,
 )
-from kinetoscope.collect.session.metadata import boot, import_folders, monotonic_of_realtime_ns
-from kinetoscope.collect.session.options import RecordingRequest, StillRecordingError
-from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.request.options import (
+    RecordingRequest,
+    StillRecordingError,
+)
 from kinetoscope.collect.sources.ranges import TORCH_RANGES
 from kinetoscope.collect.sources.storages import Living, StorageWatch
 from kinetoscope.model.kinds import is_operator
@@ -535,7 +542,7 @@ def kineto_status() -> str:
     Raises:
         RecorderError: No folder is writable.
     """
-    from kinetoscope.collect.session.activities import has_setting
+    from kinetoscope.collect.request.activities import has_setting
 
     if not torch.profiler.kineto_available():
         return "not built into this torch: engine='kineto' records operators only"
@@ -763,7 +770,7 @@ class KinetoRecording:
 
     def _build(self, results: Any | None, may_start_threads: bool) -> Trace:
         """Read torch's text, and add losses for what is missing."""
-        from kinetoscope.collect.session.activities import EVENT_METADATA
+        from kinetoscope.collect.request.activities import EVENT_METADATA
         from kinetoscope.model.steps import one_cycle
         from kinetoscope.storage.recording import add_storages
         from kinetoscope.trace import Trace

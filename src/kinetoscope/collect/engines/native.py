@@ -22,19 +22,34 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._core import living_objects
 from kinetoscope._errors import RecorderError, StateError
-from kinetoscope.collect.engines.recorder import Recorded, Recorder, load_recorder, replace_recorder
-from kinetoscope.collect.engines.selftest import FEATURES, check_calls, check_recorder
-from kinetoscope.collect.engines.stream import STREAM, NewFile, StreamPart, Subscription
-from kinetoscope.collect.session.activities import GARBAGE_COLLECTION_SETTING
-from kinetoscope.collect.session.metadata import boot, import_folders
-from kinetoscope.collect.session.options import (
+from kinetoscope.collect.process.clocks import boot
+from kinetoscope.collect.process.import_folders import import_folders
+from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.recorder.library import (
+    Recorded,
+    Recorder,
+    load_recorder,
+    replace_recorder,
+)
+from kinetoscope.collect.recorder.selftest import (
+    FEATURES,
+    check_calls,
+    check_recorder,
+)
+from kinetoscope.collect.recorder.stream import (
+    STREAM,
+    NewFile,
+    StreamPart,
+    Subscription,
+)
+from kinetoscope.collect.request.activities import GARBAGE_COLLECTION_SETTING
+from kinetoscope.collect.request.options import (
     Engine,
     EngineStatus,
     Recording,
     RecordingOptions,
     RecordingRequest,
 )
-from kinetoscope.collect.session.user_warnings import warn_user
 from kinetoscope.collect.sources.ranges import begin_range, end_range
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
 from kinetoscope.model.pauses import TOGGLES
@@ -363,12 +378,12 @@ class NativeEngine:
 
     def _watch_storages(self, subscription: Subscription) -> dict[str, str]:
         """Watch which tensors hold which memory, from before the recording starts."""
-        from kinetoscope.collect.sources.storages import Living, StorageWatch
+        from kinetoscope.collect.sources.storages import Living, StorageWatch, native_reader
 
         recorder = subscription.recorder
         if self._watch is not None:
             self._watch.cancel()
-        self._living = self._living or Living(recorder.tensor_reader())
+        self._living = self._living or Living(native_reader(recorder))
         self._watch = StorageWatch(
             self._living,
             recorder.watch_tensors,

@@ -36,15 +36,14 @@ from kinetoscope.collect.engines.choose import (
     records_garbage_collection,
     warn_of_ignored_settings,
 )
-from kinetoscope.collect.session import metadata
-from kinetoscope.collect.session.activities import (
+from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.request.activities import (
     GARBAGE_COLLECTION_SETTING,
     check_that_something_is_recorded,
     noted_settings,
     recordable,
 )
-from kinetoscope.collect.session.cycle import Cycle, FinishedCycles, Stopwatch
-from kinetoscope.collect.session.options import (
+from kinetoscope.collect.request.options import (
     Engine,
     EngineName,
     RecordingOptions,
@@ -52,13 +51,17 @@ from kinetoscope.collect.session.options import (
     Source,
     StillRecordingError,
 )
+from kinetoscope.collect.process.devices import described_devices
+from kinetoscope.collect.process.rank import numbered, rank_filled_in, rank_info, ranked
+from kinetoscope.collect.session import metadata
+from kinetoscope.collect.session.cycle import Cycle, FinishedCycles, Stopwatch
+from kinetoscope.collect.session.observer_window import ObserverWindow
 from kinetoscope.collect.session.reading import ReadsCycles
-from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.session.source_window import SourceWindow
+from kinetoscope.collect.session.torch_api import TorchSessionApi
 from kinetoscope.collect.sources.compiled_kernels import COMPILED_MODULES, CompiledKernels
 from kinetoscope.collect.sources.compiling import COMPILE_HOOKS, Compiling
 from kinetoscope.collect.sources.ranges import ROUTES, TORCH_RANGES
-from kinetoscope.collect.sources.source import ObserverWindow, SourceWindow
-from kinetoscope.collect.torch_compat.session import TorchSessionApi
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.tables.host.source_lines import SOURCE_LINES
 from kinetoscope.torch_events.event_tree import FLOPS_OF_EVENTS
@@ -68,7 +71,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from kinetoscope.collect.session.options import OnError
+    from kinetoscope.collect.request.options import OnError
     from kinetoscope.trace import Trace
 
 
@@ -790,7 +793,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             recording.discard()
             return True
         # Groups that were made while it recorded belong to it, too, and so do numbers of threads and precisions that were set.
-        info = metadata.described_devices() | metadata.rank_info() | self._metadata.gathered()
+        info = described_devices() | rank_info() | self._metadata.gathered()
         self._metadata.end_cycle()
         cycle = Cycle(
             recording,
@@ -816,9 +819,9 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         try:
             trace = cycle.trace()
             if target.suffix == SUFFIX:
-                target = metadata.numbered(metadata.ranked(target), cycle.number)
+                target = numbered(ranked(target), cycle.number)
             else:
-                target = metadata.rank_filled_in(target)
+                target = rank_filled_in(target)
                 # Each cycle is a job of its own for who reads a folder.
                 target = target / f"cycle-{cycle.number}" if cycle.number else target
             # The private file of a recording is gone before anybody can look at it.
@@ -844,8 +847,8 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         """Make the engine's request for this cycle."""
         options, path = self._options, self._options.path
         if path is not None:
-            path = metadata.numbered(metadata.ranked(path), self._cycles_begun)
-        info = metadata.flags(options.recorded) | metadata.rank_info() | metadata.described_devices()
+            path = numbered(ranked(path), self._cycles_begun)
+        info = metadata.flags(options.recorded) | rank_info() | described_devices()
         info |= metadata.execution_trace(self._observer.observer)
         info |= noted_settings(options.experimental_config)
         if options.garbage_collection and self._engine and records_garbage_collection(self._engine):
@@ -872,7 +875,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         """Write a report if this recording of memory ends because there was no more of it."""
         if recorded and self.profile_memory:
             path = self._options.path
-            recording = None if path is None else metadata.ranked(path)
+            recording = None if path is None else ranked(path)
             report_out_of_memory(lambda: self.trace, self._options.oom_report, recording)
 
     def _find_engine(self) -> Engine:

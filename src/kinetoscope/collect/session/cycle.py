@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect.sources.source import Parts, SourcedRecording, combined
+from kinetoscope.collect.session.source_window import (
+    Parts,
+    SourcedRecording,
+    combined,
+)
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.session.options import Recording
+    from kinetoscope.collect.request.options import Recording
     from kinetoscope.trace import Trace
 
 

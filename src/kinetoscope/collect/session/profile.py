@@ -20,7 +20,12 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 import torch
 
 from kinetoscope._errors import ArgumentError, RecorderError, StateError
-from kinetoscope.collect.session.activities import (
+from kinetoscope.collect.process.rank import (
+    own_rank,
+    process_group,
+)
+from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.request.activities import (
     ActivityItem,
     ProfilerAction,
     as_items,
@@ -28,18 +33,7 @@ from kinetoscope.collect.session.activities import (
     record_function,
     takes_use_cuda,
 )
-from kinetoscope.collect.session.base_session import (
-    ACTIVE_SESSIONS,
-    HANDLER,
-    DeferredSignals,
-    Failures,
-    _KinetoProfile,
-    already_recording,
-    by_owner,
-    yielding_to_interrupts,
-)
-from kinetoscope.collect.session.metadata import own_rank, process_group
-from kinetoscope.collect.session.options import (
+from kinetoscope.collect.request.options import (
     OPTION_NAMES,
     Engine,
     EngineName,
@@ -52,11 +46,20 @@ from kinetoscope.collect.session.options import (
     checked_callable,
     checked_switch,
 )
+from kinetoscope.collect.session.base_session import (
+    ACTIVE_SESSIONS,
+    HANDLER,
+    DeferredSignals,
+    Failures,
+    _KinetoProfile,
+    already_recording,
+    by_owner,
+    yielding_to_interrupts,
+)
 from kinetoscope.collect.session.schedule import Do, Schedule, record_always, scheduled_action, transition
-from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.sources.execution_trace import ExecutionTraceObserver
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect.sources.rank_clock import RankClocks
-from kinetoscope.collect.torch_compat.execution_trace import ExecutionTraceObserver
 from kinetoscope.model import units
 
 # A handler for `on_trace_ready`.

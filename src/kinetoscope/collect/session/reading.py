@@ -12,12 +12,15 @@ from torch.profiler._memory_profiler import Action, Category, TensorKey, _Storag
 
 from kinetoscope._errors import ArgumentError, NotRecordedError
 from kinetoscope._import_aside import import_aside
+from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.session.cycle import CycleChoice, Cycles, FinishedCycles
-from kinetoscope.collect.session.user_warnings import warn_user
 
 if TYPE_CHECKING:
+    from kinetoscope.collect.request.options import (
+        Engine,
+        RecordingOptions,
+    )
     from kinetoscope.collect.session.cycle import Stopwatch
-    from kinetoscope.collect.session.options import Engine, RecordingOptions
     from kinetoscope.trace import Trace
 
 

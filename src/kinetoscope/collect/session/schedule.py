@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError
-from kinetoscope.collect.session.activities import ProfilerAction
-from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.request.activities import ProfilerAction
 
 
 @dataclass(frozen=True)

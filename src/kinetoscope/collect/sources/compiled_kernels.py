@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
 from kinetoscope._errors import RecorderError
-from kinetoscope.collect.engines.recorder import ready_recorder
+from kinetoscope.collect.recorder.library import ready_recorder
 from kinetoscope.collect.sources.ranges import begin_range, end_range
 from kinetoscope.combine.compiled import (
     KernelCall,

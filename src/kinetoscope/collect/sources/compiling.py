@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
-from kinetoscope.collect.engines.recorder import ready_recorder
-from kinetoscope.collect.engines.stream import STREAM
-from kinetoscope.collect.sources.source import ClockReading
+from kinetoscope.collect.process.clocks import ClockReading
+from kinetoscope.collect.recorder.library import ready_recorder
+from kinetoscope.collect.recorder.stream import STREAM
 from kinetoscope.model.compile_facts import RECOMPILE_LIMIT, TABLE, Compilation, CompileFacts, GraphBreak
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.collect.process.clocks import ClockReading
 from kinetoscope.collect.sources.loader_worker import HEADER, MAGIC, ROW, ROWS, NotedLoop, timed
 from kinetoscope.collect.sources.ranges import begin_range, end_range
-from kinetoscope.collect.sources.source import ClockReading
 from kinetoscope.model.schema import (
     COLLATE_BATCH,
     FETCH_BATCH,

@@ -13,8 +13,8 @@ import torch
 from torch.autograd import profiler as collector
 
 from kinetoscope._errors import RecorderError
-from kinetoscope.collect.engines.recorder import ready_recorder
-from kinetoscope.collect.session.activities import record_function
+from kinetoscope.collect.recorder.library import ready_recorder
+from kinetoscope.collect.request.activities import record_function
 
 # Ranges that a program marks for other tools, through ITT or NVTX.
 #

@@ -19,9 +19,13 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect.ranks import JobStore, in_company, wait_for_key
+from kinetoscope.collect.process.job_store import (
+    JobStore,
+    in_company,
+    wait_for_key,
+)
+from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.session.base_session import ACTIVE_SESSIONS
-from kinetoscope.collect.session.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace

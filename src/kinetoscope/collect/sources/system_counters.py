@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError
+from kinetoscope.collect.process.clocks import ClockReading
 from kinetoscope.collect.sources.nvml import NvmlDevice, NvmlError, nvml
-from kinetoscope.collect.sources.source import ClockReading
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.session.options import AppendRows
+    from kinetoscope.collect.request.options import AppendRows
     from kinetoscope.trace import Trace
 
 

@@ -22,14 +22,21 @@ import torch.profiler
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError, RecorderError, StateError
 from kinetoscope._import_aside import import_aside
-from kinetoscope.collect.session.activities import ProfilerAction, supported_activities
+from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.request.activities import (
+    ProfilerAction,
+    supported_activities,
+)
+from kinetoscope.collect.request.options import (
+    SWITCHES,
+    EngineName,
+    checked_engine,
+)
 from kinetoscope.collect.session.base_session import _KinetoProfile
-from kinetoscope.collect.session.options import SWITCHES, EngineName, checked_engine
 from kinetoscope.collect.session.profile import profile, tensorboard_trace_handler
 from kinetoscope.collect.session.schedule import schedule
-from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.sources.execution_trace import ExecutionTraceObserver
 from kinetoscope.collect.sources.ranges import ROUTES
-from kinetoscope.collect.torch_compat.execution_trace import ExecutionTraceObserver
 from kinetoscope.tables.memory.timeline import DeviceWithoutMemoryError
 
 if TYPE_CHECKING:

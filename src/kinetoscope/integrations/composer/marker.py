@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect import record_function
-from kinetoscope.collect.sources.source import ClockReading
+from kinetoscope.collect.process.clocks import ClockReading
 from kinetoscope.collect.sources.system_counters import GatheredSamples
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.session.options import AppendRows
+    from kinetoscope.collect.request.options import AppendRows
     from kinetoscope.trace import Trace
 
 # Composer marks its calls of callbacks. Inside of these calls of ours one step ends and the next one begins.

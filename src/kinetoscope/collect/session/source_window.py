@@ -9,94 +9,25 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kinetoscope.collect.session.options import Gathered, Recording, Source
-from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.request.options import (
+    Gathered,
+    Recording,
+    Source,
+)
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.session.options import AppendRows, TraceObserver
+    from kinetoscope.collect.request.options import (
+        AppendRows,
+    )
     from kinetoscope.trace import Trace
 
 
 # The user's observer: runs for exactly the time in which the session records.
-
-
-class ObserverWindow:
-    """Starts and stops an observer once for each cycle, from any thread."""
-
-    def __init__(self, observer: TraceObserver | None) -> None:
-        """Store the observer, or None."""
-        self.observer = observer
-        self._is_open = False
-        self._is_closing = False
-        self._lock = threading.Lock()
-
-    def open(self) -> None:
-        """Start the observer unless it runs; if it raises, it does not run."""
-        if self.observer is None:
-            return
-        with self._lock:
-            if self._is_open:
-                return
-            # Before the call: an interrupt in the middle of it must find that the observer may be running.
-            self._is_open = True
-        try:
-            self.observer.start()
-        except Exception:
-            self._is_open = False
-            raise
-
-    def close(self) -> BaseException | None:
-        """Stop the observer if it runs; return its exception, because the recording must be stopped anyway.
-
-        After an interrupt it may still be running, and another call stops it.
-        """
-        observer, closing_here = self.observer, False
-        try:
-            with self._lock:
-                if observer is None or not self._is_open or self._is_closing:
-                    return None
-                self._is_closing = closing_here = True
-            observer.stop()
-            self._is_open = False
-        except Exception as error:  # noqa: BLE001  (raised again by the caller)
-            self._is_open = False
-            return error
-        except BaseException as error:  # noqa: BLE001  (likewise)
-            return error
-        finally:
-            if closing_here:
-                self._is_closing = False
-        return None
-
-    def cleanup(self) -> None:
-        """Clean up the observer."""
-        if self.observer is not None:
-            self.observer.cleanup()
-
-
-@dataclass(frozen=True)
-class ClockReading:
-    """The monotonic and the real-time clock, read at the same moment, in nanoseconds."""
-
-    monotonic_ns: int
-    realtime_ns: int
-
-    @classmethod
-    def now(cls) -> ClockReading:
-        """Read both."""
-        return cls(time.monotonic_ns(), time.time_ns())
-
-    def begin_of(self, trace: Trace) -> int:
-        """When a trace that was recorded around this reading began, by the monotonic clock."""
-        run = trace.run_info
-        if run.start_monotonic_ns is not None:
-            return run.start_monotonic_ns
-        return self.monotonic_ns + (run.start_realtime_ns or self.realtime_ns) - self.realtime_ns
 
 
 class SourceWindow:

@@ -26,8 +26,8 @@ import torch.distributed
 from torch._C import _profiler as torch_observer
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect.session.metadata import rank_filled_in
-from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.process.rank import rank_filled_in
+from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.storage.atomic_write import open_atomically
 
 if TYPE_CHECKING:

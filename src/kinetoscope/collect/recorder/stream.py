@@ -20,13 +20,17 @@ from typing import TYPE_CHECKING
 
 from kinetoscope import _core
 from kinetoscope._errors import StateError
-from kinetoscope.collect.engines.recorder import POSITION_NUMBERS, Recorded, Stopped
+from kinetoscope.collect.recorder.library import (
+    POSITION_NUMBERS,
+    Recorded,
+    Stopped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from kinetoscope.collect.engines.recorder import Recorder
+    from kinetoscope.collect.recorder.library import Recorder
 
 # Often enough to find what takes a hundredth of a step of a second; a round of samples costs some 50 microseconds.
 SAMPLES_PER_SECOND = 100

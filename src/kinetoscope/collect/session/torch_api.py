@@ -12,19 +12,23 @@ import torch
 import torch.profiler
 
 from kinetoscope._errors import StateError
-from kinetoscope.collect.session.activities import (
+from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.request.activities import (
     ActivityChoice,
     ProfilerActivity,
     checked_activities,
     name_of,
 )
-from kinetoscope.collect.session.options import checked_switch
-from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.request.options import checked_switch
 
 if TYPE_CHECKING:
+    from kinetoscope.collect.request.options import (
+        Engine,
+        RecordingOptions,
+        TraceObserver,
+    )
     from kinetoscope.collect.session.cycle import SessionStats, Stopwatch
-    from kinetoscope.collect.session.options import Engine, RecordingOptions, TraceObserver
-    from kinetoscope.collect.sources.source import ObserverWindow
+    from kinetoscope.collect.session.observer_window import ObserverWindow
 
 
 # `prof.profiler` with our own engine: torch's calls, computed from our trace.

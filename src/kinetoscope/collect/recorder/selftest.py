@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope._errors import KinetoscopeError
-from kinetoscope.collect.engines.recorder import Recorded, Recorder
+from kinetoscope.collect.recorder.library import (
+    Recorded,
+    Recorder,
+)
 from kinetoscope.model.schema import SCOPE_MODULE, SCOPE_PYTHON
 
 FEATURES = ("operators", "nesting", "backward", "shapes", "stacks", "modules")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import RecorderError, StateError
-from kinetoscope.collect.engines import build
+from kinetoscope.collect.recorder import build
 from kinetoscope.storage.cache import cache_directory
 
 if TYPE_CHECKING:
@@ -331,14 +331,10 @@ class Recorder:
         """Record the frees of the tensors' memory, which was allocated before the recording; returns how many are new."""
         return int(self._library.kinetoscope_recorder_watch_tensors(list(tensors)))
 
-    def tensor_reader(self) -> TensorReader:
-        """An object that reads where plain tensors lie, and has the frees of their memory recorded."""
-        from kinetoscope.collect.sources.storages import OWNERS, PLAIN, RESTING, TORCH_FOLDER
-
-        made: TensorReader = self._library.kinetoscope_recorder_tensor_reader_class()(
-            PLAIN, OWNERS, sys._current_frames, RESTING, TORCH_FOLDER
-        )
-        return made
+    def tensor_reader_class(self) -> type:
+        """The class of objects that read where plain tensors lie; `native_reader` makes one."""
+        found: type = self._library.kinetoscope_recorder_tensor_reader_class()
+        return found
 
     def fast_range_class(self, theirs: type) -> type:
         """The class that opens ranges quickly while recording, instead of torch's own class `theirs`."""

@@ -15,7 +15,7 @@ from torch._C import _profiler
 from torch.profiler import DeviceType, ProfilerAction, ProfilerActivity, kineto_available, record_function
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError
-from kinetoscope.collect.session.user_warnings import warn_user
+from kinetoscope.collect.process.user_warnings import warn_user
 
 __all__ = [
     "DeviceType",

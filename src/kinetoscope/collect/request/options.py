@@ -21,7 +21,10 @@ from kinetoscope.summaries import SUFFIX
 if TYPE_CHECKING:
     from torch.profiler import ProfilerActivity
 
-    from kinetoscope.collect.session.activities import ActivityChoice, ActivityItem
+    from kinetoscope.collect.request.activities import (
+        ActivityChoice,
+        ActivityItem,
+    )
     from kinetoscope.trace import Trace
 
 EngineName = Literal["auto", "native", "kineto"]
@@ -295,7 +298,10 @@ def _activities(_name: str, activities: Iterable[ActivityItem] | None) -> tuple[
     """Activities that torch knows."""
     if activities is None:
         return None
-    from kinetoscope.collect.session.activities import as_items, checked_choices
+    from kinetoscope.collect.request.activities import (
+        as_items,
+        checked_choices,
+    )
 
     return as_items(checked_choices(activities))
 
@@ -304,7 +310,7 @@ def _config(_name: str, config: Any) -> Any:
     """torch's own settings object, or nothing."""
     if config is None:
         return None
-    from kinetoscope.collect.session.activities import checked_config
+    from kinetoscope.collect.request.activities import checked_config
 
     return checked_config(config)
 
@@ -713,7 +719,7 @@ class RecordingOptions:
     @cached_property
     def activity_choices(self) -> Mapping[ProfilerActivity, ActivityChoice]:
         """What to record of each activity."""
-        from kinetoscope.collect.session.activities import checked_choices
+        from kinetoscope.collect.request.activities import checked_choices
 
         return checked_choices(self.activities)
 
