@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.harness import Result, Times, ratio_result
 from kinetoscope.collect.recorder import build
-from kinetoscope.collect.sources.ranges import TORCH_RANGES
+from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 
 FLOOR = "empty callbacks"
 

@@ -4,10 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from kinetoscope.collect.request.options import (
-    OPTIONS,
-    Option,
-)
+from kinetoscope.collect.request.options import OPTIONS, Option
 from kinetoscope.model.losses import CODES
 from kinetoscope.model.schema import KIND_NAMES, STORED, Table
 from kinetoscope.trace.tables import TABLES, definition

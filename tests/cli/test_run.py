@@ -6,10 +6,7 @@ import pytest
 
 from kinetoscope import ArgumentError
 from kinetoscope.cli import main
-from kinetoscope.collect.request.options import (
-    OPTIONS,
-    RecordingOptions,
-)
+from kinetoscope.collect.request.options import OPTIONS, RecordingOptions
 
 OFFERED = {name: option for name, option in OPTIONS.items() if option.flag}
 # The text of an option that is no switch, and what it means.

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import kinetoscope
-from kinetoscope.collect.sources.compiled_kernels import CompiledModules, _modules_of
+from kinetoscope.collect.sources.compiled_modules import CompiledModules, _modules_of
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.flops import counted_flops, flops
@@ -487,7 +487,7 @@ def test_compiling_inside_the_recording_is_recorded_with_its_kernels(compiler_ca
 def test_a_later_process_finds_what_an_earlier_one_noted(noting_compiler: None) -> None:
     from torch._inductor.codecache import PyCodeCache
 
-    from kinetoscope.collect.sources.compiled_kernels import COMPILED_MODULES
+    from kinetoscope.collect.sources.compiled_modules import COMPILED_MODULES
 
     compiled(PROGRAMS[0])
     file = next(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope.collect.session.base_session import DeferredSignals
+from kinetoscope.collect.session.deferred_signals import DeferredSignals
 from tests.support.noting_engine import NotingEngine
 
 

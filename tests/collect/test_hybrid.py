@@ -11,9 +11,9 @@ from kinetoscope import ProfilerActivity, StateError, profile
 from kinetoscope.collect import RecordingRequest
 from kinetoscope.collect.engines import kineto as kineto_module
 from kinetoscope.collect.engines.hybrid import HybridEngine
-from kinetoscope.collect.engines.kineto import KinetoRecording
+from kinetoscope.collect.engines.kineto_recording import KinetoRecording
 from kinetoscope.collect.engines.native import NativeEngine
-from kinetoscope.collect.request.activities import changed_settings
+from kinetoscope.collect.request.torch_settings import changed_settings
 from kinetoscope.display.description import describe
 from kinetoscope.model.pauses import Pauses
 from tests.support.device_text import KERNEL_NS, WrittenResults, device_text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kinetoscope import ProfilerActivity
-from kinetoscope.collect.engines import hybrid as hybrid_module
+from kinetoscope.collect.engines import hybrid_check as hybrid_module
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,12 @@ import kinetoscope
 from kinetoscope import ProfilerActivity, StateError, profile
 from kinetoscope.collect import RecordingRequest
 from kinetoscope.collect.engines import kineto as kineto_module
-from kinetoscope.collect.engines.kineto import KinetoEngine, KinetoRecording, leave_out, read_text
-from kinetoscope.collect.request.activities import has_setting
+from kinetoscope.collect.engines import kineto_columns, kineto_recording, kineto_text
+from kinetoscope.collect.engines.kineto import KinetoEngine
+from kinetoscope.collect.engines.kineto_columns import leave_out
+from kinetoscope.collect.engines.kineto_recording import KinetoRecording
+from kinetoscope.collect.engines.kineto_text import read_text
+from kinetoscope.collect.request.torch_settings import has_setting
 from kinetoscope.model.pauses import Pauses
 from kinetoscope.model.schema import SpanKind
 from tests.support import warm_python
@@ -72,7 +76,7 @@ def test_by_pipe_and_by_file_it_is_the_same(monkeypatch):
         with theirs:
             program()
         if not can_follow:
-            monkeypatch.setattr(kineto_module, "_follow", lambda *_: False)
+            monkeypatch.setattr(kineto_text, "_follow", lambda *_: False)
         traces.append(read_text(theirs.profiler.kineto_results))
     piped, filed = (
         [native["strings"][name] for name in native["spans"]["name"].tolist()] for native in traces
@@ -112,7 +116,7 @@ def test_a_folder_that_cannot_be_written_to_is_replaced_by_another(monkeypatch, 
 
 def test_without_any_folder_the_trace_says_what_is_wrong(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    monkeypatch.setattr(kineto_module, "_FOLDERS", (str(tmp_path / "neither"),))
+    monkeypatch.setattr(kineto_text, "_FOLDERS", (str(tmp_path / "neither"),))
     trace = record().trace
     (loss,) = trace.losses
     assert loss["code"] == "recording_unreadable"
@@ -289,7 +293,7 @@ def test_torchs_text_may_be_larger_than_a_pipe():
         '{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": %d.000, "dur": 1.000}'
     )
     text = '{"traceEvents": [' + ",\n".join(event % ts for ts in range(50_000)) + "]}"
-    assert len(text) > 4 * kineto_module._PIPE_BYTES
+    assert len(text) > 4 * kineto_text._PIPE_BYTES
     assert names_of(recording_of(WrittenResults(lambda: text)).trace()) == {"aten::add": 50_000}
 
 
@@ -304,7 +308,7 @@ def test_an_interrupted_wait_is_taken_up_again(monkeypatch):
             raise interrupt
         join(self, *arguments)
 
-    monkeypatch.setattr(kineto_module.threading.Thread, "join", interrupted)
+    monkeypatch.setattr(kineto_recording.threading.Thread, "join", interrupted)
     with pytest.raises(KeyboardInterrupt):
         session.trace
     assert names_of(session.trace)["aten::linear"] == 1
@@ -319,7 +323,7 @@ def test_a_discarded_recording_says_so():
 
 def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have():
     gate = threading.Event()
-    aside = kineto_module.BackgroundCall(lambda _: gate.wait())
+    aside = kineto_recording.BackgroundCall(lambda _: gate.wait())
     waiting = threading.Thread(target=aside.result)
     waiting.start()
     while aside._thread is None:
@@ -618,7 +622,7 @@ def test_calls_inside_ours_are_left_out_where_they_are_of_python_itself(tmp_path
         for row, name in enumerate(calls)
     ]
     native = read_text(WrittenResults(lambda: json.dumps({"traceEvents": events})))
-    kineto_module.leave_out_own_calls(native)
+    kineto_columns.leave_out_own_calls(native)
     assert [native["strings"][name] for name in native["spans"]["name"]] == of_others
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope.collect.sources import loader_worker
-from kinetoscope.collect.sources.data_loading import read_all, read_worker, remove_of_the_gone, worker_trace
+from kinetoscope.collect.sources.data_loading import worker_trace
 from kinetoscope.collect.sources.loader_worker import (
     FAILED,
     HEADER,
@@ -21,6 +21,7 @@ from kinetoscope.collect.sources.loader_worker import (
     WorkerNotes,
     timed,
 )
+from kinetoscope.collect.sources.worker_batches import read_all, read_worker, remove_of_the_gone
 from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
 from tests.support.trace_builder import TraceBuilder
 

@@ -17,15 +17,8 @@ from kinetoscope import ArgumentError, ProfilerActivity, Trace, profile
 from kinetoscope.analyses.finding import Signal
 from kinetoscope.collect.engines.hybrid import HybridEngine
 from kinetoscope.collect.engines.native import NativeEngine, native_engine_status
-from kinetoscope.collect.request.activities import (
-    EVENT_METADATA,
-    changed_settings,
-)
-from kinetoscope.collect.request.options import (
-    OPTIONS,
-    EngineKind,
-    RecordingOptions,
-)
+from kinetoscope.collect.request.options import OPTIONS, EngineKind, RecordingOptions
+from kinetoscope.collect.request.torch_settings import EVENT_METADATA, changed_settings
 from kinetoscope.collect.session.base_session import _Option
 from kinetoscope.collect.sources.rank_clock import RankClocks
 from kinetoscope.integrations.pytest import marker

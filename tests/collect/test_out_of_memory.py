@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import kinetoscope
-from kinetoscope.collect.session.base_session import _device, _requested_bytes, is_out_of_memory
+from kinetoscope.collect.session.out_of_memory import _device, _requested_bytes, is_out_of_memory
 from tests.support.recorded import CPU, profile
 from tests.support.report_vectors import parts_of
 

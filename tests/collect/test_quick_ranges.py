@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope.collect.sources import ranges as quick
+from kinetoscope.collect.sources import quick_ranges as quick
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
 

@@ -14,7 +14,7 @@ import torch.profiler
 import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, profile, supported_activities
 from kinetoscope.collect import RecordingOptions, choose_engine
-from kinetoscope.collect.engines import hybrid as hybrid_module
+from kinetoscope.collect.engines import hybrid_check as hybrid_module
 from kinetoscope.collect.engines.hybrid import HybridEngine
 from kinetoscope.collect.session.profile import running
 from tests.support.noting_engine import NotingEngine

@@ -11,7 +11,7 @@ from torch._C._profiler import _ExperimentalConfig
 
 import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, StateError, profile, schedule
-from kinetoscope.collect.request import activities as experimental_module
+from kinetoscope.collect.request import torch_settings as experimental_module
 from kinetoscope.collect.session.profile import running
 from tests.support import warm_python
 from tests.support.noting_engine import NotingEngine

@@ -17,13 +17,8 @@ import kinetoscope
 import kinetoscope._core as _core
 from kinetoscope import ArgumentError, MissingDependencyError, StateError, SystemCounters
 from kinetoscope.collect.process.clocks import ClockReading
-from kinetoscope.collect.sources.system_counters import (
-    GatheredSamples,
-    Reading,
-    Sampler,
-    device_readers,
-    system_readers,
-)
+from kinetoscope.collect.sources.readings import Reading, device_readers, system_readers
+from kinetoscope.collect.sources.system_counters import GatheredSamples, Sampler
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 

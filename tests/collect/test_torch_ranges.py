@@ -12,7 +12,7 @@ import torch.utils.data.datapipes as pipes
 from torch.autograd import profiler as collector
 
 import kinetoscope
-from kinetoscope.collect.sources import ranges as ranges_module
+from kinetoscope.collect.sources import torch_ranges as ranges_module
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
 from tests.support.torch_release import TORCH
 

@@ -10,7 +10,7 @@ import torch.profiler
 from torch.autograd.profiler import KinetoStepTracker
 
 import kinetoscope
-from kinetoscope.collect.request import activities
+from kinetoscope.collect.request import torch_settings
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
 
 CPU = [torch.profiler.ProfilerActivity.CPU]
@@ -151,9 +151,9 @@ def test_an_option_records_collections_of_garbage_too(engine, options, tmp_path)
 
 
 def test_a_torch_that_cannot_record_collections_of_garbage_says_so(monkeypatch):
-    known = activities._places()
+    known = torch_settings._places()
     without = {name: place for name, place in known.items() if name != "record_python_gc_info"}
-    monkeypatch.setattr(activities, "_places", lambda: without)
+    monkeypatch.setattr(torch_settings, "_places", lambda: without)
     with (
         pytest.warns(UserWarning, match="without effect: garbage_collection"),
         kinetoscope.profile(activities=CPU, engine="kineto", garbage_collection=True) as ours,

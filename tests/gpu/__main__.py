@@ -134,7 +134,7 @@ class Check:
 
     def hybrid(self):
         """What the check says that `engine="auto"` makes, made anew."""
-        from kinetoscope.collect.engines import hybrid as hybrid_module
+        from kinetoscope.collect.engines import hybrid_check as hybrid_module
         from kinetoscope.collect.engines.native import native_engine_status
         from kinetoscope.collect.request.activities import name_of
         from tests.gpu.conftest import activity_of

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kinetoscope import ProfilerActivity, profile
-from kinetoscope.collect.engines import hybrid as hybrid_module
+from kinetoscope.collect.engines import hybrid_check as hybrid_module
 from tests.gpu.conftest import activity_of
 
 

@@ -9,10 +9,7 @@ from IPython.core.error import UsageError
 from nbclient import NotebookClient
 
 import kinetoscope
-from kinetoscope.collect.request.options import (
-    OPTIONS,
-    RecordingOptions,
-)
+from kinetoscope.collect.request.options import OPTIONS, RecordingOptions
 from kinetoscope.display.html import table_html
 from kinetoscope.integrations import notebook
 from tests.support.trace_builder import TraceBuilder

@@ -6,10 +6,7 @@ from pathlib import Path
 import pytest
 
 from kinetoscope import ArgumentError
-from kinetoscope.collect.request.options import (
-    OPTIONS,
-    RecordingOptions,
-)
+from kinetoscope.collect.request.options import OPTIONS, RecordingOptions
 from kinetoscope.launcher.options import LaunchOptions
 from tests.support.noting_engine import NotingEngine
 from tests.support.option_values import OTHER_VALUES

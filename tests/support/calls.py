@@ -9,10 +9,7 @@ import numpy as np
 
 from kinetoscope import ProfilerActivity, Trace
 from kinetoscope.collect.engines.native import NativeEngine
-from kinetoscope.collect.request.options import (
-    RecordingOptions,
-    RecordingRequest,
-)
+from kinetoscope.collect.request.options import RecordingOptions, RecordingRequest
 from kinetoscope.model.schema import SpanKind
 
 

@@ -13,8 +13,9 @@ pytest.importorskip("torch", reason="the comparison is with torch's own profiler
 from torch.profiler import ProfilerActivity, profile
 
 from kinetoscope.collect import RecordingRequest
-from kinetoscope.collect.engines import kineto as kineto_module
-from kinetoscope.collect.engines.kineto import KinetoRecording, note_this_thread
+from kinetoscope.collect.engines import kineto_recording
+from kinetoscope.collect.engines.kineto_columns import note_this_thread
+from kinetoscope.collect.engines.kineto_recording import KinetoRecording
 from kinetoscope.model.pauses import Pauses
 from kinetoscope.trace import Trace
 from tests.support.programs import PROGRAMS
@@ -94,7 +95,7 @@ def pair_with_calls(request: pytest.FixtureRequest) -> tuple[Any, Trace]:
     request = RecordingRequest(frozenset([ProfilerActivity.CPU]), info={"with_stack": "1"})
     with pytest.MonkeyPatch.context() as patch:
         # Hooks that earlier sessions left in the optimizers are called in this program, too.
-        patch.setattr(kineto_module, "leave_out_own_calls", lambda _: None)
+        patch.setattr(kineto_recording, "leave_out_own_calls", lambda _: None)
         return theirs, KinetoRecording(theirs.profiler.kineto_results, request, Pauses()).trace()
 
 

@@ -103,7 +103,7 @@ def _engine_line(
             POOR,
         )
         return
-    from kinetoscope.collect.engines.hybrid import hybrid_status
+    from kinetoscope.collect.engines.hybrid_check import hybrid_status
 
     checks = {
         device.name: hybrid_status(device, _say, repeat_failed=True)
@@ -150,7 +150,7 @@ def _kineto_problem() -> str:
 
 def _kineto_line(printer: Console, problem: str) -> None:
     """Print how the data of torch's own collector is read, and whether it makes its event objects."""
-    from kinetoscope.collect.engines.kineto import kineto_status
+    from kinetoscope.collect.engines.kineto_text import kineto_status
 
     if problem:
         _line(printer, "Kineto", problem, BAD)

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         Source,
     )
     from kinetoscope.collect.session.base_session import _KinetoProfile
-    from kinetoscope.collect.session.profile import profile, tensorboard_trace_handler
+    from kinetoscope.collect.session.handlers import tensorboard_trace_handler
+    from kinetoscope.collect.session.profile import profile
     from kinetoscope.collect.session.schedule import schedule
     from kinetoscope.collect.session.steps import steps
     from kinetoscope.collect.sources.data_loading import DataLoading

@@ -18,11 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import KinetoscopeError
-from kinetoscope.collect.request.options import (
-    OPTION_NAMES,
-    EngineName,
-    RecordingOptions,
-)
+from kinetoscope.collect.request.options import OPTION_NAMES, EngineName, RecordingOptions
 from kinetoscope.display.terminal import complain, echo
 from kinetoscope.launcher import child_hook
 from kinetoscope.launcher.children import Children
@@ -323,7 +319,7 @@ class Run:
             or "torch" not in sys.modules
         ):
             return
-        from kinetoscope.collect.session.base_session import report_out_of_memory
+        from kinetoscope.collect.session.out_of_memory import report_out_of_memory
 
         def trace() -> Trace:
             self._close()

@@ -6,21 +6,14 @@ import torch
 
 from kinetoscope._errors import ArgumentError, RecorderError
 from kinetoscope.collect.process.user_warnings import warn_user
-from kinetoscope.collect.request.activities import (
+from kinetoscope.collect.request.activities import ProfilerActivity, collector_takes
+from kinetoscope.collect.request.options import OPTIONS, Engine, EngineKind, EngineStatus, RecordingOptions
+from kinetoscope.collect.request.torch_settings import (
     ALWAYS_NATIVE,
     EVENT_METADATA,
     GARBAGE_COLLECTION_SETTING,
-    ProfilerActivity,
     changed_settings,
-    collector_takes,
     has_setting,
-)
-from kinetoscope.collect.request.options import (
-    OPTIONS,
-    Engine,
-    EngineKind,
-    EngineStatus,
-    RecordingOptions,
 )
 
 _CUSPY = "CuspyConfig"
@@ -77,7 +70,8 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
     else:
         status = native_engine_status()
         if status.available and beyond_native:
-            from kinetoscope.collect.engines.hybrid import HybridEngine, hybrid_status
+            from kinetoscope.collect.engines.hybrid import HybridEngine
+            from kinetoscope.collect.engines.hybrid_check import hybrid_status
 
             if requested == "native":
                 return HybridEngine()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import gc
 import json
 import multiprocessing
 import os
@@ -25,24 +24,9 @@ from kinetoscope._errors import RecorderError, StateError
 from kinetoscope.collect.process.clocks import boot
 from kinetoscope.collect.process.import_folders import import_folders
 from kinetoscope.collect.process.user_warnings import warn_user
-from kinetoscope.collect.recorder.library import (
-    Recorded,
-    Recorder,
-    load_recorder,
-    replace_recorder,
-)
-from kinetoscope.collect.recorder.selftest import (
-    FEATURES,
-    check_calls,
-    check_recorder,
-)
-from kinetoscope.collect.recorder.stream import (
-    STREAM,
-    NewFile,
-    StreamPart,
-    Subscription,
-)
-from kinetoscope.collect.request.activities import GARBAGE_COLLECTION_SETTING
+from kinetoscope.collect.recorder.library import Recorded, Recorder, load_recorder, replace_recorder
+from kinetoscope.collect.recorder.selftest import FEATURES, check_calls, check_recorder
+from kinetoscope.collect.recorder.stream import STREAM, NewFile, StreamPart, Subscription
 from kinetoscope.collect.request.options import (
     Engine,
     EngineStatus,
@@ -50,8 +34,8 @@ from kinetoscope.collect.request.options import (
     RecordingOptions,
     RecordingRequest,
 )
-from kinetoscope.collect.sources.ranges import begin_range, end_range
-from kinetoscope.model.nesting import GARBAGE_COLLECTION
+from kinetoscope.collect.request.torch_settings import GARBAGE_COLLECTION_SETTING
+from kinetoscope.collect.sources.garbage_collections import GarbageCollections
 from kinetoscope.model.pauses import TOGGLES
 
 if TYPE_CHECKING:
@@ -61,36 +45,6 @@ if TYPE_CHECKING:
 
     from kinetoscope.collect.sources.storages import Living, StorageWatch
     from kinetoscope.trace import Trace
-
-
-# Python's garbage collections as spans, for the native engine; torch's own collector records them itself.
-
-
-class GarbageCollections:
-    """Opens a range for every garbage collection, on the thread that runs it."""
-
-    def __init__(self) -> None:
-        """Begin closed."""
-        self._of_thread = threading.local()
-
-    def open(self) -> None:
-        """Start; a second call does nothing."""
-        if self._collects not in gc.callbacks:
-            gc.callbacks.append(self._collects)
-
-    def close(self) -> None:
-        """Mark none any more."""
-        if self._collects in gc.callbacks:
-            gc.callbacks.remove(self._collects)
-
-    def _collects(self, phase: str, info: dict[str, Any]) -> None:
-        if phase == "start":
-            self._of_thread.range = begin_range(GARBAGE_COLLECTION)
-            return
-        begun = getattr(self._of_thread, "range", None)
-        if begun is not None:
-            self._of_thread.range = None
-            end_range(begun)
 
 
 _COPIED_BYTES = 1 << 20

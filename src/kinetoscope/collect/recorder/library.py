@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import sys
 import sysconfig
 import threading
 from dataclasses import dataclass
@@ -22,8 +21,6 @@ from kinetoscope.storage.cache import cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from kinetoscope.collect.sources.storages import TensorReader
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
 _FACE_VERSION = 9

@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope._errors import KinetoscopeError
-from kinetoscope.collect.recorder.library import (
-    Recorded,
-    Recorder,
-)
+from kinetoscope.collect.recorder.library import Recorded, Recorder
 from kinetoscope.model.schema import SCOPE_MODULE, SCOPE_PYTHON
 
 FEATURES = ("operators", "nesting", "backward", "shapes", "stacks", "modules")

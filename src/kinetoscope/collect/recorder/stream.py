@@ -20,11 +20,7 @@ from typing import TYPE_CHECKING
 
 from kinetoscope import _core
 from kinetoscope._errors import StateError
-from kinetoscope.collect.recorder.library import (
-    POSITION_NUMBERS,
-    Recorded,
-    Stopped,
-)
+from kinetoscope.collect.recorder.library import POSITION_NUMBERS, Recorded, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

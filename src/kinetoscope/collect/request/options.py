@@ -21,10 +21,7 @@ from kinetoscope.summaries import SUFFIX
 if TYPE_CHECKING:
     from torch.profiler import ProfilerActivity
 
-    from kinetoscope.collect.request.activities import (
-        ActivityChoice,
-        ActivityItem,
-    )
+    from kinetoscope.collect.request.activities import ActivityChoice, ActivityItem
     from kinetoscope.trace import Trace
 
 EngineName = Literal["auto", "native", "kineto"]
@@ -298,10 +295,7 @@ def _activities(_name: str, activities: Iterable[ActivityItem] | None) -> tuple[
     """Activities that torch knows."""
     if activities is None:
         return None
-    from kinetoscope.collect.request.activities import (
-        as_items,
-        checked_choices,
-    )
+    from kinetoscope.collect.request.activities import as_items, checked_choices
 
     return as_items(checked_choices(activities))
 
@@ -310,7 +304,7 @@ def _config(_name: str, config: Any) -> Any:
     """torch's own settings object, or nothing."""
     if config is None:
         return None
-    from kinetoscope.collect.request.activities import checked_config
+    from kinetoscope.collect.request.torch_settings import checked_config
 
     return checked_config(config)
 

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import os
-import re
-import signal
-import sys
 import threading
-import time
-import traceback
 import uuid
-import weakref
 from collections.abc import Callable
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
-
-import torch
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from kinetoscope._errors import (
-    ArgumentError,
     ArgumentTypeError,
     KinetoscopeError,
     NotRecordedError,
@@ -36,13 +23,11 @@ from kinetoscope.collect.engines.choose import (
     records_garbage_collection,
     warn_of_ignored_settings,
 )
+from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
+from kinetoscope.collect.process.devices import described_devices
+from kinetoscope.collect.process.rank import numbered, rank_filled_in, rank_info, ranked
 from kinetoscope.collect.process.user_warnings import warn_user
-from kinetoscope.collect.request.activities import (
-    GARBAGE_COLLECTION_SETTING,
-    check_that_something_is_recorded,
-    noted_settings,
-    recordable,
-)
+from kinetoscope.collect.request.activities import check_that_something_is_recorded, recordable
 from kinetoscope.collect.request.options import (
     Engine,
     EngineName,
@@ -51,161 +36,29 @@ from kinetoscope.collect.request.options import (
     Source,
     StillRecordingError,
 )
-from kinetoscope.collect.process.devices import described_devices
-from kinetoscope.collect.process.rank import numbered, rank_filled_in, rank_info, ranked
+from kinetoscope.collect.request.torch_settings import GARBAGE_COLLECTION_SETTING, noted_settings
 from kinetoscope.collect.session import metadata
-from kinetoscope.collect.session.cycle import Cycle, FinishedCycles, Stopwatch
+from kinetoscope.collect.session.cycle import Cycle, FinishedCycles
+from kinetoscope.collect.session.deferred_signals import DeferredSignals
+from kinetoscope.collect.session.failures import HANDLER, Closed, yielding_to_interrupts
 from kinetoscope.collect.session.observer_window import ObserverWindow
+from kinetoscope.collect.session.out_of_memory import report_out_of_memory
+from kinetoscope.collect.session.ownership import Owner, by_owner
 from kinetoscope.collect.session.reading import ReadsCycles
 from kinetoscope.collect.session.source_window import SourceWindow
+from kinetoscope.collect.session.stats import Stopwatch
 from kinetoscope.collect.session.torch_api import TorchSessionApi
-from kinetoscope.collect.sources.compiled_kernels import COMPILED_MODULES, CompiledKernels
+from kinetoscope.collect.sources.compiled_kernels import CompiledKernels
+from kinetoscope.collect.sources.compiled_modules import COMPILED_MODULES
 from kinetoscope.collect.sources.compiling import COMPILE_HOOKS, Compiling
-from kinetoscope.collect.sources.ranges import ROUTES, TORCH_RANGES
+from kinetoscope.collect.sources.ranges import ROUTES
+from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.tables.host.source_lines import SOURCE_LINES
 from kinetoscope.torch_events.event_tree import FLOPS_OF_EVENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
     from typing import Self
-
-    from kinetoscope.collect.request.options import OnError
-    from kinetoscope.trace import Trace
-
-
-# Exceptions of user callbacks, raised only after the session has finished its own work.
-
-
-@contextmanager
-def yielding_to_interrupts(call: str) -> Iterator[bool]:
-    """While an interrupt propagates, as in `finally: prof.stop()`, do not replace it by an error of ours.
-
-    Yields:
-        Whether the call may raise; if not, its exception becomes a warning.
-    """
-    leaving = sys.exc_info()[1]
-    may_raise = leaving is None or isinstance(leaving, Exception)
-    try:
-        yield may_raise
-    except Exception as error:
-        if may_raise:
-            raise
-        warn_user(f"{call} failed: {type(error).__name__}: {error}")
-
-
-@dataclass(frozen=True)
-class Closed:
-    """The result of closing a recording: whether there was one, and which failure to report to the user."""
-
-    recorded: bool = False
-    failure: BaseException | None = None
-    whose: str = "the execution trace observer"
-
-
-# Whose failure the exception of a program's signal handler is.
-HANDLER = "the handler of a signal"
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """An exception, and which callback raised it."""
-
-    whose: str
-    error: BaseException
-
-
-class Failures:
-    """What failed during one transition of a session."""
-
-    def __init__(self, on_error: OnError, step: int) -> None:
-        """Begin without any; `step` appears in warnings."""
-        self._on_error = on_error
-        self._step = step
-        self._waiting: list[_Failure] = []
-
-    def note(self, whose: str, error: BaseException) -> None:
-        """Store an exception until the end, or make it a warning if `on_error` says so; interrupts are always stored.
-
-        So is what a handler of a signal raised, which is the program's own affair.
-        """
-        if self._on_error == "raise" or not isinstance(error, Exception) or whose == HANDLER:
-            self._waiting.append(_Failure(whose, error))
-        else:
-            warn_user(
-                f"{whose} failed at step {self._step}, profiling continues: {type(error).__name__}: {error}"
-            )
-
-    def raise_first(self, *, may_raise: bool) -> None:
-        """Raise the first exception and warn of the others; if none may be raised, raise interrupts only."""
-        out = next((one for one in self._waiting if may_raise or not isinstance(one.error, Exception)), None)
-        for one in self._waiting:
-            if one is not out:
-                warn_user(f"{one.whose} failed: {type(one.error).__name__}: {one.error}")
-        if out is not None:
-            raise out.error
-
-
-# A session belongs to the process that made it; this decides what a fork of that process may do with it.
-
-P = ParamSpec("P")
-
-
-class _Owned(Protocol):
-    """The part of a session that ownership needs."""
-
-    _owner: Owner
-
-    def _is_under_way(self) -> bool: ...
-
-    def _reset_in_child(self) -> None: ...
-
-
-S = TypeVar("S", bound=_Owned)
-
-
-class Owner:
-    """Which process a session belongs to."""
-
-    def __init__(self) -> None:
-        """The present process."""
-        self.process = os.getpid()
-        self._warned = False
-
-    def refuses(self, session: _Owned, call: str) -> bool:
-        """Whether a call must do nothing because it comes from a fork while the parent's session is active."""
-        if self.process == os.getpid():
-            return False
-        if not session._is_under_way():
-            # Nothing of the parent's is active: the child may use the session as its own, with nothing inherited.
-            self.process = os.getpid()
-            session._reset_in_child()
-            return False
-        if not self._warned:
-            self._warned = True
-            warn_user(
-                f"{call}() was called in process {os.getpid()}, a fork of process {self.process}, which owns "
-                "this session: the call has no effect. Create a session in the child to record it."
-            )
-        return True
-
-
-def by_owner(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
-    """Make a method do nothing in a fork of the process that owns the session."""
-    call = method.__name__.strip("_")
-
-    @functools.wraps(method)
-    def checked(self: S, *args: P.args, **keywords: P.kwargs) -> None:
-        if not self._owner.refuses(self, call):
-            method(self, *args, **keywords)
-
-    checked_method: Any = checked
-    found: Callable[Concatenate[S, P], None] = checked_method
-    return found
-
-
-# The id of each recorded cycle, by which its trace can be found again elsewhere.
 
 
 def new_trace_id(callback: Callable[[], str] | None) -> str:
@@ -222,273 +75,6 @@ def new_trace_id(callback: Callable[[], str] | None) -> str:
             f"custom_trace_id_callback returned {made!r}: it must return a string, the id of the trace."
         )
     return made
-
-
-# Signals that are deferred while a recording is prepared, started or stopped.
-#
-# torch's `DataLoader` has a handler for the end of a child process that raises an error when a worker has died, wherever the program
-# happens to be. If that is in the middle of closing a recording, the trace of exactly that failure would be lost. An interrupt
-# from the keyboard there would leave the recorder running. What a program's own handler raises, such as the TimeoutError of an
-# alarm, must not be taken for a failure of a recording, of which most are warnings.
-
-_NAMES = [
-    "SIGALRM",
-    "SIGCHLD",
-    "SIGCONT",
-    "SIGHUP",
-    "SIGIO",
-    "SIGPROF",
-    "SIGQUIT",
-    "SIGTERM",
-    "SIGURG",
-    "SIGUSR1",
-    "SIGUSR2",
-    "SIGVTALRM",
-    "SIGWINCH",
-    "SIGXCPU",
-]
-
-
-class DeferredSignals:
-    """Defer the program's signal handlers: on exit each one is called once if its signal arrived.
-
-    A second interrupt is not deferred, so that Ctrl+C pressed twice works. Does nothing outside the main thread, where no
-    handler is called, and for signals that the program does not handle.
-
-    Attributes:
-        error: What a handler raised when it was called afterwards; an interrupt rather than an error.
-    """
-
-    def __init__(self, *, interrupts: bool = True) -> None:
-        """Defer nothing yet; without `interrupts`, the one of the keyboard is never deferred."""
-        self._names = [*_NAMES, "SIGINT"] if interrupts else _NAMES
-        self.error: BaseException | None = None
-        self._handlers: dict[int, Any] = {}
-        self._holds = False
-        self._came: dict[int, tuple[Any, ...]] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is not threading.main_thread():
-            return self
-        self._holds = True
-        for number in (getattr(signal, name) for name in self._names if hasattr(signal, name)):
-            handler = signal.getsignal(number)
-            if callable(handler):
-                self._handlers[number] = handler
-                signal.signal(number, self._note)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if not self._holds:
-            return
-        for number, handler in self._handlers.items():
-            # Another handler may have been installed meanwhile, which may call this one.
-            if signal.getsignal(number) == self._note:
-                signal.signal(number, handler)
-        self._holds = False
-        for number, came in self._came.items():
-            try:
-                self._handlers[number](*came)
-            except BaseException as raised:  # noqa: BLE001  (the caller decides whether it may come out)
-                if self.error is None or not isinstance(raised, Exception):
-                    self.error = raised
-        if error is not None and self.error is not None and not isinstance(self.error, Exception):
-            # The caller does not get to read it.
-            raise self.error
-
-    def raise_error(self) -> None:
-        """Raise what a handler raised, if one did."""
-        if self.error is not None:
-            raise self.error
-
-    def _note(self, number: int, *rest: Any) -> None:
-        """The handler while signals are deferred."""
-        if self._holds and not (number == signal.SIGINT and number in self._came):
-            self._came[number] = (number, *rest)
-        else:
-            self._handlers[number](number, *rest)
-
-
-# Out of memory during a session: the report that is written before the exception propagates.
-
-# The message of torch's host allocator, on every system.
-_HOST_SAYS = re.compile(r"DefaultCPUAllocator: (not enough memory|can't allocate memory)")
-_HOST_WANTED = re.compile(r"tried to allocate (\d+) bytes")
-_DEVICE_WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
-_DEVICE_NUMBER = re.compile(r"\b(?:GPU|device) (\d+)\b")
-_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_OWN = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-
-
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an exception says that memory ran out: torch's of a device or of the host, or Python's own."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and _HOST_SAYS.search(str(error)) is not None
-
-
-def report_out_of_memory(
-    trace: Callable[[], Trace], oom_report: Path | Literal[False] | None, recording: Path | None
-) -> None:
-    """Write the report if the exception being handled is an out-of-memory error.
-
-    The exception gets a note with the report's path. A report that cannot be written is a
-    warning, where warnings are errors a note as well.
-
-    Args:
-        trace: Gives the trace that ends with the failure.
-        oom_report: Where the text goes, as in `RecordingOptions`; the page goes next to it.
-        recording: The file of the recording; a report without a given path goes next to it, else to the working directory.
-    """
-    error = sys.exc_info()[1]
-    if error is None or oom_report is False or not is_out_of_memory(error):
-        return
-    try:
-        text_path, page_path = _places(oom_report, recording)
-        _write_report(trace(), error, text_path, page_path)
-        error.add_note(f"kinetoscope: what held the memory is reported in {text_path} and {page_path}")
-    except Exception as failure:  # noqa: BLE001  (whatever it is, the program's own exception matters more)
-        message = f"the out-of-memory report could not be written: {type(failure).__name__}: {failure}"
-        try:
-            warn_user(message)
-        except Warning:
-            error.add_note(f"kinetoscope: {message}")
-
-
-def _write_report(trace: Trace, error: BaseException, text_path: Path, page_path: Path) -> None:
-    """Write the text and, below the same description of the failure, the memory page."""
-    import_aside("kinetoscope.viewer.report")
-    from kinetoscope.display.out_of_memory import failure_lines, memory_lines
-    from kinetoscope.storage.atomic_write import open_atomically
-    from kinetoscope.viewer.report import write_memory_page
-
-    failure = failure_lines(
-        trace,
-        failure=f"{type(error).__name__}: {error}",
-        where=_where(error),
-        requested_bytes=_requested_bytes(str(error)),
-    )
-    device = _device(error)
-    try:
-        held = memory_lines(trace, device)
-    except ArgumentError:
-        # Memory ran out on a device whose allocations were not recorded.
-        device = None
-        held = memory_lines(trace, device)
-    with open_atomically(text_path) as file:
-        file.write("\n".join([*failure, "", *held, ""]).encode("utf-8", "backslashreplace"))
-    write_memory_page(trace, page_path, device, notice="\n".join(line for line in failure if line))
-
-
-def _places(oom_report: Path | None, recording: Path | None) -> tuple[Path, Path]:
-    """The files of the text and of the page."""
-    if oom_report is not None:
-        text = oom_report if oom_report.suffix else oom_report.with_suffix(".txt")
-    elif recording is not None:
-        text = recording.with_name(f"{recording.stem}.oom.txt")
-    else:
-        text = Path.cwd() / f"kinetoscope-oom-{os.getpid()}-{time.strftime('%Y%m%d-%H%M%S')}.txt"
-    page = text.with_name(f"{text.stem}.memory.html")
-    return text.absolute(), page.absolute()
-
-
-def _where(error: BaseException) -> str | None:
-    """The innermost line of the program that the exception came through, else the innermost of all."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
-        return None
-    own = [frame for frame in frames if not frame.filename.startswith((_OWN, _TORCH, "<frozen"))]
-    frame = (own or frames)[-1]
-    return f"{frame.filename}({frame.lineno}): {frame.name}" + (f"    {frame.line}" if frame.line else "")
-
-
-def _requested_bytes(message: str) -> int | None:
-    """The size of the failed allocation in bytes; None if the message has none."""
-    if found := _HOST_WANTED.search(message):
-        return int(found[1])
-    if found := _DEVICE_WANTED.search(message):
-        return int(float(found[1]) * _UNITS[found[2]])
-    return None
-
-
-def _device(error: BaseException) -> str | None:
-    """The device that ran out of memory; None if the exception does not name it."""
-    if not isinstance(error, torch.OutOfMemoryError):
-        return "cpu"
-    number = _DEVICE_NUMBER.search(str(error))
-    kind = next((name for name in ("xpu", "mps", "hpu", "mtia") if name in str(error).lower()), "cuda")
-    return f"{kind}:{number[1]}" if number else kind
-
-
-# The sessions that record in this process: any number on our recorder, and one on each other engine, because two would mix their
-# records.
-
-
-class ActiveSessions:
-    """The active sessions of this process, each with its engine."""
-
-    def __init__(self) -> None:
-        """Begin empty."""
-        self._lock = threading.RLock()
-        self._sessions: list[tuple[weakref.ref[_KinetoProfile], Engine]] = []
-
-    def acquire(self, session: _KinetoProfile, engine: Engine) -> None:
-        """Make a session active; StateError if another one takes its engine. A second call does nothing."""
-        with self._lock:
-            self._stop_abandoned()
-            if why := self.why_not(session, engine):
-                raise StateError(
-                    f"another Kinetoscope session is already recording in this process: {why}. Stop it before starting a second "
-                    "one."
-                )
-            if all(found() is not session for found, _ in self._sessions):
-                self._sessions.append((weakref.ref(session), engine))
-
-    def release(self, session: _KinetoProfile) -> None:
-        """Make a session inactive; does nothing if it is not active."""
-        # Before the lock: Python 3.12 does not release a lock if an interrupt hits a comprehension with a condition.
-        own = [one for one in list(self._sessions) if one[0]() is session]
-        with self._lock:
-            for one in own:
-                if one in self._sessions:
-                    self._sessions.remove(one)
-
-    def why_not(self, session: _KinetoProfile, engine: Engine) -> str:
-        """Why a session cannot record with an engine while other sessions are active; empty if it can."""
-        others = [other for found, other in list(self._sessions) if found() not in (None, session)]
-        same = [other for other in others if other.name == engine.name]
-        if not same:
-            return ""
-        beside: Callable[[list[Engine], RecordingOptions], str] | None = getattr(
-            engine, "why_not_beside", None
-        )
-        if beside is None:
-            return f"the engine {engine.name!r} makes one recording at a time"
-        return beside(same, session._options)
-
-    def current(self) -> _KinetoProfile | None:
-        """The active session that began first; None if there is none."""
-        active = (found() for found, _ in list(self._sessions))
-        return next((session for session in active if session is not None), None)
-
-    def reset_in_child(self) -> None:
-        """Forget the parent's sessions after a fork, with a new lock."""
-        self.__init__()  # type: ignore[misc]
-
-    def _stop_abandoned(self) -> None:
-        """Stop the recordings of sessions that were dropped without stop(): nobody can reach them."""
-        for one in list(self._sessions):
-            if one[0]() is None:
-                self._sessions.remove(one)
-                with contextlib.suppress(KinetoscopeError):
-                    one[1].stop().discard()
-
-
-ACTIVE_SESSIONS = ActiveSessions()
-os.register_at_fork(after_in_child=ACTIVE_SESSIONS.reset_in_child)
 
 
 Value = TypeVar("Value")

@@ -9,12 +9,6 @@ from collections.abc import Mapping
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError, StateError
 
-# The boot of the machine: recordings of the same boot share a monotonic clock.
-
-
-# The names of the devices.
-
-
 # Keys that a Chrome trace has by its format; a second one of that name would make the file ambiguous.
 _RESERVED = frozenset(
     {

@@ -6,9 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.request.options import (
-        TraceObserver,
-    )
+    from kinetoscope.collect.request.options import TraceObserver
 
 
 class ObserverWindow:

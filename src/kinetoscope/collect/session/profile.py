@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import inspect
 import operator
 import os
-import socket
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
 
-from kinetoscope._errors import ArgumentError, RecorderError, StateError
-from kinetoscope.collect.process.rank import (
-    own_rank,
-    process_group,
-)
+from kinetoscope._errors import ArgumentError, RecorderError
+from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.activities import (
     ActivityItem,
@@ -46,114 +38,16 @@ from kinetoscope.collect.request.options import (
     checked_callable,
     checked_switch,
 )
-from kinetoscope.collect.session.base_session import (
-    ACTIVE_SESSIONS,
-    HANDLER,
-    DeferredSignals,
-    Failures,
-    _KinetoProfile,
-    already_recording,
-    by_owner,
-    yielding_to_interrupts,
-)
+from kinetoscope.collect.session.base_session import _KinetoProfile, already_recording
+from kinetoscope.collect.session.decorated import decorated
+from kinetoscope.collect.session.deferred_signals import DeferredSignals
+from kinetoscope.collect.session.failures import HANDLER, Failures, yielding_to_interrupts
+from kinetoscope.collect.session.ownership import by_owner
 from kinetoscope.collect.session.schedule import Do, Schedule, record_always, scheduled_action, transition
 from kinetoscope.collect.sources.execution_trace import ExecutionTraceObserver
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect.sources.rank_clock import RankClocks
 from kinetoscope.model import units
-
-# A handler for `on_trace_ready`.
-
-
-class _ExportsChromeTrace(Protocol):
-    """A session of ours or of torch's."""
-
-    def export_chrome_trace(self, path: str) -> None:
-        """Write the last finished trace."""
-        ...
-
-
-def tensorboard_trace_handler(
-    dir_name: str | os.PathLike[str],
-    worker_name: str | None = None,
-    use_gzip: bool = False,
-    use_python_export: bool = False,
-) -> Callable[[_ExportsChromeTrace], None]:
-    """Build an `on_trace_ready` handler that writes each finished trace into a folder.
-
-    Args:
-        dir_name: The folder; it is made, with its parents, when the first trace is written.
-        worker_name: First part of the file names; None means host name, process id and, in a process group, the rank,
-            as `host_4711_rank3`. It is read when a file is written, so that forked workers do not share a name.
-        use_gzip: Compress the files.
-        use_python_export: Has no effect; torch chooses one of its two writers by it, and there is one here.
-
-    Returns:
-        A callable that takes the session and writes `{worker}.{time in ns}.pt.trace.json`, with `.gz` if compressed.
-        It raises StateError when the folder cannot be made.
-    """
-
-    def write_trace(session: _ExportsChromeTrace) -> None:
-        folder = Path(dir_name)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StateError(
-                f"the trace cannot be written: folder {os.fspath(folder)!r} cannot be created ({error}). "
-                "Pass tensorboard_trace_handler a folder that can be created."
-            ) from error
-        worker = worker_name or _default_worker()
-        suffix = ".json.gz" if use_gzip else ".json"
-        session.export_chrome_trace(str(folder / f"{worker}.{time.time_ns()}.pt.trace{suffix}"))
-
-    return write_trace
-
-
-def _default_worker() -> str:
-    """A name that no other process of the job has."""
-    in_group = bool(process_group())
-    return f"{socket.gethostname()}_{os.getpid()}" + (f"_rank{own_rank()}" if in_group else "")
-
-
-# A session as a decorator of any kind of function.
-
-
-def decorated(session: contextlib.AbstractContextManager[Any], function: Callable[..., Any]) -> Any:
-    """The function with the session around each call, until the call has really finished."""
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            with session:
-                return await function(*args, **kwargs)
-
-        return coroutine
-    if inspect.isasyncgenfunction(function):
-
-        @functools.wraps(function)
-        async def async_generator(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            with session:
-                async with contextlib.aclosing(function(*args, **kwargs)) as items:
-                    async for item in items:
-                        yield item
-
-        return async_generator
-    if inspect.isgeneratorfunction(function):
-
-        @functools.wraps(function)
-        def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            with session:
-                return (yield from function(*args, **kwargs))
-
-        return generator
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with session:
-            return function(*args, **kwargs)
-
-    return call
-
 
 _STEP_NAME = "ProfilerStep"
 P = ParamSpec("P")
@@ -177,7 +71,8 @@ def _checked_number(number: int | None) -> int | None:
 
 def running() -> _KinetoProfile | None:
     """The session that is prepared or recording in this process, or None."""
-    return ACTIVE_SESSIONS.current()
+    session = ACTIVE_SESSIONS.current()
+    return session if isinstance(session, _KinetoProfile) else None
 
 
 class _Run:

@@ -14,20 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kinetoscope.collect.process.user_warnings import warn_user
-from kinetoscope.collect.request.options import (
-    Gathered,
-    Recording,
-    Source,
-)
+from kinetoscope.collect.request.options import Gathered, Recording, Source
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.request.options import (
-        AppendRows,
-    )
+    from kinetoscope.collect.request.options import AppendRows
     from kinetoscope.trace import Trace
-
-
-# The user's observer: runs for exactly the time in which the session records.
 
 
 class SourceWindow:

@@ -22,13 +22,9 @@ from kinetoscope.collect.request.activities import (
 from kinetoscope.collect.request.options import checked_switch
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.request.options import (
-        Engine,
-        RecordingOptions,
-        TraceObserver,
-    )
-    from kinetoscope.collect.session.cycle import SessionStats, Stopwatch
+    from kinetoscope.collect.request.options import Engine, RecordingOptions, TraceObserver
     from kinetoscope.collect.session.observer_window import ObserverWindow
+    from kinetoscope.collect.session.stats import SessionStats, Stopwatch
 
 
 # `prof.profiler` with our own engine: torch's calls, computed from our trace.
@@ -305,6 +301,6 @@ class TorchSessionApi:
         """The cost of the current or last cycle, under torch's names; None before the first.
 
         Returns:
-            Its fields name their units; see `kinetoscope.collect.session.cycle.SessionStats`.
+            Its fields name their units; see `kinetoscope.collect.session.stats.SessionStats`.
         """
         return self._stopwatch.stats

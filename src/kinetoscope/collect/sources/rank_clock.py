@@ -19,13 +19,9 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect.process.job_store import (
-    JobStore,
-    in_company,
-    wait_for_key,
-)
+from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
+from kinetoscope.collect.process.job_store import JobStore, in_company, wait_for_key
 from kinetoscope.collect.process.user_warnings import warn_user
-from kinetoscope.collect.session.base_session import ACTIVE_SESSIONS
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace

@@ -38,6 +38,8 @@ from kinetoscope.model.schema import StorageRole
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from kinetoscope.collect.recorder.library import Recorder
+
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -217,6 +219,14 @@ class TensorReader(Protocol):
     def take(self) -> list[str]:
         """The rows since the last call, as parts of the metadata."""
         ...
+
+
+def native_reader(recorder: Recorder) -> TensorReader:
+    """A reader of the recorder's, which has the frees of the memory that it meets recorded."""
+    made: TensorReader = recorder.tensor_reader_class()(
+        PLAIN, OWNERS, sys._current_frames, RESTING, TORCH_FOLDER
+    )
+    return made
 
 
 class PythonReader:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import sys
 import threading
 import types
@@ -20,183 +19,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch.profiler
 
-from kinetoscope._errors import ArgumentError, ArgumentTypeError, RecorderError, StateError
-from kinetoscope._import_aside import import_aside
-from kinetoscope.collect.process.user_warnings import warn_user
-from kinetoscope.collect.request.activities import (
-    ProfilerAction,
-    supported_activities,
-)
-from kinetoscope.collect.request.options import (
-    SWITCHES,
-    EngineName,
-    checked_engine,
-)
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.collect.request.activities import supported_activities
+from kinetoscope.collect.request.options import EngineName, checked_engine
 from kinetoscope.collect.session.base_session import _KinetoProfile
-from kinetoscope.collect.session.profile import profile, tensorboard_trace_handler
+from kinetoscope.collect.session.handlers import tensorboard_trace_handler
+from kinetoscope.collect.session.profile import profile
 from kinetoscope.collect.session.schedule import schedule
 from kinetoscope.collect.sources.execution_trace import ExecutionTraceObserver
 from kinetoscope.collect.sources.ranges import ROUTES
-from kinetoscope.tables.memory.timeline import DeviceWithoutMemoryError
+from kinetoscope.collect.torch_compat.leniency import ObserverAsTorch, SessionAsTorch
 
 if TYPE_CHECKING:
     from kinetoscope.collect.session.cycle import Cycle
-
-
-# Where torch tolerates a mistake, the classes of `install` warn and let the program continue.
-#
-# A program that was written for torch.profiler must not fail because of a replaced profiler. These classes
-# come first among the bases, before ours. A mistake that torch raises an exception for raises one here too.
-
-
-_memory_profile_of_torch: Callable[[Any], Any] = torch.profiler.profiler._KinetoProfile._memory_profile
-
-
-class SessionAsTorch:
-    """For sessions."""
-
-    _state: str
-    _refused = False
-
-    def __init__(self, **options: Any) -> None:
-        """Take any whole number for a switch; with stacks, record the calls, which torch's profiler lists."""
-        for name in SWITCHES:
-            if isinstance(options.get(name), int):
-                options[name] = bool(options[name])
-        if options.get("with_stack") is True:
-            options.setdefault("python_calls", True)
-        super().__init__(**options)
-
-    def start(self) -> None:
-        """Start; if that fails, nothing is recorded."""
-        try:
-            super().start()  # type: ignore[misc]
-        except (StateError, RecorderError) as error:
-            self._refused = True
-            warn_user(f"start() has no effect: {error}")
-        else:
-            self._refused = False
-
-    def stop(self) -> None:
-        """Stop; does nothing if `start` had no effect."""
-        try:
-            super().stop()  # type: ignore[misc]
-        except StateError:
-            if not self._refused:
-                raise
-
-    def export_chrome_trace(self, path: Any, *more: Any, **options: Any) -> None:
-        """Write a trace; as in torch, a failure to write an uncompressed file is a warning."""
-        try:
-            super().export_chrome_trace(path, *more, **options)  # type: ignore[misc]
-        except OSError as error:
-            if os.fspath(path).endswith(".gz"):
-                raise
-            warn_user(f"export_chrome_trace() wrote nothing: {error}")
-
-    def export_memory_timeline(self, path: Any, device: str | None = None) -> None:
-        """Write the memory timeline; empty for a device that held nothing, and none if the suffix names no format."""
-        import_aside()
-        suffix = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
-        try:
-            super().export_memory_timeline(path, device)  # type: ignore[misc]
-        except DeviceWithoutMemoryError as error:
-            if suffix.endswith(".html"):
-                raise
-            # Raises torch's error for a name that is none of a device.
-            torch.device(str(device))
-            from kinetoscope.formats.memory_timeline import write_empty_timeline
-
-            write_empty_timeline(suffix)
-            warn_user(f"export_memory_timeline() wrote an empty timeline: {error}")
-        except ArgumentError as error:
-            if not suffix or suffix.endswith((".html", ".json", ".gz")):
-                raise
-            warn_user(f"export_memory_timeline() wrote nothing: {error}")
-
-    def _memory_profile(self) -> Any:
-        """Memory over time; without recorded memory torch's own error, whose message programs may look at."""
-        try:
-            return super()._memory_profile()  # type: ignore[misc]
-        except ArgumentError:
-            # Raises: it also looks whether memory was recorded, among other things.
-            _memory_profile_of_torch(self)
-            raise
-
-    def add_metadata(self, key: str, value: str) -> None:
-        """Add a text; invalid ones are skipped."""
-        self._left_out(super().add_metadata, key, value)  # type: ignore[misc]
-
-    def add_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value; invalid ones are skipped."""
-        self._left_out(super().add_metadata_json, key, value)  # type: ignore[misc]
-
-    def preset_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to every cycle; invalid ones are skipped."""
-        self._left_out(super().preset_metadata_json, key, value)  # type: ignore[misc]
-
-    def events(self, *more: Any, **options: Any) -> Any:
-        """The events; empty while recording."""
-        return self._so_far("events", super().events, more, options)  # type: ignore[misc]
-
-    def key_averages(self, *more: Any, **options: Any) -> Any:
-        """The sums; empty while recording."""
-        return self._so_far("key_averages", super().key_averages, more, options)  # type: ignore[misc]
-
-    def _action(self, step: int) -> ProfilerAction:
-        """The action for a step; an invalid one records nothing."""
-        try:
-            action: ProfilerAction = super()._action(step)  # type: ignore[misc]
-        except ArgumentTypeError as error:
-            warn_user(f"step {step} is not recorded: {error}")
-            return ProfilerAction.NONE
-        return action
-
-    @staticmethod
-    def _left_out(add: Callable[[str, str], None], key: str, value: str) -> None:
-        try:
-            add(key, value)
-        except ArgumentTypeError:
-            raise
-        except ArgumentError as error:
-            warn_user(f"left out of the trace: {error}")
-
-    def _so_far(
-        self, name: str, read: Callable[..., Any], more: tuple[Any, ...], options: dict[str, Any]
-    ) -> Any:
-        import_aside()
-        try:
-            return read(*more, **options)
-        except StateError as error:
-            if self._state != "recording":
-                raise
-            from kinetoscope.trace import Trace
-
-            warn_user(f"{name}() has nothing to show: {error}")
-            nothing = Trace.from_columns({}, strings=[""], info={})
-            return getattr(nothing, name)()
-
-
-class ObserverAsTorch:
-    """For execution trace observers."""
-
-    def register_callback(self, output_file_path: Any) -> Any:
-        """Register; if the file cannot be created, nothing is recorded."""
-        try:
-            return super().register_callback(output_file_path)  # type: ignore[misc]
-        except ArgumentTypeError:
-            raise
-        except ArgumentError as error:
-            warn_user(f"no execution trace is recorded: {error}")
-            return self
-
-    def get_output_file_path(self) -> str | None:
-        """The path of the trace; None if not registered."""
-        try:
-            path: str = super().get_output_file_path()  # type: ignore[misc]
-        except StateError:
-            return None
-        return path
 
 
 _CLASSES: dict[str, type] = {

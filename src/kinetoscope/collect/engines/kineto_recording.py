@@ -1,0 +1,305 @@
+"""The recording of torch's collector: a trace on demand, and the object that `prof.profiler` shows."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+import torch.profiler
+from torch.profiler import ProfilerActivity
+
+from kinetoscope._errors import RecorderError, StateError
+from kinetoscope.collect.engines.kineto_columns import (
+    UNWRITABLE,
+    Tables,
+    delivered,
+    device_of,
+    leave_out,
+    leave_out_own_calls,
+    mark_transfers,
+    note_event_metadata,
+    note_keywords,
+    number_threads,
+    restore_quotes,
+    split_overloads,
+    unwritable_ranges,
+)
+from kinetoscope.collect.engines.kineto_text import read_objects, read_text
+from kinetoscope.collect.process.clocks import boot
+from kinetoscope.collect.process.import_folders import import_folders
+from kinetoscope.collect.request.activities import name_of
+from kinetoscope.collect.request.options import RecordingRequest
+from kinetoscope.collect.request.torch_settings import changed_settings
+from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_of, paused_losses
+from kinetoscope.model.pauses import Pauses
+from kinetoscope.model.run_info import RunInfo
+from kinetoscope.trace import Trace
+
+Result = TypeVar("Result")
+
+
+class BackgroundCall(Generic[Result]):
+    """Runs a function once, on its own thread; interrupts go to the main thread, which only waits."""
+
+    def __init__(self, work: Callable[[bool], Result]) -> None:
+        """Store `work`, whose argument says whether threads can still be started."""
+        self._work: Callable[[bool], Result] | None = work
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._done: tuple[Result | None, BaseException | None] | None = None
+
+    def result(self) -> Result:
+        """The result or exception of the function. The first call starts it; if that is interrupted, a later one waits for it.
+
+        Raises:
+            StateError: The thread is gone, as in a forked child.
+        """
+        with self._lock:
+            work, self._work = self._work, None
+            if work is not None:
+                thread = threading.Thread(
+                    target=self._run, args=(work, True), name="kinetoscope", daemon=True
+                )
+                try:
+                    thread.start()
+                except RuntimeError:
+                    # No threads can be started, as when the interpreter is exiting.
+                    self._run(work, may_start_threads=False)
+                else:
+                    self._thread = thread
+        if self._thread is not None:
+            self._thread.join()
+        if self._done is None:
+            raise StateError("the parent process is reading this recording: read it there.")
+        made, failure = self._done
+        if failure is not None:
+            raise failure
+        return made  # type: ignore[return-value]
+
+    def _run(self, work: Callable[[bool], Result], may_start_threads: bool) -> None:
+        try:
+            self._done = work(may_start_threads), None
+        except BaseException as error:  # noqa: BLE001  (raised again by `result`)
+            self._done = None, error
+
+
+# Written by the engine at its start, and not part of the trace: the monotonic clock minus the system's clock.
+MONOTONIC_KEY = "monotonic_of_realtime_ns"
+
+
+class KinetoRecording:
+    """The recording of torch's collector; becomes a trace on demand."""
+
+    engine = "kineto"
+
+    def __init__(
+        self,
+        results: Any | None,
+        request: RecordingRequest,
+        pauses: Pauses,
+        window_ns: int = 0,
+        *,
+        has_objects: bool = False,
+        unrecorded: Loss | None = None,
+        taken_by: str = "recording_taken",
+    ) -> None:
+        """Store torch's results; None if there are none.
+
+        `has_objects` says whether torch has made its event objects, `unrecorded` which threads it did not record, and
+        `taken_by` is the code of the loss if there are no results.
+        """
+        self._results = results
+        self._taken = results is None
+        self._taken_by = taken_by
+        self._unrecorded = unrecorded
+        self._request = request
+        self._pauses = pauses
+        self._window_ns = window_ns
+        self._has_objects = has_objects
+        self._process = os.getpid()
+        self._made: BackgroundCall[Trace] | None = None
+        self._lock = threading.Lock()
+
+    def trace(self) -> Trace:
+        """The recording as a trace: torch writes it, we read it, both once. An interrupted call can be repeated.
+
+        Raises:
+            StateError: The recording was discarded, or belongs to the process that forked this one.
+        """
+        with self._lock:
+            if self._made is None:
+                if self._results is None and not self._taken:
+                    raise StateError("this recording was discarded: there is no trace of it.")
+                self._made = BackgroundCall(functools.partial(self._build, self._results))
+        return self._made.result()
+
+    def api(self) -> ResultsApi | None:
+        """What `prof.profiler` shows as torch's results; None if there are none."""
+        if self._results is None:
+            return None
+        return ResultsApi(self._results, self, has_objects=self._has_objects)
+
+    def discard(self) -> None:
+        """Drop torch's results; a trace that is already built stays complete."""
+        self._results = None
+
+    def _build(self, results: Any | None, may_start_threads: bool) -> Trace:
+        """Read torch's text, and add losses for what is missing."""
+        from kinetoscope.collect.request.torch_settings import EVENT_METADATA
+        from kinetoscope.model.steps import one_cycle
+        from kinetoscope.storage.recording import add_storages
+        from kinetoscope.trace import Trace
+
+        info: dict[str, Any] = {key: json.loads(text) for key, text in self._request.info.items()}
+        if pauses := self._pauses.as_list():
+            info["pauses"] = pauses
+        info |= {
+            "engine": self.engine,
+            "torch_version": str(torch.__version__),
+            "host": socket.gethostname(),
+            "import_folders": import_folders(),
+            "process": self._process,
+            "parent_process": os.getppid(),
+            **{key: json.loads(text) for key, text in boot().items()},
+        }
+        monotonic_of_realtime_ns = info.pop(MONOTONIC_KEY, None)
+        tables: Tables = {}
+        strings = [""]
+        lost: list[Loss] = []
+        if results is None:
+            lost.append(Loss.of(self._taken_by))
+        else:
+            try:
+                read = self._read(results, may_start_threads)
+            except RecorderError as error:
+                lost.append(Loss.of("recording_unreadable", why=str(error)))
+                info["start_realtime_ns"] = int(results.trace_start_ns())
+            else:
+                tables, strings, stated = self._columns(read)
+                info = {**stated, **info}
+                lost += _losses(read, tables)
+                if "start_realtime_ns" not in info:
+                    info["start_realtime_ns"] = int(results.trace_start_ns())
+                if self._has_objects:
+                    strings = restore_quotes(tables, strings, results, info["start_realtime_ns"])
+                if self._has_objects and self._request.options.needs_shapes:
+                    note_keywords(tables, strings, results, info["start_realtime_ns"])
+                if self._has_objects and self._setting(EVENT_METADATA):
+                    note_event_metadata(tables, results.events(), info["start_realtime_ns"])
+            strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
+            lost += counted_losses(unseen)
+        lost += [self._unrecorded] if self._unrecorded is not None else []
+        lost += paused_losses(info.get("pauses"))
+        run = RunInfo.of(info)
+        if isinstance(monotonic_of_realtime_ns, int) and run.start_realtime_ns is not None:
+            info["start_monotonic_ns"] = run.start_realtime_ns + monotonic_of_realtime_ns
+        tables["losses"] = loss_columns(lost)
+        tables["cycles"] = one_cycle(run.cycle_number, max(self._window_ns, run.stop_ns or 0))
+        self._results = None
+        return Trace.from_columns(tables, strings=strings, info=info)
+
+    def _read(self, results: Any, may_start_threads: bool) -> Trace:
+        """The trace of the text, without what the session does not record."""
+        text = read_text(results, may_start_threads=may_start_threads)
+        if self._has_objects and UNWRITABLE in text["strings"]:
+            text = read_objects(results) or text
+        leave_out(
+            text,
+            self._request.activity_filters.get(ProfilerActivity.CPU),
+            self._pauses.windows_ns("CPU"),
+        )
+        leave_out_own_calls(text)
+        mark_transfers(text)
+        from kinetoscope.formats.chrome.read import made_trace
+
+        return Trace.of(made_trace(text))
+
+    def _columns(self, read: Trace) -> tuple[Tables, list[str], dict[str, Any]]:
+        """The columns, the strings and the metadata."""
+        tables = delivered(read)
+        strings = read.strings
+        if self._setting("capture_overload_names"):
+            strings = split_overloads(tables, strings)
+        if "threads" in tables:
+            number_threads(tables)
+        device = device_of([name_of(activity) for activity in self._request.activities])
+        if device is not None and "streams" in tables:
+            tables["streams"]["device_type"][:] = device
+        stated = {key: value for key, value in read.info.items() if key in _FROM_TORCH}
+        return tables, strings, stated
+
+    def _setting(self, name: str) -> bool:
+        """Whether an experimental setting of torch's is on."""
+        return bool(changed_settings(self._request.options.experimental_config).get(name))
+
+
+# Metadata that only torch's text has.
+_FROM_TORCH = frozenset(
+    {"start_realtime_ns", "stop_ns", "deviceProperties", "devices", "distributedInfo", "record_shapes"}
+)
+
+
+def _losses(read: Trace, tables: Tables) -> list[Loss]:
+    """What was lost in reading."""
+    tables.pop("losses", None)
+    lost = losses_of(read.columns("losses"))
+    if unknown := unwritable_ranges(read):
+        lost.append(Loss.of("unwritable_names", unknown))
+    return lost
+
+
+class ResultsApi:
+    """Replaces the collector's `_ProfilerResult` in `prof.profiler`: that one can be saved only once, and was, for the trace."""
+
+    def __init__(self, results: Any, recording: KinetoRecording, *, has_objects: bool) -> None:
+        """Wrap torch's results."""
+        self._results = results
+        self._recording = recording
+        self._has_objects = has_objects
+
+    def trace_start_ns(self) -> int:
+        """When the recording started, in nanoseconds of the system's clock."""
+        return int(self._results.trace_start_ns())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the recording in Chrome's format.
+
+        Raises:
+            StateError: The recording was discarded before it was read.
+        """
+        from kinetoscope.formats.chrome.write import write_chrome_trace
+
+        write_chrome_trace(self._recording.trace(), os.fspath(path), identity=False)
+
+    def events(self) -> Any:
+        """torch's raw events.
+
+        Raises:
+            StateError: torch did not make them.
+        """
+        return self._objects("events")()
+
+    def experimental_event_tree(self) -> Any:
+        """torch's tree of events.
+
+        Raises:
+            StateError: torch did not make them.
+        """
+        return self._objects("experimental_event_tree")()
+
+    def _objects(self, call: str) -> Any:
+        """A method of torch's results that returns event objects."""
+        if not self._has_objects:
+            raise StateError(
+                f"prof.profiler.kineto_results.{call}() needs event objects, which torch did not make because they slow down "
+                "each stop: pass experimental_config=torch._C._profiler._ExperimentalConfig() to the session to get "
+                "them, or use install(engine='kineto') if you cannot change the program. prof.events() and "
+                "prof.trace.table('spans') have the same data."
+            )
+        return getattr(self._results, call)

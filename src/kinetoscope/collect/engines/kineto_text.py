@@ -1,0 +1,207 @@
+"""The JSON text of torch's collector, read while it is being written.
+
+torch exports a recording as a JSON file. It writes it only once, does not report failures, and holds Python's
+lock meanwhile. So the file is a named pipe, and our reader reads it on a thread that needs no lock: no disk is
+needed, and reading adds no time. Where that is not possible, it is a temporary file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.profiler
+
+from kinetoscope._errors import RecorderError
+
+# The most that Linux allows; a larger buffer makes the two threads wait for each other less.
+_PIPE_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20
+_FOLDERS = ("/dev/shm", "/var/tmp", ".")  # noqa: S108  (only where the system's own choice cannot be written to)
+_MADE_SINCE_S = 0.0005
+_LONG_MOMENT, _MOMENT = b'"ph":"X","cat":"cpu_instant_event"', b'"ph":"i","cat":"cpu_instant_event"'
+
+
+def read_text(results: Any, *, may_start_threads: bool = True) -> dict[str, Any]:
+    """Let torch write its recording, which it does only once, and read it.
+
+    Args:
+        results: torch's `_ProfilerResult`.
+        may_start_threads: Whether threads can be started.
+
+    Returns:
+        What `_core.ChromeReader.finish` returned.
+
+    Raises:
+        RecorderError: torch could not write its text, or it cannot be read.
+    """
+    from kinetoscope.formats.chrome.read import new_reader
+
+    reader = new_reader()
+    with _folder() as folder:
+        path = folder / "trace.json"
+        if not (may_start_threads and _follow(results, reader, path)):
+            results.save(str(path))
+            _feed(reader, path)
+    try:
+        finished: dict[str, Any] = reader.finish()
+        return finished
+    except ValueError as error:
+        raise RecorderError(
+            f"torch's collector could not write what it recorded ({error}); torch may have printed more to stderr."
+        ) from error
+
+
+def read_objects(results: Any) -> dict[str, Any] | None:
+    """Read what torch writes from its event objects, which is slow, but has every name unchanged.
+
+    Returns:
+        What was read; None if this torch cannot write it, or fails.
+    """
+    try:
+        from torch.profiler._chrome_trace_export import export_chrome_trace
+    except ImportError:
+        return None
+    from kinetoscope.formats.chrome.read import new_reader
+
+    reader = new_reader()
+    with _folder() as folder:
+        path = folder / "objects.json"
+        try:
+            export_chrome_trace(results, str(path), None)
+            with path.open("rb") as file:
+                for line in file:
+                    # This writer gives instant events a duration.
+                    reader.feed(line.replace(_LONG_MOMENT, _MOMENT))
+            finished: dict[str, Any] = reader.finish()
+            return finished
+        except Exception:  # noqa: BLE001  (whatever goes wrong in torch: there is the other text)
+            return None
+
+
+def kineto_status() -> str:
+    """How the recording of torch's collector is read here, as a sentence for `kinetoscope doctor`.
+
+    Raises:
+        RecorderError: No folder is writable.
+    """
+    from kinetoscope.collect.request.torch_settings import has_setting
+
+    if not torch.profiler.kineto_available():
+        return "not built into this torch: engine='kineto' records operators only"
+    with _folder() as folder:
+        try:
+            os.mkfifo(folder / "pipe", 0o600)
+            way = "read through a pipe while torch writes it"
+        except OSError:
+            way = "read from a temporary file, since no named pipe can be made"
+        objects = (
+            "without torch's event objects"
+            if has_setting("trace_only")
+            else "torch makes its event objects too"
+        )
+        return f"{way}, in {folder.parent}; {objects}"
+
+
+def _follow(results: Any, reader: Any, path: Path) -> bool:
+    """Read from a named pipe while torch writes into it; False, with nothing written, if that is not possible."""
+    unfinished = path.with_name(f"{path.name}.tmp")
+    try:
+        os.mkfifo(unfinished, 0o600)
+        # Some releases of torch write to another name first. Both names mean the same pipe.
+        os.link(unfinished, path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        return False
+    text = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finished, say = os.pipe()
+    try:
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(text, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        follower = _Follower(reader, text, finished)
+        if not follower.begin():
+            path.unlink()
+            unfinished.unlink()
+            return False
+        try:
+            results.save(str(path))
+        finally:
+            os.write(say, b"\0")
+            follower.join()
+    finally:
+        for one in (text, finished, say):
+            os.close(one)
+    follower.check()
+    return True
+
+
+class _Follower:
+    """The thread that reads from the pipe."""
+
+    def __init__(self, reader: Any, text: int, finished: int) -> None:
+        self._reader = reader
+        self._arguments = (text, finished)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="kinetoscope follows kineto", daemon=True)
+
+    def begin(self) -> bool:
+        """Start; True once the thread does not need Python's lock, which torch holds until the last byte is read."""
+        try:
+            self._thread.start()
+        except RuntimeError:
+            return False
+        while not self._reader.following and self._thread.is_alive():
+            time.sleep(_MADE_SINCE_S)
+        return self._failure is None
+
+    def join(self) -> None:
+        """Wait for the end."""
+        self._thread.join()
+
+    def check(self) -> None:
+        """Raise the failure, if any."""
+        if self._failure is not None:
+            raise RecorderError(
+                f"what torch's collector recorded could not be read ({self._failure})."
+            ) from self._failure
+
+    def _run(self) -> None:
+        try:
+            self._reader.follow(*self._arguments)
+        except Exception as error:  # noqa: BLE001  (raised by `check`)
+            self._failure = error
+
+
+def _feed(reader: Any, path: Path) -> None:
+    """Read a file."""
+    # If torch could not write, there is no file or an empty one, which the reader reports.
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            reader.feed(block)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """A new private folder, removed afterwards."""
+    failures = []
+    for place in (None, *_FOLDERS):
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="kinetoscope-", dir=place, ignore_cleanup_errors=True)
+        except OSError as error:
+            failures.append(str(error))
+            continue
+        with folder as name:
+            yield Path(name)
+        return
+    raise RecorderError(
+        "what torch's collector recorded cannot be read: it writes to a file, and no folder is writable "
+        f"({failures[0]}). Set TMPDIR to a writable folder."
+    )

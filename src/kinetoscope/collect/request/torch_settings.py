@@ -1,0 +1,96 @@
+"""torch's experimental settings: what they mean here, and how they reach torch's own collector."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from torch._C import _profiler
+
+from kinetoscope._errors import ArgumentError
+
+ALL_THREADS_SETTING = "profile_all_threads"
+GARBAGE_COLLECTION_SETTING = "record_python_gc_info"
+EVENT_METADATA = "expose_kineto_event_metadata"
+# The native engine does this in any case, so these settings need no warning.
+ALWAYS_NATIVE = frozenset(
+    {
+        ALL_THREADS_SETTING,
+        "capture_overload_names",
+        "trace_only",
+        "verbose",
+        GARBAGE_COLLECTION_SETTING,
+    }
+)
+# Settings that change what is recorded or shown with any engine: metadata of the trace.
+_NOTED = ("capture_overload_names", GARBAGE_COLLECTION_SETTING)
+_KEYWORD = re.compile(r"[(,] (\w+): ")
+# torch's stubs do not know of the calls that copy one.
+_Config: Any = _profiler._ExperimentalConfig
+_OTHER_VALUES: tuple[object, ...] = (True, ["other"], "other")
+
+
+def checked_config(config: Any | None) -> Any | None:
+    """torch's own settings object, or nothing."""
+    if config is not None and not isinstance(config, _Config):
+        raise ArgumentError(
+            f"experimental_config={config!r} is not valid: need torch.profiler._ExperimentalConfig(...) or None. "
+            f"Its settings are: {', '.join(_places())}."
+        )
+    return config
+
+
+def changed_settings(config: Any | None) -> dict[str, Any]:
+    """The settings that are not at their defaults, by name."""
+    if config is None:
+        return {}
+    state, usual = config.__getstate__(), _Config().__getstate__()
+    return {name: state[place] for name, place in _places().items() if state[place] != usual[place]}
+
+
+def noted_settings(config: Any | None) -> dict[str, str]:
+    """The settings that readers of the trace need, as metadata: each one that is on as the number 1."""
+    changed = changed_settings(config)
+    return {name: "1" for name in _NOTED if changed.get(name)}
+
+
+def for_torchs_collector(config: Any | None, **ours: object) -> Any:
+    """The user's settings with some of ours in their place; the user's object is not changed."""
+    # By keywords: releases before 2.11 do not take back the state that they give out.
+    state = (_Config() if config is None else config).__getstate__()
+    values = {name: _as_given(state[place]) for name, place in _places().items()}
+    # A torch that does not know a setting goes without it.
+    return _Config(**values | {name: value for name, value in ours.items() if name in values})
+
+
+def has_setting(name: str) -> bool:
+    """Whether the installed torch has a setting."""
+    return name in _places()
+
+
+def _as_given(value: Any) -> Any:
+    """A value of a config's state as its keyword takes it: lists of texts come out as lists of bytes."""
+    if isinstance(value, list):
+        return [part.decode() if isinstance(part, bytes) else part for part in value]
+    return value
+
+
+@functools.cache
+def _places() -> dict[str, int]:
+    """The index of each setting in a config's state: torch does not expose most of them by name."""
+    usual = _Config().__getstate__()
+    places: dict[str, int] = {}
+    for name in _KEYWORD.findall(_Config.__init__.__doc__ or ""):
+        for value in _OTHER_VALUES:
+            try:
+                state = _Config(**{name: value}).__getstate__()
+            except TypeError:
+                continue
+            differing = [
+                place for place, (one, other) in enumerate(zip(state, usual, strict=True)) if one != other
+            ]
+            if len(differing) == 1:
+                places[name] = differing[0]
+                break
+    return places

@@ -1,0 +1,133 @@
+"""Out of memory during a session: the report that is written before the exception propagates."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from kinetoscope._errors import (
+    ArgumentError,
+)
+from kinetoscope._import_aside import import_aside
+from kinetoscope.collect.process.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from kinetoscope.trace import Trace
+
+
+# The message of torch's host allocator, on every system.
+_HOST_SAYS = re.compile(r"DefaultCPUAllocator: (not enough memory|can't allocate memory)")
+_HOST_WANTED = re.compile(r"tried to allocate (\d+) bytes")
+_DEVICE_WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
+_DEVICE_NUMBER = re.compile(r"\b(?:GPU|device) (\d+)\b")
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_OWN = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an exception says that memory ran out: torch's of a device or of the host, or Python's own."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and _HOST_SAYS.search(str(error)) is not None
+
+
+def report_out_of_memory(
+    trace: Callable[[], Trace], oom_report: Path | Literal[False] | None, recording: Path | None
+) -> None:
+    """Write the report if the exception being handled is an out-of-memory error.
+
+    The exception gets a note with the report's path. A report that cannot be written is a
+    warning, where warnings are errors a note as well.
+
+    Args:
+        trace: Gives the trace that ends with the failure.
+        oom_report: Where the text goes, as in `RecordingOptions`; the page goes next to it.
+        recording: The file of the recording; a report without a given path goes next to it, else to the working directory.
+    """
+    error = sys.exc_info()[1]
+    if error is None or oom_report is False or not is_out_of_memory(error):
+        return
+    try:
+        text_path, page_path = _places(oom_report, recording)
+        _write_report(trace(), error, text_path, page_path)
+        error.add_note(f"kinetoscope: what held the memory is reported in {text_path} and {page_path}")
+    except Exception as failure:  # noqa: BLE001  (whatever it is, the program's own exception matters more)
+        message = f"the out-of-memory report could not be written: {type(failure).__name__}: {failure}"
+        try:
+            warn_user(message)
+        except Warning:
+            error.add_note(f"kinetoscope: {message}")
+
+
+def _write_report(trace: Trace, error: BaseException, text_path: Path, page_path: Path) -> None:
+    """Write the text and, below the same description of the failure, the memory page."""
+    import_aside("kinetoscope.viewer.report")
+    from kinetoscope.display.out_of_memory import failure_lines, memory_lines
+    from kinetoscope.storage.atomic_write import open_atomically
+    from kinetoscope.viewer.report import write_memory_page
+
+    failure = failure_lines(
+        trace,
+        failure=f"{type(error).__name__}: {error}",
+        where=_where(error),
+        requested_bytes=_requested_bytes(str(error)),
+    )
+    device = _device(error)
+    try:
+        held = memory_lines(trace, device)
+    except ArgumentError:
+        # Memory ran out on a device whose allocations were not recorded.
+        device = None
+        held = memory_lines(trace, device)
+    with open_atomically(text_path) as file:
+        file.write("\n".join([*failure, "", *held, ""]).encode("utf-8", "backslashreplace"))
+    write_memory_page(trace, page_path, device, notice="\n".join(line for line in failure if line))
+
+
+def _places(oom_report: Path | None, recording: Path | None) -> tuple[Path, Path]:
+    """The files of the text and of the page."""
+    if oom_report is not None:
+        text = oom_report if oom_report.suffix else oom_report.with_suffix(".txt")
+    elif recording is not None:
+        text = recording.with_name(f"{recording.stem}.oom.txt")
+    else:
+        text = Path.cwd() / f"kinetoscope-oom-{os.getpid()}-{time.strftime('%Y%m%d-%H%M%S')}.txt"
+    page = text.with_name(f"{text.stem}.memory.html")
+    return text.absolute(), page.absolute()
+
+
+def _where(error: BaseException) -> str | None:
+    """The innermost line of the program that the exception came through, else the innermost of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return None
+    own = [frame for frame in frames if not frame.filename.startswith((_OWN, _TORCH, "<frozen"))]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}({frame.lineno}): {frame.name}" + (f"    {frame.line}" if frame.line else "")
+
+
+def _requested_bytes(message: str) -> int | None:
+    """The size of the failed allocation in bytes; None if the message has none."""
+    if found := _HOST_WANTED.search(message):
+        return int(found[1])
+    if found := _DEVICE_WANTED.search(message):
+        return int(float(found[1]) * _UNITS[found[2]])
+    return None
+
+
+def _device(error: BaseException) -> str | None:
+    """The device that ran out of memory; None if the exception does not name it."""
+    if not isinstance(error, torch.OutOfMemoryError):
+        return "cpu"
+    number = _DEVICE_NUMBER.search(str(error))
+    kind = next((name for name in ("xpu", "mps", "hpu", "mtia") if name in str(error).lower()), "cuda")
+    return f"{kind}:{number[1]}" if number else kind
