@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.collect.sources.ranges import ITT
+from kinetoscope.collect import ITT
 
 __all__ = ["is_available", "mark", "range", "range_pop", "range_push"]
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import kinetoscope.collect
+
 ROOT = Path(__file__).parents[2]
 SOURCES = ("src", "native", "tests", "benchmarks", "examples", "tools", "docs")
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc"}
@@ -148,6 +150,57 @@ def test_what_is_private_to_a_room_is_imported_inside_it_only():
         if room(name) != room(target) and any(part.startswith("_") for part in target.split(".")[2:])
     ]
     assert crossing == []
+
+
+def test_only_names_on_the_list_of_collect_are_used_outside_of_it():
+    package = ROOT / "src" / "kinetoscope"
+    listed = set(kinetoscope.collect.__all__)
+    found = []
+    for path in package.rglob("*.py"):
+        if package / "collect" in path.parents:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                inside = node.module.startswith("kinetoscope.collect.")
+                names = {name.name for name in node.names} if node.module == "kinetoscope.collect" else set()
+                wrong = [node.module] if inside else sorted(names - listed)
+            elif isinstance(node, ast.Import):
+                wrong = [name.name for name in node.names if name.name.startswith("kinetoscope.collect.")]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                wrong = re.findall(r"^kinetoscope\.collect\.[\w.]+$", node.value)
+            else:
+                continue
+            found += [f"{path.relative_to(package)}:{node.lineno}: {name}" for name in wrong]
+    assert found == []
+
+
+def test_every_name_on_the_list_of_collect_is_used_outside_of_it_or_public():
+    package = ROOT / "src" / "kinetoscope"
+    used = {
+        name.name
+        for path in package.rglob("*.py")
+        if package / "collect" not in path.parents
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == "kinetoscope.collect"
+        for name in node.names
+    }
+    # For those who write or choose an engine, or write a source.
+    interfaces = {
+        "Engine",
+        "EngineStatus",
+        "Gathered",
+        "Recording",
+        "RecordingRequest",
+        "Source",
+        "choose_engine",
+    }
+    assert set(kinetoscope.collect.__all__) - used - interfaces == set()
+
+
+def test_every_name_on_the_list_of_collect_is_there():
+    assert len(kinetoscope.collect.__all__) == len(set(kinetoscope.collect.__all__))
+    for name in kinetoscope.collect.__all__:
+        assert getattr(kinetoscope.collect, name) is not None
 
 
 def test_tests_mirror_the_rooms():

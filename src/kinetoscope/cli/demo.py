@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kinetoscope._errors import MissingDependencyError
-from kinetoscope.collect.request.options import RecordingOptions
+from kinetoscope.collect import RecordingOptions
 from kinetoscope.model import units
 
 if TYPE_CHECKING:

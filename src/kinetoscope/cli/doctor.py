@@ -58,8 +58,7 @@ def command(*, build: bool) -> None:
     if build:
         _compile_anew(printer)
 
-    from kinetoscope.collect import ProfilerActivity, supported_activities
-    from kinetoscope.collect.engines.native import native_engine_status
+    from kinetoscope.collect import ProfilerActivity, native_engine_status, supported_activities
 
     status = native_engine_status(_say)
     _native_lines(printer, status)
@@ -103,7 +102,7 @@ def _engine_line(
             POOR,
         )
         return
-    from kinetoscope.collect.engines.hybrid_check import hybrid_status
+    from kinetoscope.collect import hybrid_status
 
     checks = {
         device.name: hybrid_status(device, _say, repeat_failed=True)
@@ -150,7 +149,7 @@ def _kineto_problem() -> str:
 
 def _kineto_line(printer: Console, problem: str) -> None:
     """Print how the data of torch's own collector is read, and whether it makes its event objects."""
-    from kinetoscope.collect.engines.kineto_text import kineto_status
+    from kinetoscope.collect import kineto_status
 
     if problem:
         _line(printer, "Kineto", problem, BAD)
@@ -194,19 +193,19 @@ def _too_old() -> str:
     """Why the installed torch is too old to record; empty if it is not."""
     import torch
 
-    from kinetoscope.collect.recorder import build as build_module
+    from kinetoscope.collect import why_too_old
 
-    return build_module.why_too_old(torch)
+    return why_too_old(torch)
 
 
 def _compiler() -> tuple[str, str]:
     """The C++ compiler that would build the recorder, and the style of that line."""
-    from kinetoscope.collect.recorder import build as build_module
+    from kinetoscope.collect import BuildError, compilers
 
     try:
-        command, _ = build_module.compilers()
+        command, _ = compilers()
         version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
-    except build_module.BuildError:
+    except BuildError:
         return "none found (install g++ or clang++, or set CXX)", POOR
     except OSError as error:
         return f"{command[0]} does not run: {error.strerror}", POOR
@@ -217,7 +216,8 @@ def _compile_anew(printer: Console) -> None:
     """Compile the recorder for this torch into the cache; it replaces an existing one only when it is complete."""
     import torch
 
-    from kinetoscope.collect.recorder import build as build_module
+    from kinetoscope.collect import BuildError
+    from kinetoscope.collect import build as build_recorder
     from kinetoscope.storage.cache import cache_directory
 
     cache = cache_directory()
@@ -225,9 +225,9 @@ def _compile_anew(printer: Console) -> None:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            made = build_module.build(torch, Path(scratch), _say)
+            made = build_recorder(torch, Path(scratch), _say)
             made.replace(cache / made.name)
-    except build_module.BuildError as error:
+    except BuildError as error:
         raise RecorderError(f"the recorder cannot be compiled: {error}.") from error
     _line(printer, "Built", f"{cache / made.name} in {units.duration(time.monotonic_ns() - begin_ns)}", OK)
 

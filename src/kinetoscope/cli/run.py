@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.collect.request.options import OPTIONS, RecordingOptions
+from kinetoscope.collect import OPTIONS, RecordingOptions
 from kinetoscope.display.terminal import echo
 from kinetoscope.launcher.children import Children
 from kinetoscope.launcher.options import (

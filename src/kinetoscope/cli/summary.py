@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kinetoscope.analyses.findings import examine, headline, whose_line
 from kinetoscope.analyses.warm_up import WarmUp, warm_up
-from kinetoscope.collect.request.options import RecordingOptions
+from kinetoscope.collect import RecordingOptions
 from kinetoscope.display.description import command_line, completeness, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
 from kinetoscope.display.text_table import bar_table, cut

@@ -5,6 +5,7 @@ be able to say that torch is missing.
 """
 
 import importlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kinetoscope._errors import MissingDependencyError
@@ -12,94 +13,213 @@ from kinetoscope._import_aside import import_aside
 
 if TYPE_CHECKING:
     from kinetoscope.collect.engines.choose import choose_engine
+    from kinetoscope.collect.engines.hybrid_check import hybrid_status
+    from kinetoscope.collect.engines.kineto_text import kineto_status
+    from kinetoscope.collect.engines.native import native_engine_status
+    from kinetoscope.collect.process.clocks import ClockReading
+    from kinetoscope.collect.process.rank import own_rank, ranked
+    from kinetoscope.collect.process.user_warnings import warn_user
     from kinetoscope.collect.ranks import gather_summaries
+    from kinetoscope.collect.recorder.build import BuildError, build, compilers, why_too_old
     from kinetoscope.collect.request.activities import (
+        ActivityItem,
         DeviceType,
         ProfilerAction,
         ProfilerActivity,
+        checked_choices,
         kineto_available,
         record_function,
         supported_activities,
     )
     from kinetoscope.collect.request.options import (
+        OPTION_NAMES,
+        OPTIONS,
+        AppendRows,
         Engine,
+        EngineName,
         EngineStatus,
         Gathered,
         Recording,
         RecordingOptions,
         RecordingRequest,
         Source,
+        checked_callable,
+        checked_summary,
+        checked_switch,
     )
     from kinetoscope.collect.session.base_session import _KinetoProfile
+    from kinetoscope.collect.session.cycle import Cycle
     from kinetoscope.collect.session.handlers import tensorboard_trace_handler
+    from kinetoscope.collect.session.out_of_memory import report_out_of_memory
     from kinetoscope.collect.session.profile import profile
-    from kinetoscope.collect.session.schedule import schedule
+    from kinetoscope.collect.session.schedule import Schedule, record_always, schedule, scheduled_action
     from kinetoscope.collect.session.steps import steps
     from kinetoscope.collect.sources.data_loading import DataLoading
     from kinetoscope.collect.sources.execution_trace import ExecutionTraceObserver
+    from kinetoscope.collect.sources.nvml import NvmlError, nvml
+    from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
+    from kinetoscope.collect.sources.ranges import ITT
     from kinetoscope.collect.sources.rank_clock import align_clocks
-    from kinetoscope.collect.sources.system_counters import SystemCounters
-    from kinetoscope.collect.torch_compat.install import install, is_installed, uninstall
+    from kinetoscope.collect.sources.system_counters import GatheredSamples, SystemCounters
+    from kinetoscope.collect.torch_compat.install import (
+        Installation,
+        copied_function,
+        install,
+        install_and_tell,
+        is_installed,
+        loaded_namespaces,
+        replace_in_modules,
+        uninstall,
+    )
 
 __all__ = [
+    "ITT",
+    "OPTIMIZER_STEPS",
+    "OPTIONS",
+    "OPTION_NAMES",
+    "ActivityItem",
+    "AppendRows",
+    "BuildError",
+    "ClockReading",
+    "Cycle",
     "DataLoading",
     "DeviceType",
     "Engine",
+    "EngineName",
     "EngineStatus",
     "ExecutionTraceObserver",
     "Gathered",
+    "GatheredSamples",
+    "Installation",
+    "NvmlError",
     "ProfilerAction",
     "ProfilerActivity",
     "Recording",
     "RecordingOptions",
     "RecordingRequest",
+    "Schedule",
     "Source",
     "SystemCounters",
     "_KinetoProfile",
     "align_clocks",
+    "build",
+    "checked_callable",
+    "checked_choices",
+    "checked_summary",
+    "checked_switch",
     "choose_engine",
+    "compilers",
+    "copied_function",
     "gather_summaries",
+    "hybrid_status",
+    "import_for_forks",
     "install",
+    "install_and_tell",
     "is_installed",
     "kineto_available",
+    "kineto_status",
+    "loaded_namespaces",
+    "native_engine_status",
+    "nvml",
+    "own_rank",
     "profile",
+    "ranked",
+    "record_always",
     "record_function",
+    "replace_in_modules",
+    "report_out_of_memory",
     "schedule",
+    "scheduled_action",
     "steps",
     "supported_activities",
     "tensorboard_trace_handler",
     "uninstall",
+    "warn_user",
+    "why_too_old",
 ]
 
 _HOMES = {
+    "ActivityItem": "request.activities",
+    "AppendRows": "request.options",
+    "BuildError": "recorder.build",
+    "ClockReading": "process.clocks",
+    "Cycle": "session.cycle",
     "DataLoading": "sources.data_loading",
     "DeviceType": "request.activities",
     "Engine": "request.options",
+    "EngineName": "request.options",
     "EngineStatus": "request.options",
     "ExecutionTraceObserver": "sources.execution_trace",
     "Gathered": "request.options",
+    "GatheredSamples": "sources.system_counters",
+    "ITT": "sources.ranges",
+    "Installation": "torch_compat.install",
+    "NvmlError": "sources.nvml",
+    "OPTIMIZER_STEPS": "sources.optimizer_steps",
+    "OPTIONS": "request.options",
+    "OPTION_NAMES": "request.options",
     "ProfilerAction": "request.activities",
     "ProfilerActivity": "request.activities",
     "Recording": "request.options",
     "RecordingOptions": "request.options",
     "RecordingRequest": "request.options",
+    "Schedule": "session.schedule",
     "Source": "request.options",
     "SystemCounters": "sources.system_counters",
     "_KinetoProfile": "session.base_session",
     "align_clocks": "sources.rank_clock",
+    "build": "recorder.build",
+    "checked_callable": "request.options",
+    "checked_choices": "request.activities",
+    "checked_summary": "request.options",
+    "checked_switch": "request.options",
     "choose_engine": "engines.choose",
+    "compilers": "recorder.build",
+    "copied_function": "torch_compat.install",
     "gather_summaries": "ranks",
+    "hybrid_status": "engines.hybrid_check",
     "install": "torch_compat.install",
+    "install_and_tell": "torch_compat.install",
     "is_installed": "torch_compat.install",
     "kineto_available": "request.activities",
+    "kineto_status": "engines.kineto_text",
+    "loaded_namespaces": "torch_compat.install",
+    "native_engine_status": "engines.native",
+    "nvml": "sources.nvml",
+    "own_rank": "process.rank",
     "profile": "session.profile",
+    "ranked": "process.rank",
+    "record_always": "session.schedule",
     "record_function": "request.activities",
+    "replace_in_modules": "torch_compat.install",
+    "report_out_of_memory": "session.out_of_memory",
     "schedule": "session.schedule",
+    "scheduled_action": "session.schedule",
     "steps": "session.steps",
     "supported_activities": "request.activities",
-    "tensorboard_trace_handler": "session.profile",
+    "tensorboard_trace_handler": "session.handlers",
     "uninstall": "torch_compat.install",
+    "warn_user": "process.user_warnings",
+    "why_too_old": "recorder.build",
 }
+
+# Commands and the launcher need these also without torch, or with one that is too old, to say so.
+_WITH_ANY_TORCH = (
+    "engines.native",
+    "process.rank",
+    "recorder.build",
+    "request.options",
+    "sources.optimizer_steps",
+)
+# What a fork of a recorded process imports to record itself.
+_NEEDED_IN_FORKS = (
+    "engines.kineto",
+    "engines.native",
+    "process.rank",
+    "session.profile",
+    "sources.optimizer_steps",
+    "sources.storages",
+)
 
 
 def __getattr__(name: str) -> object:
@@ -108,11 +228,18 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import_aside()
-    if home != "request.options":
+    if home not in _WITH_ANY_TORCH:
         _refuse_old_torch()
     value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value
+
+
+def import_for_forks() -> None:
+    """Import what a fork needs to record itself: an import there could wait forever for a thread of the parent that was importing."""
+    for name in _NEEDED_IN_FORKS:
+        with suppress(ImportError):
+            importlib.import_module(f"{__name__}.{name}")
 
 
 def _refuse_old_torch() -> None:

@@ -16,12 +16,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
-from kinetoscope.collect.process.user_warnings import warn_user
-from kinetoscope.collect.request.activities import ProfilerAction
-from kinetoscope.collect.session.profile import profile
-from kinetoscope.collect.session.schedule import record_always
-from kinetoscope.collect.session.schedule import schedule as build_schedule
-from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
+from kinetoscope.collect import OPTIMIZER_STEPS, ProfilerAction, profile, record_always, warn_user
+from kinetoscope.collect import schedule as build_schedule
 from kinetoscope.integrations.trainers import (
     TraceAccess,
     TraceFolder,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
-from kinetoscope.collect.request.activities import ProfilerAction
+from kinetoscope.collect import ProfilerAction
 from kinetoscope.integrations.trainers import TraceAccess, TrainerProfiler, checked_name, checked_options
 
 try:

@@ -19,9 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from kinetoscope._errors import MissingDependencyError, StateError
-from kinetoscope.collect.process.rank import ranked
-from kinetoscope.collect.process.user_warnings import warn_user
-from kinetoscope.collect.request.activities import ProfilerAction
+from kinetoscope.collect import ProfilerAction, ranked, warn_user
 from kinetoscope.integrations.trainers import TraceAccess, TrainerProfiler, checked_name, checked_options
 from kinetoscope.model import units
 from kinetoscope.storage.atomic_write import open_atomically

@@ -20,7 +20,7 @@ from IPython.display import display
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError, KinetoscopeError
-from kinetoscope.collect.request.options import OPTIONS, RecordingOptions
+from kinetoscope.collect import OPTIONS, RecordingOptions
 from kinetoscope.display.html import table_html
 from kinetoscope.formats.suffixes import suffix_of
 from kinetoscope.trace.page import ROWS, trace_page

@@ -20,24 +20,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
-from kinetoscope.collect.process.rank import ranked
-from kinetoscope.collect.process.user_warnings import warn_user
-from kinetoscope.collect.request.activities import (
+from kinetoscope.collect import (
+    OPTION_NAMES,
     ActivityItem,
     ProfilerAction,
     ProfilerActivity,
-    checked_choices,
-    record_function,
-    supported_activities,
-)
-from kinetoscope.collect.request.options import (
-    OPTION_NAMES,
     RecordingOptions,
+    Schedule,
     checked_callable,
+    checked_choices,
     checked_switch,
+    profile,
+    ranked,
+    record_always,
+    record_function,
+    scheduled_action,
+    supported_activities,
+    warn_user,
 )
-from kinetoscope.collect.session.profile import profile
-from kinetoscope.collect.session.schedule import Schedule, record_always, scheduled_action
 from kinetoscope.model import units
 from kinetoscope.trace import open as open_trace
 

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from kinetoscope._errors import MissingDependencyError
-from kinetoscope.collect.request.activities import ProfilerAction
+from kinetoscope.collect import ProfilerAction
 from kinetoscope.integrations.trainers import TraceAccess, TrainerProfiler, checked_options
 
 try:

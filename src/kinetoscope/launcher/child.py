@@ -15,26 +15,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope.launcher import notes
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.program import Program
 from kinetoscope.launcher.recording import ProgramRecording
 
-if TYPE_CHECKING:
-    from kinetoscope.collect.sources.optimizer_steps import OptimizerSteps
-
 FORK = "fork"
-_STEPS = "kinetoscope.collect.sources.optimizer_steps"
 # An import in a fork can wait forever for a thread that was importing and exists only in the parent.
 _NEEDED_IN_FORKS = (
-    "kinetoscope.collect.engines.kineto",
-    "kinetoscope.collect.engines.native",
-    "kinetoscope.collect.process.rank",
-    _STEPS,
-    "kinetoscope.collect.session.profile",
-    "kinetoscope.collect.sources.storages",
     "multiprocessing.process",
     "multiprocessing.util",
     "torch.distributed",
@@ -120,11 +110,14 @@ class FollowedProcess:
 
     def watch_forks(self) -> None:
         """From now on record forks, and finish before `os._exit`. Call this once, when torch is imported."""
+        from kinetoscope.collect import import_for_forks, native_engine_status
+
+        import_for_forks()
         for name in _NEEDED_IN_FORKS:
             with suppress(ImportError):
                 importlib.import_module(name)
         # Determined before the first fork, where it could not be.
-        importlib.import_module("kinetoscope.collect.engines.native").native_engine_status()
+        native_engine_status()
         os.register_at_fork(after_in_child=self._after_fork)
         util = sys.modules["multiprocessing.util"]
         util.register_after_fork(self, FollowedProcess._note_name)
@@ -229,15 +222,16 @@ class FollowedProcess:
 
     def _note_rank_at_first_step(self) -> None:
         """Note the rank at the first optimizer step: the process group exists then, and may be gone at the end."""
-        steps: OptimizerSteps = importlib.import_module(_STEPS).OPTIMIZER_STEPS
+        from kinetoscope.collect import OPTIMIZER_STEPS
+
         process = os.getpid()
 
         def note_rank(*_: Any) -> None:
-            steps.forget(note_rank)
+            OPTIMIZER_STEPS.forget(note_rank)
             if os.getpid() == process and (rank := _own_rank()) is not None:
                 self._add_to_note(rank=rank)
 
-        steps.after(note_rank)
+        OPTIMIZER_STEPS.after(note_rank)
 
     def _own_name(self) -> str:
         """The name that `multiprocessing` gave this process; empty if it did not start it."""
@@ -251,8 +245,9 @@ class FollowedProcess:
 
 def _own_rank() -> int | None:
     """The rank of this process; None as long as it has none."""
-    rank: int | None = importlib.import_module("kinetoscope.collect.process.rank").own_rank()
-    return rank
+    from kinetoscope.collect import own_rank
+
+    return own_rank()
 
 
 def _current_process() -> Any:

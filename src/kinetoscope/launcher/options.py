@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.collect.request.options import OPTIONS, RecordingOptions, checked_summary
+from kinetoscope.collect import OPTIONS, RecordingOptions, checked_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

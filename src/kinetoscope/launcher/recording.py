@@ -21,8 +21,7 @@ from kinetoscope.launcher.unrecorded import children_cpu_s
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from kinetoscope.collect import profile
-    from kinetoscope.collect.session.cycle import Cycle
+    from kinetoscope.collect import Cycle, profile
     from kinetoscope.launcher.overhead import Overhead
     from kinetoscope.launcher.program import Program
     from kinetoscope.trace import Trace
@@ -233,7 +232,7 @@ class ProgramRecording:
         self._on_torch()
         self.state = "waiting for its step"
         if self._options.steps is not None:
-            from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
+            from kinetoscope.collect import OPTIMIZER_STEPS
 
             OPTIMIZER_STEPS.after(self._after_step)
             self._watches_steps = True
@@ -303,7 +302,7 @@ class ProgramRecording:
     def _stop_watching_steps(self) -> None:
         """Count no more steps."""
         if self._watches_steps:
-            from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
+            from kinetoscope.collect import OPTIMIZER_STEPS
 
             OPTIMIZER_STEPS.forget(self._after_step)
             self._watches_steps = False
@@ -366,7 +365,7 @@ class InstalledRecording(ProgramRecording):
 
     def _torch_imported(self) -> None:
         """Replace torch.profiler before the program can use it."""
-        from kinetoscope.collect.torch_compat.install import install_and_tell
+        from kinetoscope.collect import install_and_tell
 
         self._on_torch()
         self._cycles = deque(maxlen=MOST_CYCLES)

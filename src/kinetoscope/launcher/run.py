@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import KinetoscopeError
-from kinetoscope.collect.request.options import OPTION_NAMES, EngineName, RecordingOptions
+from kinetoscope.collect import OPTION_NAMES, EngineName, RecordingOptions
 from kinetoscope.display.terminal import complain, echo
 from kinetoscope.launcher import child_hook
 from kinetoscope.launcher.children import Children
@@ -261,7 +261,9 @@ class Run:
         ends after the handlers that the program registers from now on, but before the engine's, and before those of
         torch, which tear it down. Children are merged at the very end, when `multiprocessing` has waited for its own.
         """
-        importlib.import_module("kinetoscope.collect.engines.native")
+        # Registers the engine's exit handler.
+        from kinetoscope.collect import native_engine_status  # noqa: F401
+
         if self._children is None:
             atexit.unregister(self._finish)
             atexit.register(self._finish)
@@ -319,7 +321,7 @@ class Run:
             or "torch" not in sys.modules
         ):
             return
-        from kinetoscope.collect.session.out_of_memory import report_out_of_memory
+        from kinetoscope.collect import report_out_of_memory
 
         def trace() -> Trace:
             self._close()

@@ -95,7 +95,7 @@ def uninstall() -> None:
     with _lock:
         if _stand_ins is None:
             return
-        replace({id(ours): theirs for theirs, ours in _stand_ins.values()})
+        replace_in_modules({id(ours): theirs for theirs, ours in _stand_ins.values()})
         ROUTES.install(False)
         _stand_ins = None
 
@@ -119,7 +119,7 @@ def install_and_tell(on_cycle: Callable[[Cycle], None] | None, engine: EngineNam
             return Installation(None)
         # Stored before the first name is replaced: after an interrupt from here on, uninstall() can undo it.
         _stand_ins = _made_stand_ins(of_sessions)
-        replace({id(theirs): ours for theirs, ours in _stand_ins.values()})
+        replace_in_modules({id(theirs): ours for theirs, ours in _stand_ins.values()})
         ROUTES.install(True)
         return Installation(uninstall)
 
@@ -137,7 +137,7 @@ def _made_stand_ins(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
         made[name] = theirs, _class_for(ours, theirs, of_sessions)
     for name, function in _FUNCTIONS.items():
         theirs = getattr(torch.profiler, name)
-        made[name] = theirs, _with_signature_of(theirs, copied(function))
+        made[name] = theirs, _with_signature_of(theirs, copied_function(function))
     return made
 
 
@@ -179,7 +179,7 @@ def _give_signature(stand_in: type, name: str, theirs: Any) -> None:
     if our_function is their_function or not all(isinstance(one, types.FunctionType) for one in both):
         return
     if inspect.signature(our_function) != inspect.signature(their_function):
-        method = _with_signature_of(their_function, copied(our_function))
+        method = _with_signature_of(their_function, copied_function(our_function))
         setattr(stand_in, name, type(ours)(method) if ours is not our_function else method)
 
 
@@ -190,7 +190,7 @@ def _with_signature_of(theirs: Any, copy: Callable[..., Any]) -> Callable[..., A
     return copy
 
 
-def copied(function: Callable[..., Any]) -> Callable[..., Any]:
+def copied_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """A copy of a function."""
     if not isinstance(function, types.FunctionType):
         raise TypeError(f"{function!r} is not written in Python")
@@ -207,16 +207,16 @@ def copied(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def replace(replacements: dict[int, Any]) -> None:
+def replace_in_modules(replacements: dict[int, Any]) -> None:
     """Replace the objects with these ids, in every loaded module but our own."""
-    for namespace in namespaces():
+    for namespace in loaded_namespaces():
         for name, value in list(namespace.items()):
             replacement = replacements.get(id(value))
             if replacement is not None:
                 namespace[name] = replacement
 
 
-def namespaces() -> Iterator[dict[str, Any]]:
+def loaded_namespaces() -> Iterator[dict[str, Any]]:
     """The names of every loaded module; objects in sys.modules that are not modules are skipped."""
     loaded: list[tuple[str, Any]] = list(sys.modules.items())
     for name, module in loaded:

@@ -9,12 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect import record_function
-from kinetoscope.collect.process.clocks import ClockReading
-from kinetoscope.collect.sources.system_counters import GatheredSamples
+from kinetoscope.collect import ClockReading, GatheredSamples, record_function
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.request.options import AppendRows
+    from kinetoscope.collect import AppendRows
     from kinetoscope.trace import Trace
 
 # Composer marks its calls of callbacks. Inside of these calls of ours one step ends and the next one begins.

@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any
 
 from kinetoscope._errors import MissingDependencyError
-from kinetoscope.collect.torch_compat.install import Installation, copied, namespaces, replace
+from kinetoscope.collect import Installation, copied_function, loaded_namespaces, replace_in_modules
 from kinetoscope.integrations.pyg.benchmarking import benchmark
 from kinetoscope.integrations.pyg.memory import (
     byte_to_megabyte,
@@ -112,7 +112,7 @@ def install_pyg() -> Installation:
         # Stored before the first name is replaced: after an interrupt from here on, uninstall() can undo it.
         _stand_ins = _made_stand_ins()
         _note_places()
-        replace({id(theirs): ours for theirs, ours in _stand_ins})
+        replace_in_modules({id(theirs): ours for theirs, ours in _stand_ins})
         return Installation(uninstall_pyg)
 
 
@@ -122,7 +122,7 @@ def uninstall_pyg() -> None:
     with _lock:
         if _stand_ins is None:
             return
-        replace({id(ours): theirs for theirs, ours in _stand_ins if ours not in _STATISTICS})
+        replace_in_modules({id(ours): theirs for theirs, ours in _stand_ins if ours not in _STATISTICS})
         for namespace, name, theirs, ours in _places:
             if namespace.get(name) is ours:
                 namespace[name] = theirs
@@ -148,14 +148,14 @@ def _stand_in(ours: Any) -> Any:
     if ours in _STATISTICS:
         return ours
     if isinstance(ours, FunctionType):
-        return copied(ours)
+        return copied_function(ours)
     return type(ours.__name__, (ours,), {"__module__": ours.__module__, "__doc__": ours.__doc__})
 
 
 def _note_places() -> None:
     """Write down where the classes of statistics are about to be put."""
     of_pyg = {id(theirs): (theirs, ours) for theirs, ours in _stand_ins or () if ours in _STATISTICS}
-    for namespace in namespaces():
+    for namespace in loaded_namespaces():
         for name, value in list(namespace.items()):
             if id(value) in of_pyg:
                 _places.append((namespace, name, *of_pyg[id(value)]))

@@ -11,7 +11,7 @@ import torch
 
 from kinetoscope._core import living_objects
 from kinetoscope._errors import ArgumentError
-from kinetoscope.collect.sources.nvml import NvmlError, nvml
+from kinetoscope.collect import NvmlError, nvml
 from kinetoscope.integrations.pyg.checks import (
     DeviceError,
     checked_model,

@@ -22,8 +22,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 import torch
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect import ProfilerActivity, _KinetoProfile
-from kinetoscope.collect.sources.nvml import NvmlError
+from kinetoscope.collect import NvmlError, ProfilerActivity, _KinetoProfile
 from kinetoscope.integrations.pyg.checks import (
     DeviceError,
     checked_function,
