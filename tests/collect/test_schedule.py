@@ -8,7 +8,8 @@ from torch.profiler import ProfilerAction
 
 from kinetoscope import ArgumentError
 from kinetoscope.collect import schedule
-from kinetoscope.collect.session.schedule import Do, scheduled_action, transition
+from kinetoscope.collect.session.schedule import scheduled_action, transition
+from kinetoscope.collect.session.state import Move
 
 small = st.integers(0, 4)
 
@@ -71,10 +72,10 @@ def test_the_transition_table_is_torchs():
         warnings.simplefilter("ignore")
         theirs = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
     names = {
-        "prepare_trace": Do.PREPARE,
-        "start_trace": Do.START,
-        "stop_trace": Do.STOP,
-        "_trace_ready": Do.TRACE_READY,
+        "prepare_trace": Move.PREPARE,
+        "start_trace": Move.START,
+        "stop_trace": Move.STOP,
+        "_trace_ready": Move.TRACE_READY,
     }
     actions = [action for action in ProfilerAction if action.name != "DEVICE_STOPPED"]
     for before in actions:

@@ -52,7 +52,14 @@ if TYPE_CHECKING:
     from kinetoscope.collect.session.handlers import tensorboard_trace_handler
     from kinetoscope.collect.session.out_of_memory import report_out_of_memory
     from kinetoscope.collect.session.profile import profile
-    from kinetoscope.collect.session.schedule import Schedule, record_always, schedule, scheduled_action
+    from kinetoscope.collect.session.schedule import (
+        Schedule,
+        change_at,
+        record_always,
+        schedule,
+        scheduled_action,
+    )
+    from kinetoscope.collect.session.state import Move, SessionState
     from kinetoscope.collect.session.steps import steps
     from kinetoscope.collect.sources.data_loading import DataLoading
     from kinetoscope.collect.sources.execution_trace import ExecutionTraceObserver
@@ -91,6 +98,7 @@ __all__ = [
     "Gathered",
     "GatheredSamples",
     "Installation",
+    "Move",
     "NvmlError",
     "ProfilerAction",
     "ProfilerActivity",
@@ -98,11 +106,13 @@ __all__ = [
     "RecordingOptions",
     "RecordingRequest",
     "Schedule",
+    "SessionState",
     "Source",
     "SystemCounters",
     "_KinetoProfile",
     "align_clocks",
     "build",
+    "change_at",
     "checked_callable",
     "checked_choices",
     "checked_summary",
@@ -154,6 +164,7 @@ _HOMES = {
     "GatheredSamples": "sources.system_counters",
     "ITT": "sources.ranges",
     "Installation": "torch_compat.install",
+    "Move": "session.state",
     "NvmlError": "sources.nvml",
     "OPTIMIZER_STEPS": "sources.optimizer_steps",
     "OPTIONS": "request.options",
@@ -164,11 +175,13 @@ _HOMES = {
     "RecordingOptions": "request.options",
     "RecordingRequest": "request.options",
     "Schedule": "session.schedule",
+    "SessionState": "session.state",
     "Source": "request.options",
     "SystemCounters": "sources.system_counters",
     "_KinetoProfile": "session.base_session",
     "align_clocks": "sources.rank_clock",
     "build": "recorder.build",
+    "change_at": "session.schedule",
     "checked_callable": "request.options",
     "checked_choices": "request.activities",
     "checked_summary": "request.options",
@@ -209,6 +222,7 @@ _WITH_ANY_TORCH = (
     "process.rank",
     "recorder.build",
     "request.options",
+    "session.state",
     "sources.optimizer_steps",
 )
 # What a fork of a recorded process imports to record itself.

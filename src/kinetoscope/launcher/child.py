@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kinetoscope.collect import SessionState
 from kinetoscope.launcher import notes
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.program import Program
@@ -75,7 +76,7 @@ class ChildRecording(ProgramRecording):
         """Close the recording; return its file, or None if there is none."""
         self.stop_waiting()
         self._stop()
-        if self._session is None or self.state != "stopped":
+        if self._session is None or self.state is not SessionState.ENDED:
             return None
         if self._options.live_path.exists():
             return self._options.live_path
@@ -181,9 +182,9 @@ class FollowedProcess:
         # Its session belongs to the parent and ends there.
         state = inherited.state
         inherited.stop_waiting()
-        if state == "recording":
+        if state is SessionState.RECORDING:
             self.record(FORK, steps=None)
-        elif state == "waiting for its step":
+        elif state is SessionState.WAITING:
             self.record(FORK)
 
     def _before_os_exit(self, status: int) -> None:

@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import re
+import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from kinetoscope.collect import OPTIONS, RecordingOptions, checked_summary
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kinetoscope.collect import profile
+    from kinetoscope.collect import ProfilerAction, profile
     from kinetoscope.launcher.program import Program
 
 _CHOSEN_BY_SESSION = ("activities", "path")
@@ -59,6 +60,13 @@ class LaunchOptions:
             if (value := getattr(self.recording, name)) is not None:
                 raise ArgumentError(
                     f"{name}={value!r} cannot be chosen for a launched program: {OPTIONS[name].stays}."
+                )
+        if self.steps is not None:
+            first, end = self.steps
+            if first < 0 or (end is not None and end <= first):
+                raise ArgumentError(
+                    f"steps={self.steps!r} is not a range of steps: give the first step, from 0, and a later one that is not recorded, "
+                    "such as (10, 20) for the ten steps from 10 to 19."
                 )
         if self.children and (self.install or self.recording.engine == "kineto"):
             other = "install (--install)" if self.install else "engine='kineto' (--engine kineto)"
@@ -112,6 +120,26 @@ class LaunchOptions:
         # The native engine alone records only the host, and warns when devices are requested.
         activities = (ProfilerActivity.CPU,) if self.recording.engine == "native" else None
         return profile.with_options(replace(self.recording, activities=activities, path=path))
+
+    @property
+    def first_step(self) -> int:
+        """The first optimizer step that is recorded."""
+        return 0 if self.steps is None else self.steps[0]
+
+    def schedule(self) -> Callable[[int], ProfilerAction]:
+        """When to record: a schedule of optimizer steps, counted from the start of the program. Imports torch.
+
+        Raises:
+            MissingDependencyError: The installed torch is too old.
+        """
+        from kinetoscope.collect import Schedule, record_always
+
+        if self.steps is None:
+            return record_always
+        first, end = self.steps
+        # Without an end, a cycle that is longer than any run.
+        active = sys.maxsize if end is None else end - first
+        return Schedule(wait=first, warmup=0, active=active, repeat=1)
 
     def to_json(self) -> str:
         """The options as text, for another process.

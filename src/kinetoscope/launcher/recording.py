@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
 from kinetoscope._errors import KinetoscopeError
+from kinetoscope.collect import Move, SessionState
 from kinetoscope.display.terminal import complain
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.unrecorded import children_cpu_s
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from kinetoscope.collect import Cycle, profile
+    from kinetoscope.collect import Cycle, ProfilerAction, profile
     from kinetoscope.launcher.overhead import Overhead
     from kinetoscope.launcher.program import Program
     from kinetoscope.trace import Trace
@@ -128,16 +129,23 @@ class ProgramRecording:
         self._before: HelperTime | None = None
         self._helpers: HelperTime | None = None
         self._optimizer: int | None = None
+        self._schedule: Callable[[int], ProfilerAction] | None = None
         self._watches_steps = False
         self.steps_done = 0
         self.messages: list[str] = []
         self.own_children_s = 0.0
-        self.state = "waiting for torch"
+        # Until there is a session, which has the state from then on.
+        self._state = SessionState.IDLE
+
+    @property
+    def state(self) -> SessionState:
+        """How far the recording is: idle until torch is imported, and then waiting for its first step."""
+        return self._state if self._session is None else self._session._state
 
     @property
     def seconds(self) -> float:
         """For how long the recording has been running."""
-        return time.monotonic() - self._started_s if self.state == "recording" else 0.0
+        return time.monotonic() - self._started_s if self.state is SessionState.RECORDING else 0.0
 
     @property
     def engine(self) -> str:
@@ -167,7 +175,7 @@ class ProgramRecording:
         if self._session is None:
             return None
         self._stop()
-        if self.state != "stopped":
+        if self.state is not SessionState.ENDED:
             return None
         self._session.add_metadata_json("program", self.description(ended))
         from kinetoscope.combine.extend import extend
@@ -175,8 +183,7 @@ class ProgramRecording:
         from kinetoscope.model.steps import steps_counted_from
 
         trace = without_launcher(self._session.trace)
-        first = self._options.steps[0] if self._options.steps is not None else 0
-        steps = steps_counted_from(trace.columns("steps"), first)
+        steps = steps_counted_from(trace.columns("steps"), self._options.first_step)
         return trace if steps is None else extend(trace, tables={"steps": steps})
 
     def write(self, trace: Trace, ended: str) -> Finished:
@@ -218,26 +225,30 @@ class ProgramRecording:
 
     def why_nothing(self) -> str:
         """Say why nothing was recorded."""
-        if self.state == "waiting for torch":
+        if self.state is SessionState.IDLE:
             return "the program never imported torch"
-        if self.state == "failed":
+        if self.state is SessionState.FAILED:
             return "the recording could not be started"
-        first = self._options.steps[0] if self._options.steps else 0
-        return f"the program's optimizer made {units.count(self.steps_done, 'step')}, and recording was to begin after {first:,}"
+        made, first = units.count(self.steps_done, "step"), self._options.first_step
+        return f"the program's optimizer made {made}, and recording was to begin after {first:,}"
 
     # ------------------------------------------------------------------------------------------------------ start
 
     def _torch_imported(self) -> None:
         """Start, or wait for the step at which to start."""
         self._on_torch()
-        self.state = "waiting for its step"
+        self._state = self._state.after(Move.BEGIN)
+        try:
+            self._schedule = self._options.schedule()
+        except KinetoscopeError as error:
+            self._cannot_start(error)
+            return
         if self._options.steps is not None:
             from kinetoscope.collect import OPTIMIZER_STEPS
 
             OPTIMIZER_STEPS.after(self._after_step)
             self._watches_steps = True
-        if self._options.steps is None or self._options.steps[0] == 0:
-            self._start()
+        self._begin_step()
 
     def _start(self) -> None:
         """Start the session; if it cannot start the program ends here, before it has used any resources."""
@@ -259,12 +270,11 @@ class ProgramRecording:
         self.messages += [str(warning.message) for warning in caught]
         self._session = session
         self._started_s, self._before = time.monotonic(), helper_time()
-        self.state = "recording"
         self._on_start(self.engine)
 
     def _cannot_start(self, error: Exception) -> None:
         """End the program if it has used no resources yet; otherwise it goes on without a recording."""
-        self.state = "failed"
+        self._state = self._state.after(Move.FAIL)
         if self.steps_done:
             complain(f"{error} The program goes on without a recording.")
             return
@@ -273,7 +283,7 @@ class ProgramRecording:
 
     def _stop(self) -> None:
         """Stop the session."""
-        if self.state == "recording" and self._session is not None:
+        if self._session is not None and self.state is SessionState.RECORDING:
             now = helper_time()
             if now is not None and self._before is not None:
                 self._helpers = now.since(self._before)
@@ -281,23 +291,29 @@ class ProgramRecording:
                 warnings.simplefilter("always")
                 self._session.stop()
             self.messages += [str(warning.message) for warning in caught]
-            self.state = "stopped"
 
     # ------------------------------------------------------------------------------------------------------ steps
 
     def _after_step(self, optimizer: object, _args: object, _kwargs: object) -> None:
-        """Count the steps of the first optimizer that steps, and start and stop at the chosen ones."""
+        """Count the steps of the first optimizer that steps."""
         if self._optimizer is None:
             self._optimizer = id(optimizer)
-        if id(optimizer) != self._optimizer or self._options.steps is None:
+        if id(optimizer) == self._optimizer:
+            self.steps_done += 1
+            self._begin_step()
+
+    def _begin_step(self) -> None:
+        """Do what the schedule says where the next step begins."""
+        from kinetoscope.collect import change_at
+
+        if self._schedule is None:
             return
-        self.steps_done += 1
-        first, end = self._options.steps
-        if self.steps_done == first:
-            self._start()
-        if self.steps_done == end:
-            self._stop()
-            self._stop_watching_steps()
+        for move in change_at(self._schedule, self.steps_done).do:
+            if move is Move.START:
+                self._start()
+            elif move is Move.STOP:
+                self._stop()
+                self._stop_watching_steps()
 
     def _stop_watching_steps(self) -> None:
         """Count no more steps."""
@@ -315,7 +331,7 @@ class ProgramRecording:
             "python": sys.version.split()[0],
         }
         if self._options.steps is not None:
-            facts["first_step"] = self._options.steps[0]
+            facts["first_step"] = self._options.first_step
         if ended is not None:
             facts["ended"] = ended
         return json.dumps(facts)
@@ -346,7 +362,7 @@ class InstalledRecording(ProgramRecording):
         from kinetoscope.launcher.own_frames import without_launcher
 
         self.stop_waiting()
-        if self.state != "installed" or not self._cycles:
+        if self.state is not SessionState.WAITING or not self._cycles:
             return None
         trace = concatenate([cycle.trace() for cycle in self._cycles])
         trace.info["program"] = json.loads(self.description(ended))
@@ -359,7 +375,7 @@ class InstalledRecording(ProgramRecording):
 
     def why_nothing(self) -> str:
         """Say why nothing was recorded."""
-        if self.state == "waiting for torch":
+        if self.state is SessionState.IDLE:
             return "the program never imported torch"
         return "the program finished no recording with torch.profiler; without --install the whole program is recorded"
 
@@ -375,7 +391,7 @@ class InstalledRecording(ProgramRecording):
         except KinetoscopeError as error:
             complain(str(error))
             sys.exit(1)
-        self.state = "installed"
+        self._state = self._state.after(Move.BEGIN)
 
     def _add(self, cycle: Cycle) -> None:
         """Add what one of the program's sessions recorded; a fork's recordings are its own."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import KinetoscopeError
-from kinetoscope.collect import OPTION_NAMES, EngineName, RecordingOptions
+from kinetoscope.collect import OPTION_NAMES, EngineName, RecordingOptions, SessionState
 from kinetoscope.display.terminal import complain, echo
 from kinetoscope.launcher import child_hook
 from kinetoscope.launcher.children import Children
@@ -273,7 +273,7 @@ class Run:
 
     def _after_fork(self) -> None:
         """In a fork: the recording, or the wait for it, is the parent's."""
-        waiting = self._recording.state == "waiting for torch"
+        waiting = self._recording.state is SessionState.IDLE
         self._recording.stop_waiting()
         if waiting and self._children is not None:
             self._children.follow_this_fork()

@@ -46,6 +46,7 @@ from kinetoscope.collect.session.out_of_memory import report_out_of_memory
 from kinetoscope.collect.session.ownership import Owner, by_owner
 from kinetoscope.collect.session.reading import ReadsCycles
 from kinetoscope.collect.session.source_window import SourceWindow
+from kinetoscope.collect.session.state import Move, SessionState
 from kinetoscope.collect.session.stats import Stopwatch
 from kinetoscope.collect.session.torch_api import TorchSessionApi
 from kinetoscope.collect.sources.compiled_kernels import CompiledKernels
@@ -156,7 +157,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         self._lock = threading.RLock()
         self._engine: Engine | None = None
         self._engine_is_for_one_cycle = False
-        self._state = "idle"
+        self._state = SessionState.IDLE
         self._cycles_begun = 0
         self._cycles = FinishedCycles(keep_all=options.acc_events)
         self._trace_id: str | None = None
@@ -193,7 +194,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             ArgumentError: The value is not valid JSON, or the key belongs to the trace format; nothing is changed.
         """
         with self._lock:
-            if self._state == "idle" and self._cycles.last is not None:
+            if not self._state.has_engine and self._cycles.last is not None:
                 checked = metadata.Metadata()
                 checked.add(key, value)
                 self._cycles.add_info(checked.gathered())
@@ -255,16 +256,16 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         # First, and with every signal heard: it may compile the recorder.
         self._choose_engine()
         with DeferredSignals(interrupts=False) as held, self._lock:
-            if self._state == "recording":
+            if self._state is SessionState.RECORDING:
                 raise already_recording()
             try:
                 engine = self._require_engine()
-                if self._state != "prepared":
+                if self._state is not SessionState.PREPARED:
                     ACTIVE_SESSIONS.acquire(self, engine)
                 with self._stopwatch.preparing():
                     engine.prepare(self._request(trace_id))
                 self._trace_id = trace_id
-                self._state = "prepared"
+                self._move(Move.PREPARE)
             except BaseException:
                 self._abandon()
                 raise
@@ -273,7 +274,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
     def _choose_engine(self) -> None:
         """Have an engine for the next cycle."""
         with self._lock:
-            if self._engine is None or (self._engine_is_for_one_cycle and self._state == "idle"):
+            if self._engine is None or (self._engine_is_for_one_cycle and not self._state.has_engine):
                 self._engine = self._find_engine()
 
     @by_owner
@@ -283,7 +284,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         Raises:
             StateError: A session, this one or another, is already recording in this process.
         """
-        if self._state != "prepared":
+        if self._state is not SessionState.PREPARED:
             self.prepare_trace()
         try:
             with DeferredSignals(interrupts=False) as held:
@@ -295,9 +296,9 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         except BaseException:
             self._sources.cancel()
             with self._lock:
-                if self._state == "prepared":
+                if self._state is SessionState.PREPARED:
                     self._abandon()
-            if self._state == "idle":
+            if not self._state.has_engine:
                 # The failure that led here is on its way to the user; a second one would only hide it.
                 self._observer.close()
             raise
@@ -305,13 +306,13 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
 
     def _begin_recording(self) -> None:
         """Let the engine record."""
-        if self._state == "recording":
+        if self._state is SessionState.RECORDING:
             raise already_recording()
-        if self._state != "prepared":
+        if self._state is not SessionState.PREPARED:
             raise StateError("this session was stopped by another thread while it was being started.")
         try:
             # Before the engine's own start: an interrupt in the middle of that must find out that it may be on.
-            self._state = "recording"
+            self._move(Move.START)
             with self._stopwatch.starting():
                 engine = self._require_engine()
                 engine.start()
@@ -354,7 +355,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
 
     def _stop_engine(self, keep: bool) -> bool:
         """Stop the engine and store its recording; return whether something was recorded."""
-        if self._state == "idle":
+        if not self._state.has_engine:
             # An interrupt may have come between the steps of standing up.
             self._release()
             if self._cycles_begun == 0 and keep:
@@ -362,7 +363,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
                     "there is nothing to stop: call start() first, or use the session in a `with` block."
                 )
             return False
-        if self._state == "prepared":
+        if self._state is SessionState.PREPARED:
             self._abandon()
             return False
         try:
@@ -424,7 +425,8 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
 
     def _release(self) -> None:
         """End the session's use of the engine."""
-        self._state = "idle"
+        # One assignment, which no interrupt can divide.
+        self._move(*((Move.STOP,) if self._is_in_run() else (Move.STOP, Move.END)))
         ROUTES.close(self)
         TORCH_RANGES.close(self)
         ACTIVE_SESSIONS.release(self)
@@ -485,7 +487,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
 
     def _abandon(self) -> None:
         """Reset an engine that was prepared or that failed, so that it can start again."""
-        was_recording = self._state == "recording"
+        was_recording = self._state is SessionState.RECORDING
         self._release()
         if was_recording:
             # The failure that led here is already on its way to the user; a second one would only hide it.
@@ -506,7 +508,15 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
 
     def _is_under_way(self) -> bool:
         """Whether a recording is prepared or active."""
-        return self._state != "idle"
+        return self._state.has_engine
+
+    def _is_in_run(self) -> bool:
+        """Whether a further cycle may follow; without a schedule, each cycle is a run."""
+        return False
+
+    def _move(self, *moves: Move) -> None:
+        """Change the state as its table says."""
+        self._state = self._state.after(*moves)
 
     def _reset_in_child(self) -> None:
         """Replace everything that a thread of the parent may have locked."""
@@ -518,9 +528,9 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         """Which call is missing before a trace can be read."""
         if self._is_under_way() and self._owner.process != os.getpid():
             return f"this process is a fork of process {self._owner.process}, which records; create a session here to record this one."
-        if self._state == "recording":
+        if self._state is SessionState.RECORDING:
             return "the recording is still running; call stop() first."
-        if self._state == "prepared":
+        if self._state is SessionState.PREPARED:
             return "the session is prepared but records nothing; call start_trace(), then stop_trace()."
         return "call start() and stop() first, or leave the `with` block."
 

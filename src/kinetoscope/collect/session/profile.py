@@ -43,7 +43,8 @@ from kinetoscope.collect.session.decorated import decorated
 from kinetoscope.collect.session.deferred_signals import DeferredSignals
 from kinetoscope.collect.session.failures import HANDLER, Failures, yielding_to_interrupts
 from kinetoscope.collect.session.ownership import by_owner
-from kinetoscope.collect.session.schedule import Do, Schedule, record_always, scheduled_action, transition
+from kinetoscope.collect.session.schedule import Schedule, record_always, scheduled_action, transition
+from kinetoscope.collect.session.state import Move, SessionState
 from kinetoscope.collect.sources.execution_trace import ExecutionTraceObserver
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.collect.sources.rank_clock import RankClocks
@@ -254,6 +255,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             if self._run is not None:
                 raise already_recording()
             self._run = run = _Run()
+            self._move(Move.BEGIN)
             self._not_begun = ""
         try:
             self._sources.open()
@@ -265,6 +267,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 if self._run is run:
                     self._run = None
                     self._abandon()
+                    self._move(Move.FAIL)
             self._sources.close()
             raise
 
@@ -366,7 +369,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         with self._lock:
             run, self._run = self._run, None
         if run is None:
-            if not self._ever_started or self._state != "idle":
+            if not self._ever_started or self._state.has_engine:
                 super().stop()
             elif (failure := self._observer.close()) is not None:
                 raise failure
@@ -377,7 +380,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             failures = self._end(run)
         except BaseException:
             with self._lock:
-                if self._state != "idle" and self._run is None:
+                if self._state.has_engine and self._run is None:
                     # It could not be stopped, or not from here: it continues, and stop() can be called again.
                     self._run = run
             if self._run is None:
@@ -397,20 +400,23 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         if run.changing:
             # A transition is running, in a caller or in another thread, and ends there.
             self._closed(failures, keep=False)
-        elif self._state == "recording":
+        elif self._state is SessionState.RECORDING:
             run.recorded = self._closed(failures, keep=True)
             if run.recorded:
                 run.ever_recorded = True
                 self._call_handler(failures)
         elif self.current_action is ProfilerAction.WARMUP and self._started(forgiving=True):
             self._closed(failures, keep=False)
-        elif self._state == "prepared":
+        elif self._state is SessionState.PREPARED:
             # An exception came between preparing and recording.
             self._closed(failures, keep=False)
         # After an interrupt it may run on although the recording is closed.
         if (failure := self._observer.close()) is not None:
             failures.note("the execution trace observer", failure)
         self._sources.close()
+        with self._lock:
+            if self._run is None:
+                self._move(Move.END)
         return failures
 
     def _transit(
@@ -437,13 +443,15 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             warn_user(change.warning)
         failures.raise_first(may_raise=True)
 
-    def _do(self, do: Do, run: _Run, before: ProfilerAction, failures: Failures, *, forgiving: bool) -> None:
+    def _do(
+        self, do: Move, run: _Run, before: ProfilerAction, failures: Failures, *, forgiving: bool
+    ) -> None:
         """Do one thing; what a handler of a signal raises meanwhile counts once it is done."""
-        if do is Do.TRACE_READY:
+        if do is Move.TRACE_READY:
             if run.recorded:
                 self._call_handler(failures)
             return
-        if self._engine is None and do in (Do.PREPARE, Do.START):
+        if self._engine is None and do in (Move.PREPARE, Move.START):
             # With every signal heard: it may compile the recorder. A failure comes again where it is forgiven.
             with suppress(RecorderError):
                 self._choose_engine()
@@ -453,19 +461,19 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             failures.note(HANDLER, held.error)
 
     def _do_to_engine(
-        self, do: Do, run: _Run, before: ProfilerAction, failures: Failures, *, forgiving: bool
+        self, do: Move, run: _Run, before: ProfilerAction, failures: Failures, *, forgiving: bool
     ) -> None:
         """Do one thing to the engine; safe if an interrupt left the engine in another state."""
-        if do is Do.PREPARE:
-            if self._state == "recording":
+        if do is Move.PREPARE:
+            if self._state is SessionState.RECORDING:
                 self._closed(failures, keep=True)
             with self._forgiven(forgiving):
                 self.prepare_trace()
-        elif do is Do.START:
-            if self._state != "recording" and not self._started(forgiving=forgiving):
+        elif do is Move.START:
+            if self._state is not SessionState.RECORDING and not self._started(forgiving=forgiving):
                 # The handler would get the previous cycle.
                 run.recorded = False
-        elif self._state != "idle" or self._cycles_begun:
+        elif self._state.has_engine or self._cycles_begun:
             worth_keeping = before is not ProfilerAction.WARMUP
             if self._closed(failures, keep=worth_keeping) and worth_keeping:
                 run.recorded = run.ever_recorded = True
@@ -520,7 +528,11 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     def _is_under_way(self) -> bool:
         """Whether a run is active, including one that waits for its schedule."""
-        return self._run is not None or super()._is_under_way()
+        return self._is_in_run() or super()._is_under_way()
+
+    def _is_in_run(self) -> bool:
+        """Whether the schedule goes on."""
+        return self._run is not None
 
     def _open_step_range(self, run: _Run) -> None:
         """Open the range of the step if a recording is active."""
@@ -528,7 +540,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             # Without a schedule, `step` may never be called, and the whole recording is no step.
             return
         with self._lock:
-            if self._run is not run or self._state != "recording":
+            if self._run is not run or self._state is not SessionState.RECORDING:
                 return
             self._step_range = record_function(
                 f"{_STEP_NAME}#{self.step_num + self._number_ahead}"
@@ -537,11 +549,11 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     @property
     def action_map(self) -> dict[tuple[ProfilerAction, ProfilerAction | None], list[Callable[[], Any]]]:
         """What the session does when its action changes, as torch shows it: by the actions before and after, None at the end."""
-        calls: dict[Do, Callable[[], Any]] = {
-            Do.PREPARE: self.prepare_trace,
-            Do.START: self.start_trace,
-            Do.STOP: self.stop_trace,
-            Do.TRACE_READY: self._trace_ready,
+        calls: dict[Move, Callable[[], Any]] = {
+            Move.PREPARE: self.prepare_trace,
+            Move.START: self.start_trace,
+            Move.STOP: self.stop_trace,
+            Move.TRACE_READY: self._trace_ready,
         }
         acts: dict[tuple[ProfilerAction, ProfilerAction | None], list[Callable[[], Any]]] = {}
         for before in ProfilerAction:
@@ -567,7 +579,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     def _why_no_trace(self) -> str:
         """Which call is missing before a trace can be read."""
-        if self._run is not None and self._state != "recording":
+        if self._run is not None and self._state is not SessionState.RECORDING:
             return f"the session is waiting; {self._not_begun or self._why_nothing()}"
         if self._run is None and self._ever_started:
             return f"nothing was recorded; {self._not_begun or self._why_nothing()}"

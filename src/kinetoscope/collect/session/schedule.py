@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.activities import ProfilerAction
+from kinetoscope.collect.session.state import Move
 
 
 @dataclass(frozen=True)
@@ -129,20 +129,11 @@ def scheduled_action(asked_schedule: Callable[[int], ProfilerAction], step: int)
     return action
 
 
-class Do(enum.Enum):
-    """One thing a session does when its action changes."""
-
-    PREPARE = enum.auto()
-    START = enum.auto()
-    STOP = enum.auto()
-    TRACE_READY = enum.auto()
-
-
 @dataclass(frozen=True)
 class Transition:
     """What a change from one action to another means."""
 
-    do: tuple[Do, ...] = ()
+    do: tuple[Move, ...] = ()
     warning: str | None = None
 
 
@@ -151,25 +142,35 @@ def transition(before: ProfilerAction, after: ProfilerAction | None) -> Transiti
     return _TRANSITIONS.get((before, after), _NOTHING)
 
 
+def change_at(asked_schedule: Callable[[int], ProfilerAction], step: int) -> Transition:
+    """What to do where a step begins; before step 0 nothing happens.
+
+    Raises:
+        ArgumentError: The schedule returned what it must not return.
+    """
+    before = ProfilerAction.NONE if step == 0 else scheduled_action(asked_schedule, step - 1)
+    return transition(before, scheduled_action(asked_schedule, step))
+
+
 _NOTHING = Transition()
 _NONE, _WARMUP = ProfilerAction.NONE, ProfilerAction.WARMUP
 _RECORD, _SAVE = ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE
-_FINISH = (Do.STOP, Do.TRACE_READY)
-_BEGIN = (Do.PREPARE, Do.START)
+_FINISH = (Move.STOP, Move.TRACE_READY)
+_BEGIN = (Move.PREPARE, Move.START)
 
 _TRANSITIONS: dict[tuple[ProfilerAction, ProfilerAction | None], Transition] = {
-    (_NONE, _WARMUP): Transition((Do.PREPARE,)),
+    (_NONE, _WARMUP): Transition((Move.PREPARE,)),
     (_NONE, _RECORD): Transition(_BEGIN),
     (_NONE, _SAVE): Transition(_BEGIN),
-    (_WARMUP, _NONE): Transition((Do.START, Do.STOP), "Incorrect schedule: WARMUP followed by NONE"),
-    (_WARMUP, _RECORD): Transition((Do.START,)),
-    (_WARMUP, _SAVE): Transition((Do.START,)),
-    (_WARMUP, None): Transition((Do.START, Do.STOP)),
-    (_RECORD, _NONE): Transition((Do.STOP,), "Incorrect schedule: RECORD followed by NONE"),
-    (_RECORD, _WARMUP): Transition((Do.STOP,), "Incorrect schedule: RECORD followed by WARMUP"),
+    (_WARMUP, _NONE): Transition((Move.START, Move.STOP), "Incorrect schedule: WARMUP followed by NONE"),
+    (_WARMUP, _RECORD): Transition((Move.START,)),
+    (_WARMUP, _SAVE): Transition((Move.START,)),
+    (_WARMUP, None): Transition((Move.START, Move.STOP)),
+    (_RECORD, _NONE): Transition((Move.STOP,), "Incorrect schedule: RECORD followed by NONE"),
+    (_RECORD, _WARMUP): Transition((Move.STOP,), "Incorrect schedule: RECORD followed by WARMUP"),
     (_RECORD, None): Transition(_FINISH),
     (_SAVE, _NONE): Transition(_FINISH),
-    (_SAVE, _WARMUP): Transition((*_FINISH, Do.PREPARE)),
+    (_SAVE, _WARMUP): Transition((*_FINISH, Move.PREPARE)),
     (_SAVE, _RECORD): Transition(_FINISH + _BEGIN),
     (_SAVE, _SAVE): Transition(_FINISH + _BEGIN),
     (_SAVE, None): Transition(_FINISH),

@@ -15,6 +15,7 @@ from kinetoscope.collect.request.activities import ProfilerAction
 from kinetoscope.collect.request.options import Source, checked_sources, checked_switch
 from kinetoscope.collect.session.profile import profile
 from kinetoscope.collect.session.schedule import Schedule
+from kinetoscope.collect.session.state import SessionState
 from kinetoscope.collect.sources.data_loading import DataLoading
 from kinetoscope.formats.suffixes import suffix_of
 
@@ -101,7 +102,7 @@ class Steps(Generic[Item]):
             finished = True
         finally:
             try:
-                self._cut_short = session._state == "recording"
+                self._cut_short = session._state is SessionState.RECORDING
             finally:
                 # That nothing was recorded is worth saying, but not in every epoch after the last cycle.
                 session._leave(may_raise=finished, explain=session._cycles.finished == 0)

@@ -20,6 +20,7 @@ from kinetoscope.collect.request.activities import (
     name_of,
 )
 from kinetoscope.collect.request.options import checked_switch
+from kinetoscope.collect.session.state import SessionState
 
 if TYPE_CHECKING:
     from kinetoscope.collect.request.options import Engine, RecordingOptions, TraceObserver
@@ -118,7 +119,7 @@ _SETTINGS = frozenset(
 # What the class around torch's collector states of itself.
 _OF_THE_HOST: dict[str, Callable[[Any], Any]] = {
     "enabled": lambda _: True,
-    "entered": lambda session: session._state == "recording",
+    "entered": lambda session: session._state is SessionState.RECORDING,
     "use_cpu": lambda session: torch.profiler.ProfilerActivity.CPU in session.activities,
     "use_cuda": lambda session: session.use_device == "cuda",
     "kineto_activities": lambda session: set(session.activities),
@@ -184,7 +185,7 @@ class TorchSessionApi:
     _options: RecordingOptions
     _recordable: frozenset[ProfilerActivity]
     _lock: threading.RLock
-    _state: str
+    _state: SessionState
     _engine: Engine | None
     _observer: ObserverWindow
     _stopwatch: Stopwatch
@@ -207,7 +208,7 @@ class TorchSessionApi:
         on = checked_switch("enable", enable)
         requested = frozenset(checked_activities(activities)) & self._recordable
         with self._lock:
-            if self._state != "recording" or self._engine is None:
+            if self._state is not SessionState.RECORDING or self._engine is None:
                 warn_user("toggle_collection_dynamic() has no effect: this session is not recording now.")
                 return
             toggle = getattr(self._engine, "toggle", None)

@@ -17,6 +17,7 @@ from kinetoscope._import_aside import import_aside
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.activities import ProfilerAction
 from kinetoscope.collect.request.options import SWITCHES
+from kinetoscope.collect.session.state import SessionState
 from kinetoscope.tables.memory.timeline import DeviceWithoutMemoryError
 
 _memory_profile_of_torch: Callable[[Any], Any] = torch.profiler.profiler._KinetoProfile._memory_profile
@@ -25,7 +26,7 @@ _memory_profile_of_torch: Callable[[Any], Any] = torch.profiler.profiler._Kineto
 class SessionAsTorch:
     """For sessions."""
 
-    _state: str
+    _state: SessionState
     _refused = False
 
     def __init__(self, **options: Any) -> None:
@@ -138,7 +139,7 @@ class SessionAsTorch:
         try:
             return read(*more, **options)
         except StateError as error:
-            if self._state != "recording":
+            if self._state is not SessionState.RECORDING:
                 raise
             from kinetoscope.trace import Trace
 
