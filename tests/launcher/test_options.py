@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kinetoscope import ArgumentError
+from kinetoscope.collect import SessionState, change_at
 from kinetoscope.collect.request.options import OPTIONS, RecordingOptions
 from kinetoscope.launcher.options import LaunchOptions
 from tests.support.noting_engine import NotingEngine
@@ -56,3 +57,31 @@ def test_what_the_launcher_would_ignore_is_refused():
         recording = RecordingOptions.launched(**{name: not OPTIONS[name].when_launched})
         with pytest.raises(ArgumentError, match=rf"^{name} \({flag}\) cannot be combined with install"):
             LaunchOptions(prefix=Path("/runs/first"), recording=recording, install=True)
+
+
+@pytest.mark.parametrize(
+    ("steps", "recorded"),
+    [
+        (None, range(30)),
+        ((0, 3), range(3)),
+        ((4, 5), range(4, 5)),
+        ((7, 20), range(7, 20)),
+        ((6, None), range(6, 30)),
+    ],
+)
+def test_the_schedule_records_the_chosen_steps_under_their_own_numbers(steps, recorded):
+    made = LaunchOptions(prefix=Path("/runs/first"), steps=steps)
+    schedule = made.schedule()
+    assert made.first_step == recorded.start
+    state, seen = SessionState.WAITING, []
+    for step in range(30):
+        state = state.after(*change_at(schedule, step).do)
+        if state is SessionState.RECORDING:
+            seen.append(step)
+    assert seen == list(recorded)
+
+
+@pytest.mark.parametrize("steps", [(5, 5), (5, 2), (-1, 4), (-2, None)])
+def test_no_range_of_steps_is_refused(steps):
+    with pytest.raises(ArgumentError, match=r"^steps=.* is not a range of steps"):
+        LaunchOptions(prefix=Path("/runs/first"), steps=steps)
