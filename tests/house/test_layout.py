@@ -204,11 +204,10 @@ def test_every_name_on_the_list_of_collect_is_there():
 
 
 def test_tests_mirror_the_rooms():
-    rooms = {
-        path.name for path in (ROOT / "src" / "kinetoscope").iterdir() if (path / "__init__.py").exists()
-    }
-    tested = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
-    assert rooms - tested == set()
+    for part in ("", "collect"):
+        package, tests = ROOT / "src" / "kinetoscope" / part, ROOT / "tests" / part
+        rooms = {path.name for path in package.iterdir() if (path / "__init__.py").exists()}
+        assert rooms - {path.name for path in tests.iterdir() if path.is_dir()} == set()
 
 
 def test_pytest_runs_where_the_package_is_installed_in_editable_form(tmp_path):

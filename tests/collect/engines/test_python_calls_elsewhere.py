@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "support" / "calls_without_torch.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "calls_without_torch.py"
 ASK = (
     "import os, sys, sysconfig; "
     "print(*sys.version_info[:2], os.path.exists(os.path.join(sysconfig.get_path('include'), 'Python.h')))"

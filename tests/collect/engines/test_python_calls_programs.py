@@ -199,7 +199,7 @@ def run_to_its_end(path: Path, end: str) -> Any:
         .replace("{path!r}", f"__import__('pathlib').Path({str(path)!r})")
         .replace("{end}", end)
     )
-    done = warm_python.run("-c", text, cwd=_Path(__file__).parents[2])
+    done = warm_python.run("-c", text, cwd=_Path(__file__).parents[3])
     assert done.stderr == ""
     return done.returncode, kinetoscope.open(path)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.programs.distributed import DISTRIBUTED
 from tests.support.ranks import run_in_ranks
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow

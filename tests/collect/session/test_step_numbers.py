@@ -176,7 +176,7 @@ kinetoscope.profile(activities=CPU, engine="native", ring_bytes=RING_BYTES, samp
 train(3_000)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    killed = warm_python.run("-c", program, cwd=Path(__file__).parents[2])
+    killed = warm_python.run("-c", program, cwd=Path(__file__).parents[3])
     assert killed.returncode == -signal.SIGKILL
     found = numbers(kinetoscope.open(path))
     assert len(found) > 100

@@ -114,7 +114,7 @@ def test_a_known_difference_is_still_one(known: Difference) -> None:
 
 
 def test_every_known_difference_is_in_the_documentation() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "differences.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "differences.md").read_text(encoding="utf-8")
     headings = {line[4:] for line in page.splitlines() if line.startswith("### ")}
     assert headings == {*(known.title for known in KNOWN), "Threads"}
     assert f"{len(MAKERS)} programs" in page

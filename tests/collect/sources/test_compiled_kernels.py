@@ -538,7 +538,7 @@ def test_a_killed_process_keeps_what_was_compiled(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
     )
     with child:
