@@ -151,6 +151,7 @@ enum class ChunkKind : uint32_t {
   Samples = 5,
   Rows = 6
 };
+inline constexpr size_t kChunkKinds = 7;
 
 struct ChunkHeader {
   uint32_t magic;   // kChunkMagic once handed out

@@ -41,6 +41,18 @@ constexpr uint64_t kMostDictionaryBytes = uint64_t{256} << 20;
 // drops.
 constexpr uint64_t kKeepFreeBytes = uint64_t{64} << 20;
 constexpr unsigned kMostNames = 1000;
+// Of a full ring more than one in so many bytes is never free, see find_room().
+constexpr uint64_t kMostFreeShare = 16;
+// The shares of a ring that records of each kind have, of what is left for all of them.
+struct Share {
+  ChunkKind kind;
+  uint64_t parts;
+};
+constexpr Share kShares[] = {
+    {ChunkKind::Spans, 6}, {ChunkKind::Notes, 3}, {ChunkKind::Allocations, 3}, {ChunkKind::Samples, 1}};
+constexpr uint64_t kAllParts = 13;
+// So many chunks of a kind find room in its share.
+constexpr uint64_t kLeastChunksOfAKind = 8;
 // The share of a ring that rows of named tables have: one in so many bytes.
 constexpr uint64_t kRowsShare = 8;
 
@@ -56,6 +68,8 @@ void refuse_unless_file(const std::string& path, const struct stat& status) {
                                                                           : "not a regular file";
   throw std::runtime_error(path + " is " + what + "; a recording needs a regular file: choose another path");
 }
+
+constexpr uint32_t bit_of(ChunkKind kind) { return uint32_t{1} << static_cast<uint32_t>(kind); }
 
 bool has_open_span(ChunkHeader* chunk) {
   if (chunk->kind != static_cast<uint32_t>(ChunkKind::Spans)) return false;
@@ -330,24 +344,18 @@ bool RecordingFile::reserve(uint64_t units) {
   return true;
 }
 
-uint64_t RecordingFile::find_room(uint64_t want, uint64_t least, uint64_t& got) {
-  const auto largest_free = [this] {
-    return std::max_element(free_.begin(), free_.end(),
-                            [](const auto& a, const auto& b) { return a.second < b.second; });
-  };
-  const auto take_from = [&](std::map<uint64_t, uint64_t>::iterator run) {
-    const auto [first, units] = *run;
-    got = std::min(want, units);
-    free_.erase(run);
+uint64_t RecordingFile::find_room(ChunkKind kind, uint64_t want, uint64_t least, uint64_t& got) {
+  const auto take_from = [&](UnitRun run) {
+    got = std::min(want, run.units);
+    free_.take_at(run.first);
     // Before the first part gets a length of its own: until then it covers both.
-    if (got < units) free_run(first + got, units - got);
-    return first;
+    if (got < run.units) free_run(run.first + got, run.units - got);
+    return run.first;
   };
+  if (const UnitRun run = free_.shortest_of(want); run.units != 0) return take_from(run);
   // Half as long will do: else what is left of others would become ever smaller pieces.
   const uint64_t enough = std::max(least, (want + 1) / 2);
-  const auto fitting =
-      std::find_if(free_.begin(), free_.end(), [&](const auto& run) { return run.second >= enough; });
-  if (fitting != free_.end()) return take_from(fitting);
+  if (const UnitRun run = free_.longest(); run.units >= enough) return take_from(run);
   const uint64_t beyond = ring_units_ == 0 ? want : std::min(want, ring_units_ - handed_out_);
   if (beyond >= least) {
     bool there = handed_out_ + beyond <= reserved_.load(std::memory_order_acquire);
@@ -361,9 +369,14 @@ uint64_t RecordingFile::find_room(uint64_t want, uint64_t least, uint64_t& got) 
       return handed_out_;
     }
   }
-  if (ring_units_ != 0) recycle(want);
-  const auto run = largest_free();
-  if (run != free_.end() && run->second >= least) return take_from(run);
+  if (ring_units_ != 0) {
+    // Pieces that are all too short are handed out nevertheless before they are too many: what is recycled
+    // for every chunk that wants a longer one would leave a ring that is empty, but for pieces.
+    const bool many_pieces = free_.units() > ring_units_ / kMostFreeShare;
+    if (!many_pieces || free_.longest().units < least) recycle(kind, want, enough, least);
+  }
+  const UnitRun run = free_.longest();
+  if (run.units >= least) return take_from(run);
   got = 0;
   return 0;
 }
@@ -375,11 +388,12 @@ RecordingFile::Chunk RecordingFile::take_chunk(ChunkKind kind, uint32_t thread, 
   const uint64_t least = (sizeof(ChunkHeader) + least_bytes + kUnitBytes - 1) / kUnitBytes;
   uint64_t most = kLargestUnits;
   // However many chunks are in use: together they are not longer than half of the ring.
-  if (ring_units_ != 0)
-    most = std::clamp<uint64_t>(ring_units_ / (2 * (in_use_ + 1) * (in_use_ + 2)), 1, kLargestUnits);
+  if (ring_units_ != 0) {
+    most = std::clamp<uint64_t>(ring_units_ / (2 * (in_use_ + 1) * (in_use_ + 2)), 1, longest_chunk(kind));
+  }
   const uint64_t larger = before_bytes == 0 ? 1 : kGrowth * (before_bytes + sizeof(ChunkHeader)) / kUnitBytes;
   uint64_t units = 0;
-  const uint64_t first = find_room(std::max(std::min(larger, most), least), least, units);
+  const uint64_t first = find_room(kind, std::max(std::min(larger, most), least), least, units);
   // Growing it, or writing there, would go into what somebody else has put in its place.
   if (units == 0 || cut_short()) return {};
   ChunkHeader* chunk = chunk_at(first);
@@ -400,6 +414,7 @@ RecordingFile::Chunk RecordingFile::take_chunk(ChunkKind kind, uint32_t thread, 
   // Last: a reader looks for every chunk that is counted here.
   std::atomic_ref(header().orders).store(order_, std::memory_order_release);
   if (kind != ChunkKind::Dictionary) ++in_use_;
+  units_[static_cast<size_t>(kind)] += units;
   return {chunk, units * kUnitBytes - sizeof(ChunkHeader)};
 }
 
@@ -414,47 +429,119 @@ void RecordingFile::retire_chunk(ChunkHeader* chunk) {
   if (used < chunk->units) {
     const uint64_t rest = chunk->units - used;
     free_run(unit_of(chunk) + used, rest);
+    units_[chunk->kind % kChunkKinds] -= rest;
     chunk->units = static_cast<uint32_t>(used);
   }
   if (ring_units_ == 0) {
     unsealed_.push_back(chunk);
   } else if (chunk->kind != static_cast<uint32_t>(ChunkKind::Rows)) {
-    retired_.push_back(chunk);
+    retired_[chunk->kind % kChunkKinds].push_back({chunk, ++ages_});
   }
 }
 
 void RecordingFile::free_run(uint64_t first, uint64_t units) {
-  const auto after = free_.find(first + units);
-  if (after != free_.end()) {
-    units += after->second;
-    free_.erase(after);
-  }
+  // A file that somebody cut short reads as zeros.
+  if (units == 0) return;
+  units += free_.take_at(first + units).units;
   ChunkHeader* chunk = chunk_at(first);
   // No reader may take what is left there for records: the length last, as it is shorter until then.
   std::atomic_ref(chunk->kind).store(static_cast<uint32_t>(ChunkKind::Free), std::memory_order_release);
   std::atomic_ref(chunk->units).store(static_cast<uint32_t>(units), std::memory_order_release);
   std::atomic_ref(chunk->magic).store(kChunkMagic, std::memory_order_release);
-  free_[first] = units;
-  const auto here = free_.find(first);
-  if (here == free_.begin()) return;
-  const auto before = std::prev(here);
-  if (before->first + before->second != first) return;
-  before->second += units;
-  std::atomic_ref(chunk_at(before->first)->units)
-      .store(static_cast<uint32_t>(before->second), std::memory_order_release);
-  free_.erase(here);
+  const UnitRun before = free_.take_before(first);
+  if (before.units != 0) {
+    std::atomic_ref(chunk_at(before.first)->units)
+        .store(static_cast<uint32_t>(before.units + units), std::memory_order_release);
+    first = before.first;
+  }
+  free_.add({first, before.units + units});
 }
 
-void RecordingFile::recycle(uint64_t units) {
-  uint64_t freed = 0;
-  for (auto at = retired_.begin(); at != retired_.end() && freed < units;) {
-    ChunkHeader* chunk = *at;
-    if (has_open_span(chunk)) {
-      ++at;
-      continue;
+uint64_t RecordingFile::longest_chunk(ChunkKind kind) const {
+  for (const Share& share : kShares) {
+    if (share.kind != kind) continue;
+    return std::clamp<uint64_t>(ring_units_ * share.parts / (kAllParts * kLeastChunksOfAKind), 1,
+                                kLargestUnits);
+  }
+  return kLargestUnits;
+}
+
+uint32_t RecordingFile::kinds_above_their_share(ChunkKind wanting, uint64_t want) const {
+  const auto units_of = [&](ChunkKind kind) {
+    return units_[static_cast<size_t>(kind)] + (kind == wanting ? want : 0);
+  };
+  uint64_t rest =
+      ring_units_ - std::min(ring_units_, units_of(ChunkKind::Dictionary) + units_of(ChunkKind::Rows) +
+                                              ring_units_ / kMostFreeShare);
+  uint64_t parts = 0;
+  uint32_t above = 0;
+  for (const Share& share : kShares) {
+    parts += share.parts;
+    above |= bit_of(share.kind);
+  }
+  // What a kind leaves of its share belongs to the others, in the same proportion.
+  for (bool settled = false; !settled;) {
+    settled = true;
+    for (const Share& share : kShares) {
+      const uint64_t units = units_of(share.kind);
+      if ((above & bit_of(share.kind)) == 0 || units * parts > rest * share.parts) continue;
+      above &= ~bit_of(share.kind);
+      parts -= share.parts;
+      rest -= units;
+      settled = false;
     }
+  }
+  return above;
+}
+
+void RecordingFile::put_aside_open_spans() {
+  std::deque<Retired>& spans = retired_[static_cast<size_t>(ChunkKind::Spans)];
+  // Not to be looked at again for every chunk that is handed out.
+  while (!spans.empty() && has_open_span(spans.front().chunk)) {
+    open_.push_back(spans.front());
+    spans.pop_front();
+  }
+}
+
+void RecordingFile::look_again_for_open_spans() {
+  if (open_.empty()) return;
+  const Retired one = open_.front();
+  open_.pop_front();
+  if (has_open_span(one.chunk)) {
+    open_.push_back(one);
+  } else {
+    retired_[static_cast<size_t>(ChunkKind::Spans)].push_front(one);
+  }
+}
+
+ChunkHeader* RecordingFile::next_to_go(ChunkKind wanting, uint64_t want) {
+  put_aside_open_spans();
+  const auto oldest_of = [this](uint32_t kinds) {
+    std::deque<Retired>* oldest = nullptr;
+    for (const Share& share : kShares) {
+      std::deque<Retired>& retired = retired_[static_cast<size_t>(share.kind)];
+      if ((kinds & bit_of(share.kind)) == 0 || retired.empty()) continue;
+      if (oldest == nullptr || retired.front().age < oldest->front().age) oldest = &retired;
+    }
+    return oldest;
+  };
+  std::deque<Retired>* oldest = oldest_of(kinds_above_their_share(wanting, want));
+  // All that these have is in use: then it is one's own, or whatever there is.
+  if (oldest == nullptr) oldest = oldest_of(bit_of(wanting));
+  if (oldest == nullptr) oldest = oldest_of(~uint32_t{0});
+  if (oldest == nullptr) return nullptr;
+  ChunkHeader* chunk = oldest->front().chunk;
+  oldest->pop_front();
+  return chunk;
+}
+
+void RecordingFile::recycle(ChunkKind wanting, uint64_t want, uint64_t enough, uint64_t least) {
+  look_again_for_open_spans();
+  for (uint64_t freed = 0; freed < want || free_.longest().units < least;) {
+    if (free_.longest().units >= enough) return;
+    ChunkHeader* chunk = next_to_go(wanting, want);
+    if (chunk == nullptr) return;
     freed += chunk->units;
-    at = retired_.erase(at);
     recycle_locked(chunk);
   }
 }
@@ -470,6 +557,7 @@ void RecordingFile::recycle_locked(ChunkHeader* chunk) {
       .fetch_add(records_in(chunk), std::memory_order_relaxed);
   // Before it is free: a process killed in between has one chunk more than it should, never one less.
   std::atomic_ref(head.recycled_chunks).fetch_add(1, std::memory_order_relaxed);
+  units_[chunk->kind % kChunkKinds] -= chunk->units;
   free_run(unit_of(chunk), chunk->units);
 }
 

@@ -2,26 +2,29 @@
 // writers. No torch and no Python in here.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 
 #include "../core/fault_guard.h"
 #include "../core/recording_format.h"
+#include "free_runs.h"
 
 namespace kinetoscope {
 
 // A ring is never smaller: a few chunks for each thread and for the dictionary.
 inline constexpr uint64_t kLeastRingBytes = 72 * 1024;
 
-// One open recording file. Chunks are handed out to threads under a mutex, once per some thousand records:
-// small ones at first, so that many short threads need little. What a thread leaves goes to others. The pages
-// ahead are allocated and faulted in by the helper thread (see room_keeper.h).
+// One open recording file. In a ring, records of each kind have a share of what the dictionary and rows
+// leave: a kind may use what no other one wants, and gives it back to one that has less than its share.
+// Chunks are handed out to threads under a mutex, once per some thousand records: small ones at first, so
+// that many short threads need little. What a thread leaves goes to others. The pages ahead are allocated and
+// faulted in by the helper thread (see room_keeper.h).
 class RecordingFile {
  public:
   // Creates a new file in the folder of `path` and writes its header; it gets its name by publish(). Throws
@@ -87,10 +90,22 @@ class RecordingFile {
   bool reserve(uint64_t units);
   // [with mutex_] A run of at least `least` units, if possible `want`; its length is in `got`, which is 0 if
   // there is no room.
-  uint64_t find_room(uint64_t want, uint64_t least, uint64_t& got);
-  // [with mutex_] Frees retired chunks, the oldest first, until there are that many free units in one piece
-  // or two times as many in all.
-  void recycle(uint64_t units);
+  uint64_t find_room(ChunkKind kind, uint64_t want, uint64_t least, uint64_t& got);
+  // [with mutex_] Frees retired chunks, the oldest first of those that next_to_go() allows, until `enough`
+  // units are free in one piece, or `want` are in all and `least` in one piece.
+  void recycle(ChunkKind wanting, uint64_t want, uint64_t enough, uint64_t least);
+  // [with mutex_] Takes the retired chunk that goes next from its list, if a kind wants that many units;
+  // nullptr if there is none.
+  ChunkHeader* next_to_go(ChunkKind wanting, uint64_t want);
+  // [with mutex_] Puts aside the chunks with an open span that would go next.
+  void put_aside_open_spans();
+  // [with mutex_] Lets one of the chunks that had an open span go, if it has none any more.
+  void look_again_for_open_spans();
+  // [with mutex_] The kinds of records that have more than their share once `wanting` has got that many
+  // units, as a set of bits.
+  uint32_t kinds_above_their_share(ChunkKind wanting, uint64_t want) const;
+  // [with mutex_] The longest chunk of a kind: some of them must find room in its share.
+  uint64_t longest_chunk(ChunkKind kind) const;
   // [with mutex_] Like recycle_chunk().
   void recycle_locked(ChunkHeader* chunk);
   // [with mutex_] Lets a run of units be handed out again.
@@ -119,8 +134,15 @@ class RecordingFile {
   uint64_t handed_out_ = 0;
   uint64_t in_use_ = 0;  // chunks of threads that may write more into them
   uint64_t order_ = 0;
-  std::map<uint64_t, uint64_t> free_;  // runs of units below handed_out_: first unit, how many
-  std::deque<ChunkHeader*> retired_;   // of a ring
+  FreeRuns free_;  // below handed_out_
+  struct Retired {
+    ChunkHeader* chunk;
+    uint64_t age;  // rises with every one that is retired
+  };
+  std::array<std::deque<Retired>, kChunkKinds> retired_;  // of a ring, by kind
+  std::deque<Retired> open_;                              // of a ring: a span in it had not ended
+  std::array<uint64_t, kChunkKinds> units_{};             // that chunks of each kind have
+  uint64_t ages_ = 0;
   std::deque<ChunkHeader*> unsealed_;  // retired, without a ring
 
   std::mutex room_mutex_;  // guards reserve(); taken alone or inside mutex_

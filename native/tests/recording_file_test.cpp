@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <random>
 #include <span>
 #include <string>
 #include <thread>
@@ -74,6 +76,54 @@ uint64_t write_spans(RecordingFile& file, Dictionary& dictionary, uint32_t threa
   return dropped;
 }
 
+// Writes records of one kind as a recorder's thread does, one at a time, so that a test says who writes when.
+template <typename Record>
+class RecordWriter {
+ public:
+  RecordWriter(RecordingFile& file, ChunkKind kind, uint32_t thread)
+      : file_(file), kind_(kind), thread_(thread) {}
+
+  // False, and counted in the file, where there is no room.
+  bool write(const Record& record) {
+    if (chunk_.header == nullptr || used_ == chunk_.payload_bytes / sizeof(Record)) {
+      if (chunk_.header != nullptr) file_.retire_chunk(chunk_.header);
+      chunk_ = file_.take_chunk(kind_, thread_, chunk_.payload_bytes, sizeof(Record));
+      chunks_ += chunk_.header != nullptr;
+      used_ = 0;
+    }
+    if (chunk_.header == nullptr) {
+      file_.count_dropped(kind_, 1);
+      return false;
+    }
+    reinterpret_cast<Record*>(chunk_.header + 1)[used_++] = record;
+    std::atomic_ref(chunk_.header->committed).store(used_, std::memory_order_release);
+    ++written_;
+    return true;
+  }
+  // Its thread ends.
+  void end() {
+    if (chunk_.header != nullptr) file_.retire_chunk(chunk_.header);
+    chunk_ = {};
+  }
+  uint64_t written() const { return written_; }
+  uint64_t chunks() const { return chunks_; }
+
+ private:
+  RecordingFile& file_;
+  const ChunkKind kind_;
+  const uint32_t thread_;
+  RecordingFile::Chunk chunk_;
+  uint64_t used_ = 0, written_ = 0, chunks_ = 0;
+};
+
+SpanRecord span_at(uint64_t tick) {
+  SpanRecord span{};
+  span.start_tick = tick;
+  span.end_tick = tick + 1;
+  span.sequence = -1;
+  return span;
+}
+
 // What a reader makes of the file. Its texts point into the mapping and are left out.
 Recording numbers_in(const std::string& path) {
   const MappedFile file(path);
@@ -130,9 +180,159 @@ void everything_written_is_read() {
 void a_ring_keeps_its_size() {
   const Written written = record(temporary_path("kinetoscope-ring"), 128 * 1024, 2, 20000);
   CHECK(written.file_bytes <= 128 * 1024);
-  CHECK(written.recording.spans.size() > 1000);
+  // What is never free, see a_full_ring_keeps_most_of_its_bytes(), less the names.
+  CHECK(written.recording.spans.size() > 1300);
   CHECK(written.recording.spans.size() + written.recording.losses.recycled_spans + written.dropped == 40000);
   CHECK(written.recording.losses.ring_dropped_spans == written.dropped);
+}
+
+// However the chunks of several threads, some of which end, lie among each other.
+void a_full_ring_keeps_most_of_its_bytes() {
+  for (const uint64_t ring_bytes : {uint64_t{128} * 1024, uint64_t{1} << 20, uint64_t{8} << 20}) {
+    for (const uint32_t threads : {2u, 5u, 12u}) {
+      const std::string path = temporary_path("kinetoscope-full");
+      RecordingFile file(path, ring_bytes);
+      std::mt19937 random(threads);
+      std::deque<RecordWriter<SpanRecord>> writers;
+      for (uint32_t thread = 1; thread <= threads; ++thread)
+        writers.emplace_back(file, ChunkKind::Spans, thread);
+      const uint64_t capacity = ring_bytes / sizeof(SpanRecord);
+      uint64_t written = 0, least = capacity;
+      // Each round one of them writes, the first most of the time, and then it may end.
+      while (written < 40 * capacity) {
+        const uint32_t who = random() % 3 == 0 ? 0 : random() % threads;
+        for (uint32_t count = 1 + random() % 400; count > 0; --count) {
+          CHECK(writers[who].write(span_at(++written)));
+        }
+        if (random() % 16 == 0) writers[who].end();
+        if (written > 2 * capacity) least = std::min(least, written - file.header().recycled_spans);
+      }
+      CHECK(least > capacity * 3 / 4);
+      uint64_t chunks = 0;
+      for (const auto& writer : writers) chunks += writer.chunks();
+      // Not by handing out ever shorter chunks; with many threads in a small ring all are as short as can be.
+      CHECK(written / chunks >= (ring_bytes < 1 << 20 ? 20 : 50));
+    }
+  }
+}
+
+AllocationRecord allocation_at(uint64_t tick) {
+  AllocationRecord record{};
+  record.tick = tick;
+  record.bytes = 64;
+  return record;
+}
+
+SampleRecord sample_at(uint64_t tick, uint32_t thread) {
+  SampleRecord record{};
+  record.tick = record.since_tick = tick;
+  record.thread = thread;
+  return record;
+}
+
+// A program that hangs: the sampler goes on for an hour, a hundred times a second, and nothing else does.
+void samples_leave_the_last_steps() {
+  constexpr uint32_t kIdle = 40, kMain = kIdle + 1, kSteps = 300, kSpansOfAStep = 1000;
+  const std::string path = temporary_path("kinetoscope-hang");
+  uint64_t tick = 1000, written = 0, samples = 0;
+  {
+    RecordingFile file(path, 1'000'000);
+    file.publish(0);
+    file.header().start_tick = tick;
+    std::deque<RecordWriter<SpanRecord>> idle;
+    for (uint32_t thread = 1; thread <= kIdle; ++thread) {
+      idle.emplace_back(file, ChunkKind::Spans, thread);
+      CHECK(idle.back().write(span_at(tick)));
+    }
+    RecordWriter<SpanRecord> spans(file, ChunkKind::Spans, kMain);
+    RecordWriter<SampleRecord> sampler(file, ChunkKind::Samples, 0);
+    const auto sample_all = [&] {
+      for (uint32_t thread = 1; thread <= kMain; ++thread) {
+        CHECK(sampler.write(sample_at(++tick, thread)));
+        ++samples;
+      }
+    };
+    for (uint32_t step = 0; step < kSteps; ++step) {
+      for (uint32_t number = 0; number < kSpansOfAStep; ++number) {
+        tick += 2;
+        SpanRecord span = span_at(tick);
+        span.sequence = step;
+        CHECK(spans.write(span));
+        ++written;
+      }
+      sample_all();
+    }
+    for (uint32_t round = 0; round < 60 * 60 * 100; ++round) sample_all();
+    file.close_books();
+  }
+  const Recording recording = numbers_in(path);
+  CHECK(recording.losses.damaged_chunks == 0);
+  CHECK(recording.losses.ring_dropped_spans == 0 && recording.losses.ring_dropped_samples == 0);
+  CHECK(recording.spans.size() + recording.losses.recycled_spans == written + kIdle);
+  CHECK(recording.samples.time_ns.size() + recording.losses.recycled_samples == samples);
+  // Six parts of seven of the ring, but for headers and for what is free.
+  CHECK(recording.spans.size() * sizeof(SpanRecord) > 690'000);
+  CHECK(recording.samples.time_ns.size() * sizeof(SampleRecord) > 100'000);
+  std::vector<uint64_t> of_step(kSteps);
+  for (std::size_t row = 0; row < recording.spans.size(); ++row) {
+    if (recording.spans.sequence[row] >= 0)
+      ++of_step[static_cast<std::size_t>(recording.spans.sequence[row])];
+  }
+  for (uint32_t step = kSteps - 12; step < kSteps; ++step) CHECK(of_step[step] == kSpansOfAStep);
+  unlink(path.c_str());
+}
+
+void no_kind_pushes_out_another() {
+  constexpr uint64_t kRingBytes = 1 << 20, kMany = 400'000;
+  RecordingFile file(temporary_path("kinetoscope-kinds"), kRingBytes);
+  RecordWriter<SpanRecord> spans(file, ChunkKind::Spans, 1);
+  RecordWriter<AllocationRecord> allocations(file, ChunkKind::Allocations, 1);
+  RecordWriter<NoteRecord> notes(file, ChunkKind::Notes, 1);
+  RecordWriter<SampleRecord> samples(file, ChunkKind::Samples, 0);
+  const FileHeader& head = file.header();
+  // Parts of the ring, in percent.
+  const auto percent = [](uint64_t records, size_t bytes) { return records * bytes * 100 / kRingBytes; };
+  const auto of_spans = [&] { return percent(spans.written() - head.recycled_spans, sizeof(SpanRecord)); };
+  const auto of_allocations = [&] {
+    return percent(allocations.written() - head.recycled_allocations, sizeof(AllocationRecord));
+  };
+  const auto of_notes = [&] { return percent(notes.written() - head.recycled_notes, sizeof(NoteRecord)); };
+  const auto of_samples = [&] {
+    return percent(samples.written() - head.recycled_samples, sizeof(SampleRecord));
+  };
+  uint64_t tick = 0;
+  const auto write_spans = [&] {
+    for (uint64_t count = 0; count < kMany; ++count) CHECK(spans.write(span_at(++tick)));
+  };
+  const auto write_allocations = [&] {
+    for (uint64_t count = 0; count < kMany; ++count) CHECK(allocations.write(allocation_at(++tick)));
+  };
+  // Nobody else wants the room.
+  write_spans();
+  CHECK(of_spans() >= 80);
+  // Two parts of three belong to spans, one to allocations.
+  write_allocations();
+  CHECK(of_spans() >= 50 && of_allocations() >= 20);
+  const uint64_t recycled_spans = head.recycled_spans;
+  write_allocations();
+  CHECK(head.recycled_spans == recycled_spans);
+  write_spans();
+  CHECK(of_spans() >= 50 && of_allocations() >= 20);
+  const uint64_t recycled_allocations = head.recycled_allocations;
+  write_spans();
+  CHECK(head.recycled_allocations == recycled_allocations);
+  // A thirteenth belongs to samples, three to notes, and all get theirs however late they come.
+  for (uint64_t count = 0; count < kMany; ++count) {
+    CHECK(samples.write(sample_at(++tick, 1)));
+    NoteRecord note;
+    note.span_tick = tick;
+    CHECK(notes.write(note));
+  }
+  CHECK(of_samples() >= 4 && of_notes() >= 15 && of_spans() >= 35 && of_allocations() >= 15);
+  write_spans();
+  write_allocations();
+  CHECK(of_samples() >= 4 && of_notes() >= 15 && of_spans() >= 35 && of_allocations() >= 15);
+  CHECK(head.ring_dropped_spans + head.ring_dropped_allocations + head.ring_dropped_notes == 0);
 }
 
 void names_that_never_repeat_have_a_bound() {
@@ -614,6 +814,9 @@ void long_strings_are_cut_between_characters() {
 int main() {
   everything_written_is_read();
   a_ring_keeps_its_size();
+  a_full_ring_keeps_most_of_its_bytes();
+  samples_leave_the_last_steps();
+  no_kind_pushes_out_another();
   names_that_never_repeat_have_a_bound();
   many_threads_share_a_ring();
   what_nobody_wants_any_more_makes_room();
