@@ -1,14 +1,17 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "mapped_file.h"
 #include "module.h"
 #include "recording_chunks.h"
+#include "recording_clone.h"
 #include "recording_cut.h"
 #include "recording_reader.h"
 
@@ -312,14 +315,12 @@ nb::dict recording_layout() {
   return layout;
 }
 
-void cut_recording_file(const std::string& source, uint32_t session, const std::string& target) {
+// Calls `make`, which writes `target` from `source`, with errors as Python has them.
+template <typename Make>
+void make_recording(const std::string& source, const std::string& target, Make make) {
   try {
-    const MappedFile file(source);
-    {
-      nb::gil_scoped_release released;
-      cut_recording(file.bytes(), session, target);
-    }
-    if (file.file_lost()) throw RefusedRecording("another program truncated the file while it was read");
+    nb::gil_scoped_release released;
+    make();
   } catch (const std::system_error& error) {
     errno = error.code().value();
     PyErr_SetFromErrnoWithFilename(PyExc_OSError, target.c_str());
@@ -327,6 +328,23 @@ void cut_recording_file(const std::string& source, uint32_t session, const std::
   } catch (const RefusedRecording& refused) {
     throw nb::value_error((source + ": " + refused.what()).c_str());
   }
+}
+
+void cut_recording_file(const std::string& source, uint32_t session, const std::string& target,
+                        std::optional<int64_t> from_ns, std::optional<int64_t> to_ns, int64_t first_step) {
+  std::optional<CutTimes> times;
+  if (from_ns || to_ns)
+    times = CutTimes{
+        .from_ns = from_ns.value_or(0), .to_ns = to_ns.value_or(INT64_MAX), .first_step = first_step};
+  make_recording(source, target, [&] {
+    const MappedFile file(source);
+    cut_recording(file.bytes(), session, target, times);
+    if (file.file_lost()) throw RefusedRecording("another program truncated the file while it was read");
+  });
+}
+
+void clone_recording_file(const std::string& source, const std::string& target) {
+  make_recording(source, target, [&] { clone_recording(source, target); });
 }
 
 }  // namespace
@@ -360,11 +378,30 @@ Args:
     source: The recording.
     session: The number of the session, counted from 0 in the order in which they began.
     target: The new file, which must not be there yet.
+    from_ns: When a window of the part begins, in nanoseconds since the part did; None for all from its beginning. Spans
+        that are open then, or at `to_ns`, are cut there.
+    to_ns: When that window ends, exclusive; None for all until its end.
+    first_step: The number of the first step in the window, where steps are counted; below 0 for none.
 
 Raises:
     ValueError: The source is no recording, or one of another version.
     OSError: A file cannot be read or written.)",
-         nb::arg("source"), nb::arg("session"), nb::arg("target"));
+         nb::arg("source"), nb::arg("session"), nb::arg("target"), nb::arg("from_ns") = nb::none(),
+         nb::arg("to_ns") = nb::none(), nb::arg("first_step") = -1);
+  define(module, "clone_recording", &clone_recording_file,
+         R"(Copies a recording as it is at this moment, with all of its sessions, to a file of its own.
+
+The recording goes on meanwhile, and nobody waits. What a ring uses again while it is copied is left out, and counted as
+overwritten. The copy is a recording that was stopped.
+
+Args:
+    source: The recording.
+    target: The new file, which must not be there yet.
+
+Raises:
+    ValueError: The source is no recording, or one of another version.
+    OSError: A file cannot be read or written.)",
+         nb::arg("source"), nb::arg("target"));
   define(module, "recording_progress", &recording_progress,
          R"(Finds how far a recording is, from its headers alone.
 

@@ -1,6 +1,7 @@
 #include "recording_chunks.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <tuple>
@@ -62,13 +63,6 @@ std::vector<RecordChunk>& records_of(ChunkList& list, ChunkKind kind) {
   }
 }
 
-// Whether the chunk that begins at `bytes` is still the one of this order: a ring may have used its place
-// again.
-bool is_still_there(const std::byte* bytes, uint64_t order) {
-  const auto header = load_shared<ChunkHeader>(bytes);
-  return header.magic == kChunkMagic && header.order == order;
-}
-
 // Copies the records of a ring that is being recorded, whose chunks may be used for others at any moment.
 void copy_records(ChunkList& list) {
   const std::pair<std::vector<RecordChunk>*, ChunkKind> kinds[] = {
@@ -78,11 +72,12 @@ void copy_records(ChunkList& list) {
       {&list.samples, ChunkKind::Samples},
       {&list.rows, ChunkKind::Rows}};
   for (const auto& [chunks, kind] : kinds) {
-    const std::size_t record_bytes = bytes_of_record(static_cast<uint32_t>(kind));
-    std::erase_if(*chunks, [&list, record_bytes](RecordChunk& chunk) {
+    const auto number = static_cast<uint32_t>(kind);
+    const std::size_t record_bytes = bytes_of_record(number);
+    std::erase_if(*chunks, [&list, number, record_bytes](RecordChunk& chunk) {
       const std::byte* payload = chunk.payload;
       std::vector<std::byte> copy(payload, payload + chunk.records * record_bytes);
-      if (!is_still_there(payload - sizeof(ChunkHeader), chunk.order)) return true;
+      if (!is_still_there(payload - sizeof(ChunkHeader), number, chunk.order)) return true;
       chunk.payload = list.copies.emplace_back(std::move(copy)).data();
       return false;
     });
@@ -90,6 +85,12 @@ void copy_records(ChunkList& list) {
 }
 
 }  // namespace
+
+bool is_still_there(const std::byte* bytes, uint32_t kind, uint64_t order) {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const auto header = load_shared<ChunkHeader>(bytes);
+  return header.magic == kChunkMagic && header.kind == kind && header.order == order;
+}
 
 FileHeader read_header(std::span<const std::byte> file) {
   if (file.size() < sizeof(kMagic) || std::memcmp(file.data(), kMagic, sizeof(kMagic)) != 0) {
@@ -180,7 +181,7 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header,
     if (wanted != nullptr && !wanted(chunk, payload, whole)) continue;
     if (chunk.checksum != 0 && whole == chunk.committed &&
         chunk.checksum != chunk_checksum(chunk, payload, whole * unit_bytes)) {
-      if (!is_still_there(present.data(), chunk.order)) continue;
+      if (!is_still_there(present.data(), chunk.kind, chunk.order)) continue;
       ++list.damaged;
       if (unit_bytes > 1) list.missing_records += whole;
       continue;

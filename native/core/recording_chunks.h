@@ -27,6 +27,10 @@ T load_shared(const std::byte* bytes) {
   return std::bit_cast<T>(words);
 }
 
+// Whether the chunk that begins at `bytes` is still the one of this kind and order: a ring may have freed it,
+// or used its place again. Where it is, all that was copied out of it before is what its writer wrote.
+bool is_still_there(const std::byte* bytes, uint32_t kind, uint64_t order);
+
 // A live span may end while it is read: its end is the one field that changes after the record was committed.
 inline SpanRecord load_span(const std::byte* bytes) {
   constexpr std::size_t kEnd = offsetof(SpanRecord, end_tick), kRest = kEnd + sizeof(uint64_t);

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "clock.h"
 #include "linking.h"
 #include "recording_chunks.h"
 #include "recording_reader.h"
@@ -24,6 +25,8 @@ constexpr std::string_view kSession = "kinetoscope.session.";
 
 // The table of what was compiled, which is of the whole recording.
 constexpr std::string_view kCompiling = "compiling";
+
+constexpr std::string_view kFirstStep = "first_step";
 
 // Whether metadata is what the recorder states of its samples.
 bool is_of_samples(std::string_view key) { return key == "sample_interval_ns" || key == "samples_missing"; }
@@ -125,6 +128,9 @@ class Filter {
 
   bool has(uint32_t what) const { return (window_.what & what) != 0; }
 
+  // Whether it is a window of time.
+  bool is_part() const { return window_.last_end_tick != 0; }
+
   bool within(uint64_t tick) const { return tick >= from_ && (to_ == 0 || tick < to_); }
 
   // Whether it recorded operators and samples then.
@@ -136,11 +142,11 @@ class Filter {
   }
 
   // Whether any of a chunk's records may be the session's. In each chunk they are in order of time, but for
-  // calls, of which some began before what is written before them.
+  // calls, of which some began before what is written before them. Spans that a window of time cuts began before.
   bool may_take(const ChunkHeader& chunk, const std::byte* payload, std::size_t records) const {
     switch (static_cast<ChunkKind>(chunk.kind)) {
       case ChunkKind::Spans:
-        return calls_ || may_take<SpanRecord>(payload, records, &SpanRecord::start_tick);
+        return calls_ || is_part() || may_take<SpanRecord>(payload, records, &SpanRecord::start_tick);
       case ChunkKind::Allocations:
         return has(kRecordMemory) && may_take<AllocationRecord>(payload, records, &AllocationRecord::tick);
       case ChunkKind::Notes:
@@ -165,13 +171,14 @@ class Filter {
     if (!records_at(record.start_tick)) {
       // Calls that were running when it began are opened at its beginning.
       const bool running = record.start_tick < from_ && (record.end_tick == 0 || record.end_tick > from_);
-      if (!call || !running) return false;
+      if (!(call || is_part()) || !running) return false;
       record.start_tick = from_;
       record.flags |= kSpanBegunBefore;
     }
-    if (to_ != 0 && (record.end_tick == 0 || record.end_tick > to_)) {
-      record.end_tick = call ? to_ : 0;
-      if (call) record.flags |= kSpanCut;
+    if (to_ != 0 && (record.end_tick == 0 || record.end_tick > std::max(to_, window_.last_end_tick))) {
+      const bool cut = call || is_part();
+      record.end_tick = cut ? to_ : 0;
+      if (cut) record.flags |= kSpanCut;
     }
     if (!has(kRecordStacks)) record.stack = 0;
     if (!has(kRecordModules)) record.module = 0;
@@ -194,6 +201,10 @@ class Filter {
   }
 
   bool take(const AllocationRecord& record) const { return has(kRecordMemory) && within(record.tick); }
+
+  // Rows are the session's whenever they were written, but not those of a window of time; without rows they
+  // announce their table.
+  bool take(const RowsHeader& rows) const { return !is_part() || rows.rows == 0 || within(rows.tick); }
 
   bool take(SampleRecord& record) const {
     if (!has(kRecordSamples) || !records_at(record.tick)) return false;
@@ -233,9 +244,17 @@ void for_each_entry(const ChunkList& chunks, Visit visit) {
 
 uint64_t since(uint64_t now, uint64_t then) { return now - std::min(now, then); }
 
-// What was lost since the session began. What a ring has recycled is the session's only if chunks of the
-// session are gone.
-void count_from(FileHeader& header, const RecordingPosition& begin, bool recycled) {
+// What was lost since the session began. What a ring has recycled of a kind of records is the session's only
+// if some of it is as late as the session. Before version 6 no file says so; then it is if there are no
+// chunks that are older.
+void count_from(FileHeader& header, const RecordingPosition& begin, bool oldest_are_gone) {
+  const auto recycled = [&](ChunkKind kind) {
+    return header.version < 6 ? oldest_are_gone
+                              : header.recycled_until[static_cast<std::size_t>(kind)] >= begin.tick;
+  };
+  const auto counted = [&](ChunkKind kind, uint64_t& now, uint64_t then) {
+    now = recycled(kind) ? since(now, then) : 0;
+  };
   header.dropped_spans = since(header.dropped_spans, begin.dropped_spans);
   header.dropped_allocations = since(header.dropped_allocations, begin.dropped_allocations);
   header.dropped_notes = since(header.dropped_notes, begin.dropped_notes);
@@ -244,17 +263,17 @@ void count_from(FileHeader& header, const RecordingPosition& begin, bool recycle
   header.ring_dropped_allocations = since(header.ring_dropped_allocations, begin.ring_dropped_allocations);
   header.ring_dropped_notes = since(header.ring_dropped_notes, begin.ring_dropped_notes);
   header.ring_dropped_samples = since(header.ring_dropped_samples, begin.ring_dropped_samples);
-  header.recycled_spans = recycled ? since(header.recycled_spans, begin.recycled_spans) : 0;
-  header.recycled_allocations = recycled ? since(header.recycled_allocations, begin.recycled_allocations) : 0;
-  header.recycled_notes = recycled ? since(header.recycled_notes, begin.recycled_notes) : 0;
-  header.recycled_samples = recycled ? since(header.recycled_samples, begin.recycled_samples) : 0;
+  counted(ChunkKind::Spans, header.recycled_spans, begin.recycled_spans);
+  counted(ChunkKind::Allocations, header.recycled_allocations, begin.recycled_allocations);
+  counted(ChunkKind::Notes, header.recycled_notes, begin.recycled_notes);
+  counted(ChunkKind::Samples, header.recycled_samples, begin.recycled_samples);
   header.truncated_strings = since(header.truncated_strings, begin.truncated_strings);
   header.dropped_dictionary = since(header.dropped_dictionary, begin.dropped_dictionary);
   header.limited_dictionary = since(header.limited_dictionary, begin.limited_dictionary);
   header.torn_samples = since(header.torn_samples, begin.torn_samples);
   header.dropped_rows = since(header.dropped_rows, begin.dropped_rows);
   header.ring_dropped_rows = since(header.ring_dropped_rows, begin.ring_dropped_rows);
-  header.recycled_rows = recycled ? since(header.recycled_rows, begin.recycled_rows) : 0;
+  counted(ChunkKind::Rows, header.recycled_rows, begin.recycled_rows);
 }
 
 // The modules of a session get numbers without gaps, so that those that it never met are no rows of its
@@ -347,7 +366,7 @@ class Cutting {
 
   // The entries of the dictionary, but for the threads that have no records and the metadata of other
   // sessions.
-  void write_dictionary(const RecordingDictionary& dictionary) {
+  void write_dictionary(const RecordingDictionary& dictionary, const std::optional<CutTimes>& times) {
     for_each_entry(chunks_, [this](const EntryHeader& header, const std::byte* payload) {
       std::string entry(reinterpret_cast<const char*>(payload), header.bytes);
       if (renumber(static_cast<Entry>(header.type), entry))
@@ -362,14 +381,19 @@ class Cutting {
         continue;
       }
       if (is_of_samples(name) && !filter_.has(kRecordSamples)) continue;
-      const auto bytes = static_cast<uint32_t>(name.size());
-      std::string entry(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
-      entry.append(name).append(value);
-      writer_.add_entry(Entry::Info, entry);
+      add_info(name, value);
     }
+    if (times && times->first_step >= 0) add_info(kFirstStep, std::to_string(times->first_step));
   }
 
  private:
+  void add_info(std::string_view key, std::string_view json) {
+    const auto bytes = static_cast<uint32_t>(key.size());
+    std::string entry(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
+    entry.append(key).append(json);
+    writer_.add_entry(Entry::Info, entry);
+  }
+
   void number_modules() {
     for (const RecordChunk& chunk : chunks_.spans) {
       for (std::size_t at = 0; at < chunk.records; ++at) {
@@ -396,7 +420,7 @@ class Cutting {
         if (rest.size() < bytes) break;
         const std::string_view name(reinterpret_cast<const char*>(rest.data() + sizeof(header)),
                                     header.name_bytes);
-        if (chunk.thread == session_ || name == kCompiling)
+        if (name == kCompiling || (chunk.thread == session_ && filter_.take(header)))
           writer_.add(ChunkKind::Rows, 0, rest.data(), bytes, bytes);
         rest = rest.subspan(bytes);
       }
@@ -457,6 +481,37 @@ class Cutting {
   std::unordered_set<uint32_t> threads_;
 };
 
+// The first tick from `tick` on that is at least that many nanoseconds after the clock's start.
+uint64_t tick_at(const TickClock& clock, uint64_t tick, int64_t time_ns) {
+  uint64_t least = tick, most = UINT64_MAX;
+  while (least < most) {
+    const uint64_t middle = least + (most - least) / 2;
+    if (clock.to_ns(middle) >= time_ns) {
+      most = middle;
+    } else {
+      least = middle + 1;
+    }
+  }
+  return least;
+}
+
+// Leaves of a session's window what is within `times`.
+void narrow(RecordingWindow& window, const FileHeader& header, const CutTimes& times) {
+  const uint64_t begin = window.begin.tick;
+  const std::size_t pairs = std::min(header.clock_pairs, kMaxClockPairs);
+  const TickClock clock(header.clock, begin, std::span(header.pairs, pairs));
+  const uint64_t from = tick_at(clock, begin, times.from_ns);
+  const uint64_t to = times.to_ns == INT64_MAX ? 0 : tick_at(clock, begin, times.to_ns);
+  if (to == 0 || (window.to_tick != 0 && window.to_tick < to)) {
+    window.last_end_tick = window.to_tick == 0 ? UINT64_MAX : window.to_tick;
+  } else {
+    // Several ticks may be one nanosecond: what ends in the last one ends in time.
+    window.last_end_tick = tick_at(clock, begin, times.to_ns + 1) - 1;
+    window.to_tick = to;
+  }
+  window.begin.tick = window.to_tick == 0 ? from : std::min(from, window.to_tick);
+}
+
 }  // namespace
 
 std::optional<RecordingWindow> parse_window(std::string_view json) {
@@ -482,7 +537,8 @@ std::optional<RecordingWindow> parse_window(std::string_view json) {
   return window;
 }
 
-void cut_recording(std::span<const std::byte> file, uint32_t session, const std::string& target) {
+void cut_recording(std::span<const std::byte> file, uint32_t session, const std::string& target,
+                   const std::optional<CutTimes>& times) {
   FileHeader header = read_header(file);
   const auto names_only = [](const ChunkHeader& chunk, const std::byte*, std::size_t) {
     return static_cast<ChunkKind>(chunk.kind) == ChunkKind::Dictionary;
@@ -510,6 +566,8 @@ void cut_recording(std::span<const std::byte> file, uint32_t session, const std:
   if (header.stop_tick != 0 && (window.to_tick == 0 || window.to_tick > header.stop_tick))
     window.to_tick = header.stop_tick;
 
+  if (times) narrow(window, header, *times);
+
   // Calls are recorded from the beginning of a recording, or not at all.
   const bool calls = (window_of(0).value_or(whole).what & (kRecordCalls | kRecordModuleSpans)) != 0;
   const Filter filter(window, calls);
@@ -524,10 +582,10 @@ void cut_recording(std::span<const std::byte> file, uint32_t session, const std:
   RecordingWriter writer(target);
   Cutting cutting(chunks, session, filter, writer);
   cutting.write_records();
-  cutting.write_dictionary(dictionary);
+  cutting.write_dictionary(dictionary, times);
   // Whether chunks that were written since the session began have been freed.
-  const bool recycled = oldest > window.begin.orders + 1;
-  count_from(header, window.begin, recycled);
+  const bool oldest_are_gone = oldest > window.begin.orders + 1;
+  count_from(header, window.begin, oldest_are_gone);
   header.start_tick = window.begin.tick;
   header.stop_tick = window.to_tick;
   header.state = static_cast<uint32_t>(window.to_tick == 0 ? FileState::Recording : FileState::Stopped);

@@ -14,7 +14,8 @@
 // Ids (names, stacks, modules, shapes, parameters, strings) start at 1; 0 means none.
 // All numbers are little-endian. In version 1 each chunk was one unit; since version 3 there are samples,
 // since version 4 the numbers of chunks are counted, since version 5 ranges have numbers and there are rows
-// of named tables. A reader refuses any version above kVersion.
+// of named tables, since version 6 a ring says until when it has overwritten each kind of records. A reader
+// refuses any version above kVersion.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@
 namespace kinetoscope {
 
 inline constexpr char kMagic[8] = {'K', 'S', 'C', 'O', 'P', 'E', '\r', '\n'};
-inline constexpr uint32_t kVersion = 5;
+inline constexpr uint32_t kVersion = 6;
 inline constexpr uint32_t kHeaderBytes = 8192;
 inline constexpr uint32_t kUnitBytes = 1024;
 inline constexpr uint32_t kChunkMagic = 0x4b43484bu;
@@ -61,6 +62,17 @@ enum class FileState : uint32_t {
   Recording = 0,  // the process is alive, or was killed
   Stopped = 1,    // stop() closed the books
 };
+
+enum class ChunkKind : uint32_t {
+  Free = 0,
+  Spans = 1,
+  Allocations = 2,
+  Dictionary = 3,
+  Notes = 4,
+  Samples = 5,
+  Rows = 6
+};
+inline constexpr size_t kChunkKinds = 7;
 
 struct FileHeader {
   char magic[8];
@@ -102,6 +114,9 @@ struct FileHeader {
   uint64_t dropped_rows;
   uint64_t ring_dropped_rows;
   uint64_t recycled_rows;
+  // Since version 6. By ChunkKind: when the last of the records began, or were written, that a ring has
+  // overwritten. All that are later are there.
+  uint64_t recycled_until[kChunkKinds];
 };
 static_assert(sizeof(FileHeader) <= kHeaderBytes);
 
@@ -141,17 +156,6 @@ inline RecordingPosition position_in(const FileHeader& header, uint64_t tick) {
           header.ring_dropped_rows,
           header.recycled_rows};
 }
-
-enum class ChunkKind : uint32_t {
-  Free = 0,
-  Spans = 1,
-  Allocations = 2,
-  Dictionary = 3,
-  Notes = 4,
-  Samples = 5,
-  Rows = 6
-};
-inline constexpr size_t kChunkKinds = 7;
 
 struct ChunkHeader {
   uint32_t magic;   // kChunkMagic once handed out
@@ -197,6 +201,7 @@ inline uint64_t header_checksum(FileHeader header) {
   const size_t bytes = header.version < 3   ? offsetof(FileHeader, dropped_samples)
                        : header.version < 4 ? offsetof(FileHeader, orders)
                        : header.version < 5 ? offsetof(FileHeader, dropped_rows)
+                       : header.version < 6 ? offsetof(FileHeader, recycled_until)
                                             : sizeof(FileHeader);
   return checksum_of(&header, bytes);
 }

@@ -304,6 +304,17 @@ int kinetoscope_recorder_resume() {
   return 0;
 }
 
+int kinetoscope_recorder_freeze(int frozen) {
+  const ControlLock lock;
+  if (recording == nullptr) return -1;
+  if (frozen != 0) {
+    recording->file().freeze();
+  } else {
+    recording->file().thaw();
+  }
+  return 0;
+}
+
 int kinetoscope_recorder_modules(PyObject* into) {
   const ControlLock lock;
   if (recording == nullptr || !PyList_Check(into)) return -1;

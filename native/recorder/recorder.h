@@ -60,6 +60,10 @@ KINETOSCOPE_EXPORT int kinetoscope_recorder_stop(struct kinetoscope_recorder_sto
 KINETOSCOPE_EXPORT int kinetoscope_recorder_pause();
 KINETOSCOPE_EXPORT int kinetoscope_recorder_resume();
 
+// With 1, the ring of the recording in progress overwrites nothing any more, see RecordingFile::freeze();
+// with 0 it does again.
+KINETOSCOPE_EXPORT int kinetoscope_recorder_freeze(int frozen);
+
 // Appends (id, instance) to the list `into` for every module that was seen and lives. With an exception set
 // when it fails.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_modules(struct _object* into);

@@ -43,6 +43,9 @@ constexpr uint64_t kKeepFreeBytes = uint64_t{64} << 20;
 constexpr unsigned kMostNames = 1000;
 // Of a full ring more than one in so many bytes is never free, see find_room().
 constexpr uint64_t kMostFreeShare = 16;
+// Of a frozen ring one in so many bytes is left to the dictionary: threads remember that a name has found no
+// room.
+constexpr uint64_t kFrozenShare = 32;
 // The shares of a ring that records of each kind have, of what is left for all of them.
 struct Share {
   ChunkKind kind;
@@ -127,20 +130,47 @@ uint64_t& ring_dropped_of(FileHeader& head, ChunkKind kind) {
                                       : head.ring_dropped_allocations;
 }
 
+// Calls `visit(record)` with where each record of a chunk begins, or what was appended at once to a chunk of
+// rows.
+template <typename Visit>
+void for_each_record(ChunkHeader* chunk, Visit visit) {
+  const uint64_t bytes =
+      std::atomic_ref(chunk->committed).load(std::memory_order_acquire) * bytes_of_record(chunk->kind);
+  const auto* payload = reinterpret_cast<const std::byte*>(chunk + 1);
+  const bool rows = chunk->kind == static_cast<uint32_t>(ChunkKind::Rows);
+  const size_t least = rows ? sizeof(RowsHeader) : bytes_of_record(chunk->kind);
+  for (uint64_t at = 0, taken = 0; at + least <= bytes; at += taken) {
+    visit(payload + at);
+    RowsHeader header{};
+    if (rows) std::memcpy(&header, payload + at, sizeof(header));
+    taken = rows ? bytes_of_rows(header) : least;
+  }
+}
+
 // How many records a chunk holds: it counts its bytes if it holds rows.
 uint64_t records_in(ChunkHeader* chunk) {
-  const uint64_t committed = std::atomic_ref(chunk->committed).load(std::memory_order_acquire);
-  if (chunk->kind != static_cast<uint32_t>(ChunkKind::Rows)) return committed;
+  if (chunk->kind != static_cast<uint32_t>(ChunkKind::Rows))
+    return std::atomic_ref(chunk->committed).load(std::memory_order_acquire);
   uint64_t rows = 0;
-  const auto* payload = reinterpret_cast<const std::byte*>(chunk + 1);
-  // A file that somebody cut short reads as zeros.
-  for (uint64_t at = 0; at + sizeof(RowsHeader) <= committed;) {
+  for_each_record(chunk, [&rows](const std::byte* record) {
     RowsHeader header;
-    std::memcpy(&header, payload + at, sizeof(header));
+    std::memcpy(&header, record, sizeof(header));
     rows += header.rows;
-    at += bytes_of_rows(header);
-  }
+  });
   return rows;
+}
+
+// When the last of the records in a chunk began, or were written.
+uint64_t last_tick_in(ChunkHeader* chunk) {
+  if (chunk->kind == static_cast<uint32_t>(ChunkKind::Dictionary)) return 0;
+  uint64_t last = 0;
+  // All: calls of Python that began before their thread was recorded are not in order.
+  for_each_record(chunk, [&last](const std::byte* record) {
+    uint64_t tick;
+    std::memcpy(&tick, record, sizeof(tick));
+    last = std::max(last, tick);
+  });
+  return last;
 }
 
 struct Descriptor {
@@ -352,6 +382,14 @@ uint64_t RecordingFile::find_room(ChunkKind kind, uint64_t want, uint64_t least,
     if (got < run.units) free_run(run.first + got, run.units - got);
     return run.first;
   };
+  if (frozen_) {
+    want = std::min(want, units_of_frozen(kind));
+    if (want < least) {
+      if (least == 1) no_records_.store(true, std::memory_order_relaxed);
+      got = 0;
+      return 0;
+    }
+  }
   if (const UnitRun run = free_.shortest_of(want); run.units != 0) return take_from(run);
   // Half as long will do: else what is left of others would become ever smaller pieces.
   const uint64_t enough = std::max(least, (want + 1) / 2);
@@ -369,7 +407,7 @@ uint64_t RecordingFile::find_room(ChunkKind kind, uint64_t want, uint64_t least,
       return handed_out_;
     }
   }
-  if (ring_units_ != 0) {
+  if (ring_units_ != 0 && !frozen_) {
     // Pieces that are all too short are handed out nevertheless before they are too many: what is recycled
     // for every chunk that wants a longer one would leave a ring that is empty, but for pieces.
     const bool many_pieces = free_.units() > ring_units_ / kMostFreeShare;
@@ -383,6 +421,8 @@ uint64_t RecordingFile::find_room(ChunkKind kind, uint64_t want, uint64_t least,
 
 RecordingFile::Chunk RecordingFile::take_chunk(ChunkKind kind, uint32_t thread, size_t before_bytes,
                                                size_t least_bytes) {
+  // Without the mutex: each record comes here until there is room again.
+  if (no_records_.load(std::memory_order_relaxed) && kind != ChunkKind::Dictionary) return {};
   std::lock_guard lock(mutex_);
   if (lost()) return {};
   const uint64_t least = (sizeof(ChunkHeader) + least_bytes + kUnitBytes - 1) / kUnitBytes;
@@ -415,6 +455,8 @@ RecordingFile::Chunk RecordingFile::take_chunk(ChunkKind kind, uint32_t thread, 
   std::atomic_ref(header().orders).store(order_, std::memory_order_release);
   if (kind != ChunkKind::Dictionary) ++in_use_;
   units_[static_cast<size_t>(kind)] += units;
+  // A reader that copies what was here before, and meets a word of what is written now, sees the new order.
+  std::atomic_thread_fence(std::memory_order_release);
   return {chunk, units * kUnitBytes - sizeof(ChunkHeader)};
 }
 
@@ -455,6 +497,30 @@ void RecordingFile::free_run(uint64_t first, uint64_t units) {
     first = before.first;
   }
   free_.add({first, before.units + units});
+  no_records_.store(false, std::memory_order_relaxed);
+}
+
+uint64_t RecordingFile::units_of_frozen(ChunkKind kind) const {
+  const uint64_t left = free_.units() + ring_units_ - handed_out_;
+  const uint64_t kept = kind == ChunkKind::Dictionary ? 0 : ring_units_ / kFrozenShare;
+  return left - std::min(left, kept);
+}
+
+void RecordingFile::freeze() {
+  std::lock_guard lock(mutex_);
+  if (ring_units_ == 0 || frozen_ || lost()) return;
+  while (free_.units() + ring_units_ - handed_out_ < ring_units_ / kFrozenShare) {
+    ChunkHeader* chunk = next_to_go(ChunkKind::Dictionary, 0);
+    if (chunk == nullptr) break;
+    recycle_locked(chunk);
+  }
+  frozen_ = true;
+}
+
+void RecordingFile::thaw() {
+  std::lock_guard lock(mutex_);
+  frozen_ = false;
+  no_records_.store(false, std::memory_order_relaxed);
 }
 
 uint64_t RecordingFile::longest_chunk(ChunkKind kind) const {
@@ -546,13 +612,17 @@ void RecordingFile::recycle(ChunkKind wanting, uint64_t want, uint64_t enough, u
   }
 }
 
-void RecordingFile::recycle_chunk(ChunkHeader* chunk) {
+bool RecordingFile::recycle_chunk(ChunkHeader* chunk) {
   std::lock_guard lock(mutex_);
+  if (frozen_) return false;
   if (!lost()) recycle_locked(chunk);
+  return true;
 }
 
 void RecordingFile::recycle_locked(ChunkHeader* chunk) {
   FileHeader& head = header();
+  uint64_t& until = head.recycled_until[chunk->kind % kChunkKinds];
+  std::atomic_ref(until).store(std::max(until, last_tick_in(chunk)), std::memory_order_relaxed);
   std::atomic_ref(recycled_of(head, static_cast<ChunkKind>(chunk->kind)))
       .fetch_add(records_in(chunk), std::memory_order_relaxed);
   // Before it is free: a process killed in between has one chunk more than it should, never one less.

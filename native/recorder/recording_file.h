@@ -62,13 +62,20 @@ class RecordingFile {
   // [any thread] Says that `chunk` gets no further records: what it has not used goes to other threads, and a
   // ring may overwrite the rest, unless it holds rows: spans fill a ring much faster, and would leave none.
   void retire_chunk(ChunkHeader* chunk);
-  // [any thread] Frees a retired chunk of a ring, and counts what was in it as overwritten.
-  void recycle_chunk(ChunkHeader* chunk);
+  // [any thread] Frees a retired chunk of a ring, and counts what was in it as overwritten. False, and
+  // nothing is changed, while the ring is frozen.
+  bool recycle_chunk(ChunkHeader* chunk);
   // [any thread] Frees chunks whose records all began before this tick, which nobody wants any more: they are
   // not counted as lost. Rows and the dictionary stay. Does nothing in a ring, which frees by itself.
   void free_before(uint64_t tick);
   // [any thread] Counts records that found no room, under the reason why.
   void count_dropped(ChunkKind kind, uint64_t records);
+
+  // [any thread] From now on a ring overwrites nothing, until thaw(): what finds no room is counted as
+  // dropped. First it makes some room, so that names can still be written.
+  void freeze();
+  // [any thread] Lets a ring overwrite its oldest records again.
+  void thaw();
 
   // [any thread] Appends a clock reading; the last slot is rewritten when the table is full.
   void add_clock_pair(const ClockPair& pair);
@@ -104,6 +111,8 @@ class RecordingFile {
   // [with mutex_] The kinds of records that have more than their share once `wanting` has got that many
   // units, as a set of bits.
   uint32_t kinds_above_their_share(ChunkKind wanting, uint64_t want) const;
+  // [with mutex_] How many units may be handed out to a kind while the ring is frozen.
+  uint64_t units_of_frozen(ChunkKind kind) const;
   // [with mutex_] The longest chunk of a kind: some of them must find room in its share.
   uint64_t longest_chunk(ChunkKind kind) const;
   // [with mutex_] Like recycle_chunk().
@@ -143,6 +152,7 @@ class RecordingFile {
   std::deque<Retired> open_;                              // of a ring: a span in it had not ended
   std::array<uint64_t, kChunkKinds> units_{};             // that chunks of each kind have
   uint64_t ages_ = 0;
+  bool frozen_ = false;
   std::deque<ChunkHeader*> unsealed_;  // retired, without a ring
 
   std::mutex room_mutex_;  // guards reserve(); taken alone or inside mutex_
@@ -150,6 +160,7 @@ class RecordingFile {
   uint64_t faulted_ = 0;  // bytes; helper thread only
   std::atomic<uint64_t> wanted_{0};
   std::atomic<bool> disk_full_{false};
+  std::atomic<bool> no_records_{false};  // frozen, and there is no unit left for records
 
   std::mutex clock_mutex_;
 };

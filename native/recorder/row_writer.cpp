@@ -23,9 +23,10 @@ bool RowWriter::make_room(uint64_t bytes) {
     if (used + bytes <= share) return true;
     if (largest == nullptr) return false;
     ChunkHeader* oldest = largest->full.front();
+    const uint64_t freed = uint64_t{oldest->units} * kUnitBytes;
+    if (!file_->recycle_chunk(oldest)) return false;
     largest->full.pop_front();
-    largest->bytes -= uint64_t{oldest->units} * kUnitBytes;
-    file_->recycle_chunk(oldest);
+    largest->bytes -= freed;
   }
 }
 

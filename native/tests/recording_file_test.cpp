@@ -17,12 +17,14 @@
 #include <random>
 #include <span>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "check.h"
 #include "core/fault_guard.h"
 #include "core/mapped_file.h"
+#include "core/recording_clone.h"
 #include "core/recording_reader.h"
 #include "recorder/clock.h"
 #include "recorder/dictionary.h"
@@ -706,6 +708,169 @@ void an_older_file_is_there_until_it_is_replaced() {
   std::filesystem::remove_all(folder);
 }
 
+// The number of a span, and in its name what is left of that number by 50.
+SpanRecord numbered_span(Dictionary& dictionary, uint64_t number) {
+  SpanRecord span{};
+  {
+    std::lock_guard lock(dictionary.mutex());
+    span.name = dictionary.name("operator " + std::to_string(number % 50), "");
+  }
+  span.sequence = static_cast<int64_t>(number);
+  span.start_tick = read_tick();
+  span.end_tick = read_tick();
+  return span;
+}
+
+// At any moment, also one at which chunks are used again, a clone has what there is, and nothing else.
+void clones_beside_writers(uint64_t ring_bytes) {
+  const std::string path = temporary_path("kinetoscope-cloned"), copy = path + "-clone";
+  active_clock = choose_clock();
+  auto file = std::make_shared<RecordingFile>(path, ring_bytes);
+  Dictionary dictionary(file);
+  RowWriter rows(file);
+  file->add_clock_pair(read_clock_pair());
+  file->add_clock_pair(read_clock_pair());
+  file->header().start_tick = read_tick();
+  room_keeper::watch(file);
+  file->publish(0);
+  rows.append(0, "counters", 1, 0, R"({"value": [1]})");
+  std::atomic<bool> going{true};
+  std::atomic<uint64_t> written{0}, dropped{0};
+  std::vector<std::thread> threads;
+  for (uint32_t thread = 1; thread <= 3; ++thread) {
+    threads.emplace_back([&, thread] {
+      RecordWriter<SpanRecord> spans(*file, ChunkKind::Spans, thread);
+      RecordWriter<AllocationRecord> allocations(*file, ChunkKind::Allocations, thread);
+      // Without a ring the file must not grow for ever.
+      for (uint64_t number = 0; going && (ring_bytes != 0 || number < 20'000); ++number) {
+        dropped += !spans.write(numbered_span(dictionary, number));
+        ++written;
+        if (number % 4 == 0) static_cast<void>(allocations.write(allocation_at(read_tick())));
+        if (thread == 3 && number % 64 == 0) rows.append(0, "counters", 1, 0, R"({"value": [1]})");
+        // A thread that ends leaves a piece.
+        if (number % 1000 == thread) spans.end();
+      }
+    });
+  }
+  while (written == 0) std::this_thread::yield();
+  for (int number = 0; number < (ring_bytes == 0 ? 20 : 200); ++number) {
+    const uint64_t before = written;
+    clone_recording(path, copy);
+    const uint64_t after = written;
+    const std::vector<std::byte> bytes = bytes_of(copy);
+    unlink(copy.c_str());
+    const Recording recording = parse_recording(bytes);
+    CHECK(recording.stopped && losses_of(recording.losses) == 0 && recording.losses.unfinished_spans == 0);
+    CHECK(recording.losses.damaged_records == 0 && recording.losses.uncalibrated_clock == 0);
+    // Three of the writers may have written one that they have not counted, and counted one as dropped.
+    const uint64_t all = recording.spans.size() + recording.losses.recycled_spans + dropped;
+    CHECK(all + 3 >= before && all <= after + 6);
+    CHECK(recording.spans.size() > 0 && recording.rows.size() > 0);
+    for (std::size_t row = 0; row < recording.spans.size(); ++row) {
+      const auto name = recording.dictionary.strings[static_cast<std::size_t>(recording.spans.name[row])];
+      CHECK(name == "operator " + std::to_string(recording.spans.sequence[row] % 50));
+    }
+    for (const TableRows& one : recording.rows) CHECK(one.json == R"({"value": [1]})");
+  }
+  going = false;
+  for (std::thread& thread : threads) thread.join();
+  file->header().stop_tick = read_tick();
+  file->close_books();
+  room_keeper::release(file, nullptr);
+  room_keeper::settle(10'000'000'000);
+  // Of what is over, it is a copy like any other.
+  file.reset();
+  clone_recording(path, copy);
+  const Recording original = numbers_in(path), last = numbers_in(copy);
+  CHECK(losses_of(last.losses) == 0 && last.stop_ns == original.stop_ns);
+  CHECK(last.spans.size() == original.spans.size());
+  CHECK(last.losses.recycled_spans == original.losses.recycled_spans);
+  CHECK_THROWS(clone_recording(path, copy), std::system_error);
+  unlink(path.c_str());
+  unlink(copy.c_str());
+}
+
+// What is damaged in a recording is damaged in its clone.
+void a_clone_hides_no_damage() {
+  const std::string path = temporary_path("kinetoscope-damaged"), copy = path + "-clone";
+  {
+    auto file = std::make_shared<RecordingFile>(path);
+    file->publish(0);
+    Dictionary dictionary(file);
+    CHECK(write_spans(*file, dictionary, 1, 2000) == 0);
+    file->close_books();
+  }
+  const std::vector<std::byte> whole = bytes_of(path);
+  const std::size_t used = used_bytes(whole);
+  uint64_t seen = 0;
+  for (std::size_t at = kHeaderBytes; at < used; at += kUnitBytes) {
+    std::vector<std::byte> bytes = whole;
+    std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(at), kUnitBytes, std::byte{0});
+    // And one that ends there.
+    if (at / kUnitBytes % 2 == 0) bytes.resize(at + 500);
+    std::ofstream(path, std::ios::binary | std::ios::trunc)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    clone_recording(path, copy);
+    const Recording original = numbers_in(path), clone = numbers_in(copy);
+    unlink(copy.c_str());
+    const bool damaged = losses_of(original.losses) != 0;
+    CHECK(clone.spans.size() == original.spans.size());
+    // That a part is missing in which nothing was, is nothing to its clone.
+    CHECK(losses_of(clone.losses) == 0 ? clone.spans.size() == 2000 : damaged);
+    seen += losses_of(clone.losses) != 0;
+  }
+  CHECK(seen > 20);
+  unlink(path.c_str());
+}
+
+void a_frozen_ring_keeps_its_window() {
+  const std::string path = temporary_path("kinetoscope-frozen");
+  auto file = std::make_shared<RecordingFile>(path, 256 * 1024);
+  file->publish(0);
+  Dictionary dictionary(file);
+  RowWriter rows(file);
+  const FileHeader& head = file->header();
+  RecordWriter<SpanRecord> spans(*file, ChunkKind::Spans, 1);
+  RecordWriter<AllocationRecord> allocations(*file, ChunkKind::Allocations, 1);
+  uint64_t number = 0;
+  const uint64_t first_tick = read_tick();
+  for (; number < 20'000; ++number) CHECK(spans.write(numbered_span(dictionary, number)));
+  for (int count = 0; count < 2000; ++count) rows.append(0, "counters", 1, 0, R"({"value": [1]})");
+  CHECK(head.recycled_spans > 0 && head.recycled_rows > 0);
+  file->freeze();
+  const uint64_t recycled = head.recycled_spans, recycled_rows = head.recycled_rows;
+  const uint64_t until = head.recycled_until[static_cast<std::size_t>(ChunkKind::Spans)];
+  CHECK(until > first_tick && until < read_tick());
+  uint64_t lost = 0, lost_allocations = 0;
+  for (uint64_t count = 0; count < 20'000; ++count, ++number)
+    lost += !spans.write(numbered_span(dictionary, number));
+  for (uint64_t count = 0; count < 1000; ++count)
+    lost_allocations += !allocations.write(allocation_at(read_tick()));
+  for (int count = 0; count < 2000; ++count) rows.append(0, "counters", 1, 0, R"({"value": [1]})");
+  CHECK(lost > 10'000 && lost_allocations > 0 && head.recycled_spans == recycled);
+  CHECK(head.ring_dropped_spans == lost && head.ring_dropped_allocations == lost_allocations);
+  CHECK(head.recycled_rows == recycled_rows && head.ring_dropped_rows > 1000);
+  // A name that comes only now.
+  {
+    std::lock_guard lock(dictionary.mutex());
+    for (int name = 0; name < 50; ++name)
+      CHECK(dictionary.name("late " + std::to_string(name), "") != kUnknownId);
+  }
+  const Recording frozen = numbers_in(path);
+  CHECK(frozen.spans.size() == 20'000 - recycled + (20'000 - lost));
+  CHECK(frozen.spans.sequence[0] == static_cast<int64_t>(recycled));
+  file->thaw();
+  for (uint64_t count = 0; count < 20'000; ++count, ++number)
+    CHECK(spans.write(numbered_span(dictionary, number)));
+  CHECK(head.recycled_spans > recycled && head.ring_dropped_spans == lost);
+  file->close_books();
+  file.reset();
+  const Recording thawed = numbers_in(path);
+  CHECK(thawed.losses.damaged_chunks == 0);
+  CHECK(thawed.spans.size() + thawed.losses.recycled_spans + lost == number);
+  unlink(path.c_str());
+}
+
 void a_file_in_use_is_left_alone() {
   const std::string folder = new_folder(), path = folder + "/a.recording";
   const std::string with_number = ".p" + std::to_string(getpid());
@@ -832,6 +997,11 @@ int main() {
   long_strings_are_cut_between_characters();
   what_is_no_file_stays_and_is_named();
   an_older_file_is_there_until_it_is_replaced();
+  clones_beside_writers(128 * 1024);
+  clones_beside_writers(1 << 20);
+  clones_beside_writers(0);
+  a_clone_hides_no_damage();
+  a_frozen_ring_keeps_its_window();
   a_file_in_use_is_left_alone();
   a_file_that_is_cut_short_ends_nobody();
   a_thread_of_ours_survives_a_file_that_is_cut_short();

@@ -102,7 +102,8 @@ class RunInfo:
         command_text: The command, where it is stated as one text.
         program: The arguments of the program that the launcher ran.
         program_ended: How that program ended, in words.
-        first_step: The number of the first recorded step, where the launcher recorded some steps of it.
+        first_step: The number of the first recorded step, where the launcher recorded some steps of it, or the recording is a part
+            of another one.
         import_folders: Folders that torch leaves out of the names of files.
         rank: The rank in a distributed job.
         world_size: How many ranks the job has.
@@ -232,7 +233,7 @@ class RunInfo:
             command_text=_text(command),
             program=tuple(map(str, _list(program.get("command")))),
             program_ended=_text(program.get("ended")),
-            first_step=_number(program.get("first_step")),
+            first_step=_number(info["first_step"] if "first_step" in info else program.get("first_step")),
             import_folders=tuple(one for one in _list(info.get("import_folders")) if isinstance(one, str)),
             rank=rank if rank is not None and rank < 1 << 31 else None,
             world_size=_number(job.get("world_size")) or None,

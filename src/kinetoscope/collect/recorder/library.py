@@ -133,6 +133,7 @@ class Recorder:
         library.kinetoscope_recorder_free_before.argtypes = (ctypes.c_uint64,)
         library.kinetoscope_recorder_position.argtypes = (ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t)
         library.kinetoscope_recorder_path.argtypes = message
+        library.kinetoscope_recorder_freeze.argtypes = (ctypes.c_int,)
         library.kinetoscope_recorder_stop.argtypes = (ctypes.POINTER(_Stopped),)
         library.kinetoscope_recorder_modules.argtypes = (ctypes.py_object,)
         library.kinetoscope_recorder_watch_tensors.argtypes = (ctypes.py_object,)
@@ -312,6 +313,28 @@ class Recorder:
         if self._library.kinetoscope_recorder_resume() != 0:
             raise StateError(
                 "the native recorder is not recording in this process: there is nothing to resume"
+            )
+
+    def freeze(self) -> None:
+        """Overwrite nothing in a ring from now on, until `thaw`: what finds no room is counted as dropped.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
+        self._set_frozen(1)
+
+    def thaw(self) -> None:
+        """Let a ring overwrite its oldest records again, after `freeze`.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
+        self._set_frozen(0)
+
+    def _set_frozen(self, frozen: int) -> None:
+        if self._library.kinetoscope_recorder_freeze(frozen) != 0:
+            raise StateError(
+                "the native recorder is not recording in this process: there is nothing to freeze or thaw"
             )
 
     def modules(self) -> list[tuple[int, Any]]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from kinetoscope import _core
 from kinetoscope._errors import StateError
 from kinetoscope.collect.recorder.library import POSITION_NUMBERS, Recorded, Stopped
+from kinetoscope.storage.recording_parts import clone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -328,6 +329,47 @@ class Stream:
                 file.give_up()
                 return None
             return part
+
+    def clone(self, target: Path) -> None:
+        """Copy the recording as it is at this moment to a file, while it goes on; see `kinetoscope.storage.recording_parts`.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+            OSError: The file cannot be written.
+        """
+        with self._changed:
+            recorder = self._recorder()
+            # Modules that were met since the last time get their names.
+            recorder.resolve([])
+            path = recorder.recording_path()
+            if path is None:
+                raise StateError("the native recorder is not recording in this process")
+            clone(path, target)
+
+    def freeze(self) -> None:
+        """Keep what a ring has at this moment, for all sessions; see `Recorder.freeze`.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
+        with self._changed:
+            self._recorder().freeze()
+
+    def thaw(self) -> None:
+        """Let a ring overwrite its oldest records again, after `freeze`.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
+        with self._changed:
+            self._recorder().thaw()
+
+    def _recorder(self) -> Recorder:
+        """The recorder, while any session records."""
+        active = self._active()
+        if not active:
+            raise StateError("the native recorder is not recording in this process")
+        return active[0].recorder
 
     def forget(self) -> None:
         """In the child of a fork: the recording is the parent's."""

@@ -1,0 +1,146 @@
+"""Copies of a recording, and parts of it, as recordings of their own: also while it goes on.
+
+A recording is cloned before a part is cut out of it, so that what is cut is of one moment. Nobody who records waits for that.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import kinetoscope._core as _core
+from kinetoscope._errors import ArgumentError, FormatError
+from kinetoscope.model.steps import MARKED
+from kinetoscope.storage.live_recording import progress
+from kinetoscope.storage.recording import read_recording
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+
+def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Copy a recording as it is at this moment, with all sessions that share it.
+
+    The copy is a recording that was stopped. Spans that are open have no end in it, and are counted in its losses; so is what a ring
+    overwrote while it was copied.
+
+    Args:
+        source: The recording, of any process, that goes on or has ended.
+        target: The new file; it replaces an older one once it is complete.
+
+    Raises:
+        FormatError: The source is not a recording, or its version is not supported.
+        OSError: A file cannot be read or written.
+    """
+    _make(source, target, lambda made: _core.clone_recording(str(source), made))
+
+
+def cut_time(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    start_ns: int = 0,
+    end_ns: int | None = None,
+    *,
+    session: int = 0,
+) -> None:
+    """Cut a window of time out of a recording.
+
+    Spans that are open when it starts or ends are cut there, and marked. Records that are not spans (samples, allocations, rows) are in
+    it if they were written in it.
+
+    Args:
+        source: The recording, of any process, that goes on or has ended.
+        target: The new file; it replaces an older one once it is complete.
+        start_ns: When the window starts, in nanoseconds since the session's part of the recording did.
+        end_ns: When it ends, exclusive; None for the end of the recording.
+        session: The number of the session in the recording, from 0.
+
+    Raises:
+        ArgumentError: The window is empty.
+        FormatError: The source is not a recording, or its version is not supported.
+        OSError: A file cannot be read or written.
+    """
+    if start_ns < 0 or (end_ns is not None and end_ns <= start_ns):
+        raise ArgumentError(f"the window from {start_ns} to {end_ns} ns is empty, or starts before the recording")
+
+    def cut(made: str, part: Path) -> None:
+        steps = read_recording(part).columns("steps")
+        # Those that an optimizer ends are counted from the first one whose end is in the window.
+        counted = steps["number"][
+            (steps["source"] != MARKED) & (steps["start_ns"] + steps["duration_ns"] > start_ns)
+        ]
+        first_step = int(counted[0]) if len(counted) else -1
+        _core.cut_recording(str(part), 0, made, start_ns, end_ns, first_step)
+
+    _cut(source, target, session, cut)
+
+
+def cut_steps(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    first: int,
+    end: int,
+    *,
+    session: int = 0,
+) -> None:
+    """Cut steps out of a recording, by their true numbers, which they keep.
+
+    Args:
+        source: The recording, of any process, that goes on or has ended.
+        target: The new file; it replaces an older one once it is complete.
+        first: The number of the first step.
+        end: The number of the first step behind them. A step that has not ended yet is in the recording up to its end.
+        session: The number of the session in the recording, from 0.
+
+    Raises:
+        ArgumentError: The recording has none of these steps.
+        FormatError: The source is not a recording, or its version is not supported.
+        OSError: A file cannot be read or written.
+    """
+
+    def cut(made: str, part: Path) -> None:
+        steps = read_recording(part).columns("steps")
+        wanted = (steps["number"] >= first) & (steps["number"] < end)
+        if not wanted.any():
+            kept = steps["number"]
+            there = f"it has steps {kept.min()} to {kept.max()}" if len(kept) else "it has no steps"
+            raise ArgumentError(f"{Path(source)} has none of the steps from {first} up to {end}: {there}")
+        starts_ns = steps["start_ns"][wanted]
+        ends_ns = starts_ns + steps["duration_ns"][wanted]
+        first_step = -1 if (steps["source"][wanted] == MARKED).any() else int(steps["number"][wanted].min())
+        _core.cut_recording(str(part), 0, made, int(starts_ns.min()), int(ends_ns.max()), first_step)
+
+    _cut(source, target, session, cut)
+
+
+def _cut(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    session: int,
+    cut: Callable[[str, Path], None],
+) -> None:
+    """Call `cut` with the path of the file to make, and with the part of the session, which does not change meanwhile."""
+
+    def cut_part(made: str) -> None:
+        whole, part = Path(f"{made}.whole"), Path(f"{made}.part")
+        _core.clone_recording(str(source), str(whole))
+        _core.cut_recording(str(whole), session, str(part))
+        whole.unlink()
+        cut(made, part)
+
+    _make(source, target, cut_part)
+
+
+def _make(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], make: Callable[[str], None]
+) -> None:
+    """Call `make` with the path of a new file, which then becomes `target`."""
+    target = Path(target)
+    if progress(source) is None:
+        raise FormatError(f"{Path(source)}: not a readable recording")
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
+        made = Path(scratch, target.name)
+        make(str(made))
+        made.replace(target)
