@@ -129,7 +129,7 @@ class Filter {
   bool has(uint32_t what) const { return (window_.what & what) != 0; }
 
   // Whether it is a window of time.
-  bool is_part() const { return window_.last_end_tick != 0; }
+  bool is_part() const { return window_.ended_within_tick != 0; }
 
   bool within(uint64_t tick) const { return tick >= from_ && (to_ == 0 || tick < to_); }
 
@@ -170,12 +170,13 @@ class Filter {
     const bool call = python || module;
     if (!records_at(record.start_tick)) {
       // Calls that were running when it began are opened at its beginning.
-      const bool running = record.start_tick < from_ && (record.end_tick == 0 || record.end_tick > from_);
+      const uint64_t ended = std::max(from_, window_.ended_before_tick);
+      const bool running = record.start_tick < from_ && (record.end_tick == 0 || record.end_tick > ended);
       if (!(call || is_part()) || !running) return false;
       record.start_tick = from_;
       record.flags |= kSpanBegunBefore;
     }
-    if (to_ != 0 && (record.end_tick == 0 || record.end_tick > std::max(to_, window_.last_end_tick))) {
+    if (to_ != 0 && (record.end_tick == 0 || record.end_tick > std::max(to_, window_.ended_within_tick))) {
       const bool cut = call || is_part();
       record.end_tick = cut ? to_ : 0;
       if (cut) record.flags |= kSpanCut;
@@ -501,12 +502,12 @@ void narrow(RecordingWindow& window, const FileHeader& header, const CutTimes& t
   const std::size_t pairs = std::min(header.clock_pairs, kMaxClockPairs);
   const TickClock clock(header.clock, begin, std::span(header.pairs, pairs));
   const uint64_t from = tick_at(clock, begin, times.from_ns);
+  window.ended_before_tick = tick_at(clock, begin, times.from_ns + 1) - 1;
   const uint64_t to = times.to_ns == INT64_MAX ? 0 : tick_at(clock, begin, times.to_ns);
   if (to == 0 || (window.to_tick != 0 && window.to_tick < to)) {
-    window.last_end_tick = window.to_tick == 0 ? UINT64_MAX : window.to_tick;
+    window.ended_within_tick = window.to_tick == 0 ? UINT64_MAX : window.to_tick;
   } else {
-    // Several ticks may be one nanosecond: what ends in the last one ends in time.
-    window.last_end_tick = tick_at(clock, begin, times.to_ns + 1) - 1;
+    window.ended_within_tick = tick_at(clock, begin, times.to_ns + 1) - 1;
     window.to_tick = to;
   }
   window.begin.tick = window.to_tick == 0 ? from : std::min(from, window.to_tick);

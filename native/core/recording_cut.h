@@ -20,9 +20,9 @@ struct RecordingWindow {
   uint32_t what = 0;  // set of Recorded
   RecordingPosition begin{};
   uint64_t to_tick = 0;  // 0: it still records
-  // Of a window of time: spans that cross its ends are cut there. The last tick at which one in it may end;
-  // 0: it is none.
-  uint64_t last_end_tick = 0;
+  // Of a window of time, whose ends cut the spans that cross them; 0: it is none. Several ticks may be one
+  // nanosecond: what ends up to the first of these has ended before it, and up to the second one in it.
+  uint64_t ended_before_tick = 0, ended_within_tick = 0;
   std::vector<std::pair<uint64_t, uint64_t>> pauses;  // [from, to), in order; `to` 0: still paused
 };
 

@@ -63,7 +63,9 @@ def cut_time(
         OSError: A file cannot be read or written.
     """
     if start_ns < 0 or (end_ns is not None and end_ns <= start_ns):
-        raise ArgumentError(f"the window from {start_ns} to {end_ns} ns is empty, or starts before the recording")
+        raise ArgumentError(
+            f"the window from {start_ns} to {end_ns} ns is empty, or starts before the recording"
+        )
 
     def cut(made: str, part: Path) -> None:
         steps = read_recording(part).columns("steps")
