@@ -11,7 +11,7 @@ import torch
 
 import kinetoscope
 from kinetoscope import ArgumentError, FormatError, StateError, Trace
-from kinetoscope.collect.engines.stream import STREAM
+from kinetoscope.collect.recorder.stream import STREAM
 from kinetoscope.storage.recording_parts import clone, cut_steps, cut_time
 from tests.support.recorded import named, profile
 from tests.support.recording_builder import RecordingBuilder
