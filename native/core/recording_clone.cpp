@@ -193,6 +193,11 @@ class Cloning {
     }
     // How many there are in a chunk is in the chunk.
     if (left_out_[static_cast<std::size_t>(ChunkKind::Rows)]) header_.recycled_rows = now.recycled_rows;
+    // Without a ring, what nobody wants any more is freed, and is no loss.
+    header_.recycled_spans = std::min(header_.recycled_spans, now.recycled_spans);
+    header_.recycled_allocations = std::min(header_.recycled_allocations, now.recycled_allocations);
+    header_.recycled_notes = std::min(header_.recycled_notes, now.recycled_notes);
+    header_.recycled_samples = std::min(header_.recycled_samples, now.recycled_samples);
     const std::size_t pairs = std::min(header_.clock_pairs, kMaxClockPairs);
     for (std::size_t pair = 0; pair < pairs; ++pair)
       last_tick_ = std::max(last_tick_, header_.pairs[pair].tick);

@@ -142,7 +142,8 @@ class Filter {
   }
 
   // Whether any of a chunk's records may be the session's. In each chunk they are in order of time, but for
-  // calls, of which some began before what is written before them. Spans that a window of time cuts began before.
+  // calls, of which some began before what is written before them. Spans that a window of time cuts began
+  // before.
   bool may_take(const ChunkHeader& chunk, const std::byte* payload, std::size_t records) const {
     switch (static_cast<ChunkKind>(chunk.kind)) {
       case ChunkKind::Spans:
