@@ -54,9 +54,9 @@ def train(steps: int) -> None:
         optimizer.step()
 
 
-def built(path: Path, **fields: int) -> Path:
+def built(path: Path) -> Path:
     """A recording of 10 spans of 50 ns, each inside a hundred of its own, and of one around them all."""
-    builder = RecordingBuilder(clock=0, start_tick=1_000, stop_tick=3_000, version=6, **fields)
+    builder = RecordingBuilder(clock=0, start_tick=1_000, stop_tick=3_000, version=6)
     name = builder.name("a")
     builder.span(0, 1_500, builder.name("around"))
     for number in range(10):
