@@ -156,8 +156,7 @@ def test_toggles_become_pauses(tmp_path):
     assert paused == {"CPU": 2, "CUDA": 1}
 
 
-@pytest.mark.parametrize("in_metadata", [False, True])
-def test_what_was_compiled_is_in_rows_and_in_the_metadata_of_older_recordings(in_metadata, tmp_path):
+def test_what_was_compiled_is_in_rows(tmp_path):
     columns = {"compile_id": "0/0", "stage": "frame", "function": "forward", "file": "a.py", "line": 7}
     columns |= {"duration_ns": 50, "reason": "", "failure": ""}
     columns |= dict.fromkeys(("autotune_ns", "guards", "operators", "cache_hits", "cache_misses"), 0)
@@ -167,13 +166,9 @@ def test_what_was_compiled_is_in_rows_and_in_the_metadata_of_older_recordings(in
     for number in range(2):
         one = Compilation({**columns, "compile_id": f"{number}/0"}, 5_000 + number, 77)
         part = CompileFacts([one]).as_part()
-        if in_metadata:
-            builder.info(f"compiling.{number:06d}", json.dumps(part))
-        else:
-            builder.append("compiling", {"facts": [part]})
+        builder.append("compiling", {"facts": [part]})
     trace = trace_of(builder, tmp_path)
     compiles = trace.columns("compiles")
     assert list(compiles["compile_id"]) == ["0/0", "1/0"]
     assert compiles["start_ns"].tolist() == [0, 1]
-    assert not any(key.startswith("compiling") for key in trace.info)
     assert trace.complete

@@ -1,4 +1,4 @@
-"""The table `storages` from a recording's metadata, valid or not."""
+"""The table `storages` from the rows of a recording, valid or not."""
 
 import base64
 import json
@@ -51,7 +51,7 @@ def test_a_parameter_without_a_gradient_has_the_module_that_registers_it():
 
 
 def test_what_cannot_be_looked_at_is_a_loss():
-    trace = TraceBuilder().know("storages.skipped", 3).build()
+    trace = TraceBuilder().append("storages", {"part": [{"counts": {"skipped_storages": 3}}]}).build()
     assert [(loss["code"], loss["count"]) for loss in trace.losses] == [("skipped_storages", 3)]
 
 
@@ -90,7 +90,9 @@ GOOD = {
     ids=str,
 )
 def test_a_part_that_the_recorder_cannot_have_written_is_left_out_and_counted(changed):
-    builder = TraceBuilder().know("storages.0", GOOD | changed).know("storages.1", GOOD)
+    builder = (
+        TraceBuilder().append("storages", {"part": [GOOD | changed]}).append("storages", {"part": [GOOD]})
+    )
     trace = builder.build()
     assert len(trace.columns("storages")) == 1
     assert [loss["count"] for loss in trace.losses] == [1]
@@ -100,12 +102,15 @@ def test_a_value_instead_of_a_list_is_that_of_all_rows():
     rows = {name: value * 2 for name, value in GOOD.items()} | {"address": [16, 32]}
     once = {name: value[0] for name, value in GOOD.items()} | {"address": [16, 32]}
     first, second = (
-        TraceBuilder().know("storages.0", part).build().columns("storages") for part in (rows, once)
+        TraceBuilder().append("storages", {"part": [part]}).build().columns("storages")
+        for part in (rows, once)
     )
     assert len(first) == 2
     assert all(np.array_equal(first[name], second[name]) for name in first)
     # Without a list or a number nothing says how many rows there are.
-    assert TraceBuilder().know("storages.0", once | {"address": 16}).build().losses[0]["count"] == 1
+    assert (
+        TraceBuilder().append("storages", {"part": [once | {"address": 16}]}).build().losses[0]["count"] == 1
+    )
 
 
 def packed(values, dtype):
@@ -120,7 +125,8 @@ def test_numbers_may_be_packed():
         "rows": 2,
     }
     first, second = (
-        TraceBuilder().know("storages.0", part).build().columns("storages") for part in (rows, once)
+        TraceBuilder().append("storages", {"part": [part]}).build().columns("storages")
+        for part in (rows, once)
     )
     assert len(first) == 2
     assert all(np.array_equal(first[name], second[name]) for name in first)
@@ -144,14 +150,19 @@ def test_packed_numbers_that_the_recorder_cannot_have_written_are_left_out_and_c
         "address": packed([16, 32], "<u8"),
         "rows": 2,
     }
-    trace = TraceBuilder().know("storages.0", good | changed).know("storages.1", good).build()
+    trace = (
+        TraceBuilder()
+        .append("storages", {"part": [good | changed]})
+        .append("storages", {"part": [good]})
+        .build()
+    )
     assert len(trace.columns("storages")) == 2
     assert [loss["count"] for loss in trace.losses] == [1]
 
 
 @pytest.mark.parametrize("role", [5, 200])
 def test_roles_of_later_releases_are_left_out(role):
-    trace = TraceBuilder().know("storages.0", GOOD | {"role": [role]}).build()
+    trace = TraceBuilder().append("storages", {"part": [GOOD | {"role": [role]}]}).build()
     assert len(trace.columns("storages")) == 0
 
 
@@ -167,10 +178,9 @@ json_values = st.recursive(
     json_values,
 )
 def test_any_json_is_read_without_a_fault(part, skipped):
-    info = {"storages.0": part, "storages.1": json.loads(json.dumps(skipped)), "storages.skipped": skipped}
+    seen = [part, json.loads(json.dumps(skipped)), {"counts": {"skipped_storages": skipped}}]
     tables = {"modules": {}, "parameters": {}}
-    strings, lost = add_storages(tables, info, [""], START_REALTIME_NS)
-    assert info == {}
+    strings, lost = add_storages(tables, seen, [""], START_REALTIME_NS)
     assert strings[0] == ""
     assert min(lost.values()) >= 0
     assert "storages" in tables or lost["skipped_storages"]

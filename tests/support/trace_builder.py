@@ -84,6 +84,7 @@ class TraceBuilder:
         self.losses: dict[str, int] = {}
         self.info: dict[str, str] = {}
         self.storages: list[dict[str, Any]] = []
+        self.appended: dict[str, list[dict[str, Any]]] = {}
         self.notes: list[tuple[str, int, int, int, int, int, int, int]] = []
         self.streams: list[tuple[int, int, int, str]] = []
         self._thread_of_stream: list[int] = []
@@ -380,15 +381,32 @@ class TraceBuilder:
             },
         )  # fmt: skip
 
-    def _held(self) -> dict[str, str]:
-        """What `hold` added, as the recorder writes it."""
-        if not self.storages:
-            return {}
-        return {
-            "storages.0": json.dumps(
-                {name: [row[name] for row in self.storages] for name in self.storages[0]}
-            )
+    def append(self, table: str, columns: dict[str, list[Any]]) -> TraceBuilder:
+        """Appends rows to a named table."""
+        rows = len(next(iter(columns.values())))
+        part = {
+            "session": 0,
+            "buffered": False,
+            "time_ns": 0,
+            "rows": rows,
+            "json": json.dumps(columns).encode(),
         }
+        self.appended.setdefault(table, []).append(part)
+        return self
+
+    def _rows(self) -> dict[str, Any]:
+        """What was appended, and what `hold` added as the recorder writes it."""
+        if not self.storages:
+            return self.appended
+        part = {name: [row[name] for row in self.storages] for name in self.storages[0]}
+        held = {
+            "session": 0,
+            "buffered": False,
+            "time_ns": 0,
+            "rows": 1,
+            "json": json.dumps({"part": [part]}).encode(),
+        }
+        return {**self.appended, "storages": [*self.appended.get("storages", ()), held]}
 
     def build(self) -> Trace:
         """Builds the trace."""
@@ -448,7 +466,8 @@ class TraceBuilder:
         last = max((span.start_ns + span.duration_ns for span in spans), default=0)
         last = max(last, allocations[-1][0] if allocations else 0, *(row[0] for row in self.samples))
         return {
-            "info": self.info | self._held(),
+            "info": self.info,
+            "rows": self._rows(),
             "state": self.state,
             "process": 4242,
             "start_realtime_ns": START_REALTIME_NS,

@@ -13,8 +13,6 @@ from typing import Any
 from kinetoscope.model.names import COMPILED_REGION, region_id
 from kinetoscope.model.schema import STORED
 
-PREFIX = "compiling."
-"""How the metadata of older recordings names the parts; a number follows."""
 TABLE = "compiling"
 """The table of a recording that has the parts, in its column `facts`."""
 RECOMPILE_LIMIT = re.compile(r"(recompile|cache_size)[_ ]limit", re.IGNORECASE)

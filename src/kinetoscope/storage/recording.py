@@ -17,6 +17,7 @@ from kinetoscope.model.losses import (
     NOT_STOPPED,
     TOLD_AT_STOP,
     TORN_SAMPLES,
+    UNREAD_GRADIENTS,
     Loss,
     counted_losses,
     loss_columns,
@@ -109,9 +110,8 @@ def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], st
         }
 
 
-PREFIX = "storages."
-# What the metadata counts, and the loss that it is.
-_COUNTED = {f"{PREFIX}skipped": "skipped_storages", f"{PREFIX}unread_gradients": "unread_gradients"}
+# Which losses the parts of the table count, the latest one what there are by then.
+_COUNTED = ("skipped_storages", UNREAD_GRADIENTS)
 # torch's numbers of the device types whose tensors have an address. A device type registered under another name is
 # torch's private one.
 _DEVICES = {
@@ -130,14 +130,14 @@ _MOST_ROWS = 1 << 20
 
 
 def add_storages(
-    tables: MutableMapping[str, Any], info: dict[str, Any], strings: list[str], start_realtime_ns: int
+    tables: MutableMapping[str, Any], seen: Sequence[object], strings: list[str], start_realtime_ns: int
 ) -> tuple[list[str], dict[str, int]]:
-    """Move what the metadata says about tensor storages to the table `storages`.
+    """Add the table `storages`: which tensors were seen to hold which memory.
 
     Args:
         tables: The delivered columns of a trace; changed in place. Owners are found by the addresses in `modules` and
             `parameters`.
-        info: The parsed metadata; the entries about storages are removed.
+        seen: What was seen, in parts, as `StorageWatch` has them: rows as columns, or under "counts" the losses so far.
         strings: The string table.
         start_realtime_ns: The start of the trace, in nanoseconds of Unix time.
 
@@ -145,15 +145,18 @@ def add_storages(
         The string table with new names appended, and the losses by kind: how many tensors could not be inspected, where an
         invalid entry counts as one, and how many parameters' gradients.
     """
-    counts = {loss: info.pop(key, 0) for key, loss in _COUNTED.items()}
-    lost = {loss: count if isinstance(count, int) and count > 0 else 0 for loss, count in counts.items()}
+    counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
     parts: list[dict[str, Any]] = []
-    for key in sorted(key for key in info if key.startswith(PREFIX)):
-        part = _checked(info.pop(key))
-        if part is None:
-            lost["skipped_storages"] += 1
-        else:
+    invalid = 0
+    for one in seen:
+        if isinstance(one, dict) and isinstance(one.get("counts"), dict):
+            counts |= {loss: one["counts"][loss] for loss in _COUNTED if loss in one["counts"]}
+        elif (part := _checked(one)) is not None:
             parts.append(part)
+        else:
+            invalid += 1
+    lost = {loss: count if isinstance(count, int) and count > 0 else 0 for loss, count in counts.items()}
+    lost["skipped_storages"] += invalid
     if not parts:
         return strings, lost
     numbers: dict[str, NDArray[Any]] = {
@@ -301,7 +304,6 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> Tra
     run = RunInfo.of(info)
     if run.record_python_gc_info:
         mark_collections(tables, recording["strings"])
-    strings, of_storages = add_storages(tables, info, recording["strings"], recording["start_realtime_ns"])
     # Other sessions that shared the recording have their own parts of it.
     rows = AppendedRows(
         {
@@ -309,12 +311,13 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> Tra
             for table, parts in recording.get("rows", {}).items()
         }
     )
+    seen = rows.columns("storages", {"part": dict})[0]["part"]
+    strings, of_storages = add_storages(tables, seen, recording["strings"], recording["start_realtime_ns"])
     began_ns = recording.get("start_monotonic_ns", -1)
     strings = add_counters(tables, rows, strings, began_ns)
     if pauses := read_pauses(rows, recording["start_realtime_ns"]):
         info["pauses"] = pauses
-    parts = [info.pop(key) for key in sorted(info) if key.startswith(compile_facts.PREFIX)]
-    parts += rows.columns(compile_facts.TABLE, {"facts": dict})[0]["facts"]
+    parts = rows.columns(compile_facts.TABLE, {"facts": dict})[0]["facts"]
     found = {NOT_STOPPED: int(not stopped), **recording["losses"], **of_storages}
     found["damaged_records"] = found.get("damaged_records", 0) + rows.damaged
     # The recorder counts these losses only when it stops, so they are in the metadata.

@@ -65,6 +65,7 @@ class KinetoEngine:
         self._operators_off = False
         self._others: _OtherThreads | None = None
         self._watch: StorageWatch | None = None
+        self._storages: list[dict[str, Any]] = []
         self._living = Living()
         self._ended_at_exit: KinetoRecording | None = None
         _ENGINES.add(self)
@@ -118,9 +119,10 @@ class KinetoEngine:
         self._operators_off = False
         # Before the collector is on, like everything here: it records Python calls of this thread.
         self._others = None if all_threads else _OtherThreads()
+        self._storages = []
         if self._request.options.profile_memory:
             self._watch = StorageWatch(self._living, lambda tensors: None)
-            self._request = _with_info(self._request, self._watch.start())
+            self._storages = self._watch.start()
         self._request = _with_info(self._request, {MONOTONIC_KEY: json.dumps(monotonic_of_realtime_ns())})
         note_this_thread()
         self._collector._start_trace()
@@ -187,7 +189,7 @@ class KinetoEngine:
             stopped.__exit__(None, None, None)
             unrecorded = None if self._others is None else self._others.ran()
             if watch is not None:
-                self._request = _with_info(self._request, watch.stop())
+                self._storages += watch.stop()
             note_this_thread()
             recording = KinetoRecording(
                 stopped.kineto_results,
@@ -196,6 +198,7 @@ class KinetoEngine:
                 _window_ns(stopped),
                 has_objects=_makes_objects(stopped.experimental_config),
                 unrecorded=unrecorded,
+                storages=self._storages,
             )
             stopped.kineto_results = recording.api()
             return recording

@@ -108,12 +108,14 @@ class KinetoRecording:
         has_objects: bool = False,
         unrecorded: Loss | None = None,
         taken_by: str = "recording_taken",
+        storages: Sequence[dict[str, Any]] = (),
     ) -> None:
         """Store torch's results; None if there are none.
 
-        `has_objects` says whether torch has made its event objects, `unrecorded` which threads it did not record, and
-        `taken_by` is the code of the loss if there are no results.
+        `has_objects` says whether torch has made its event objects, `unrecorded` which threads it did not record,
+        `taken_by` is the code of the loss if there are no results, and `storages` are parts of the table of that name.
         """
+        self._storages = storages
         self._results = results
         self._taken = results is None
         self._taken_by = taken_by
@@ -192,7 +194,7 @@ class KinetoRecording:
                     note_keywords(tables, strings, results, info["start_realtime_ns"])
                 if self._has_objects and self._setting(EVENT_METADATA):
                     note_event_metadata(tables, results.events(), info["start_realtime_ns"])
-            strings, unseen = add_storages(tables, info, strings, info["start_realtime_ns"])
+            strings, unseen = add_storages(tables, self._storages, strings, info["start_realtime_ns"])
             lost += counted_losses(unseen)
         lost += [self._unrecorded] if self._unrecorded is not None else []
         lost += paused_losses(info.get("pauses"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import functools
 import json
 import multiprocessing
 import os
@@ -176,8 +177,8 @@ class NativeEngine:
         # Before the start: after an interrupt right behind it, stop() must find the recording.
         self._process, self._subscription = os.getpid(), subscription
         self._off = frozenset()
-        seen = self._watch_storages(subscription) if request.options.profile_memory else {}
-        facts = {**_facts(), **request.info, **seen}
+        seen = self._watch_storages(subscription) if request.options.profile_memory else []
+        facts = {**_facts(), **request.info}
         file = NewFile(self._new_path, self._belongs_to_user, request.options.ring_bytes, _parent_began_ns())
         missing_calls = subscription.start(file)
         if subscription.number == 0:
@@ -186,6 +187,7 @@ class NativeEngine:
         if missing_calls:
             facts["calls_missing"] = json.dumps(missing_calls)
         subscription.add_info(facts)
+        _append_storages(subscription, seen)
         if GARBAGE_COLLECTION_SETTING in facts:
             self._collections.open()
         if missing_calls:
@@ -255,7 +257,7 @@ class NativeEngine:
             if stopped.faults:
                 late["recorder_faults"] = json.dumps(stopped.faults)
             if watch is not None:
-                late |= watch.stop()
+                _append_storages(subscription, watch.stop())
             if stopped.call_threads_lost:
                 late["call_threads_lost"] = json.dumps(stopped.call_threads_lost)
             subscription.add_info(late)
@@ -330,7 +332,7 @@ class NativeEngine:
                 "its own path."
             )
 
-    def _watch_storages(self, subscription: Subscription) -> dict[str, str]:
+    def _watch_storages(self, subscription: Subscription) -> list[dict[str, Any]]:
         """Watch which tensors hold which memory, from before the recording starts."""
         from kinetoscope.collect.sources.storages import Living, StorageWatch, native_reader
 
@@ -342,7 +344,7 @@ class NativeEngine:
             self._living,
             recorder.watch_tensors,
             lambda: [module for _, module in recorder.modules()],
-            subscription.add_info,
+            functools.partial(_append_storages, subscription),
         )
         return self._watch.start()
 
@@ -450,6 +452,12 @@ class SharedRecording:
     def discard(self) -> None:
         """Forget the recording."""
         self._part = None
+
+
+def _append_storages(subscription: Subscription, parts: Sequence[dict[str, Any]]) -> None:
+    """Write parts of the table `storages`, each by itself, for together they may be longer than the recorder takes."""
+    for part in parts:
+        subscription.append("storages", {"part": [part]})
 
 
 def _what(request: RecordingRequest) -> Recorded:

@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 
 from kinetoscope._core import living_objects
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
+from kinetoscope.model.losses import UNREAD_GRADIENTS
 from kinetoscope.model.schema import StorageRole
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ _Value = TypeVar("_Value")
 
 # What fits into one of the recorder's longer chunks; a row takes about 70 bytes of JSON.
 _ROWS_IN_A_PART = 2000
-_PREFIX = "storages"
 _LONGEST_NAME = 60
 # How deep lists and mappings are searched for an optimizer's tensors.
 _DEPTH = 4
@@ -217,7 +217,7 @@ class TensorReader(Protocol):
         ...
 
     def take(self) -> list[str]:
-        """The rows since the last call, as parts of the metadata."""
+        """The rows since the last call as JSON texts, each a part of the table `storages`."""
         ...
 
 
@@ -345,7 +345,7 @@ class StorageWatch:
         living: Living,
         keep_watch: Callable[[list[Tensor]], object],
         running: Callable[[], Iterable[Module]] | None = None,
-        write: Callable[[dict[str, str]], object] | None = None,
+        append: Callable[[list[dict[str, Any]]], object] | None = None,
     ) -> None:
         """Nothing is looked at before `start`.
 
@@ -353,26 +353,25 @@ class StorageWatch:
             living: What lives; the same for all recordings of a session, so that only the first one has to look at everything.
             keep_watch: Has the frees of tensors' memory recorded.
             running: Tells which living modules the recorder has seen; by default all that live.
-            write: Writes metadata into the recording in progress: what is seen there, before `stop`, survives a killed
-                process.
+            append: Writes parts of the table `storages` into the recording in progress: what is seen there, before
+                `stop`, survives a killed process.
         """
         self._living = living
         self._reader = living.reader
         self._running = running or self._all_modules
         self._keep_watch = keep_watch
-        self._write = write
+        self._append = append
         self._seen = _Seen()
-        self._parts = 0
-        self._unread = 0
+        self._counted: dict[str, int] = {}
         # Those that the modules of one look hold; their optimizer has nothing to add.
         self._held_parameters: set[int] = set()
         self._optimizers: dict[int, tuple[weakref.ref[Optimizer], int]] = {}
 
-    def start(self) -> dict[str, str]:
+    def start(self) -> list[dict[str, Any]]:
         """Look at every module, optimizer and tensor that lives, and hear of every optimizer's steps from here on.
 
         Returns:
-            Metadata for the recording, each value a JSON text.
+            Parts of the table `storages`, for `add_storages`.
         """
         OPTIMIZER_STEPS.before(self._before_step)
         OPTIMIZER_STEPS.after(self._after_step)
@@ -391,11 +390,11 @@ class StorageWatch:
         self._keep_watch(older)
         return self._taken()
 
-    def stop(self) -> dict[str, str]:
+    def stop(self) -> list[dict[str, Any]]:
         """Look a last time.
 
         Returns:
-            More metadata for the recording, each value a JSON text.
+            More parts of the table.
         """
         self.cancel()
         known = [reference() for reference, _ in list(self._optimizers.values())]
@@ -409,19 +408,16 @@ class StorageWatch:
         """Hear of no more steps; a second call does nothing."""
         OPTIMIZER_STEPS.forget(self._before_step, self._after_step)
 
-    def _taken(self) -> dict[str, str]:
-        """The rows so far as metadata, and how many tensors could not be looked at."""
-        info = {}
-        for text in (*self._reader.take(), *self._seen.taken()):
-            info[f"{_PREFIX}.{self._parts}"] = text
-            self._parts += 1
-        if self._seen.skipped:
-            info[f"{_PREFIX}.skipped"] = json.dumps(self._seen.skipped)
-        unread = self._reader.unread()
-        if unread != self._unread:
-            self._unread = unread
-            info[f"{_PREFIX}.unread_gradients"] = json.dumps(unread)
-        return info
+    def _taken(self) -> list[dict[str, Any]]:
+        """The rows since the last call, and how many tensors could not be looked at so far."""
+        parts: list[dict[str, Any]] = [
+            json.loads(text) for text in (*self._reader.take(), *self._seen.taken())
+        ]
+        counted = {"skipped_storages": self._seen.skipped, UNREAD_GRADIENTS: self._reader.unread()}
+        if counted != self._counted and (self._counted or any(counted.values())):
+            self._counted = counted
+            parts.append({"counts": counted})
+        return parts
 
     def _all_modules(self) -> list[Module]:
         """Every module that lives."""
@@ -449,8 +445,8 @@ class StorageWatch:
             self._optimizers[id(optimizer)] = (known[0], held)
             with _unrecorded():
                 self._look_around(time.time_ns(), self._running(), [optimizer], own=True)
-            if self._write is not None:
-                self._write(self._taken())
+            if self._append is not None:
+                self._append(self._taken())
 
     def _remember(self, optimizer: Optimizer) -> None:
         """Know an optimizer without holding it; its end makes room for another at the same address."""
