@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <system_error>
+#include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -15,14 +16,13 @@
 #include "linking.h"
 #include "recording_chunks.h"
 #include "recording_reader.h"
+#include "recording_sessions.h"
 
 namespace kinetoscope {
 namespace {
 
 constexpr std::size_t kPositionNumbers = sizeof(RecordingPosition) / sizeof(uint64_t);
 constexpr std::size_t kMostPayloadBytes = std::size_t{1} << 18;
-constexpr std::string_view kSession = "kinetoscope.session.";
-
 // The table of what was compiled, which is of the whole recording.
 constexpr std::string_view kCompiling = "compiling";
 
@@ -123,8 +123,12 @@ Record load(const std::byte* bytes) {
 class Filter {
  public:
   // `calls` says whether the recording has Python calls or module calls.
-  Filter(const RecordingWindow& window, bool calls)
-      : window_(window), from_(window.begin.tick), to_(window.to_tick), calls_(calls) {}
+  Filter(const RecordingDictionary& dictionary, uint32_t session, const RecordingWindow& window, bool calls)
+      : window_(window),
+        from_(window.begin.tick),
+        to_(window.to_tick),
+        calls_(calls),
+        others_(dictionary, session) {}
 
   bool has(uint32_t what) const { return (window_.what & what) != 0; }
 
@@ -164,10 +168,15 @@ class Filter {
                        [&](const auto& pause) { return pause.first >= from && pause.first < to; });
   }
 
+  bool leaves_to_others(const SpanRecord& record) const { return others_.has(record); }
+
   // Makes the record what the session alone would have written; false where it would have written none.
   bool take(SpanRecord& record) const {
     const bool python = record.scope == kScopePython, module = record.scope == kScopeModule;
     if ((python && !has(kRecordCalls)) || (module && !has(kRecordModuleSpans))) return false;
+    if (others_.has(record)) return false;
+    // Of the first session, which it becomes.
+    if (others_.is_own_mark(record)) record.parameter = 1;
     const bool call = python || module;
     if (!records_at(record.start_tick)) {
       // Calls that were running when it began are opened at its beginning.
@@ -226,6 +235,7 @@ class Filter {
   const RecordingWindow& window_;
   const uint64_t from_, to_;
   const bool calls_;
+  const RangesOfOthers others_;
 };
 
 // Calls `visit(header, payload)` for each entry of a dictionary that is whole.
@@ -331,17 +341,26 @@ class Cutting {
     // The thread whose operators are at hand, and when its last one began.
     std::optional<uint32_t> walked;
     uint64_t last_tick = 0;
+    KeptCalls kept;
     for (const RecordChunk& chunk : chunks_.spans) {
       for (std::size_t at = 0; at < chunk.records; ++at) {
         SpanRecord record = load_span(chunk.payload + at * sizeof(SpanRecord));
-        if (!filter_.take(record)) continue;
+        if (walked != chunk.thread) kept.begin_thread();
+        if (!filter_.take(record)) {
+          if (filter_.leaves_to_others(record)) {
+            kept.leave_out(record);
+            left_out_.insert(record.start_tick);
+          }
+          continue;
+        }
         threads_.insert(chunk.thread);
         if (record.scope < kScopePython) {
           // It says how its stack differs from that of the operator before, which may be none of the
           // session's.
           const bool follows =
               walked == chunk.thread && !filter_.pauses_between(last_tick, record.start_tick);
-          if (!follows && record.scope != kBackwardScope) record.forward_thread = 0;
+          if (record.scope != kBackwardScope)
+            record.forward_thread = follows ? kept.take(record.forward_thread) : uint16_t{0};
           walked = chunk.thread;
           last_tick = record.start_tick;
         }
@@ -374,12 +393,12 @@ class Cutting {
       if (renumber(static_cast<Entry>(header.type), entry))
         writer_.add_entry(static_cast<Entry>(header.type), entry);
     });
-    const std::string own = std::string(kSession) + std::to_string(session_) + '.';
+    const std::string own = std::string(kSessionKey) + std::to_string(session_) + '.';
     for (const auto& [key, value] : dictionary.info) {
       std::string_view name = key;
       if (name.starts_with(own)) {
         name.remove_prefix(own.size());
-      } else if (name.starts_with(kSession) || (session_ != 0 && !is_of_samples(name))) {
+      } else if (name.starts_with(kSessionKey) || (session_ != 0 && !is_of_samples(name))) {
         continue;
       }
       if (is_of_samples(name) && !filter_.has(kRecordSamples)) continue;
@@ -440,6 +459,9 @@ class Cutting {
       for (std::size_t at = 0; at < chunk.records; ++at) {
         const auto record = load<Record>(chunk.payload + at * sizeof(Record));
         if (!filter_.take(record)) continue;
+        if constexpr (std::is_same_v<Record, NoteRecord>) {
+          if (left_out_.contains(record.span_tick)) continue;
+        }
         threads_.insert(chunk.thread);
         add(kind, chunk.thread, record);
       }
@@ -481,6 +503,8 @@ class Cutting {
   RecordingWriter& writer_;
   ModuleNumbers modules_;
   std::unordered_set<uint32_t> threads_;
+  // When spans of other sessions began.
+  std::unordered_set<uint64_t> left_out_;
 };
 
 // The first tick from `tick` on that is at least that many nanoseconds after the clock's start.
@@ -551,7 +575,7 @@ void cut_recording(std::span<const std::byte> file, uint32_t session, const std:
   const RecordingDictionary dictionary = parser.build(header.dropped_dictionary);
 
   const auto window_of = [&dictionary](uint32_t number) -> std::optional<RecordingWindow> {
-    const std::string key = std::string(kSession) + std::to_string(number);
+    const std::string key = std::string(kSessionKey) + std::to_string(number);
     std::optional<RecordingWindow> found;
     for (const auto& [name, value] : dictionary.info) {
       if (name != key) continue;
@@ -572,7 +596,7 @@ void cut_recording(std::span<const std::byte> file, uint32_t session, const std:
 
   // Calls are recorded from the beginning of a recording, or not at all.
   const bool calls = (window_of(0).value_or(whole).what & (kRecordCalls | kRecordModuleSpans)) != 0;
-  const Filter filter(window, calls);
+  const Filter filter(dictionary, session, window, calls);
   uint64_t oldest = UINT64_MAX;
   const auto wanted = [&](const ChunkHeader& chunk, const std::byte* payload, std::size_t records) {
     const auto kind = static_cast<ChunkKind>(chunk.kind);

@@ -232,16 +232,21 @@ struct SpanRecord {
   uint16_t forward_thread;  // torch's logical id of the forward thread, for backward functions; else `kept`
   uint8_t scope;            // at::RecordScope, or a CallScope
   uint8_t flags;            // SpanFlag
-  uint32_t parameter;       // AccumulateGrad: which parameter; else 0
+  uint32_t parameter;       // AccumulateGrad: which parameter; of a step's mark see kStepMark; else 0
 };
 static_assert(sizeof(SpanRecord) == 48);
 
 // Users' ranges of which `sequence` is a number of their own since version 5. The mark of a step has the
 // number behind its name there, and is named without it: steps that never end must not fill the dictionary.
+// Its `parameter` is the number of the session that marked it, plus 1; 0: the program did it itself.
 // The step of an optimizer has how many of its name the recording had before, for a ring overwrites these.
 inline constexpr uint8_t kUserScope = 7;  // at::RecordScope::USER_SCOPE
 inline constexpr std::string_view kStepMark = "ProfilerStep#";
 inline constexpr std::string_view kOptimizerStep = "Optimizer.step#";
+
+// The range of a garbage collection of Python, and the key of the metadata of a session that records them.
+inline constexpr std::string_view kCollection = "Python GC";
+inline constexpr std::string_view kCollectionsKey = "record_python_gc_info";
 
 // Of a span that is no backward function, in `forward_thread`: how many of the calls on its stack, from the
 // outermost, are the same calls as those around its thread's previous span, plus 1. 0: its stack was not

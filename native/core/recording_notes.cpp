@@ -58,7 +58,9 @@ void read_notes(Recording& recording, const ChunkList& chunks, const TickClock& 
                   : static_cast<std::size_t>(std::lower_bound(starts + at, starts + last, start_ns) - starts);
       }
       if (at >= last || spans.start_ns[at] != start_ns) {
-        ++recording.losses.unmatched_notes;
+        const auto& left_out = recording.left_out;
+        if (!std::binary_search(left_out.begin(), left_out.end(), note.span_tick))
+          ++recording.losses.unmatched_notes;
         continue;
       }
       found.span[rows] = static_cast<int32_t>(at);

@@ -11,6 +11,7 @@
 #include "recording_chunks.h"
 #include "recording_notes.h"
 #include "recording_rows.h"
+#include "recording_sessions.h"
 
 namespace kinetoscope {
 namespace {
@@ -91,7 +92,18 @@ class SpanConverter {
     previous_tick_ = 0;
     ordered_ = true;
     totals_ = {};
+    kept_.begin_thread();
   }
+
+  // A span that is another session's.
+  void leave_out(const SpanRecord& record) {
+    ordered_ &= record.start_tick >= previous_tick_;
+    previous_tick_ = record.start_tick;
+    totals_.last_tick = std::max({totals_.last_tick, record.start_tick, record.end_tick});
+    if (record.scope != kBackwardScope) kept_.leave_out(record);
+  }
+
+  std::size_t row() const { return row_; }
 
   void convert(const SpanRecord& record) {
     ordered_ &= record.start_tick >= previous_tick_;
@@ -128,11 +140,12 @@ class SpanConverter {
     const bool backward = record.scope == kBackwardScope;
     spans_.forward_thread[row] =
         !backward || record.forward_thread == 0 ? -1 : tables_.thread_of_torch_tid[record.forward_thread];
-    spans_.kept[row] = backward ? uint16_t{0} : record.forward_thread;
+    spans_.kept[row] = backward ? uint16_t{0} : kept_.take(record.forward_thread);
     spans_.stack[row] = RecordTables::row(record.stack, dictionary.stack_parent.size());
     spans_.module[row] = RecordTables::row(record.module, dictionary.module_class.size());
     spans_.shapes[row] = RecordTables::row(record.shapes, dictionary.shape_dims.size());
-    spans_.parameter[row] = RecordTables::row(record.parameter, dictionary.parameter_module.size());
+    spans_.parameter[row] =
+        numbered ? -1 : RecordTables::row(record.parameter, dictionary.parameter_module.size());
     spans_.flags[row] = flags;
   }
 
@@ -150,6 +163,7 @@ class SpanConverter {
   uint64_t previous_tick_ = 0;
   bool ordered_ = true;
   SpanTotals totals_;
+  KeptCalls kept_;
 };
 
 uint64_t tick_of(const std::byte* record) {
@@ -218,30 +232,37 @@ uint64_t read_spans(Recording& recording, const ChunkList& chunks, const TickClo
   recording.spans = SpanColumns(rows);
   RangeNumbers numbers(recording);
   SpanConverter converter(recording.spans, tables, numbers, clock, start_tick);
+  const RangesOfOthers others(dictionary, 0);
+  const auto read = [&](const SpanRecord& record) {
+    if (!others.has(record)) return converter.convert(record);
+    converter.leave_out(record);
+    recording.left_out.push_back(record.start_tick);
+  };
   uint64_t last_tick = start_tick;
   std::size_t first_row = 0;
   const std::span<const RecordChunk> all(chunks.spans);
   for (std::size_t first = 0, last = 0; first < all.size(); first = last) {
-    std::size_t thread_spans = 0;
-    while (last < all.size() && all[last].thread == all[first].thread) thread_spans += all[last++].records;
+    while (last < all.size() && all[last].thread == all[first].thread) ++last;
     const int32_t thread = row_of_thread(recording.thread_index, all[first].thread);
     const auto own = all.subspan(first, last - first);
     converter.begin_thread(thread, first_row);
     for (const RecordChunk& chunk : own) {
       for (std::size_t at = 0; at < chunk.records; ++at)
-        converter.convert(load_span(chunk.payload + at * sizeof(SpanRecord)));
+        read(load_span(chunk.payload + at * sizeof(SpanRecord)));
     }
     if (!converter.ordered()) {
       converter.begin_thread(thread, first_row);
-      for (const SpanRecord& record : ordered_records<SpanRecord>(own, load_span)) converter.convert(record);
+      for (const SpanRecord& record : ordered_records<SpanRecord>(own, load_span)) read(record);
     }
     const SpanTotals& totals = converter.totals();
     last_tick = std::max(last_tick, totals.last_tick);
     recording.losses.damaged_records += totals.damaged;
     recording.losses.early_records += totals.early;
-    if (totals.unfinished != 0) open_threads.push_back({first_row, first_row + thread_spans});
-    first_row += thread_spans;
+    if (totals.unfinished != 0) open_threads.push_back({first_row, converter.row()});
+    first_row = converter.row();
   }
+  recording.spans.shrink(first_row);
+  std::sort(recording.left_out.begin(), recording.left_out.end());
   return last_tick;
 }
 
@@ -343,6 +364,24 @@ SpanColumns::SpanColumns(std::size_t rows)
       shapes(rows),
       parameter(rows),
       flags(rows) {}
+
+void SpanColumns::shrink(std::size_t rows) {
+  if (rows == size()) return;
+  thread.shrink(rows);
+  start_ns.shrink(rows);
+  duration_ns.shrink(rows);
+  name.shrink(rows);
+  overload.shrink(rows);
+  scope.shrink(rows);
+  sequence.shrink(rows);
+  forward_thread.shrink(rows);
+  kept.shrink(rows);
+  stack.shrink(rows);
+  module.shrink(rows);
+  shapes.shrink(rows);
+  parameter.shrink(rows);
+  flags.shrink(rows);
+}
 
 AllocationColumns::AllocationColumns(std::size_t rows)
     : time_ns(rows),

@@ -36,6 +36,8 @@ enum SpanState : uint8_t {
 struct SpanColumns {
   explicit SpanColumns(std::size_t rows);
   std::size_t size() const { return start_ns.size(); }
+  // Keeps the first `rows` rows.
+  void shrink(std::size_t rows);
 
   Column<int32_t> thread;
   Column<int64_t> start_ns, duration_ns;
@@ -138,6 +140,7 @@ struct Recording {
   std::deque<std::string> step_names;  // texts of `dictionary` that the file does not spell out
   std::vector<NumberedRange> optimizer_steps;
   std::vector<uint32_t> thread_index;  // row -> index in the file, ascending
+  std::vector<uint64_t> left_out;      // ticks at which spans of other sessions began, see RangesOfOthers
   SpanColumns spans{0};
   AllocationColumns allocations{0};
   NoteColumns notes{0};

@@ -85,6 +85,9 @@ uint32_t name_of(ThreadState& thread, Session& session, const at::RecordFunction
   return id;
 }
 
+// The session whose mark of a step this thread is about to begin, plus 1; 0: none.
+thread_local uint32_t step_owner = 0;
+
 // What is behind the name of a step's mark, if that is a number as Python writes it; else -1.
 int64_t step_number(std::string_view digits) {
   int64_t number = -1;
@@ -95,13 +98,17 @@ int64_t step_number(std::string_view digits) {
 }
 
 // The name of a user's range; `number` becomes what its record has in place of a sequence number, if
-// anything.
-uint32_t range_name(ThreadState& thread, Session& session, const char* name, int64_t& number) {
+// anything, and `owner` whose mark of a step it is.
+uint32_t range_name(ThreadState& thread, Session& session, const char* name, int64_t& number,
+                    uint32_t& owner) {
   const std::string_view text(name);
   const int64_t step = text.starts_with(kStepMark) ? step_number(text.substr(kStepMark.size())) : -1;
   const uint32_t id = text_name(thread, session, step < 0 ? name : kStepMark.data());
   if (id == kUnknownId) return id;
-  if (step >= 0) number = step;
+  if (step >= 0) {
+    number = step;
+    owner = step_owner;
+  }
   if (text.starts_with(kOptimizerStep)) number = session.count_of(id);
   return id;
 }
@@ -214,8 +221,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
           (what & kRecordModules) != 0);
     }
     int64_t sequence = function.seqNr();
+    uint32_t owner = 0;
     const uint32_t name = scope == at::RecordScope::USER_SCOPE
-                              ? range_name(*thread, *session, function.name(), sequence)
+                              ? range_name(*thread, *session, function.name(), sequence, owner)
                               : name_of(*thread, *session, function, overload);
     record->name = name & ~kBetweenRanks;
     record->stack = (what & kRecordStacks) != 0 ? span.stack : 0;
@@ -229,7 +237,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     const bool accumulates =
         backward && record->name == live.accumulate_grad_name.load(std::memory_order_relaxed);
     const uint32_t parameter = accumulates ? parameter_of(*thread, *session) : 0;
-    record->parameter = parameter;
+    record->parameter = accumulates ? parameter : owner;
     record->end_tick = 0;
     uint32_t notes = 0;
     if (__builtin_expect((what & (kRecordMemory | kRecordFunctionIds)) != 0 || (name & kBetweenRanks) != 0 ||
@@ -298,6 +306,8 @@ void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
 }
 
 }  // namespace
+
+void own_steps(uint32_t owner) { step_owner = owner; }
 
 bool begin_span(const void* open, const char* name) {
   constexpr uint32_t kTakesFunction = kPaused | kRecordShapes | kRecordMemory | kRecordFunctionIds;

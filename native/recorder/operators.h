@@ -18,6 +18,10 @@ void remove_operator_callback();
 void pause_operator_callback();
 void resume_operator_callback();
 
+// [any thread] Whose marks of steps are those that the calling thread begins from now on: the number of a
+// session, plus 1; 0: the program's own.
+void own_steps(uint32_t owner);
+
 // Whether torch's own profiler records the calling thread.
 bool torch_profiles_this_thread();
 

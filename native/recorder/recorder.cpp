@@ -370,6 +370,8 @@ int kinetoscope_recorder_append(uint32_t session, const char* table, uint32_t ro
   return result;
 }
 
+void kinetoscope_recorder_own_steps(uint32_t owner) { own_steps(owner); }
+
 int kinetoscope_recorder_close() {
   const ControlLock lock;
   if (recording == nullptr) return -1;

@@ -87,6 +87,10 @@ KINETOSCOPE_EXPORT void kinetoscope_recorder_add_info(const char* key, const cha
 KINETOSCOPE_EXPORT int kinetoscope_recorder_append(uint32_t session, const char* table, uint32_t rows,
                                                    uint32_t flags, const char* json, size_t bytes);
 
+// Says whose marks of steps are those that the calling thread begins from now on: the number of a session,
+// plus 1; 0: the program's own.
+KINETOSCOPE_EXPORT void kinetoscope_recorder_own_steps(uint32_t owner);
+
 // Waits until the file of the recording before is whole, checksums included, but not for long.
 KINETOSCOPE_EXPORT void kinetoscope_recorder_settle();
 

@@ -22,6 +22,7 @@ void replace_operator_callback(uint32_t) {}
 void remove_operator_callback() {}
 void pause_operator_callback() {}
 void resume_operator_callback() {}
+void own_steps(uint32_t) {}
 const void* tensor_behind(PyObject*) { return nullptr; }
 c10::StorageImpl* storage_behind(PyObject*) { return nullptr; }
 const void* accumulated_parameter() { return nullptr; }

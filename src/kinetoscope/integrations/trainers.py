@@ -407,8 +407,7 @@ class TrainerProfiler:
         self._step_is_open = True
         if self.recording:
             self._steps.append(number)
-            self._step = record_function(f"ProfilerStep#{number}")
-            self._step.__enter__()
+            self._step = self._session.open_mark(number)
 
     def close_step(self) -> None:
         """Close the open step, and do what the schedule returns for the next."""

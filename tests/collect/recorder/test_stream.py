@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 from typing import Any
@@ -11,9 +12,10 @@ import torch
 from torch import nn
 
 import kinetoscope
-from kinetoscope import ProfilerActivity, StateError
+from kinetoscope import ProfilerAction, ProfilerActivity, StateError
 from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.collect.recorder.stream import STREAM
+from kinetoscope.collect.sources.garbage_collections import GARBAGE_COLLECTIONS
 from tests.support.effort import STRESS
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
@@ -21,6 +23,14 @@ pytestmark = pytest.mark.usefixtures("native")
 
 CPU = [ProfilerActivity.CPU]
 FLAGS = ("record_shapes", "profile_memory", "with_stack", "with_modules", "with_flops", "samples")
+
+
+def every_step(number: int) -> ProfilerAction:
+    """A schedule: record all steps, and mark them."""
+    return ProfilerAction.RECORD
+
+
+STEPS: dict[str, Any] = {"schedule": every_step}
 
 
 class Net(nn.Module):
@@ -87,6 +97,7 @@ def told(trace: kinetoscope.Trace) -> dict[str, Any]:
         ],
         "losses": [row["code"] for row in trace.table("losses").to_pylist()],
         "flags": {name: trace.info.get(name) for name in FLAGS},
+        "steps": [row["number"] for row in trace.table("steps").to_pylist()],
         "complete": trace.complete,
         "threads": trace.table("threads").num_rows,
     }
@@ -96,7 +107,7 @@ def plans(seed: int) -> tuple[list[dict[str, bool]], list[tuple[str, int]]]:
     """Options of some sessions, and when each of them begins, pauses and ends among the steps of a program."""
     chance = random.Random(seed)
     sessions = [
-        {flag: chance.random() < 0.5 for flag in FLAGS[:-1]} | {"samples": False}
+        {flag: chance.random() < 0.5 for flag in (*FLAGS[:-1], "garbage_collection")} | {"samples": False}
         for _ in range(chance.randint(2, 5))
     ]
     plan: list[tuple[float, str, int]] = [(at + 0.5, "step", -1) for at in range(8)]
@@ -117,15 +128,27 @@ def carried_out(
     """The traces of all sessions of a plan, or of one of them."""
     program = Program()
     sessions = {
-        number: session_of(**one) for number, one in enumerate(options) if only is None or number == only
+        number: session_of(**one, **(STEPS if number % 3 else {}))
+        for number, one in enumerate(options)
+        if only is None or number == only
     }
+    running: list[int] = []
     for what, number in plan:
         if what == "step":
             program.step()
+            gc.collect()
+            for marking in running:
+                # Each marks its own steps, and some of them none.
+                if sessions[marking].schedule is STEPS["schedule"]:
+                    sessions[marking].step()
         elif number in sessions:
             session = sessions[number]
-            if what in ("start", "stop"):
-                getattr(session, what)()
+            if what == "start":
+                session.start()
+                running.append(number)
+            elif what == "stop":
+                running.remove(number)
+                session.stop()
             else:
                 session.toggle_collection_dynamic(what == "resume", CPU)
     return {number: session.trace for number, session in sessions.items()}
@@ -275,6 +298,40 @@ def test_calls_join_a_recording_that_has_them_and_no_other() -> None:
         Net()(torch.ones(2, 8))
     assert "python" in outer.trace.table("spans").column("kind").to_pylist()
     assert "python" not in inner.trace.table("spans").column("kind").to_pylist()
+
+
+def test_steps_are_of_the_session_that_marked_them_and_the_program_s_own_of_all(tmp_path: Any) -> None:
+    with session_of(path=tmp_path / "outer.recording", **STEPS) as outer, session_of(**STEPS) as inner:
+        outer.step()
+        inner.step()
+        inner.step()
+        with torch.profiler.record_function("ProfilerStep#70"):
+            torch.ones(2).exp()
+        # As if the process were killed here.
+        live = kinetoscope.Trace.from_recording(tmp_path / "outer.recording")
+    for trace, numbers in ((outer.trace, {0, 1, 70}), (live, {0, 1, 70}), (inner.trace, {0, 1, 2, 70})):
+        assert {row["number"] for row in trace.table("steps").to_pylist()} == numbers
+        assert "unmatched_notes" not in [loss["code"] for loss in trace.losses]
+
+
+@pytest.mark.parametrize("asking", [(True, True), (True, False), (False, True), (False, False)])
+def test_garbage_collections_are_marked_once_and_only_for_sessions_that_asked(
+    asking: tuple[bool, bool],
+) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with (
+            session_of(garbage_collection=asking[0]) as outer,
+            session_of(garbage_collection=asking[1]) as inner,
+        ):
+            gc.collect()
+    finally:
+        gc.enable()
+    for session, asked in zip((outer, inner), asking, strict=True):
+        found = [row for row in session.trace.table("spans").to_pylist() if row["name"] == "Python GC"]
+        assert len(found) == asked
+    assert not any(getattr(one, "__self__", None) is GARBAGE_COLLECTIONS for one in gc.callbacks)
 
 
 def test_metadata_belongs_to_the_session_that_was_given_it() -> None:

@@ -112,6 +112,11 @@ class HybridEngine:
         """What writes rows into the host's recording; None if its engine cannot."""
         return getattr(self._host, "append_rows", None)
 
+    def own_steps(self, owns: bool) -> None:
+        """Whether marks of steps that this thread begins from now on are this session's."""
+        if isinstance(self._host, NativeEngine):
+            self._host.own_steps(owns)
+
     def stop(self) -> HybridRecording:
         """Stop the host's recording, then that of the devices.
 

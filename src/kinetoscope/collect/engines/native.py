@@ -36,7 +36,7 @@ from kinetoscope.collect.request.options import (
     RecordingRequest,
 )
 from kinetoscope.collect.request.torch_settings import GARBAGE_COLLECTION_SETTING
-from kinetoscope.collect.sources.garbage_collections import GarbageCollections
+from kinetoscope.collect.sources.garbage_collections import GARBAGE_COLLECTIONS
 from kinetoscope.model.pauses import TOGGLES
 
 if TYPE_CHECKING:
@@ -124,7 +124,6 @@ class NativeEngine:
         self._off: frozenset[ProfilerActivity] = frozenset()
         self._watch: StorageWatch | None = None
         self._living: Living | None = None
-        self._collections = GarbageCollections()
         self._remove: weakref.finalize[..., NativeEngine] | None = None
         self._opened: _OpenFile | None = None
 
@@ -189,7 +188,7 @@ class NativeEngine:
         subscription.add_info(facts)
         _append_storages(subscription, seen)
         if GARBAGE_COLLECTION_SETTING in facts:
-            self._collections.open()
+            GARBAGE_COLLECTIONS.open(self)
         if missing_calls:
             warn_user(f"not all Python calls or module calls are recorded: {missing_calls}.")
 
@@ -222,6 +221,12 @@ class NativeEngine:
             return False
         return self._subscription.append(table, columns, buffered=buffered)
 
+    def own_steps(self, owns: bool) -> None:
+        """Whether marks of steps that this thread begins from now on are this session's, and no other's that shares the recording."""
+        subscription = self._subscription
+        if subscription is not None:
+            subscription.recorder.own_steps(subscription.number if owns else None)
+
     def stop(self) -> Recording:
         """Close the books.
 
@@ -230,7 +235,7 @@ class NativeEngine:
         """
         subscription, watch = self._subscription, self._watch
         self._watch = None
-        self._collections.close()
+        GARBAGE_COLLECTIONS.close(self)
         if watch is not None:
             watch.cancel()
         if subscription is None:

@@ -151,6 +151,8 @@ class Recorder:
             ctypes.c_char_p,
             ctypes.c_size_t,
         )
+        library.kinetoscope_recorder_own_steps.argtypes = (ctypes.c_uint32,)
+        library.kinetoscope_recorder_own_steps.restype = None
         library.kinetoscope_recorder_settle.restype = None
         library.kinetoscope_recorder_prepare_calls.argtypes = (ctypes.c_char_p,)
         library.kinetoscope_recorder_prepare_calls.restype = ctypes.py_object
@@ -401,6 +403,10 @@ class Recorder:
             session, table.encode(), rows, flags, text, len(text)
         )
         return not failed
+
+    def own_steps(self, session: int | None) -> None:
+        """Marks of steps that this thread begins from now on belong to a session, by its number in the recording, or to none."""
+        self._library.kinetoscope_recorder_own_steps(0 if session is None else session + 1)
 
     def settle(self) -> None:
         """Wait briefly until the files of earlier recordings have their checksums."""

@@ -542,9 +542,20 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         with self._lock:
             if self._run is not run or self._state is not SessionState.RECORDING:
                 return
-            self._step_range = record_function(
-                f"{_STEP_NAME}#{self.step_num + self._number_ahead}"
-            ).__enter__()
+            self._step_range = self.open_mark(self.step_num + self._number_ahead)
+
+    def open_mark(self, number: int) -> Any:
+        """Begin the range of a step, which is this session's and no other's; return it."""
+        engine, name = self._engine, f"{_STEP_NAME}#{number}"
+        own_steps = getattr(engine, "own_steps", None)
+        if own_steps is None:
+            return record_function(name).__enter__()
+        # Nothing that is called here may be a function of Python outside of this package: calls may be recorded.
+        own_steps(True)
+        try:
+            return record_function(name).__enter__()
+        finally:
+            own_steps(False)
 
     @property
     def action_map(self) -> dict[tuple[ProfilerAction, ProfilerAction | None], list[Callable[[], Any]]]:

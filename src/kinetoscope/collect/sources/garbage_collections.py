@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
+import weakref
 from typing import Any
 
 from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
@@ -11,27 +13,45 @@ from kinetoscope.model.nesting import GARBAGE_COLLECTION
 
 
 class GarbageCollections:
-    """Opens a range for every garbage collection, on the thread that runs it."""
+    """Opens a range for every garbage collection, on the thread that runs it, while any engine records them."""
 
     def __init__(self) -> None:
         """Begin closed."""
         self._of_thread = threading.local()
+        # One that is dropped without a stop() is gone from here, too.
+        self._engines: weakref.WeakSet[object] = weakref.WeakSet()
 
-    def open(self) -> None:
-        """Start; a second call does nothing."""
+    def open(self, engine: object) -> None:
+        """Mark them for an engine; a second call does nothing."""
+        self._engines.add(engine)
         if self._collects not in gc.callbacks:
             gc.callbacks.append(self._collects)
 
-    def close(self) -> None:
-        """Mark none any more."""
+    def close(self, engine: object) -> None:
+        """Mark none for it any more."""
+        self._engines.discard(engine)
+        if not self._engines:
+            self._end()
+
+    def after_fork(self) -> None:
+        """No engine of the parent records this process."""
+        self._engines = weakref.WeakSet()
+        self._end()
+
+    def _end(self) -> None:
         if self._collects in gc.callbacks:
             gc.callbacks.remove(self._collects)
 
     def _collects(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
-            self._of_thread.range = begin_range(GARBAGE_COLLECTION)
+            if self._engines:
+                self._of_thread.range = begin_range(GARBAGE_COLLECTION)
             return
         begun = getattr(self._of_thread, "range", None)
         if begun is not None:
             self._of_thread.range = None
             end_range(begun)
+
+
+GARBAGE_COLLECTIONS = GarbageCollections()
+os.register_at_fork(after_in_child=GARBAGE_COLLECTIONS.after_fork)
