@@ -94,6 +94,68 @@ void without_a_window_it_is_all() {
   CHECK(recording.dictionary.info.empty());
 }
 
+// One thread with marks of steps of the program, of session 0 and of session 1, an operator after each, and a
+// garbage collection, which session 1 asked for.
+RecordingImage marked_image() {
+  RecordingImage image(4096, 3);
+  image.begin_chunk(0, ChunkKind::Dictionary, 0, 1);
+  image.add_entry(0, Entry::String, {1}, kStepMark);
+  image.add_entry(0, Entry::String, {2}, kCollection);
+  image.add_entry(0, Entry::String, {3}, "aten::mm");
+  for (uint32_t name : {1u, 2u, 3u}) image.add_entry(0, Entry::Name, {name, name, 0});
+  image.add_entry(0, Entry::Thread, {5, 55, 1, 0}, "main");
+  std::string window = "[" + std::to_string(~uint32_t{0}) + ", " + std::to_string(RecordingImage::kStart);
+  for (int number = 0; number < 21; ++number) window += ", 0";
+  for (const auto& [key, value] :
+       {std::pair{std::string("kinetoscope.session.1"), window + "]"},
+        std::pair{std::string("kinetoscope.session.1.") + std::string(kCollectionsKey), std::string("1")}})
+    image.add_entry(0, Entry::Info, {static_cast<uint32_t>(key.size())}, key + value);
+  image.begin_chunk(1, ChunkKind::Spans, 5, 2);
+  uint64_t at = 0;
+  const auto add = [&](uint32_t name, uint8_t scope, int64_t sequence, uint32_t parameter, uint16_t kept) {
+    SpanRecord& span = image.add_span(1, at, at + 5);
+    span.name = name;
+    span.scope = scope;
+    span.sequence = sequence;
+    span.parameter = parameter;
+    span.forward_thread = kept;
+    at += 10;
+  };
+  for (const uint32_t owner : {0u, 1u, 2u}) {
+    add(1, kUserScope, 7 + owner, owner, 2);
+    add(3, 0, -1, 0, 4);
+  }
+  add(2, kUserScope, -1, 0, 2);
+  return image;
+}
+
+std::vector<std::string> names_of(const Recording& recording) {
+  std::vector<std::string> names;
+  for (std::size_t row = 0; row < recording.spans.size(); ++row)
+    names.emplace_back(recording.dictionary.strings[static_cast<std::size_t>(recording.spans.name[row])]);
+  return names;
+}
+
+void marks_and_collections_are_of_those_who_made_and_asked_for_them() {
+  RecordingImage image = marked_image();
+  using Names = std::vector<std::string>;
+  const Names first{"ProfilerStep#7", "aten::mm", "ProfilerStep#8", "aten::mm", "aten::mm"};
+  const Names second{"ProfilerStep#7", "aten::mm", "aten::mm", "ProfilerStep#9", "aten::mm", "Python GC"};
+  const Recording whole = parse_recording(image.bytes());
+  CHECK(names_of(whole) == first);
+  // The operator after a mark that was left out says what the mark would have said of its stack.
+  CHECK(whole.spans.kept[3] == 4 && whole.spans.kept[4] == 2);
+  CHECK(whole.spans.parameter[0] == -1 && whole.spans.parameter[2] == -1);
+  for (const auto& [session, names] : {std::pair{0u, first}, std::pair{1u, second}}) {
+    const Target target;
+    cut_recording(image.bytes(), session, target.path());
+    const std::vector<std::byte> bytes = target.bytes();
+    const Recording recording = parse_recording(bytes);
+    CHECK(names_of(recording) == names);
+    CHECK(recording.losses.unmatched_notes == 0);
+  }
+}
+
 void damage_does_no_harm() {
   RecordingImage whole = shared_image(35, 65, ~uint32_t{0});
   std::mt19937 random(11);
@@ -124,6 +186,7 @@ void damage_does_no_harm() {
 int main() {
   kinetoscope::a_session_gets_its_part();
   kinetoscope::without_a_window_it_is_all();
+  kinetoscope::marks_and_collections_are_of_those_who_made_and_asked_for_them();
   kinetoscope::damage_does_no_harm();
   return kinetoscope::testing::checks_failed();
 }

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from kinetoscope.collect.engines.hybrid_check import hybrid_status
     from kinetoscope.collect.engines.kineto_text import kineto_status
     from kinetoscope.collect.engines.native import native_engine_status
-    from kinetoscope.collect.process.clocks import ClockReading
     from kinetoscope.collect.process.rank import own_rank, ranked
     from kinetoscope.collect.process.user_warnings import warn_user
     from kinetoscope.collect.ranks import gather_summaries
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
     from kinetoscope.collect.sources.ranges import ITT
     from kinetoscope.collect.sources.rank_clock import align_clocks
-    from kinetoscope.collect.sources.system_counters import GatheredSamples, SystemCounters
+    from kinetoscope.collect.sources.system_counters import SystemCounters
     from kinetoscope.collect.torch_compat.install import (
         Installation,
         copied_function,
@@ -87,7 +86,6 @@ __all__ = [
     "ActivityItem",
     "AppendRows",
     "BuildError",
-    "ClockReading",
     "Cycle",
     "DataLoading",
     "DeviceType",
@@ -96,7 +94,6 @@ __all__ = [
     "EngineStatus",
     "ExecutionTraceObserver",
     "Gathered",
-    "GatheredSamples",
     "Installation",
     "Move",
     "NvmlError",
@@ -152,7 +149,6 @@ _HOMES = {
     "ActivityItem": "request.activities",
     "AppendRows": "request.options",
     "BuildError": "recorder.build",
-    "ClockReading": "process.clocks",
     "Cycle": "session.cycle",
     "DataLoading": "sources.data_loading",
     "DeviceType": "request.activities",
@@ -161,7 +157,6 @@ _HOMES = {
     "EngineStatus": "request.options",
     "ExecutionTraceObserver": "sources.execution_trace",
     "Gathered": "request.options",
-    "GatheredSamples": "sources.system_counters",
     "ITT": "sources.ranges",
     "Installation": "torch_compat.install",
     "Move": "session.state",

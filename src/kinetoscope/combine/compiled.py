@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import AnyTrace, TraceData
+    from kinetoscope.storage.appended_rows import AppendedRows
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ class KernelCall:
 
 # Notes on a generated file, which are stored beside it.
 
+KERNELS = "compiled_kernels"
+"""The table of a recording that has what its process noted: the calls of each generated file, as JSON has them."""
 _SUFFIX = ".kinetoscope.json"
 _VERSION = 2
 
@@ -140,30 +143,58 @@ def stored_calls(file: str) -> tuple[KernelCall, ...] | None:
         return None
 
 
-def _stored_call(call: dict[str, Any]) -> KernelCall:
-    """A call as its notes have it."""
+def _stored_call(call: dict[str, Any], *, keeps_addresses: bool = False) -> KernelCall:
+    """A call as its notes have it; `keeps_addresses` if these are of the process that recorded the trace."""
     nodes = tuple(
         Node(
             node["name"],
             node["operator"],
             tuple(SourceFrame(**frame) for frame in node["frames"]),
-            tuple(ModuleFrame(module["path"], module["class_name"]) for module in node["modules"]),
+            tuple(
+                ModuleFrame(module["path"], module["class_name"], module["address"] if keeps_addresses else 0)
+                for module in node["modules"]
+            ),
             node["elements"],
             None if node["inputs"] is None else tuple(node["inputs"]),
         )
         for node in call["nodes"]
     )
-    return KernelCall(call["line"], call["kernel"], call["fused"], nodes, call["bytes"])
+    return KernelCall(call["line"], call["kernel"], call["fused"], nodes, call["bytes"], call["exact"])
 
 
-def attribute_recording(trace: AnyTrace) -> AnyTrace:
-    """Return the trace of a recording that is read without its session, with what is stored of its compiled programs.
+def noted_calls(recordings: Sequence[AppendedRows]) -> dict[str, tuple[KernelCall, ...]]:
+    """The calls of kernels in each generated file, as the process noted them in its recordings; what is damaged is left out."""
+    found: dict[str, tuple[KernelCall, ...]] = {}
+    for rows in recordings:
+        columns, _ = rows.columns(KERNELS, {"file": str, "calls": list})
+        own: dict[str, tuple[KernelCall, ...]] = {}
+        for file, calls in zip(columns["file"], columns["calls"], strict=True):
+            with suppress(ValueError, KeyError, TypeError, AttributeError):
+                # Those of a long file are in several rows.
+                more = tuple(_stored_call(call, keeps_addresses=True) for call in calls)
+                own[file] = own.get(file, ()) + more
+        found |= own
+    return found
+
+
+def attribute_recording(trace: AnyTrace, recordings: Sequence[AppendedRows] = ()) -> AnyTrace:
+    """Return the trace of recordings with what is known of their compiled programs.
 
     Kernels of which nothing is stored any more are a loss.
+
+    Args:
+        trace: The trace; it is unchanged and shares its columns with the new one.
+        recordings: What was appended to its recordings; other notes are beside the compiler's files.
     """
-    if not any(text.startswith(COMPILED_GRAPH) for text in trace.strings):
+    noted = noted_calls(recordings)
+    if not noted and not any(text.startswith(COMPILED_GRAPH) for text in trace.strings):
         return describe_compilations(trace)
-    attributed = describe_compilations(attribute_kernels(trace, stored_calls))
+
+    def calls_of(file: str) -> Sequence[KernelCall] | None:
+        own = noted.get(file)
+        return stored_calls(file) if own is None else own
+
+    attributed = describe_compilations(attribute_kernels(trace, calls_of))
     spans = attributed.columns("spans")
     kernels = [row for row, text in enumerate(attributed.strings) if text.startswith(_CPU_KERNEL)]
     unknown = int(np.count_nonzero(np.isin(spans["name"], kernels) & (spans["origin"] < 0)))
@@ -174,26 +205,24 @@ def attribute_recording(trace: AnyTrace) -> AnyTrace:
 
 # How Inductor names its kernels for the CPU.
 _CPU_KERNEL = "cpp_fused_"
-_NOT_STORED = "The recording was read without its session, and the compiler's cache has no notes on what these kernels compute."
+_NOT_STORED = "Neither the recording nor the compiler's cache has notes on what these kernels compute."
 
 
 def attribute_kernels(
     trace: AnyTrace,
     calls_of: Callable[[str], Sequence[KernelCall] | None],
-    failures: Mapping[str, int] = MappingProxyType({}),
 ) -> AnyTrace:
     """Return a trace whose kernels of compiled graphs have the lines and modules of the program.
 
     Args:
         trace: The trace; it is unchanged and shares its columns with the new one.
         calls_of: Returns the calls of kernels in a file; None if no compiler generated the file.
-        failures: What went wrong when kernels were noted, with how often.
 
     Returns:
         The trace with the table `origins`; the given one if it has no stacks that end in generated files.
     """
     sites = _Sites(trace, calls_of)
-    if not sites.calls and not failures:
+    if not sites.calls:
         return trace
     spans = trace.columns("spans")
     site = np.append(sites.of_stack, np.int32(-1))[spans["own_stack"]]
@@ -218,9 +247,7 @@ def attribute_kernels(
         bare = own[arguments[own] < 0]
         arguments[bare] = [made.described(at) for at in origin[bare].tolist()]
     inexact = np.array([not call.exact for call in sites.calls], dtype=bool)
-    losses = [
-        Loss.of("unknown_kernels", count, why=f"Noting them failed: {why}") for why, count in failures.items()
-    ]
+    losses = []
     if len(rows) and (unknown := int(inexact[site[rows]].sum())):
         losses.append(Loss.of("unknown_kernels", unknown))
     return cast("AnyTrace", made.trace({"origin": origin, "scope": scope, "arguments": arguments}, losses))

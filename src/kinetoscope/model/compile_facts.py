@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from kinetoscope.model.names import COMPILED_REGION, region_id
@@ -55,12 +55,14 @@ class CompileFacts:
         functions: Function, file and line of all compiled code, by the id of its compilation.
         given_up: Earlier compilations that failed because their function had been compiled too often, as columns of `compiles`: what reaches that
             limit before a recording runs uncompiled in it, and nothing is compiled that would say so.
+        missing: What this torch lacks, so that compilations are not known, if so.
     """
 
     compilations: list[Compilation] = field(default_factory=list)
     breaks: list[GraphBreak] = field(default_factory=list)
     functions: dict[str, tuple[str, str, int]] = field(default_factory=dict)
     given_up: list[dict[str, Any]] = field(default_factory=list)
+    missing: str = ""
 
     def as_part(self) -> dict[str, Any]:
         """As JSON has it, for `from_parts`."""
@@ -73,7 +75,7 @@ class CompileFacts:
         Raises:
             ValueError: A part is damaged.
         """
-        found = cls()
+        found, missing = cls(), ""
         try:
             for part in parts:
                 for one in part["compilations"]:
@@ -85,9 +87,29 @@ class CompileFacts:
                     found.functions[compile_id] = (function, file, line)
                 # Older recordings have none.
                 found.given_up.extend(dict(one) for one in part.get("given_up", ()))
+                missing = str(part.get("missing", "")) or missing
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
-        return found
+        return replace(found, missing=missing)
+
+    def and_later(self, later: CompileFacts) -> CompileFacts:
+        """What two recordings have; the later one has the graph breaks of all earlier compilations."""
+        return CompileFacts(
+            [*self.compilations, *later.compilations],
+            later.breaks,
+            self.functions | later.functions,
+            later.given_up,
+            self.missing or later.missing,
+        )
+
+    def ended_in(self, begin_ns: int, end_ns: int) -> CompileFacts:
+        """The compilations that ended in a window of the monotonic clock; another session may have recorded more."""
+        kept = [
+            one
+            for one in self.compilations
+            if begin_ns <= one.begin_ns + one.columns.get("duration_ns", 0) and one.begin_ns < end_ns
+        ]
+        return replace(self, compilations=kept)
 
     def tables(self, strings: Sequence[str], os_tids: Iterable[int], begin_ns: int) -> dict[str, Any]:
         """The stored tables of a trace, without empty ones.

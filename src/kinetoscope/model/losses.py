@@ -264,7 +264,7 @@ CODES: dict[str, Words] = {
     "overwritten_worker_batches": Words(
         "batches made by DataLoader workers",
         "processes",
-        "A worker stores only its last batches; record for a shorter time, with a schedule.",
+        "A worker had made 16,384 more before these were read.",
     ),
     "killed_workers": Words(
         "the end of a DataLoader worker",

@@ -1,21 +1,32 @@
-"""The named tables of a recording, to which sources append rows while it runs."""
+"""The named tables of a recording, to which sources append rows while it runs.
+
+What the recorder knows by itself is in records of fixed size; all else is in rows: pauses, tensor storages, counters, compilations,
+batches of DataLoader workers, and what was lost on the way. Readers take each table here, and it does not matter whether an engine
+wrote the rows into a file or kept them in memory.
+"""
 
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.model.losses import Loss
+from kinetoscope.model.losses import CODES, Loss
 from kinetoscope.model.pauses import TOGGLES, Pauses
 from kinetoscope.model.strings import StringTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping, Sequence
 
+    from numpy.typing import NDArray
+
     from kinetoscope.model.pauses import Pause
 
+# Tables of sources.
+LOSSES = "losses"
+CLOCKS = "clocks"
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -53,10 +64,42 @@ class AppendedRows:
             written_ns.extend([part["time_ns"]] * part["rows"])
         return columns, written_ns
 
+    def has(self, table: str) -> bool:
+        """Whether anything was appended to a table, if only that it has no rows."""
+        return table in self._parts
+
+    def without(self, *tables: str) -> AppendedRows:
+        """The rows of all other tables."""
+        return AppendedRows({name: parts for name, parts in self._parts.items() if name not in tables})
+
     def unwritten(self) -> list[Loss]:
         """One loss for each table of which a recording that was not stopped may lack the last second."""
         buffered = [name for name, parts in self._parts.items() if any(part["buffered"] for part in parts)]
         return [Loss.of("last_second", where=name) for name in buffered]
+
+
+class KeptRows:
+    """Keeps in memory what sources append, for a recording that has no file they can write to."""
+
+    def __init__(self) -> None:
+        """Begin without rows, and note where the clocks stand."""
+        self._parts: dict[str, list[dict[str, Any]]] = {}
+        self(CLOCKS, {"monotonic_ns": [time.monotonic_ns()], "realtime_ns": [time.time_ns()]})
+
+    def __call__(self, table: str, columns: Mapping[str, Sequence[Any]], *, buffered: bool = False) -> bool:
+        """Append rows, as `AppendRows` says."""
+        self.append_text(table, len(next(iter(columns.values()), ())), json.dumps(columns))
+        return True
+
+    def append_text(self, table: str, rows: int, text: str) -> None:
+        """Append rows whose columns are JSON already."""
+        self._parts.setdefault(table, []).append(
+            {"rows": rows, "time_ns": 0, "buffered": False, "json": text}
+        )
+
+    def rows(self) -> AppendedRows:
+        """What was appended so far."""
+        return AppendedRows({table: list(parts) for table, parts in list(self._parts.items())})
 
 
 def _values(part: Mapping[str, Any], types: Mapping[str, type]) -> dict[str, list[Any]] | None:
@@ -85,41 +128,74 @@ def read_pauses(rows: AppendedRows, start_realtime_ns: int) -> list[Pause]:
     return pauses.as_list()
 
 
+def read_counters(
+    recordings: Sequence[AppendedRows], start_monotonic_ns: int
+) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """The samples of each counter: their times from the start of the trace, ascending, and their values.
+
+    What was sampled last before the trace began holds when it begins.
+
+    Args:
+        recordings: What was appended to the recordings of the trace.
+        start_monotonic_ns: The start of the trace by the monotonic clock; below 0 if it is not known. Then samples are placed
+            where they were written.
+    """
+    found: dict[str, list[tuple[int, float]]] = {}
+    for rows in recordings:
+        columns, written_ns = rows.columns("counters", {"monotonic_ns": int, "name": str, "value": float})
+        times = written_ns
+        if start_monotonic_ns >= 0:
+            times = [time_ns - start_monotonic_ns for time_ns in columns["monotonic_ns"]]
+        for time_ns, name, value in zip(times, columns["name"], columns["value"], strict=True):
+            found.setdefault(name, []).append((time_ns, value))
+    counters = {}
+    for name, samples in found.items():
+        sampled_ns = np.array([time_ns for time_ns, _ in samples], dtype=np.int64)
+        before = int(np.count_nonzero(sampled_ns < 0))
+        order = np.argsort(sampled_ns, kind="stable")[max(before - 1, 0) :]
+        values = np.array([value for _, value in samples], dtype=np.float64)
+        counters[name] = np.maximum(sampled_ns[order], 0), values[order]
+    return counters
+
+
 def add_counters(
     tables: MutableMapping[str, Any], rows: AppendedRows, strings: list[str], start_monotonic_ns: int
 ) -> list[str]:
-    """Add the table `counters`, if the recording has samples of counters.
-
-    What was sampled last before the recording began holds when it begins.
-
-    Args:
-        tables: The delivered columns of a trace; changed in place.
-        rows: What was appended to the recording.
-        strings: The string table.
-        start_monotonic_ns: The start of the trace by the monotonic clock; below 0 if it is not known. Then samples are placed
-            where they were written.
+    """Add the table `counters` to the delivered columns of a trace, if the recording has samples of counters.
 
     Returns:
         The string table with the names of the counters appended.
     """
-    columns, written_ns = rows.columns("counters", {"monotonic_ns": int, "name": str, "value": float})
-    if not written_ns:
+    counters = read_counters([rows], start_monotonic_ns)
+    if not counters:
         return strings
     texts = list(strings)
     table = StringTable(texts)
-    names = np.array([table.row(name) for name in columns["name"]], dtype=np.int32)
-    if start_monotonic_ns < 0:
-        time_ns = np.array(written_ns, dtype=np.int64)
-    else:
-        time_ns = np.array(columns["monotonic_ns"], dtype=np.int64) - start_monotonic_ns
+    names = np.concatenate(
+        [np.full(len(values), table.row(name), dtype=np.int32) for name, (_, values) in counters.items()]
+    )
+    time_ns = np.concatenate([times for times, _ in counters.values()])
     order = np.argsort(time_ns, kind="stable")
-    last_before = {int(names[row]): row for row in order if time_ns[row] < 0}
-    kept = time_ns >= 0
-    kept[list(last_before.values())] = True
-    order = order[kept[order]]
     tables["counters"] = {
-        "time_ns": np.maximum(time_ns[order], 0),
+        "time_ns": time_ns[order],
         "name": names[order],
-        "value": np.array(columns["value"], dtype=np.float64)[order],
+        "value": np.concatenate([values for _, values in counters.values()])[order],
     }
     return texts
+
+
+def read_losses(rows: AppendedRows) -> list[Loss]:
+    """What sources say that they lost; of the same loss for the same reason the last count holds."""
+    columns, _ = rows.columns(LOSSES, {"code": str, "count": int, "why": str})
+    counts = {}
+    for code, count, why in zip(columns["code"], columns["count"], columns["why"], strict=True):
+        counts[code, why] = count
+    return [
+        Loss.of(code, count, why=why) for (code, why), count in counts.items() if code in CODES and count > 0
+    ]
+
+
+def read_clocks(rows: AppendedRows) -> tuple[int, int] | None:
+    """The monotonic and the real-time clock at the same moment, in nanoseconds; None if that was not noted."""
+    columns, written_ns = rows.columns(CLOCKS, {"monotonic_ns": int, "realtime_ns": int})
+    return (columns["monotonic_ns"][0], columns["realtime_ns"][0]) if written_ns else None

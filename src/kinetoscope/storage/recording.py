@@ -11,25 +11,29 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
-from kinetoscope.model import compile_facts
 from kinetoscope.model.assemble import assemble
 from kinetoscope.model.losses import (
     NOT_STOPPED,
     TOLD_AT_STOP,
     TORN_SAMPLES,
-    UNREAD_GRADIENTS,
-    Loss,
     counted_losses,
     loss_columns,
     paused_losses,
     sample_losses,
 )
 from kinetoscope.model.nesting import mark_collections
+from kinetoscope.model.pauses import TOGGLES
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import STORED, StorageRole
 from kinetoscope.model.steps import one_cycle, steps_counted_from, steps_of_ring
 from kinetoscope.model.trace_data import TraceData
-from kinetoscope.storage.appended_rows import AppendedRows, add_counters, read_pauses
+from kinetoscope.storage.appended_rows import (
+    LOSSES,
+    AppendedRows,
+    add_counters,
+    read_losses,
+    read_pauses,
+)
 from kinetoscope.storage.live_recording import LAYOUT
 
 if TYPE_CHECKING:
@@ -111,7 +115,7 @@ def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], st
 
 
 # Which losses the parts of the table count, the latest one what there are by then.
-_COUNTED = ("skipped_storages", UNREAD_GRADIENTS)
+_COUNTED = ("skipped_storages", "unread_gradients")
 # torch's numbers of the device types whose tensors have an address. A device type registered under another name is
 # torch's private one.
 _DEVICES = {
@@ -270,8 +274,11 @@ _NONE = np.zeros(0, dtype=np.int64)
 _RENAMED = {"stack": "own_stack", "module": "own_module"}
 
 
-def read_recording(path: Path) -> TraceData:
+def read_recording(path: Path) -> tuple[TraceData, AppendedRows]:
     """Read a recording, including one whose process was killed.
+
+    Returns:
+        The trace, and what sources appended that is not in its tables yet, for `kinetoscope.combine.sources.with_rows`.
 
     Raises:
         FormatError: The file is not a recording, or its version is not supported.
@@ -285,8 +292,8 @@ def read_recording(path: Path) -> TraceData:
     return from_parts(recording, path=path)
 
 
-def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> TraceData:
-    """Make a trace from what `_core.read_recording` returns.
+def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> tuple[TraceData, AppendedRows]:
+    """Make a trace from what `_core.read_recording` returns, as `read_recording` does.
 
     Args:
         recording: The parts of a recording: tables, strings, metadata values as JSON, and counts of losses.
@@ -317,7 +324,6 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> Tra
     strings = add_counters(tables, rows, strings, began_ns)
     if pauses := read_pauses(rows, recording["start_realtime_ns"]):
         info["pauses"] = pauses
-    parts = rows.columns(compile_facts.TABLE, {"facts": dict})[0]["facts"]
     found = {NOT_STOPPED: int(not stopped), **recording["losses"], **of_storages}
     found["damaged_records"] = found.get("damaged_records", 0) + rows.damaged
     # The recorder counts these losses only when it stops, so they are in the metadata.
@@ -326,11 +332,7 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> Tra
     of_samples = sample_losses(found.pop(TORN_SAMPLES, 0), sampled, info.get("samples_missing"))
     unwritten = [] if stopped else rows.unwritten()
     lost = [*counted_losses(found), *unwritten, *of_samples, *paused_losses(info.get("pauses"))]
-    try:
-        facts = compile_facts.CompileFacts.from_parts(parts)
-        tables |= facts.tables(strings, tables["threads"]["os_tid"].tolist(), began_ns)
-    except ValueError as error:
-        lost.append(Loss.of("compiling_unreadable", why=str(error)))
+    lost += read_losses(rows)
     tables["losses"] = loss_columns(lost)
     tables["cycles"] = one_cycle(run.cycle_number, recording["stop_ns"])
     info.update(
@@ -355,7 +357,7 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> Tra
         steps = steps_counted_from(made["steps"], run.first_step)
     if steps is not None:
         made = assemble({**tables, "steps": steps}, strings)
-    return TraceData(made, strings, info, path)
+    return TraceData(made, strings, info, path), rows.without(TOGGLES, "storages", "counters", LOSSES)
 
 
 def _drop_unused_stacks(tables: dict[str, Mapping[str, Any]]) -> None:

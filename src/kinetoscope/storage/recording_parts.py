@@ -68,7 +68,7 @@ def cut_time(
         )
 
     def cut(made: str, part: Path) -> None:
-        steps = read_recording(part).columns("steps")
+        steps = read_recording(part)[0].columns("steps")
         # Those that an optimizer ends are counted from the first one whose end is in the window.
         counted = steps["number"][
             (steps["source"] != MARKED) & (steps["start_ns"] + steps["duration_ns"] > start_ns)
@@ -103,7 +103,7 @@ def cut_steps(
     """
 
     def cut(made: str, part: Path) -> None:
-        steps = read_recording(part).columns("steps")
+        steps = read_recording(part)[0].columns("steps")
         wanted = (steps["number"] >= first) & (steps["number"] < end)
         if not wanted.any():
             kept = steps["number"]

@@ -152,9 +152,7 @@ def _open_path(
     """Open a recording or a `.ktrace` file."""
     import_aside()
     if head == MAGIC:
-        from kinetoscope.combine.compiled import attribute_recording
-
-        return attribute_recording(Trace.from_recording(path))
+        return Trace.from_recording(path)
     from kinetoscope.storage.ktrace import read_ktrace
 
     return Trace.of(

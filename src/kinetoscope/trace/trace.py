@@ -77,9 +77,11 @@ class Trace(TraceData):
             OSError: The file cannot be read.
         """
         import_aside()
+        from kinetoscope.combine.sources import with_rows
         from kinetoscope.storage.recording import read_recording
 
-        return cls.of(read_recording(Path(path)))
+        data, rows = read_recording(Path(path))
+        return with_rows(cls.of(data), [rows])
 
     @classmethod
     def from_recording_parts(cls, recording: Mapping[str, Any], *, path: Path | None = None) -> Self:
@@ -93,9 +95,11 @@ class Trace(TraceData):
             The trace.
         """
         import_aside()
+        from kinetoscope.combine.sources import with_rows
         from kinetoscope.storage.recording import from_parts
 
-        return cls.of(from_parts(recording, path=path))
+        data, rows = from_parts(recording, path=path)
+        return with_rows(cls.of(data), [rows])
 
     def saved_info(self) -> dict[str, Any]:
         """The metadata that is saved with this trace: its own, the costs from registered formulas, and the text of source lines."""

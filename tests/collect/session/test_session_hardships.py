@@ -15,6 +15,7 @@ import torch
 
 import kinetoscope
 from kinetoscope.collect.recorder.library import load_recorder
+from kinetoscope.storage import recording as recording_files
 from tests.support.recorded import named, profile
 
 
@@ -238,13 +239,13 @@ def test_a_recording_that_another_thread_discards_while_it_is_read_was_discarded
     with profile() as session:
         torch.ones(2)
     recording = session._cycles.last._recording._recording
-    read = kinetoscope.Trace.from_recording
+    read = recording_files.read_recording
 
     def discarded_meanwhile(path):
         recording.discard()
         return read(path)
 
-    monkeypatch.setattr(kinetoscope.Trace, "from_recording", discarded_meanwhile)
+    monkeypatch.setattr(recording_files, "read_recording", discarded_meanwhile)
     with pytest.raises(kinetoscope.StateError, match="discarded or removed before it was read"):
         session.key_averages()
     with pytest.raises(kinetoscope.StateError, match="discarded before it was read"):

@@ -564,8 +564,13 @@ def test_a_killed_process_keeps_what_was_compiled(
     assert any(span["module"] == "_orig_mod" for span in kernels)
     assert all("Broken.forward" in span["stack"] for span in kernels if span["module"])
     assert unknown_kernels(trace) == []
-    # As where the compiler's cache was cleared.
+    # As where the compiler's cache was cleared: the recording has the notes itself.
     monkeypatch.setattr("kinetoscope.combine.compiled._SUFFIX", ".of-nobody")
+    elsewhere = kinetoscope.open(path)
+    assert unknown_kernels(elsewhere) == []
+    assert elsewhere.table("spans").to_pylist() == trace.table("spans").to_pylist()
+    # And as of a session that noted nothing.
+    monkeypatch.setattr("kinetoscope.combine.compiled.noted_calls", lambda recordings: {})
     assert unknown_kernels(kinetoscope.open(path)) == [len(kernels)]
 
 

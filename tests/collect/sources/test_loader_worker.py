@@ -3,14 +3,15 @@
 import copy
 import multiprocessing
 import os
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.collect.sources import loader_worker
-from kinetoscope.collect.sources.data_loading import worker_trace
+from kinetoscope.collect.sources import data_loading, loader_worker
 from kinetoscope.collect.sources.loader_worker import (
     FAILED,
     HEADER,
@@ -21,7 +22,8 @@ from kinetoscope.collect.sources.loader_worker import (
     WorkerNotes,
     timed,
 )
-from kinetoscope.collect.sources.worker_batches import read_all, read_worker, remove_of_the_gone
+from kinetoscope.collect.sources.worker_files import WorkerFile, remove_of_the_gone
+from kinetoscope.combine.loader_workers import BATCH_COLUMNS, WorkerBatches, worker_trace
 from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
 from tests.support.trace_builder import TraceBuilder
 
@@ -52,8 +54,13 @@ def notes(tmp_path):
     return WorkerNotes(str(tmp_path / "0-1.worker"), loader=3, worker=1, clock=Clock())
 
 
-def read(notes_path, begin_ns=0, end_ns=10**18):
-    return read_worker(notes_path.read_bytes(), begin_ns, end_ns)
+def read(path, begin_ns=0):
+    """What a worker wrote since a moment."""
+    file = WorkerFile(path, begin_ns)
+    rows = file.read()
+    return WorkerBatches(
+        file.process, file.loader, file.worker, file.begun_ns, file.ended_ns, rows, file.lost, file.killed
+    )
 
 
 def test_a_batch_is_there_while_it_is_made_and_after(notes, tmp_path):
@@ -124,8 +131,16 @@ def test_a_disk_that_fills_up_ends_the_notes_and_not_the_worker(notes, monkeypat
     notes.end()
 
 
-def test_batches_that_were_overwritten_are_counted_where_they_lie_in_the_time(tmp_path, monkeypatch):
+@pytest.fixture
+def four_rows(monkeypatch):
+    """Files of workers have only four rows, of which two are read at once."""
     monkeypatch.setattr(loader_worker, "ROWS", 4)
+    monkeypatch.setattr(data_loading, "ROWS", 4)
+    monkeypatch.setattr(data_loading, "_BLOCK", 2)
+
+
+@pytest.mark.usefixtures("four_rows")
+def test_batches_that_were_overwritten_are_counted_where_they_lie_in_the_time(tmp_path):
     path = tmp_path / "0-1.worker"
     fetcher = TimedFetcher(Fetcher(), WorkerNotes(str(path), 0, 1, Clock()))
     for _ in range(7):
@@ -138,26 +153,66 @@ def test_batches_that_were_overwritten_are_counted_where_they_lie_in_the_time(tm
     assert late.lost == 0
 
 
-def test_a_stretch_has_the_batches_that_reach_into_it(notes, tmp_path):
+def test_a_recording_has_the_batches_that_were_made_since_it_began(notes, tmp_path):
     fetcher = TimedFetcher(Fetcher(), notes)
     for _ in range(4):
         fetcher.fetch([1])
     # Batch n is made from 20 + 40 n to 50 + 40 n.
     path = tmp_path / "0-1.worker"
-    assert read(path, 60, 100).column("number").tolist() == [1]
-    assert read(path, 90, 100).column("number").tolist() == []
-    assert read(path, 89, 101).column("number").tolist() == [1, 2]
-    assert read(path, 0, 10) is None
+    assert read(path, 60).column("number").tolist() == [1, 2, 3]
+    assert read(path, 90).column("number").tolist() == [2, 3]
     notes.end()
-    assert read(path, 10**6) is None
+    ended = WorkerFile(path, 10**6)
+    assert ended.read().tolist() == []
+    assert not ended.is_of_recording
 
 
-@given(data=st.binary(max_size=300), damaged=st.booleans())
-def test_any_bytes_are_read_or_refused(data, damaged):
+@pytest.mark.usefixtures("four_rows")
+@given(between=st.lists(st.integers(0, 9), max_size=12), begun_before=st.integers(0, 6))
+def test_each_batch_is_read_once_and_the_one_that_is_being_made_again(between, begun_before):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "0-1.worker")
+        clock = Clock()
+        notes = WorkerNotes(str(path), 0, 1, clock)
+        for _ in range(begun_before):
+            notes.finish(notes.begin(1), MADE)
+        file = WorkerFile(path, clock.now_ns)
+        found, numbers = {}, []
+        batches = 0
+        for made in between:
+            for _ in range(made):
+                notes.finish(notes.begin(1), MADE)
+            batches += made
+            under_way = notes.begin(1)
+            for _ in range(2):
+                rows = file.read()
+                numbers += rows[:, 0].tolist()
+                found |= {row[0]: row for row in rows.tolist()}
+            assert rows.tolist() == []
+            assert found[begun_before + batches][4] == 0
+            notes.finish(under_way, MADE)
+            batches += 1
+        found |= {row[0]: row for row in file.read().tolist()}
+        made = {number for number, row in found.items() if row[4] > 0}
+        # How many of those that were overwritten before the first look are the recording's is not known.
+        assert len(made) + file.lost >= batches
+        if max(between, default=0) <= 2:
+            assert made == found.keys() == set(range(begun_before, begun_before + batches))
+        assert max(map(numbers.count, numbers), default=0) <= 2
+
+
+@given(data=st.binary(max_size=300), more=st.binary(max_size=300), damaged=st.booleans())
+def test_any_bytes_are_read_or_refused(data, more, damaged):
     if damaged:
         data = HEADER.pack(loader_worker.MAGIC, 1, 2, 3, 4, 0) + data
-    worker = read_worker(data, 0, 10**9)
-    assert worker is None or worker.rows.shape[0] <= (len(data) - HEADER.size) // ROW.size
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.worker")
+        file = WorkerFile(path, 0)
+        for part in (data, data + more):
+            path.write_bytes(part)
+            rows = file.read()
+            assert rows.shape[1] == len(BATCH_COLUMNS)
+            assert rows.shape[0] <= max(len(part) - HEADER.size, 0) // ROW.size
 
 
 @given(
@@ -171,10 +226,8 @@ def test_ranges_of_a_worker_lie_in_the_trace_nest_and_say_where_they_were_cut(ba
         start_ns = now_ns + idle_ns
         now_ns = start_ns + busy_ns
         rows.append([number, start_ns, start_ns + int(busy_ns * share), now_ns, now_ns, 1, MADE])
-    data = HEADER.pack(loader_worker.MAGIC, 77, 0, 1, 1, 0) + b"".join(ROW.pack(*row) for row in rows)
-    worker = read_worker(data, begin_ns, begin_ns + length_ns)
-    if worker is None:
-        return
+    batches = np.array(rows, dtype=np.int64).reshape(-1, len(BATCH_COLUMNS))
+    worker = WorkerBatches(77, 0, 1, 1, 0, batches, 0)
     builder = TraceBuilder()
     builder.thread()
     builder.stop_ns = length_ns
@@ -201,11 +254,11 @@ def test_ranges_of_a_worker_lie_in_the_trace_nest_and_say_where_they_were_cut(ba
 
 
 def test_a_batch_that_is_never_finished_goes_on_to_the_end():
-    data = HEADER.pack(loader_worker.MAGIC, 77, 0, 1, 1, 0) + ROW.pack(0, 20, 0, 0, 0, 1, MADE)
+    worker = WorkerBatches(77, 0, 1, 1, 0, np.array([[0, 20, 0, 0, 0, 1, MADE]]), 0)
     builder = TraceBuilder()
     builder.thread()
     builder.stop_ns = 100
-    trace = worker_trace(read_worker(data, 0, 100), 0, builder.build())
+    trace = worker_trace(worker, 0, builder.build())
     (row,) = trace.table("spans").select(["name", "start_ns", "duration_ns"]).to_pylist()
     assert row == {"name": "DataLoader.fetch", "start_ns": 20, "duration_ns": 80}
 
@@ -224,12 +277,12 @@ def test_what_a_killed_worker_did_is_there_until_the_recording_is_over(tmp_path)
     worker.start()
     # Dead, but not yet asked for its exit code: its number is still taken.
     os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-    (batches,) = read_all(tmp_path, 0, 10**18)
+    batches = read(path)
     assert (batches.process, batches.ended_ns, batches.killed) == (worker.pid, 0, True)
     assert (batches.column("end_ns") > 0).tolist() == [True, True, False]
     worker.join()
     assert worker.exitcode == -9
-    assert read_all(tmp_path, 0, 10**18)[0].killed
+    assert read(path).killed
     remove_of_the_gone(tmp_path)
     assert not path.exists()
 
@@ -237,7 +290,8 @@ def test_what_a_killed_worker_did_is_there_until_the_recording_is_over(tmp_path)
 def test_files_of_those_who_go_on_are_kept(notes, tmp_path):
     (tmp_path / "begun.worker").write_bytes(b"KLOA")
     remove_of_the_gone(tmp_path)
-    assert [worker.killed for worker in read_all(tmp_path, 0, 10**18)] == [False]
+    assert read(tmp_path / "begun.worker").process == -1
+    assert not read(tmp_path / "0-1.worker").killed
     notes.end()
     remove_of_the_gone(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["begun.worker"]

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 import kinetoscope
 import kinetoscope._core as _core
 from kinetoscope import ArgumentError, MissingDependencyError, StateError, SystemCounters
-from kinetoscope.collect.process.clocks import ClockReading
 from kinetoscope.collect.sources.readings import Reading, device_readers, system_readers
-from kinetoscope.collect.sources.system_counters import GatheredSamples, Sampler
+from kinetoscope.collect.sources.system_counters import Sampler
+from kinetoscope.combine.sources import with_rows
+from kinetoscope.storage.appended_rows import CLOCKS, LOSSES, KeptRows, read_counters
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 
@@ -38,12 +39,33 @@ def sampler_of(*readers, interval_s=1.0):
     return Sampler(readers, interval_s, clock), clock
 
 
+def kept_by(sampler):
+    """What was read and not written: for each counter its times and its values."""
+    found = {}
+    for time_ns, name, value in sampler._samples:
+        found.setdefault(name, []).append((time_ns, value))
+    return found
+
+
+def rows_of(samples, monotonic_ns):
+    """Samples as a source appends them, and where the monotonic clock was when the trace began."""
+    kept = KeptRows()
+    kept._parts.clear()
+    kept(CLOCKS, {"monotonic_ns": [monotonic_ns], "realtime_ns": [START_REALTIME_NS]})
+    rows = [(time_ns, name, value) for name, given in samples.items() for time_ns, value in given]
+    kept(
+        "counters",
+        dict(zip(("monotonic_ns", "name", "value"), map(list, zip(*rows, strict=True)), strict=True)),
+    )
+    return kept.rows()
+
+
 def test_a_rate_is_the_growth_since_the_sample_before():
     totals = iter([1000, 3000, 3000])
     sampler, clock = sampler_of(lambda reading: reading.totals.update(read=next(totals)))
     for clock.now_ns in (0, 2 * SECOND_NS, 3 * SECOND_NS):
         sampler.sample()
-    assert sampler.samples() == {"read": [(2 * SECOND_NS, 1000.0), (3 * SECOND_NS, 0.0)]}
+    assert kept_by(sampler) == {"read": [(2 * SECOND_NS, 1000.0), (3 * SECOND_NS, 0.0)]}
 
 
 def test_a_share_is_of_the_growth_of_the_whole_or_of_time():
@@ -57,7 +79,7 @@ def test_a_share_is_of_the_growth_of_the_whole_or_of_time():
     sampler, clock = sampler_of(read)
     for clock.now_ns in (0, 4 * SECOND_NS):
         sampler.sample()
-    assert sampler.samples() == {"cpu": [(4 * SECOND_NS, 25.0)], "process": [(4 * SECOND_NS, 25.0)]}
+    assert kept_by(sampler) == {"cpu": [(4 * SECOND_NS, 25.0)], "process": [(4 * SECOND_NS, 25.0)]}
 
 
 def test_what_was_set_back_has_no_rate_and_goes_on_from_there():
@@ -65,7 +87,7 @@ def test_what_was_set_back_has_no_rate_and_goes_on_from_there():
     sampler, clock = sampler_of(lambda reading: reading.totals.update(read=next(totals)))
     for clock.now_ns in (0, SECOND_NS, 2 * SECOND_NS):
         sampler.sample()
-    assert sampler.samples() == {"read": [(2 * SECOND_NS, 10.0)]}
+    assert kept_by(sampler) == {"read": [(2 * SECOND_NS, 10.0)]}
 
 
 def test_a_last_sample_right_after_another_gives_no_rate_but_the_only_one_does():
@@ -73,7 +95,7 @@ def test_a_last_sample_right_after_another_gives_no_rate_but_the_only_one_does()
     sampler, clock = sampler_of(lambda reading: reading.totals.update(read=next(totals)))
     for clock.now_ns in (0, SECOND_NS // 10, SECOND_NS // 5):
         sampler.sample()
-    assert sampler.samples() == {"read": [(SECOND_NS // 10, 1000.0)]}
+    assert kept_by(sampler) == {"read": [(SECOND_NS // 10, 1000.0)]}
 
 
 @given(
@@ -97,7 +119,7 @@ def test_rates_are_never_negative_and_shares_within_100_percent(steps):
         state["total"] += grown
         state["whole"] += 1.0
         state["part"] += part
-    found = sampler.samples()
+    found = kept_by(sampler)
     assert all(value >= 0 for _, value in found["bytes"])
     assert all(-1e-9 <= value <= 100 + 1e-9 for _, value in found["busy"])
     in_all = sum(
@@ -114,11 +136,16 @@ def test_a_reader_that_fails_is_left_out_and_told_as_a_loss():
     sampler, clock = sampler_of(fails, lambda reading: reading.values.update(memory=5))
     for clock.now_ns in (0, SECOND_NS):
         sampler.sample()
-    assert sampler.samples() == {"memory": [(0, 5), (SECOND_NS, 5)]}
+    assert kept_by(sampler) == {"memory": [(0, 5), (SECOND_NS, 5)]}
     builder = TraceBuilder()
     builder.thread()
     builder.span("aten::add", 0, 100)
-    trace = GatheredSamples(sampler.begun, sampler.samples(), sampler.failure).add_to(builder.build())
+    kept = KeptRows()
+    sampler.write_to(kept)
+    sampler._thread = threading.Thread()
+    sampler._thread.start()
+    sampler.stop()
+    trace = with_rows(builder.build(), [kept.rows()])
     assert [(loss["code"], loss["why"]) for loss in trace.losses] == [
         ("counter_samples", "OSError: no such disk")
     ]
@@ -140,8 +167,12 @@ class Written:
     def __init__(self):
         self.open = True
         self.parts = []
+        self.losses = []
 
     def __call__(self, table, columns, *, buffered=False):
+        if table == LOSSES:
+            self.losses += columns["why"]
+            return self.open
         assert (table, buffered) == ("counters", True)
         if self.open:
             self.parts.append(
@@ -161,7 +192,7 @@ def test_samples_are_written_within_a_second(steps, interval_s):
         clock.now_ns += min(step_ns, int(interval_s * 1e9))
         sampler.sample()
         taken.append((clock.now_ns, "memory", 5.0))
-        kept = sampler.samples().get("memory", [])
+        kept = kept_by(sampler).get("memory", [])
         assert [row for part in written.parts for row in part] == taken[: len(taken) - len(kept)]
         # The next sample may be an interval away.
         assert all(clock.now_ns + int(interval_s * 1e9) - time_ns < SECOND_NS for time_ns, _ in kept)
@@ -169,7 +200,7 @@ def test_samples_are_written_within_a_second(steps, interval_s):
     sampler._thread.start()
     sampler.stop()
     assert [row for part in written.parts for row in part] == taken
-    assert sampler.samples() == {}
+    assert kept_by(sampler) == {}
 
 
 def test_samples_of_a_recording_that_has_ended_are_kept():
@@ -182,7 +213,7 @@ def test_samples_of_a_recording_that_has_ended_are_kept():
     for clock.now_ns in (0, SECOND_NS):
         sampler.sample()
     assert written.parts == [[]]
-    assert sampler.samples() == {"memory": [(0, 5), (SECOND_NS, 5)]}
+    assert kept_by(sampler) == {"memory": [(0, 5), (SECOND_NS, 5)]}
 
 
 def test_a_reading_that_hangs_writes_nothing_into_the_next_recording(monkeypatch):
@@ -201,7 +232,8 @@ def test_a_reading_that_hangs_writes_nothing_into_the_next_recording(monkeypatch
     release.set()
     sampler._thread.join()
     assert written.parts == [[], []]
-    assert set(sampler.samples()) == {"memory"}
+    assert written.losses == ["reading did not come back within 0.01 s"]
+    assert set(kept_by(sampler)) == {"memory"}
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -263,14 +295,13 @@ def test_counters_are_once_in_the_trace_of_a_recording_that_was_stopped(engine_n
 
 
 def test_samples_lie_where_the_trace_begins_by_either_clock():
-    begun = ClockReading(monotonic_ns=500, realtime_ns=START_REALTIME_NS)
     samples = {"rss": [(300, 1.0), (400, 2.0), (600, 3.0)]}
     for info in ({}, {"start_monotonic_ns": "500"}):
         builder = TraceBuilder()
         builder.thread()
         builder.span("aten::add", 0, 100)
         builder.info = info
-        trace = GatheredSamples(begun, samples, "").add_to(builder.build())
+        trace = with_rows(builder.build(), [rows_of(samples, 500)])
         # What was read last before the trace began holds when it begins.
         assert trace.table("counters").select(["time_ns", "value"]).to_pylist() == [
             {"time_ns": 0, "value": 2.0},
@@ -294,9 +325,12 @@ def test_the_readings_are_what_psutil_says():
 def test_only_what_is_asked_for_is_read():
     counters = SystemCounters(cpu=False, disk=False, network=False, gpu=False)
     counters.start()
-    samples = counters.stop()._samples
+    kept = KeptRows()
+    counters.write_to(kept)
+    counters.stop()
+    samples = read_counters([kept.rows()], 0)
     assert set(samples) == {"memory_used_bytes", "memory_available_bytes", "process_rss_bytes"}
-    assert all(len(values) == 2 for values in samples.values())
+    assert all(len(values) == 2 for _, values in samples.values())
 
 
 @pytest.mark.parametrize("interval_s", [0, -1, float("nan"), float("inf"), "1", True, None])
@@ -376,7 +410,7 @@ def test_counters_come_out_in_every_format_and_come_back(tmp_path):
     builder.thread()
     builder.span("aten::add", 0, 1_000_000)
     samples = {"cpu_percent": [(0, 10.0), (500_000, 90.0)], "process_rss_bytes": [(0, 4096.0)]}
-    trace = GatheredSamples(ClockReading(0, START_REALTIME_NS), samples, "").add_to(builder.build())
+    trace = with_rows(builder.build(), [rows_of(samples, 0)])
     for suffix in (".ktrace", ".json"):
         trace.save(tmp_path / f"run{suffix}")
         with kinetoscope.open(tmp_path / f"run{suffix}") as again:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kinetoscope.collect.request.options import AppendRows
+    from kinetoscope.storage.appended_rows import AppendedRows
     from kinetoscope.trace import Trace
 
 
@@ -175,6 +176,11 @@ class HybridRecording:
                 else:
                     self._trace = join_device(host, self._devices.trace(), self._threads)
             return self._trace
+
+    @property
+    def rows(self) -> AppendedRows | None:
+        """What sources appended to the host's recording that is not in `trace()`, which reads it."""
+        return getattr(self._host, "rows", None)
 
     def discard(self) -> None:
         """Forget both."""

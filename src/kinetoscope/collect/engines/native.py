@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from torch.profiler import ProfilerActivity
 
     from kinetoscope.collect.sources.storages import Living, StorageWatch
+    from kinetoscope.storage.appended_rows import AppendedRows
     from kinetoscope.trace import Trace
 
 
@@ -375,13 +376,18 @@ class _OpenFile:
 
 
 class NativeRecording:
-    """A finished recording file. A temporary file is removed once it was read or cannot be read any more."""
+    """A finished recording file. A temporary file is removed once it was read or cannot be read any more.
+
+    Attributes:
+        rows: What sources appended that is not in `trace()`, which reads it.
+    """
 
     def __init__(self, path: Path, *, belongs_to_user: bool) -> None:
         """Own the file at ``path``; ``belongs_to_user`` files are never removed."""
         self._path = path
         self._file = _identity(path)
         self._trace: Trace | None = None
+        self.rows: AppendedRows | None = None
         self._lock = threading.Lock()
         self._remove = weakref.finalize(self, _remove_own, path, os.getpid()) if not belongs_to_user else None
 
@@ -392,6 +398,7 @@ class NativeRecording:
             StateError: The recording was discarded, removed or replaced by a later one, before it was read.
             FormatError: Another program damaged the file.
         """
+        from kinetoscope.storage import recording
         from kinetoscope.trace import Trace
 
         with self._lock:
@@ -404,7 +411,8 @@ class NativeRecording:
                         "before the path is used again, or use another path."
                     )
                 try:
-                    self._trace = Trace.from_recording(self._path)
+                    data, self.rows = recording.read_recording(self._path)
+                    self._trace = Trace.of(data)
                 except FileNotFoundError as error:
                     # Another thread may end the next cycle now, which discards this one.
                     raise StateError(
@@ -421,12 +429,17 @@ class NativeRecording:
 
 
 class SharedRecording:
-    """A finished session of a recording that it shared with others, whose part is cut out when it is read."""
+    """A finished session of a recording that it shared with others, whose part is cut out when it is read.
+
+    Attributes:
+        rows: As of `NativeRecording`.
+    """
 
     def __init__(self, part: StreamPart) -> None:
         """Read nothing yet."""
         self._part: StreamPart | None = part
         self._trace: Trace | None = None
+        self.rows: AppendedRows | None = None
         self._lock = threading.Lock()
 
     def write(self, path: Path) -> Path:
@@ -450,8 +463,8 @@ class SharedRecording:
         """
         with self._lock:
             if self._trace is None:
-                self._trace = NativeRecording(self.write(_temporary_path()), belongs_to_user=False).trace()
-                self._part = None
+                recording = NativeRecording(self.write(_temporary_path()), belongs_to_user=False)
+                self._trace, self.rows, self._part = recording.trace(), recording.rows, None
             return self._trace
 
     def discard(self) -> None:

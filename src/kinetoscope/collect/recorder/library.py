@@ -397,10 +397,16 @@ class Recorder:
             False if nothing is being recorded in this process.
         """
         rows = len(next(iter(columns.values()), ()))
-        text = json.dumps(columns, separators=(",", ":")).encode()
-        flags = _BUFFERED if buffered else 0
+        text = json.dumps(columns, separators=(",", ":"))
+        return self.append_text(table, rows, text, session=session, buffered=buffered)
+
+    def append_text(
+        self, table: str, rows: int, text: str, *, session: int = 0, buffered: bool = False
+    ) -> bool:
+        """Write rows whose columns are JSON already; as `append`."""
+        encoded, flags = text.encode(), _BUFFERED if buffered else 0
         failed = self._library.kinetoscope_recorder_append(
-            session, table.encode(), rows, flags, text, len(text)
+            session, table.encode(), rows, flags, encoded, len(encoded)
         )
         return not failed
 

@@ -58,7 +58,9 @@ class TraceObserver(Protocol):
 
 
 class Gathered(Protocol):
-    """What a source has for one recording.
+    """What a source of the program's own has for one recording: what only it knows how to add to a trace.
+
+    The sources of Kinetoscope append rows to the recording instead, see `Source`.
 
     It may also have `and_later(later) -> Gathered`, which combines it with what the same source gathered for a later
     recording, for one trace of all cycles.
@@ -74,7 +76,11 @@ class Gathered(Protocol):
 
 
 class AppendRows(Protocol):
-    """Writes rows of a named table into the recording in progress, where they survive a killed process."""
+    """Writes rows of a named table into the recording in progress.
+
+    With the native engine they survive a killed process; engines without a file keep them until the recording is read. Kinetoscope
+    reads the table `counters` (`monotonic_ns`, `name` and `value`) and those of its own sources.
+    """
 
     def __call__(self, table: str, columns: Mapping[str, Sequence[Any]], *, buffered: bool = False) -> bool:
         """Write rows: for each column, by its name, the list of its values, as JSON has them.
@@ -87,8 +93,8 @@ class AppendRows(Protocol):
 class Source(Protocol):
     """Something that records in addition to the engine.
 
-    It may also have `write_to(append: AppendRows)`, which is called after `start`, once the recording has begun, if the engine
-    has a file that a source can write to. What is written there does not have to be in what `stop` returns.
+    It may also have `write_to(append: AppendRows)`, which is called after `start`, once the recording has begun; `append` can be
+    called until `stop` returns. What is written there does not have to be in what `stop` returns.
     """
 
     def open(self) -> None:
@@ -99,8 +105,8 @@ class Source(Protocol):
         """A recording begins right after this."""
         ...
 
-    def stop(self) -> Gathered:
-        """The recording ends right after this; must be quick, and leaves what takes time to `add_to`."""
+    def stop(self) -> Gathered | None:
+        """The recording ends right after this; must be quick, and leaves what takes time to `add_to`. None if all is written."""
         ...
 
     def close(self) -> None:

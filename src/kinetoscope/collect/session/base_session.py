@@ -51,7 +51,7 @@ from kinetoscope.collect.session.stats import Stopwatch
 from kinetoscope.collect.session.torch_api import TorchSessionApi
 from kinetoscope.collect.sources.compiled_kernels import CompiledKernels
 from kinetoscope.collect.sources.compiled_modules import COMPILED_MODULES
-from kinetoscope.collect.sources.compiling import COMPILE_HOOKS, Compiling
+from kinetoscope.collect.sources.compiling import Compiling
 from kinetoscope.collect.sources.ranges import ROUTES
 from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 from kinetoscope.summaries import SUFFIX
@@ -318,7 +318,6 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
                 engine.start()
                 self._sources.write_to(getattr(engine, "append_rows", None))
             self._cycles_begun += 1
-            COMPILE_HOOKS.recording_began()
             ROUTES.open(self)
             TORCH_RANGES.open(self)
         except BaseException:

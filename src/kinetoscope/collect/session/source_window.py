@@ -1,7 +1,9 @@
 """Sources: the interface between a session and additional recorders.
 
-A source is called when the session begins and ends (`open`, `close`) and when each recording does (`start`, `stop`).
-What `stop` returns belongs to that recording, and adds itself when the trace is built, which may be much later.
+A source is called when the session begins and ends (`open`, `close`) and when each recording does (`start`, `write_to`, `stop`).
+Ours append rows to tables of the recording while it runs; an engine without a file has them kept in memory, and both are read alike.
+What `stop` of a program's own source returns belongs to that recording, and adds itself when the trace is built, which may be much
+later: only that source knows how.
 A failure of a source is a warning and a loss in the trace: the job and the engine's own recording continue.
 """
 
@@ -15,9 +17,11 @@ from typing import TYPE_CHECKING
 
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.options import Gathered, Recording, Source
+from kinetoscope.storage.appended_rows import KeptRows
 
 if TYPE_CHECKING:
     from kinetoscope.collect.request.options import AppendRows
+    from kinetoscope.storage.appended_rows import AppendedRows
     from kinetoscope.trace import Trace
 
 
@@ -30,6 +34,8 @@ class SourceWindow:
         self._opened: list[Source] = []
         self._running: list[Source] = []
         self._gathered: list[tuple[Source, Gathered]] = []
+        # What they append where the engine has no file for it.
+        self._kept: KeptRows | None = None
         self._failures: list[tuple[Source, str]] = []
         # Sources that are in none of the recordings of this session.
         self._failed_to_open: list[tuple[Source, str]] = []
@@ -75,9 +81,9 @@ class SourceWindow:
 
     def write_to(self, append: AppendRows | None) -> None:
         """Let the sources that can write into the recording that has just begun; None if its engine has no file for that."""
-        if append is None:
-            return
         with self._lock:
+            if append is None:
+                append = self._kept = KeptRows()
             for source in self._running:
                 if (write_to := getattr(source, "write_to", None)) is not None:
                     self._done(source, "write_to", functools.partial(write_to, append))
@@ -89,7 +95,9 @@ class SourceWindow:
                 source = self._running.pop()
 
                 def gather(source: Source = source) -> None:
-                    self._gathered.insert(0, (source, source.stop()))
+                    gathered = source.stop()
+                    if gathered is not None:
+                        self._gathered.insert(0, (source, gathered))
 
                 self._done(source, "stop", gather)
             if self._opened_by_start:
@@ -102,9 +110,8 @@ class SourceWindow:
         with self._lock:
             gathered, self._gathered = self._gathered, []
             failures, self._failures = [*self._failed_to_open, *self._failures], []
-        if not gathered and not failures:
-            return recording
-        return SourcedRecording(recording, gathered, failures, keep_parts=keep_parts)
+            kept, self._kept = self._kept, None
+        return SourcedRecording(recording, gathered, failures, kept, keep_parts=keep_parts)
 
     def cancel(self) -> None:
         """Discard the recording."""
@@ -127,7 +134,7 @@ class SourceWindow:
         """Discard what was gathered for a recording."""
         with self._lock:
             gathered, self._gathered = self._gathered, []
-            self._failures = []
+            self._failures, self._kept = [], None
             for source, one in gathered:
                 self._done(source, "discard", one.discard)
 
@@ -150,9 +157,10 @@ class SourceWindow:
 
 @dataclass(frozen=True)
 class Parts:
-    """A recording in parts: the engine's trace, the data of the sources, and their failures."""
+    """A recording in parts: the engine's trace, the rows and the other data of the sources, and their failures."""
 
     trace: Trace
+    rows: AppendedRows | None = None
     gathered: tuple[tuple[Source, Gathered], ...] = ()
     failures: tuple[tuple[Source, str], ...] = ()
 
@@ -165,11 +173,13 @@ class SourcedRecording:
         recording: Recording,
         gathered: list[tuple[Source, Gathered]],
         failures: list[tuple[Source, str]],
+        kept: KeptRows | None,
         *,
         keep_parts: bool,
     ) -> None:
-        """Store all parts; nothing is read. `keep_parts` keeps them separately as well."""
+        """Store all parts; nothing is read. `keep_parts` keeps them separately as well, `kept` are rows that are in no file."""
         self._recording: Recording | None = recording
+        self._kept = kept
         self._gathered = gathered
         self._failures = failures
         self._keep_parts = keep_parts
@@ -185,9 +195,10 @@ class SourcedRecording:
         with self._lock:
             if self._trace is not None or self._recording is None:
                 return self._trace  # type: ignore[return-value]
-            self._trace, failed = _added(self._recording.trace(), self._gathered, self._failures)
+            trace = self._recording.trace()
+            self._trace, failed = _added(trace, [self._rows()], self._gathered, self._failures)
             if not self._keep_parts:
-                self._recording, self._gathered = None, []
+                self._recording, self._gathered, self._kept = None, [], None
         _warn_of(failed)
         return self._trace
 
@@ -196,12 +207,20 @@ class SourcedRecording:
         recording = self._recording
         if not self._keep_parts or recording is None:
             return None
-        return Parts(recording.trace(), tuple(self._gathered), tuple(self._failures))
+        return Parts(recording.trace(), self._rows(), tuple(self._gathered), tuple(self._failures))
+
+    def _rows(self) -> AppendedRows | None:
+        """The rows that are not in the engine's trace; known once that was read."""
+        if self._kept is not None:
+            return self._kept.rows()
+        rows: AppendedRows | None = getattr(self._recording, "rows", None)
+        return rows
 
     def discard(self) -> None:
         """Forget all parts."""
         if self._recording is not None:
             self._recording.discard()
+        self._kept = None
         while self._gathered:
             source, one = self._gathered.pop()
             try:
@@ -227,15 +246,22 @@ def combined(parts: Sequence[Parts], plain: Callable[[Sequence[Trace]], Trace]) 
         else:
             so_far[-1] = source, later(one)
     gathered = [one for of_source in merged.values() for one in of_source]
-    trace, failed = _added(plain([part.trace for part in parts]), gathered, list(failures))
+    trace = plain([part.trace for part in parts])
+    trace, failed = _added(trace, [part.rows for part in parts], gathered, list(failures))
     _warn_of(failed)
     return trace
 
 
 def _added(
-    trace: Trace, gathered: list[tuple[Source, Gathered]], failures: list[tuple[Source, str]]
+    trace: Trace,
+    rows: Sequence[AppendedRows | None],
+    gathered: list[tuple[Source, Gathered]],
+    failures: list[tuple[Source, str]],
 ) -> tuple[Trace, list[tuple[Source, str]]]:
-    """A trace with the gathered data, and the failures; a failed source does not lose the engine's trace."""
+    """A trace with the rows and the gathered data, and the failures; a failed source does not lose the engine's trace."""
+    from kinetoscope.combine.sources import with_rows
+
+    trace = with_rows(trace, [one for one in rows if one is not None])
     failed = []
     for source, one in gathered:
         try:

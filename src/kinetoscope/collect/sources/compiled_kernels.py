@@ -12,21 +12,23 @@ for provenance, which is a part of its cache's key, is turned on.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from kinetoscope.collect.sources.compiled_modules import COMPILED_MODULES
 from kinetoscope.collect.sources.observed_kernels import OBSERVED_KERNELS
-from kinetoscope.combine.compiled import (
-    attribute_kernels,
-)
-from kinetoscope.combine.graph_replays import attribute_replays
+from kinetoscope.storage.appended_rows import LOSSES, KeptRows
 
 if TYPE_CHECKING:
-    from kinetoscope.trace import Trace
+    from kinetoscope.collect.request.options import AppendRows
 
 
 class CompiledKernels:
     """The source of every session that records the kernels of compiled graphs."""
+
+    def __init__(self) -> None:
+        """Nothing happens before a session begins."""
+        self._append: AppendRows | None = None
 
     def open(self) -> None:
         """Note what is compiled from now on."""
@@ -36,26 +38,24 @@ class CompiledKernels:
         """Record kernels."""
         OBSERVED_KERNELS.open(self)
 
-    def stop(self) -> GatheredKernels:
-        """Record none any more."""
+    def write_to(self, append: AppendRows) -> None:
+        """Write what is known of compiled modules into the recording, once for all sessions that share it."""
+        self._append = append
+        if not isinstance(append, KeptRows):
+            COMPILED_MODULES._safely(COMPILED_MODULES.recording_began)
+
+    def stop(self) -> None:
+        """Record none any more, and write what else is known."""
         OBSERVED_KERNELS.close(self)
-        return GatheredKernels()
+        append, self._append = self._append, None
+        if append is not None:
+            kept = append if isinstance(append, KeptRows) else None
+            COMPILED_MODULES._safely(functools.partial(COMPILED_MODULES.recording_ends, kept))
+            failures = COMPILED_MODULES.failures
+            if failures:
+                why = [f"Noting them failed: {why}" for why in failures]
+                codes, counts = ["unknown_kernels"] * len(why), [*failures.values()]
+                append(LOSSES, {"code": codes, "count": counts, "why": why})
 
     def close(self) -> None:
         """What is compiled afterwards is noted all the same: a later session records it."""
-
-
-class GatheredKernels:
-    """What was noted of the kernels of a recording, until its trace is built."""
-
-    def add_to(self, trace: Trace) -> Trace:
-        """Attribute the kernels to lines and modules of the program."""
-        attributed = attribute_kernels(trace, COMPILED_MODULES.calls_of, COMPILED_MODULES.failures)
-        return attribute_replays(attributed)
-
-    def and_later(self, later: GatheredKernels) -> GatheredKernels:
-        """Take the later one: notes hold for all recordings of the process."""
-        return later
-
-    def discard(self) -> None:
-        """Nothing is held."""

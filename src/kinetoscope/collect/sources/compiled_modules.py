@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import json
 import math
@@ -11,12 +12,16 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from kinetoscope._after_import import AfterImport
+from kinetoscope.collect.recorder.library import ready_recorder
+from kinetoscope.collect.recorder.stream import STREAM
 from kinetoscope.collect.sources.observed_kernels import COMPILER, OBSERVED_KERNELS
 from kinetoscope.combine.compiled import (
+    KERNELS,
     KernelCall,
     ModuleFrame,
     Node,
@@ -25,9 +30,12 @@ from kinetoscope.combine.compiled import (
     notes_of,
     stored_calls,
 )
+from kinetoscope.storage.appended_rows import KeptRows
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.costs.call import SCALAR_TYPES, recorded_type
 
+# A call takes one or two KB.
+_CALLS_IN_A_ROW = 500
 _NOTES_KERNELS = "set_kernel_post_grad_provenance_tracing"
 # The compiler collects what it needs for this level only, and nothing that takes time: any other than 0 and 1 is "basic".
 _BASIC_PROVENANCE = 2
@@ -42,6 +50,10 @@ class CompiledModules:
         self._calls: dict[str, tuple[KernelCall, ...]] = {}
         self._noting = threading.local()
         self._hook: AfterImport | None = None
+        # Rows of the table for each file, as JSON: made once, and written into every recording.
+        self._rows: dict[str, list[str]] = {}
+        self._recording = 0
+        self._written: set[str] = set()
         self.failures: dict[str, int] = {}
 
     def watch(self) -> None:
@@ -67,7 +79,68 @@ class CompiledModules:
                 # A graph without any of the program's lines has an empty list.
                 lines, traces = PyCodeCache.linemaps[file] or ((), ())
                 known = _by_lines(Path(file).read_text(encoding="utf-8"), lines, traces)
+                self._calls[file] = known
         return known
+
+    def recording_began(self) -> None:
+        """Write what is known into a native recording that has just begun; one that another session began before has it."""
+        with self._lock:
+            if self._recording != STREAM.recordings:
+                self._recording, self._written = STREAM.recordings, set()
+            files = [*self._calls]
+        for file in files:
+            self._write(file)
+
+    def module_is_loaded(self, file: str) -> None:
+        """A generated module came from the compiler's cache, or was just generated: write what is stored of it."""
+        self._safely(functools.partial(self._write_stored, file))
+
+    def _write_stored(self, file: str) -> None:
+        if file not in self._calls and (stored := stored_calls(file)) is not None:
+            self._calls[file] = stored
+        if file in self._calls:
+            self._write(file)
+
+    def recording_ends(self, kept: KeptRows | None = None) -> None:
+        """Write what only the compiler itself knew, or everything into rows that are kept in memory; and what went wrong."""
+        if COMPILER in sys.modules:
+            from torch._inductor.codecache import PyCodeCache
+
+            for module in [*PyCodeCache.modules]:
+                file = getattr(module, "__file__", None)
+                if file is not None and file not in self._calls:
+                    self._safely(functools.partial(self.calls_of, file))
+        for file in [*self._calls]:
+            self._write(file, kept)
+
+    def _write(self, file: str, kept: KeptRows | None = None) -> None:
+        """Write the calls of a file where they are to be kept, or into the running recording unless it has them."""
+        rows = self._rows_of(file)
+        if kept is not None:
+            for text in rows:
+                kept.append_text(KERNELS, 1, text)
+            return
+        recorder = ready_recorder()
+        if recorder is None or not recorder.is_recording or STREAM.recordings != self._recording:
+            return
+        with self._lock:
+            if file in self._written:
+                return
+            self._written.add(file)
+        for text in rows:
+            recorder.append_text(KERNELS, 1, text)
+
+    def _rows_of(self, file: str) -> list[str]:
+        """The rows of a file, none longer than the recorder takes."""
+        rows = self._rows.get(file)
+        if rows is None:
+            calls = [asdict(call) for call in self._calls[file]]
+            parts = [
+                calls[first : first + _CALLS_IN_A_ROW] for first in range(0, len(calls), _CALLS_IN_A_ROW)
+            ]
+            rows = [json.dumps({"file": [file], "calls": [part]}) for part in parts or [[]]]
+            self._rows[file] = rows
+        return rows
 
     def _compiler_is_imported(self) -> None:
         """Have the compiler tell what it generates."""
@@ -116,6 +189,7 @@ class CompiledModules:
         text = Path(file).read_text(encoding="utf-8")
         calls = _placed(text, begun)
         self._calls[file] = calls
+        self._write(file)
         with open_atomically(notes_of(file)) as out:
             out.write(notes(calls))
 
@@ -457,3 +531,4 @@ def _collect(tree: ast.AST, prefix: str, into: list[tuple[int, int, str]]) -> No
 
 
 COMPILED_MODULES = CompiledModules()
+OBSERVED_KERNELS.module_is_loaded = COMPILED_MODULES.module_is_loaded

@@ -12,18 +12,18 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
-from kinetoscope.collect.process.clocks import ClockReading
 from kinetoscope.collect.recorder.library import ready_recorder
 from kinetoscope.collect.recorder.stream import STREAM
 from kinetoscope.model.compile_facts import RECOMPILE_LIMIT, TABLE, Compilation, CompileFacts, GraphBreak
+from kinetoscope.storage.appended_rows import LOSSES, KeptRows
 
 if TYPE_CHECKING:
-    from kinetoscope.trace import Trace
+    from kinetoscope.collect.request.options import AppendRows
 
 _MODULE = "torch._dynamo.utils"
 _FRAMES = "torch._dynamo.convert_frame"
@@ -56,6 +56,7 @@ class CompileHooks:
         self._breaks: dict[int, tuple[Any, GraphBreak | None]] = {}
         self._failure = ""
         self._written = (0, 0, 0)
+        self._known_functions: dict[str, tuple[str, str, int]] = {}
         self._recording = 0
 
     def open(self, source: object) -> None:
@@ -103,6 +104,14 @@ class CompileHooks:
         """Why metrics could not be read, if so."""
         return self._failure
 
+    @contextmanager
+    def noting_failure(self) -> Iterator[None]:
+        """Keep why private parts of torch could not be read as a loss; without them only functions are unknown."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
+            self._failure = self._failure or f"{type(error).__name__}: {error}"
+
     @property
     def missing(self) -> str:
         """The function of torch that metrics are read from, if this torch does not have it."""
@@ -118,9 +127,14 @@ class CompileHooks:
             if self._recording != STREAM.recordings:
                 self._recording = STREAM.recordings
                 self._written = (0, len(self._compilations), 0)
+                self._known_functions = {}
             self._write()
 
-    def _write(self) -> None:
+    def recording_ends(self) -> None:
+        """Write what is new, and which functions are compiled by now, into the running recording."""
+        self._write(ends=True)
+
+    def _write(self, *, ends: bool = False) -> None:
         """Write what is new into the running recording, so that it survives the process."""
         try:
             recorder = ready_recorder()
@@ -130,8 +144,11 @@ class CompileHooks:
                 parts, compilations, breaks = self._written
                 known = self.breaks()
                 # Later compilations have their functions themselves.
-                functions = {} if parts else _compiled_functions()
-                given_up = [] if parts else _given_up(functions)
+                functions = {} if parts and not ends else _compiled_functions()
+                given_up = [] if parts and not ends else _given_up(functions)
+                if ends and functions == self._known_functions:
+                    functions, given_up = {}, []
+                self._known_functions |= functions
                 facts = CompileFacts(self._compilations[compilations:], known[breaks:], functions, given_up)
                 if facts.compilations or facts.breaks or facts.functions or facts.given_up:
                     self._written = (parts + 1, compilations + len(facts.compilations), len(known))
@@ -332,7 +349,7 @@ class Compiling:
 
     def __init__(self) -> None:
         """Nothing happens before a session begins."""
-        self._begun: ClockReading | None = None
+        self._append: AppendRows | None = None
         self._first = 0
 
     def open(self) -> None:
@@ -341,68 +358,36 @@ class Compiling:
 
     def start(self) -> None:
         """A recording begins: what is compiled from now on belongs to it."""
-        self._begun, self._first = ClockReading.now(), COMPILE_HOOKS.count
+        self._first = COMPILE_HOOKS.count
 
-    def stop(self) -> GatheredCompiling:
-        """Take what was compiled."""
-        begun, self._begun = self._begun or ClockReading.now(), None
-        compilations = COMPILE_HOOKS.since(self._first)
-        failure, missing = COMPILE_HOOKS.failure, COMPILE_HOOKS.missing
-        functions: dict[str, tuple[str, str, int]] = {}
-        given_up: list[dict[str, Any]] = []
-        try:
-            functions = _compiled_functions()
-            given_up = _given_up(functions)
-        except Exception as error:  # noqa: BLE001  (private parts of torch; without them only functions are unknown)
-            failure = failure or f"{type(error).__name__}: {error}"
-        facts = CompileFacts(compilations, COMPILE_HOOKS.breaks(), functions, given_up)
-        return GatheredCompiling(begun, facts, failure, missing)
+    def write_to(self, append: AppendRows) -> None:
+        """Write what is known into the recording, once for all sessions that share it; or keep it until the end."""
+        self._append = append
+        if not isinstance(append, KeptRows):
+            COMPILE_HOOKS.recording_began()
+
+    def stop(self) -> None:
+        """Write what was compiled, and why something of it is missing."""
+        append, self._append = self._append, None
+        if append is None:
+            return
+        if isinstance(append, KeptRows):
+            functions: dict[str, tuple[str, str, int]] = {}
+            given_up: list[dict[str, Any]] = []
+            with COMPILE_HOOKS.noting_failure():
+                functions = _compiled_functions()
+                given_up = _given_up(functions)
+            facts = CompileFacts(
+                COMPILE_HOOKS.since(self._first), COMPILE_HOOKS.breaks(), functions, given_up
+            )
+            append(TABLE, {"facts": [facts.as_part()]})
+        else:
+            COMPILE_HOOKS.recording_ends()
+        if missing := COMPILE_HOOKS.missing:
+            append(TABLE, {"facts": [CompileFacts(missing=missing).as_part()]})
+        if failure := COMPILE_HOOKS.failure:
+            append(LOSSES, {"code": ["compiling_unreadable"], "count": [1], "why": [failure]})
 
     def close(self) -> None:
         """Leave torch as it was."""
         COMPILE_HOOKS.close(self)
-
-
-@dataclass(frozen=True)
-class GatheredCompiling:
-    """What was compiled during one recording.
-
-    Attributes:
-        begun: The clocks when it began.
-        facts: What was compiled.
-        failure: Why something of this is missing, if so.
-        missing: What this torch lacks, so that all of it is missing, if so.
-    """
-
-    begun: ClockReading
-    facts: CompileFacts
-    failure: str
-    missing: str
-
-    def add_to(self, trace: Trace) -> Trace:
-        """Return the trace with the tables `compiles` and `graph_breaks`."""
-        from kinetoscope.combine.compiled import describe_compilations
-        from kinetoscope.combine.extend import extend
-        from kinetoscope.model.losses import Loss
-
-        tids = trace.column("threads", "os_tid").tolist()
-        tables = self.facts.tables(trace.strings, tids, self.begun.begin_of(trace))
-        why = self.failure or (self.missing if tables else "")
-        losses = [Loss.of("compiling_unreadable", why=why)] if why else []
-        if not tables and not losses:
-            return trace
-        return describe_compilations(extend(trace, losses=losses, tables=tables))
-
-    def and_later(self, later: GatheredCompiling) -> GatheredCompiling:
-        """What both recordings compiled; the later one has the graph breaks of all earlier compilations."""
-        facts = CompileFacts(
-            [*self.facts.compilations, *later.facts.compilations],
-            later.facts.breaks,
-            self.facts.functions | later.facts.functions,
-            later.facts.given_up,
-        )
-        failure, missing = self.failure or later.failure, self.missing or later.missing
-        return GatheredCompiling(self.begun, facts, failure, missing)
-
-    def discard(self) -> None:
-        """Nothing is held outside of this."""

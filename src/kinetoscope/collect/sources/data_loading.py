@@ -2,99 +2,99 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from kinetoscope.collect.process.clocks import ClockReading
 from kinetoscope.collect.sources.loader_hooks import HOOKS
-from kinetoscope.collect.sources.loader_worker import ROWS
-from kinetoscope.collect.sources.worker_batches import WorkerBatches, read_all
-from kinetoscope.model.schema import (
-    COLLATE_BATCH,
-    FETCH_BATCH,
-    FLAG_BEGUN_BEFORE,
-    FLAG_UNFINISHED,
-    LOADING_INFO,
-    NEXT_BATCH,
-    SCOPE_USER,
-    SpanKind,
+from kinetoscope.collect.sources.worker_files import WorkerFile, files_in
+from kinetoscope.combine.loader_workers import (
+    BATCH_COLUMNS,
+    BATCHES,
+    LOADERS,
+    WORKER_COLUMNS,
+    WORKERS,
 )
-from kinetoscope.trace import Trace
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from kinetoscope.collect.request.options import AppendRows
 
 
-_STRINGS = ["", FETCH_BATCH, COLLATE_BATCH]
-_NEVER_NS = np.int64(2**62)
-# Metadata that a worker shares with the process that started it.
-_SHARED_FACTS = ("start_realtime_ns", "start_monotonic_ns", "boot_id", "host", "rank", "distributedInfo")
+class WorkerRows:
+    """Moves what workers write into a recording: at once, whenever it is asked, and on a thread while loops have workers."""
+
+    def __init__(self, begin_ns: int, append: AppendRows) -> None:
+        """Append what workers do from a moment of the monotonic clock on."""
+        self._begin_ns = begin_ns
+        self._append = append
+        self._files: dict[Path, WorkerFile] = {}
+        self._known: dict[Path, list[int]] = {}
+        self._loaders: set[int] = set()
+        self._moving = threading.Lock()  # guards all of these
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        # That there are none says that workers were looked for.
+        append(BATCHES, {"process": [], "loader": [], **{name: [] for name in BATCH_COLUMNS}}, buffered=True)
+
+    def loop_begins(self) -> None:
+        """Look for what workers write from now on."""
+        with self._moving:
+            if self._thread is None and not self._stopping.is_set():
+                self._thread = threading.Thread(target=self._run, name="kinetoscope workers", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Move what there is, and end."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_S)
+        self.move()
+
+    def move(self) -> None:
+        """Append what is new."""
+        with self._moving:
+            for path in files_in(HOOKS.folder):
+                one = self._files.setdefault(path, WorkerFile(path, self._begin_ns))
+                if not one.is_done:
+                    # A worker may be about to create its file.
+                    with suppress(OSError):
+                        self._move(path, one)
+
+    def _move(self, path: Path, one: WorkerFile) -> None:
+        rows = one.read()
+        if not one.is_of_recording:
+            return
+        if one.loader not in self._loaders:
+            self._loaders.add(one.loader)
+            facts = HOOKS.loaders.get(one.loader, {})
+            self._append(LOADERS, {"loader": [one.loader], "facts": [facts]}, buffered=True)
+        state = [one.begun_ns, one.ended_ns, one.worker, one.lost, int(one.killed)]
+        key = {"process": one.process, "loader": one.loader}
+        if self._known.get(path) != state:
+            self._known[path] = state
+            columns = {**key, **dict(zip(WORKER_COLUMNS, state, strict=True))}
+            self._append(WORKERS, {name: [value] for name, value in columns.items()}, buffered=True)
+        # So that a row is never longer than the recorder takes.
+        for first in range(0, len(rows), _ROWS_AT_ONCE):
+            part = rows[first : first + _ROWS_AT_ONCE]
+            batches = {name: [value] * len(part) for name, value in key.items()}
+            batches |= dict(zip(BATCH_COLUMNS, part.T.tolist(), strict=True))
+            self._append(BATCHES, batches, buffered=True)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_INTERVAL_S):
+            try:
+                self.move()
+            except Exception:  # noqa: BLE001  (whatever it is, the job goes on; `stop` tries again, and says it)
+                return
 
 
-def worker_trace(worker: WorkerBatches, begin_ns: int, parent: Trace) -> Trace:
-    """Make a trace with the same start and end as that of the process that started the worker.
-
-    Args:
-        worker: What it wrote.
-        begin_ns: When the trace begins, by the steady clock.
-        parent: The trace of that process.
-
-    Returns:
-        The trace: a range for each batch, with another one for collating inside. What began earlier or went on is cut and
-        flagged.
-    """
-    length_ns = max(parent.duration_ns, 1)
-    name = f"DataLoader {worker.loader}, worker {worker.worker}"
-    info = {key: parent.info[key] for key in _SHARED_FACTS if key in parent.info}
-    info |= {"process": worker.process, "process_name": name, "stop_ns": length_ns}
-    if (process := parent.run_info.process) is not None:
-        info["parent_process"] = process
-    thread: dict[str, Any] = {
-        "index": [0],
-        "os_tid": [worker.process],
-        "torch_tid": [1],
-        "name": [name],
-        "process": [worker.process],
-    }
-    return Trace.from_columns(
-        {"threads": thread, "spans": _spans(worker, begin_ns, length_ns)}, strings=_STRINGS, info=info
-    )
-
-
-def _spans(worker: WorkerBatches, begin_ns: int, length_ns: int) -> dict[str, NDArray[Any]]:
-    """The ranges of a worker, in the order of spans."""
-    begin, end = worker.column("begin_ns"), _or_never(worker.column("end_ns"))
-    collated = worker.column("collate_ns") > 0
-    collate_end = np.minimum(_or_never(worker.column("collated_ns")), end)[collated]
-    start = np.concatenate([begin, worker.column("collate_ns")[collated]]) - begin_ns
-    stop = np.concatenate([end, collate_end]) - begin_ns
-    name = np.repeat(np.array([1, 2], dtype=np.int32), [len(begin), len(collate_end)])
-    kept = np.flatnonzero((start < length_ns) & (stop > 0))
-    start, stop, name = start[kept], stop[kept], name[kept]
-    flags = np.where(start < 0, FLAG_BEGUN_BEFORE, 0) | np.where(stop > length_ns, FLAG_UNFINISHED, 0)
-    start, stop = np.maximum(start, 0), np.minimum(stop, length_ns)
-    # The outer one first if two begin together.
-    order = np.lexsort((name, -stop, start))
-    return {
-        "thread": np.zeros(len(order), dtype=np.int32),
-        "start_ns": start[order],
-        "duration_ns": (stop - start)[order],
-        "name": name[order],
-        "scope": np.full(len(order), SCOPE_USER, dtype=np.uint8),
-        "kind": np.full(len(order), SpanKind.USER_ANNOTATION, dtype=np.uint8),
-        "flags": flags[order].astype(np.uint8),
-    }
-
-
-def _or_never(time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Times; those that have not happened yet are far in the future."""
-    return np.where(time_ns > 0, time_ns, _NEVER_NS)
-
-
-# How far readings of one clock by two processes can be apart.
-_READING_ERROR_NS = 2_000
+# How often rows are written; a killed process may lose that much and what writing takes.
+_INTERVAL_S = 0.5
+_ROWS_AT_ONCE = 4_096
+_PATIENCE_S = 5.0
 
 
 class DataLoading:
@@ -109,7 +109,8 @@ class DataLoading:
 
     def __init__(self) -> None:
         """Nothing happens before a session begins."""
-        self._begun: ClockReading | None = None
+        self._begin_ns = 0
+        self._rows: WorkerRows | None = None
 
     def open(self) -> None:
         """Start to record loaders; workers that exist already are not recorded.
@@ -122,87 +123,26 @@ class DataLoading:
 
     def start(self) -> None:
         """Begin to mark ranges."""
-        self._begun = ClockReading.now()
+        self._begin_ns = time.monotonic_ns()
         HOOKS.record(1)
 
-    def stop(self) -> GatheredLoading:
-        """Stop, and read what the workers have written so far."""
-        begun, self._begun = self._begun or ClockReading.now(), None
-        HOOKS.record(-1)
-        end_ns = time.monotonic_ns()
-        workers = read_all(HOOKS.folder, begun.monotonic_ns, end_ns)
-        loaders = {worker.loader: HOOKS.loaders.get(worker.loader, {}) for worker in workers}
-        return GatheredLoading(begun, workers, loaders)
+    def write_to(self, append: AppendRows) -> None:
+        """Write what workers do into the recording that has begun, at least once a second."""
+        rows = self._rows = WorkerRows(self._begin_ns, append)
+        HOOKS.listen(rows.loop_begins)
+        if files_in(HOOKS.folder):
+            rows.loop_begins()
+
+    def stop(self) -> None:
+        """Stop, and write what the workers have written so far."""
+        rows, self._rows = self._rows, None
+        try:
+            if rows is not None:
+                HOOKS.forget(rows.loop_begins)
+                rows.stop()
+        finally:
+            HOOKS.record(-1)
 
     def close(self) -> None:
         """Stop recording loaders."""
         HOOKS.close(self)
-
-
-class GatheredLoading:
-    """What workers did during one recording, or several."""
-
-    def __init__(
-        self,
-        begun: ClockReading,
-        workers: list[WorkerBatches],
-        loaders: dict[int, dict[str, Any]],
-    ) -> None:
-        """Keep what was found, and when the recording began."""
-        self._begun = begun
-        self._workers = workers
-        self._loaders = loaders
-
-    def add_to(self, trace: Trace) -> Trace:
-        """Return the trace with a process for each worker."""
-        from kinetoscope.combine.extend import extend
-        from kinetoscope.combine.processes import merge_processes
-        from kinetoscope.model.losses import Loss
-        from kinetoscope.model.processes import MONOTONIC, Placement
-
-        begin_ns = self._begun.begin_of(trace)
-        on_the_wall_ns = (trace.run_info.start_realtime_ns or 0) - begin_ns
-        losses = []
-        if lost := sum(worker.lost for worker in self._workers):
-            why = f"A worker keeps its last {ROWS} batches; record for a shorter time, by a schedule."
-            losses.append(Loss.of("overwritten_worker_batches", lost, why=why))
-        if killed := sum(worker.killed for worker in self._workers):
-            losses.append(Loss.of("killed_workers", killed))
-        if not self._workers and _has_workers(trace):
-            losses.append(Loss.of("workers_not_recorded"))
-        if not self._workers:
-            return extend(trace, losses=losses) if losses else trace
-        known = [
-            {
-                "process": worker.process,
-                "loader": worker.loader,
-                "worker": worker.worker,
-                "begun_realtime_ns": worker.begun_ns + on_the_wall_ns,
-                "ended_realtime_ns": worker.ended_ns + on_the_wall_ns if worker.ended_ns else None,
-            }
-            for worker in self._workers
-        ]
-        loaders = {str(number): described for number, described in sorted(self._loaders.items())}
-        own = extend(trace, info={LOADING_INFO: {"loaders": loaders, "workers": known}}, losses=losses)
-        others = [worker_trace(worker, begin_ns, own) for worker in self._workers]
-        # All read the same clock of the machine, one after the other.
-        places = [Placement(0, error_ns=0, clock="")]
-        places += [Placement(0, error_ns=_READING_ERROR_NS, clock=MONOTONIC) for _ in others]
-        return merge_processes([own, *others], places)
-
-    def and_later(self, later: GatheredLoading) -> GatheredLoading:
-        """Merge with what was gathered for a later recording; a worker that is in both is listed once."""
-        workers = {(worker.process, worker.loader): worker for worker in self._workers}
-        for worker in later._workers:
-            key = (worker.process, worker.loader)
-            workers[key] = workers[key].and_later(worker) if key in workers else worker
-        return GatheredLoading(self._begun, list(workers.values()), self._loaders | later._loaders)
-
-    def discard(self) -> None:
-        """Forget it."""
-        self._workers = []
-
-
-def _has_workers(trace: Trace) -> bool:
-    """Whether the loop got batches from workers."""
-    return any(text.startswith(NEXT_BATCH) and "MultiProcessing" in text for text in trace.strings)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope.collect.sources.loader_worker import NotedLoop, timed
 from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
-from kinetoscope.collect.sources.worker_batches import remove_of_the_gone
+from kinetoscope.collect.sources.worker_files import remove_of_the_gone
 from kinetoscope.model.schema import (
     COLLATE_BATCH,
     FETCH_BATCH,
@@ -54,6 +54,8 @@ class LoaderHooks:
         self._starting = threading.local()
         self._numbers = itertools.count()
         self.loaders: dict[int, dict[str, Any]] = {}
+        # Called when a loop begins whose workers may have files.
+        self._listeners: list[Callable[[], None]] = []
 
     @property
     def folder(self) -> Path | None:
@@ -93,6 +95,16 @@ class LoaderHooks:
             if change > 0:
                 self._tidy()
             self._recording = max(0, self._recording + change)
+
+    def listen(self, loop_begins: Callable[[], None]) -> None:
+        """Call a function whenever a loop with workers begins."""
+        with self._lock:
+            self._listeners.append(loop_begins)
+
+    def forget(self, loop_begins: Callable[[], None]) -> None:
+        """Call it no more."""
+        with self._lock, suppress(ValueError):
+            self._listeners.remove(loop_begins)
 
     def _tidy(self) -> None:
         """Remove the files of ended workers, unless an active recording needs them."""
@@ -155,6 +167,9 @@ class LoaderHooks:
                 begin(iterator, loader, *arguments, **keywords)
             finally:
                 self._starting.number = outer
+            for loop_begins in tuple(self._listeners):
+                with suppress(Exception):  # as where no thread can be started
+                    loop_begins()
 
         return begin_numbered
 

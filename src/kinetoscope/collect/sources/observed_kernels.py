@@ -18,7 +18,13 @@ COMPILER = "torch._inductor.graph"
 
 
 class ObservedKernels:
-    """Puts callables that open ranges in the place of generated kernels, while sessions record."""
+    """Puts callables that open ranges in the place of generated kernels, while sessions record.
+
+    Attributes:
+        module_is_loaded: Called with the file of each generated module that is loaded meanwhile; it must not raise.
+    """
+
+    module_is_loaded: Callable[[str], None] | None = None
 
     def __init__(self) -> None:
         """Begin with torch as it is."""
@@ -70,6 +76,8 @@ class ObservedKernels:
             with self._lock:
                 if self._sessions:
                     self._observe(scope)
+                    if self.module_is_loaded is not None and isinstance(file := scope.get("__file__"), str):
+                        self.module_is_loaded(file)
             return answer
 
         self._wait = theirs, wait

@@ -22,11 +22,11 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from kinetoscope.collect.process.job_store import JobStore, in_company, wait_for_key
 from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.combine.sources import CLOCK_MARKS
 
 if TYPE_CHECKING:
-    from kinetoscope.trace import Trace
+    from kinetoscope.collect.request.options import AppendRows
 
-KEY = "clock_marks"
 _GIVEN_UP = "given up"
 _ROUNDS, _TIMEOUT_S = 5, 30.0
 
@@ -69,7 +69,7 @@ def align_clocks(*, rounds: int = _ROUNDS, timeout_s: float = _TIMEOUT_S) -> boo
         _noted.update(marks)
         for name in list(_noted)[:-_MOST_NOTED]:
             del _noted[name]
-        session.add_metadata_json(KEY, json.dumps(_noted))
+        session.add_metadata_json(CLOCK_MARKS, json.dumps(_noted))
     return complete
 
 
@@ -179,6 +179,7 @@ class RankClocks:
         self._timeout_s = timeout_s
         self._process = os.getpid()
         self._marks: Marks = {}
+        self._append: AppendRows | None = None
 
     def open(self) -> None:
         """Nothing to prepare."""
@@ -187,15 +188,21 @@ class RankClocks:
         """Synchronize before the recording starts."""
         self._marks = self._met()
 
-    def stop(self) -> _MarksOfRecording:
+    def write_to(self, append: AppendRows) -> None:
+        """Write when the ranks met into the recording that has begun."""
+        self._append = append
+        _write(self._marks, append)
+
+    def stop(self) -> None:
         """Synchronize at the end of the recording, unless the program is failing: the others may never arrive."""
-        marks, self._marks = self._marks, {}
+        append, self._append = self._append, None
         failing = sys.exc_info()[1]
         if failing is None or isinstance(failing, GeneratorExit):
-            marks |= self._met()
+            marks = self._met()
+            if append is not None:
+                _write(marks, append)
         elif self._process == os.getpid():
             _PLACE.give_up(f"{type(failing).__name__} ended a recording", self._timeout_s)
-        return _MarksOfRecording(marks)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -205,18 +212,8 @@ class RankClocks:
         return _PLACE.meet(self._rounds, self._timeout_s)[0] if self._process == os.getpid() else {}
 
 
-class _MarksOfRecording:
-    """The meetings of one recording."""
-
-    def __init__(self, marks: Marks) -> None:
-        self._marks = marks
-
-    def add_to(self, trace: Trace) -> Trace:
-        """Note them in the metadata."""
-        known = trace.info.get(KEY)
-        if self._marks:
-            trace.info[KEY] = {**(known if isinstance(known, dict) else {}), **self._marks}
-        return trace
-
-    def discard(self) -> None:
-        """Nothing to discard."""
+def _write(marks: Marks, append: AppendRows) -> None:
+    """Append meetings to a recording."""
+    if marks:
+        entered, left = zip(*marks.values(), strict=True)
+        append(CLOCK_MARKS, {"name": [*marks], "entered_ns": [*entered], "left_ns": [*left]})

@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.collect.process.clocks import ClockReading
 from kinetoscope.collect.sources.readings import Reader, Reading, device_readers, system_readers
+from kinetoscope.storage.appended_rows import LOSSES
 
 if TYPE_CHECKING:
     from kinetoscope.collect.request.options import AppendRows
-    from kinetoscope.trace import Trace
 
 
 Samples = dict[str, list[tuple[int, float]]]
@@ -84,13 +83,11 @@ class SystemCounters:
         if self._sampler is not None:
             self._sampler.write_to(append)
 
-    def stop(self) -> GatheredSamples:
-        """End, with one last sample; what was not written into the recording is in the result."""
+    def stop(self) -> None:
+        """End, with one last sample."""
         sampler, self._sampler = self._sampler, None
-        if sampler is None:
-            return GatheredSamples(ClockReading.now(), {}, "")
-        sampler.stop()
-        return GatheredSamples(sampler.begun, sampler.samples(), sampler.failure)
+        if sampler is not None:
+            sampler.stop()
 
     def close(self) -> None:
         """Nothing is left after a recording."""
@@ -113,7 +110,6 @@ class Sampler:
         self._writing = threading.Lock()  # guards _append and the removal of samples
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kinetoscope counters", daemon=True)
-        self.begun = ClockReading.now()
         self.failure = ""
 
     def start(self) -> None:
@@ -134,15 +130,10 @@ class Sampler:
             self.failure = f"reading did not come back within {_PATIENCE_S:g} s"
         with self._writing:
             self._write()
+            if self._append is not None and self.failure:
+                self._append(LOSSES, {"code": ["counter_samples"], "count": [1], "why": [self.failure]})
             # An abandoned thread must not write into the next recording.
             self._append = None
-
-    def samples(self) -> Samples:
-        """What was read so far and not written: for each counter its times by the clock and its values."""
-        found: Samples = {}
-        for time_ns, name, value in tuple(self._samples):
-            found.setdefault(name, []).append((time_ns, value))
-        return found
 
     def sample(self) -> None:
         """Read once. A counter that fails is not read again."""
@@ -203,42 +194,3 @@ class Sampler:
         while not self._stopping.wait(self._interval_s):
             self.sample()
         self.sample()
-
-
-class GatheredSamples:
-    """The samples of one recording."""
-
-    def __init__(self, begun: ClockReading, samples: Samples, failure: str) -> None:
-        """Keep the samples, by the steady clock, and why there are no more."""
-        self._begun = begun
-        self._samples = samples
-        self._failure = failure
-
-    def add_to(self, trace: Trace) -> Trace:
-        """Return the trace with the samples as counters; what was read before it began holds when it begins."""
-        from kinetoscope.combine.extend import extend
-        from kinetoscope.model.losses import Loss
-
-        if not self._samples and not self._failure:
-            return trace
-        begin_ns = self._begun.begin_of(trace)
-        counters = {}
-        for name, samples in self._samples.items():
-            in_trace = [(time_ns - begin_ns, value) for time_ns, value in samples]
-            before = [(0, value) for time_ns, value in in_trace if time_ns < 0][-1:]
-            kept = before + [sample for sample in in_trace if sample[0] >= 0]
-            counters[name] = [time_ns for time_ns, _ in kept], [value for _, value in kept]
-        losses = [Loss.of("counter_samples", why=self._failure)] if self._failure else []
-        return extend(trace, counters=counters, losses=losses)
-
-    def and_later(self, later: GatheredSamples) -> GatheredSamples:
-        """These samples and those of a later recording."""
-        samples = {
-            name: self._samples.get(name, []) + later._samples.get(name, [])
-            for name in dict.fromkeys([*self._samples, *later._samples])
-        }
-        return GatheredSamples(self._begun, samples, self._failure or later._failure)
-
-    def discard(self) -> None:
-        """Forget the samples."""
-        self._samples = {}

@@ -9,7 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect import ClockReading, GatheredSamples, record_function
+from kinetoscope.collect import record_function
+from kinetoscope.combine.sources import with_counters
+from kinetoscope.storage.appended_rows import KeptRows
 
 if TYPE_CHECKING:
     from kinetoscope.collect import AppendRows
@@ -44,7 +46,8 @@ class MarkedCounters:
     """The counters of markers, as a source of a session: `counters` has a row for each value recorded."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, list[tuple[int, float]]] = {}
+        # Between sessions the values are kept for whoever asks next.
+        self._kept = KeptRows()
         self._append: AppendRows | None = None
 
     def add(self, name: str, values: dict[str, Any]) -> None:
@@ -56,34 +59,31 @@ class MarkedCounters:
             "name": list(numbers),
             "value": list(numbers.values()),
         }
-        if self._append is not None and self._append("counters", columns):
-            return
-        for counter, number in numbers.items():
-            self._samples.setdefault(counter, []).append((now_ns, number))
+        if self._append is None or not self._append("counters", columns):
+            self._kept("counters", columns)
 
     def open(self) -> None:
         """Nothing has to be made ready."""
 
     def start(self) -> None:
         """Discard values from before the recording."""
-        self._samples = {}
+        self._kept = KeptRows()
 
     def write_to(self, append: AppendRows) -> None:
         """Write values into the recording that has begun, as they come."""
         self._append = append
 
-    def stop(self) -> GatheredSamples:
-        """The values recorded since, but for those that were written."""
+    def stop(self) -> None:
+        """Write no more."""
         self._append = None
-        samples, self._samples = self._samples, {}
-        return GatheredSamples(ClockReading.now(), samples, "")
 
     def close(self) -> None:
         """Nothing is left."""
 
     def added_to(self, trace: Trace) -> Trace:
         """The trace of the recording that has just ended with the values since the previous one, without a session."""
-        return self.stop().add_to(trace) if self._samples else trace
+        kept, self._kept = self._kept, KeptRows()
+        return with_counters(trace, kept.rows())
 
 
 class Marker:

@@ -1,0 +1,96 @@
+"""What sources recorded beside the engine, from the rows that they appended, in a trace: read alike from a file and from memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.combine.compiled import attribute_recording
+from kinetoscope.combine.extend import extend
+from kinetoscope.combine.graph_replays import attribute_replays
+from kinetoscope.combine.loader_workers import with_workers
+from kinetoscope.model.compile_facts import TABLE as COMPILING
+from kinetoscope.model.compile_facts import CompileFacts
+from kinetoscope.model.losses import Loss
+from kinetoscope.storage.appended_rows import read_clocks, read_counters, read_losses
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kinetoscope.model.trace_data import AnyTrace, TraceData
+    from kinetoscope.storage.appended_rows import AppendedRows
+
+CLOCK_MARKS = "clock_marks"
+"""The table of when this rank met the others, and the metadata that it becomes."""
+
+
+def with_rows(trace: AnyTrace, recordings: Sequence[AppendedRows]) -> AnyTrace:
+    """Return a trace with what sources recorded.
+
+    Args:
+        trace: The trace, of one recording or several of one process; it is unchanged and shares its columns with the new one.
+        recordings: What was appended to each of them, in order of time, without what is in the trace already.
+
+    Returns:
+        The trace; the given one if there is nothing to add.
+    """
+    begin_ns = _begin_ns(trace, recordings)
+    info: dict[str, Any] = {}
+    if marks := _clock_marks(recordings):
+        known = trace.info.get(CLOCK_MARKS)
+        info[CLOCK_MARKS] = {**(known if isinstance(known, dict) else {}), **marks}
+    counters = read_counters(recordings, begin_ns)
+    tables, losses = _compiled(trace, recordings, begin_ns)
+    stated = {(loss.code, loss.why): loss for rows in recordings for loss in read_losses(rows)}
+    losses += stated.values()
+    if info or counters or tables or losses:
+        trace = extend(trace, counters=counters, info=info, tables=tables, losses=losses)
+    return with_workers(attribute_replays(attribute_recording(trace, recordings)), recordings, begin_ns)
+
+
+def with_counters(trace: AnyTrace, rows: AppendedRows) -> AnyTrace:
+    """Return a trace with the samples of counters among some rows, and nothing else of them."""
+    counters = read_counters([rows], _begin_ns(trace, [rows]))
+    return extend(trace, counters=counters) if counters else trace
+
+
+def _begin_ns(trace: TraceData, recordings: Sequence[AppendedRows]) -> int:
+    """When the trace began by the monotonic clock; -1 if that is not known."""
+    run = trace.run_info
+    if run.start_monotonic_ns is not None:
+        return run.start_monotonic_ns
+    for rows in recordings:
+        if (clocks := read_clocks(rows)) is not None:
+            monotonic_ns, realtime_ns = clocks
+            return monotonic_ns + (run.start_realtime_ns or realtime_ns) - realtime_ns
+    return -1
+
+
+def _clock_marks(recordings: Sequence[AppendedRows]) -> dict[str, list[int]]:
+    """When this rank entered and left each barrier, by the monotonic clock."""
+    found: dict[str, list[int]] = {}
+    for rows in recordings:
+        columns, _ = rows.columns(CLOCK_MARKS, {"name": str, "entered_ns": int, "left_ns": int})
+        for name, *marks in zip(*columns.values(), strict=True):
+            found[name] = marks
+    return found
+
+
+def _compiled(
+    trace: TraceData, recordings: Sequence[AppendedRows], begin_ns: int
+) -> tuple[dict[str, Any], list[Loss]]:
+    """The tables `compiles` and `graph_breaks`, and what is missing in them."""
+    known = [parts for rows in recordings if (parts := rows.columns(COMPILING, {"facts": dict})[0]["facts"])]
+    if not known:
+        return {}, []
+    facts = CompileFacts()
+    try:
+        for parts in known:
+            facts = facts.and_later(CompileFacts.from_parts(parts))
+    except ValueError as error:
+        return {}, [Loss.of("compiling_unreadable", why=str(error))]
+    if begin_ns >= 0:
+        facts = facts.ended_in(begin_ns, begin_ns + trace.duration_ns)
+    tids = trace.column("threads", "os_tid").tolist()
+    tables = facts.tables(trace.strings, tids, begin_ns)
+    lost = [Loss.of("compiling_unreadable", why=facts.missing)] if tables and facts.missing else []
+    return tables, lost
