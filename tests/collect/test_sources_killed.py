@@ -105,6 +105,7 @@ def test_a_killed_process_leaves_what_its_sources_recorded(tmp_path: Path, kind:
     path = tmp_path / "live.recording"
     seen = killed(path, kind)
     with kinetoscope.open(path) as trace:
+        assert trace.path == path
         check(trace, seen)
 
 

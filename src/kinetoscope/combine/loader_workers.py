@@ -140,7 +140,10 @@ def with_workers(trace: AnyTrace, recordings: Sequence[AppendedRows], begin_ns: 
     # All read the same clock of the machine, one after the other.
     places = [Placement(0, error_ns=0, clock="")]
     places += [Placement(0, error_ns=_READING_ERROR_NS, clock=MONOTONIC) for _ in others]
-    return merge_processes([own, *others], places)
+    merged = merge_processes([own, *others], places)
+    # All of it is from the file of the process.
+    merged.path = trace.path
+    return merged
 
 
 def _has_workers(trace: TraceData) -> bool:
