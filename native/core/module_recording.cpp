@@ -331,11 +331,13 @@ void make_recording(const std::string& source, const std::string& target, Make m
 }
 
 void cut_recording_file(const std::string& source, uint32_t session, const std::string& target,
-                        std::optional<int64_t> from_ns, std::optional<int64_t> to_ns, int64_t first_step) {
+                        std::optional<int64_t> from_ns, std::optional<int64_t> to_ns,
+                        std::optional<int64_t> first_step) {
   std::optional<CutTimes> times;
   if (from_ns || to_ns)
-    times = CutTimes{
-        .from_ns = from_ns.value_or(0), .to_ns = to_ns.value_or(INT64_MAX), .first_step = first_step};
+    times = CutTimes{.from_ns = from_ns.value_or(0),
+                     .to_ns = to_ns.value_or(INT64_MAX),
+                     .first_step = first_step.value_or(-1)};
   make_recording(source, target, [&] {
     const MappedFile file(source);
     cut_recording(file.bytes(), session, target, times);
@@ -381,13 +383,13 @@ Args:
     from_ns: When a window of the part begins, in nanoseconds since the part did; None for all from its beginning. Spans
         that are open then, or at `to_ns`, are cut there.
     to_ns: When that window ends, exclusive; None for all until its end.
-    first_step: The number of the first step in the window, where steps are counted; below 0 for none.
+    first_step: The number of the first step in the window, where steps are counted.
 
 Raises:
     ValueError: The source is no recording, or one of another version.
     OSError: A file cannot be read or written.)",
          nb::arg("source"), nb::arg("session"), nb::arg("target"), nb::arg("from_ns") = nb::none(),
-         nb::arg("to_ns") = nb::none(), nb::arg("first_step") = -1);
+         nb::arg("to_ns") = nb::none(), nb::arg("first_step") = nb::none());
   define(module, "clone_recording", &clone_recording_file,
          R"(Copies a recording as it is at this moment, with all of its sessions, to a file of its own.
 

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KINETOSCOPE_RECORDER_VERSION 10u
+#define KINETOSCOPE_RECORDER_VERSION 11u
 
 struct _object;
 

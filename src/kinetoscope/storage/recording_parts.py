@@ -73,7 +73,7 @@ def cut_time(
         counted = steps["number"][
             (steps["source"] != MARKED) & (steps["start_ns"] + steps["duration_ns"] > start_ns)
         ]
-        first_step = int(counted[0]) if len(counted) else -1
+        first_step = int(counted[0]) if len(counted) else None
         _core.cut_recording(str(part), 0, made, start_ns, end_ns, first_step)
 
     _cut(source, target, session, cut)
@@ -111,7 +111,8 @@ def cut_steps(
             raise ArgumentError(f"{Path(source)} has none of the steps from {first} up to {end}: {there}")
         starts_ns = steps["start_ns"][wanted]
         ends_ns = starts_ns + steps["duration_ns"][wanted]
-        first_step = -1 if (steps["source"][wanted] == MARKED).any() else int(steps["number"][wanted].min())
+        marked = (steps["source"][wanted] == MARKED).any()
+        first_step = None if marked else int(steps["number"][wanted].min())
         _core.cut_recording(str(part), 0, made, int(starts_ns.min()), int(ends_ns.max()), first_step)
 
     _cut(source, target, session, cut)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_FACE_VERSION = 10
+_FACE_VERSION = 11
 # More than the system lets a path have.
 _LONGEST_PATH = 1 << 13
 # With a separator at its end: another package's name may start with ours.
