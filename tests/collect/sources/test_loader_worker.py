@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.collect.sources import data_loading, loader_worker
+from kinetoscope.collect.sources import loader_worker, worker_files
 from kinetoscope.collect.sources.loader_worker import (
     FAILED,
     HEADER,
@@ -135,8 +135,8 @@ def test_a_disk_that_fills_up_ends_the_notes_and_not_the_worker(notes, monkeypat
 def four_rows(monkeypatch):
     """Files of workers have only four rows, of which two are read at once."""
     monkeypatch.setattr(loader_worker, "ROWS", 4)
-    monkeypatch.setattr(data_loading, "ROWS", 4)
-    monkeypatch.setattr(data_loading, "_BLOCK", 2)
+    monkeypatch.setattr(worker_files, "ROWS", 4)
+    monkeypatch.setattr(worker_files, "_BLOCK", 2)
 
 
 @pytest.mark.usefixtures("four_rows")
