@@ -409,16 +409,8 @@ void replace_operator_callback(uint32_t what) {
   unregister(backward_before);
 }
 
-void pause_operator_callback() {
-  for (const at::CallbackHandle added : {handle, backward_handle}) {
-    if (added != at::INVALID_CALLBACK_HANDLE) at::disableCallback(added);
-  }
-}
-
-void resume_operator_callback() {
-  for (const at::CallbackHandle added : {handle, backward_handle}) {
-    if (added != at::INVALID_CALLBACK_HANDLE) at::reenableCallback(added);
-  }
+void resume_operator_callback(uint32_t what) {
+  if (handle == at::INVALID_CALLBACK_HANDLE) register_callback(what);
 }
 
 void remove_operator_callback() {

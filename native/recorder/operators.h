@@ -12,11 +12,12 @@ class Session;
 void add_operator_callback(uint32_t what);
 // [while recording] The same for another set; no operator of any thread is missed, and none is seen twice.
 void replace_operator_callback(uint32_t what);
-// [stop] Takes it back. Ranges still open may yet end; their contexts know that the session is over.
+// [pause, stop] Takes it back. What is open may yet end: in a pause it does, and else its context knows that
+// the session is over. Disabling it would not do for a pause: torch looks through disabled callbacks, too, at
+// every node of a backward pass.
 void remove_operator_callback();
-// [while recording] Lets torch call it no more, and again. What began before a pause still ends in it.
-void pause_operator_callback();
-void resume_operator_callback();
+// [while recording] Registers it again if it was taken back.
+void resume_operator_callback(uint32_t what);
 
 // [any thread] Whose marks of steps are those that the calling thread begins from now on: the number of a
 // session, plus 1; 0: the program's own.

@@ -234,10 +234,8 @@ int kinetoscope_recorder_change(uint32_t what, uint32_t samples_per_second, char
   what = (what & ~kCalls) | (before & kCalls);
   try {
     if ((what & kRecordMemory) != 0) wrap_cpu_allocator();
-    if (((what ^ before) & kCallback) != 0) {
-      replace_operator_callback(what);
-      if ((before & kPaused) != 0) pause_operator_callback();
-    }
+    // In a pause there is none; resume() registers what is wanted then.
+    if (((what ^ before) & kCallback) != 0 && (before & kPaused) == 0) replace_operator_callback(what);
     constexpr uint32_t kState = kPaused | kCallbackReplaced;
     live.what.store(what | (live.what.load(std::memory_order_relaxed) & kState), std::memory_order_seq_cst);
     const bool sampled = (before & kRecordSamples) != 0, samples = (what & kRecordSamples) != 0;
@@ -292,15 +290,16 @@ int kinetoscope_recorder_pause() {
   const ControlLock lock;
   if (Session::current() == nullptr) return -1;
   live.what.fetch_or(kPaused, std::memory_order_relaxed);
-  pause_operator_callback();
+  remove_operator_callback();
   return 0;
 }
 
 int kinetoscope_recorder_resume() {
   const ControlLock lock;
   if (Session::current() == nullptr) return -1;
-  live.what.fetch_and(~kPaused, std::memory_order_relaxed);
-  resume_operator_callback();
+  const uint32_t what = live.what.fetch_and(~kPaused, std::memory_order_relaxed);
+  resume_operator_callback(what);
+  if ((what & kPaused) != 0) sampling::resume();
   return 0;
 }
 

@@ -280,19 +280,22 @@ void* run(void* argument) {
       continue;
     }
     if ((live.what.load(std::memory_order_relaxed) & kPaused) != 0) {
-      self.sampler->skip_round();
-    } else {
-      const int64_t before_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
-      try {
-        self.sampler->round(self.leave);
-      } catch (const std::exception&) {
-        // Out of memory: this round is missing, the job goes on.
-        self.sampler->skip_round();
-      }
-      const int64_t cost_ns = read_clock(CLOCK_THREAD_CPUTIME_ID) - before_ns;
-      // A single slow round, as the first, shall not slow down those after it for long.
-      pause_ns = std::max(self.interval_ns, (pause_ns + cost_ns * kLeastPause) / 2);
+      pthread_cond_wait(&self.changed, self.mutex.native_handle());
+      // What passed in between is no time of the samples that follow.
+      if (self.sampler != nullptr) self.sampler->skip_round();
+      due_ns = read_clock(CLOCK_MONOTONIC) + varied(pause_ns, random);
+      continue;
     }
+    const int64_t before_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
+    try {
+      self.sampler->round(self.leave);
+    } catch (const std::exception&) {
+      // Out of memory: this round is missing, the job goes on.
+      self.sampler->skip_round();
+    }
+    const int64_t cost_ns = read_clock(CLOCK_THREAD_CPUTIME_ID) - before_ns;
+    // A single slow round, as the first, shall not slow down those after it for long.
+    pause_ns = std::max(self.interval_ns, (pause_ns + cost_ns * kLeastPause) / 2);
     due_ns = read_clock(CLOCK_MONOTONIC) + varied(pause_ns, random);
   }
   return nullptr;
@@ -332,6 +335,13 @@ std::string start(Session& session, const kinetoscope_interpreter& interpreter, 
   }
   pthread_cond_signal(&service->changed);
   return {};
+}
+
+void resume() {
+  if (service == nullptr) return;
+  // Under the mutex, so that it is either seen before the sampler waits, or wakes it.
+  std::lock_guard lock(service->mutex);
+  pthread_cond_signal(&service->changed);
 }
 
 void stop() {

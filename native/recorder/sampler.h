@@ -85,6 +85,8 @@ namespace sampling {
 // cannot; empty if it can.
 std::string start(Session& session, const kinetoscope_interpreter& interpreter, const void* module_call,
                   int64_t interval_ns);
+// [any thread] After a pause, in which the sampler sleeps.
+void resume();
 // [any thread] Returns once the sampler has left the session.
 void stop();
 // Around a fork, before the dictionary's mutex is taken: the child gets no files of a round in progress.

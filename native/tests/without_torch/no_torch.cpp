@@ -20,8 +20,7 @@ uint64_t torch_thread_id() {
 void add_operator_callback(uint32_t) {}
 void replace_operator_callback(uint32_t) {}
 void remove_operator_callback() {}
-void pause_operator_callback() {}
-void resume_operator_callback() {}
+void resume_operator_callback(uint32_t) {}
 void own_steps(uint32_t) {}
 const void* tensor_behind(PyObject*) { return nullptr; }
 c10::StorageImpl* storage_behind(PyObject*) { return nullptr; }

@@ -115,10 +115,12 @@ class CompiledModules:
 
     def _write(self, file: str, kept: KeptRows | None = None) -> None:
         """Write the calls of a file where they are to be kept, or into the running recording unless it has them."""
-        rows = self._rows_of(file)
         if kept is not None:
-            for text in rows:
+            for text in self._rows_of(file):
                 kept.append_text(KERNELS, 1, text)
+            return
+        if STREAM.is_ring and stored_calls(file) is not None:
+            # They would push other rows out of a ring, and are found beside the file, too.
             return
         recorder = ready_recorder()
         if recorder is None or not recorder.is_recording or STREAM.recordings != self._recording:
@@ -127,7 +129,7 @@ class CompiledModules:
             if file in self._written:
                 return
             self._written.add(file)
-        for text in rows:
+        for text in self._rows_of(file):
             recorder.append_text(KERNELS, 1, text)
 
     def _rows_of(self, file: str) -> list[str]:
