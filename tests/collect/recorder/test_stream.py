@@ -136,25 +136,27 @@ def carried_out(
     # Only the collections that the plan asks for.
     gc.collect()
     gc.disable()
-    for what, number in plan:
-        if what == "step":
-            program.step()
-            gc.collect()
-            for marking in running:
-                # Each marks its own steps, and some of them none.
-                if sessions[marking].schedule is STEPS["schedule"]:
-                    sessions[marking].step()
-        elif number in sessions:
-            session = sessions[number]
-            if what == "start":
-                session.start()
-                running.append(number)
-            elif what == "stop":
-                running.remove(number)
-                session.stop()
-            else:
-                session.toggle_collection_dynamic(what == "resume", CPU)
-    gc.enable()
+    try:
+        for what, number in plan:
+            if what == "step":
+                program.step()
+                gc.collect()
+                for marking in running:
+                    # Each marks its own steps, and some of them none.
+                    if sessions[marking].schedule is STEPS["schedule"]:
+                        sessions[marking].step()
+            elif number in sessions:
+                session = sessions[number]
+                if what == "start":
+                    session.start()
+                    running.append(number)
+                elif what == "stop":
+                    running.remove(number)
+                    session.stop()
+                else:
+                    session.toggle_collection_dynamic(what == "resume", CPU)
+    finally:
+        gc.enable()
     return {number: session.trace for number, session in sessions.items()}
 
 
