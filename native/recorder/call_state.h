@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "../core/recording_format.h"
+#include "../core/recording/format.h"
 #include "probing_table.h"
 
 namespace kinetoscope {

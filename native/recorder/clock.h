@@ -10,7 +10,7 @@
 #include <x86intrin.h>
 #endif
 
-#include "../core/recording_format.h"
+#include "../core/recording/format.h"
 
 namespace kinetoscope {
 

@@ -11,8 +11,8 @@
 #include <mutex>
 #include <string>
 
-#include "../core/fault_guard.h"
-#include "../core/recording_format.h"
+#include "../core/recording/fault_guard.h"
+#include "../core/recording/format.h"
 #include "free_runs.h"
 
 namespace kinetoscope {

@@ -14,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/chrome_limits.h"
-#include "core/chrome_order.h"
-#include "core/chrome_reader.h"
+#include "core/chrome/limits.h"
+#include "core/chrome/order.h"
+#include "core/chrome/reader.h"
 
 namespace kinetoscope {
 namespace {

@@ -1,5 +1,5 @@
 // group_rows, reduce_groups, descends_from_same and attribute_allocations on random columns.
-#include "core/grouping.h"
+#include "core/spans/grouping.h"
 
 #include <cstdint>
 #include <limits>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "check.h"
-#include "core/allocations.h"
-#include "core/nesting.h"
+#include "core/spans/allocations.h"
+#include "core/spans/nesting.h"
 
 namespace kinetoscope {
 namespace {

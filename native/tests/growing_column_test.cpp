@@ -1,5 +1,5 @@
 // Columns that grow, on random rows and numbers, against a plain list of them.
-#include "core/growing_column.h"
+#include "core/columns/growing_column.h"
 
 #include <bit>
 #include <cstdint>

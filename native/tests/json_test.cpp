@@ -1,5 +1,5 @@
 // Escaping, decoding and checking of random bytes, and blocks of Chrome events.
-#include "core/json.h"
+#include "core/chrome/json.h"
 
 #include <cstdint>
 #include <random>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "check.h"
-#include "core/chrome_writer.h"
+#include "core/chrome/writer.h"
 
 namespace kinetoscope {
 namespace {

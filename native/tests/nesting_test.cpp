@@ -1,5 +1,5 @@
 // nest, link_backward and inherit_modules on random spans.
-#include "core/nesting.h"
+#include "core/spans/nesting.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "check.h"
-#include "core/linking.h"
+#include "core/spans/linking.h"
 
 namespace kinetoscope {
 namespace {

@@ -1,5 +1,5 @@
 // Packed texts, on random ones and on those that are hard to pack, against a plain list of them.
-#include "core/packed_texts.h"
+#include "core/columns/packed_texts.h"
 
 #include <cstdint>
 #include <random>

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "check.h"
-#include "core/nesting.h"
-#include "core/perfetto_texts.h"
-#include "core/perfetto_writer.h"
-#include "core/protobuf_buffer.h"
+#include "core/perfetto/protobuf_buffer.h"
+#include "core/perfetto/texts.h"
+#include "core/perfetto/writer.h"
+#include "core/spans/nesting.h"
 
 namespace kinetoscope {
 namespace {

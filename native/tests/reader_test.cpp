@@ -1,4 +1,6 @@
 // parse_recording on whole, damaged and growing recordings.
+#include "core/recording/reader.h"
+
 #include <atomic>
 #include <cstdint>
 #include <limits>
@@ -7,9 +9,8 @@
 #include <vector>
 
 #include "check.h"
-#include "core/nesting.h"
-#include "core/recording_chunks.h"
-#include "core/recording_reader.h"
+#include "core/recording/chunks.h"
+#include "core/spans/nesting.h"
 #include "recording_image.h"
 
 namespace kinetoscope {

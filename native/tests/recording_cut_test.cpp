@@ -1,6 +1,4 @@
 // cut_recording on whole and damaged recordings.
-#include "core/recording_cut.h"
-
 #include <unistd.h>
 
 #include <cstdint>
@@ -12,7 +10,8 @@
 #include <vector>
 
 #include "check.h"
-#include "core/recording_reader.h"
+#include "core/recording/cut.h"
+#include "core/recording/reader.h"
 #include "recording_image.h"
 
 namespace kinetoscope {

@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "check.h"
-#include "core/fault_guard.h"
-#include "core/mapped_file.h"
-#include "core/recording_clone.h"
-#include "core/recording_reader.h"
+#include "core/recording/clone.h"
+#include "core/recording/fault_guard.h"
+#include "core/recording/mapped_file.h"
+#include "core/recording/reader.h"
 #include "recorder/clock.h"
 #include "recorder/dictionary.h"
 #include "recorder/helper_thread.h"

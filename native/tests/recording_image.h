@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/recording_format.h"
+#include "core/recording/format.h"
 
 namespace kinetoscope::testing {
 

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "check.h"
-#include "core/mapped_file.h"
-#include "core/recording_reader.h"
+#include "core/recording/mapped_file.h"
+#include "core/recording/reader.h"
 #include "recorder/clock.h"
 #include "recorder/interpreter_view.h"
 #include "recorder/memory_reader.h"

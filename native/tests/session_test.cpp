@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "check.h"
-#include "core/mapped_file.h"
-#include "core/recording_reader.h"
+#include "core/recording/mapped_file.h"
+#include "core/recording/reader.h"
 #include "recorder/clock.h"
 #include "recorder/room_keeper.h"
 #include "recorder/thread_state.h"

@@ -50,7 +50,7 @@ def build(folder: Path) -> Path:
     ]
     flags += ["-I", str(NATIVE), *os.environ.get("SANITIZE", "").split()]
     sources = [NATIVE / "recorder" / name for name in WITHOUT_TORCH]
-    sources.append(NATIVE / "core" / "fault_guard.cpp")
+    sources.append(NATIVE / "core" / "recording" / "fault_guard.cpp")
     sources.append(NATIVE / "tests" / "without_torch" / "no_torch.cpp")
     # All C++ as one source, which takes a quarter of the time; make native-test takes each by itself.
     whole = folder / "whole.cpp"
@@ -121,7 +121,7 @@ class Recorder:
 
 
 def read(path: Path) -> tuple[list[tuple], list[tuple]]:
-    """The spans and the samples of a recording, which may be running; see core/recording_format.h."""
+    """The spans and the samples of a recording, which may be running; see core/recording/format.h."""
     data = path.read_bytes()
     (chunk_bytes,) = struct.unpack_from("<I", data, LAYOUT["header.chunk_bytes"])
     (chunks,) = struct.unpack_from("<Q", data, LAYOUT["header.chunks"])

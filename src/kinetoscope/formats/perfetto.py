@@ -315,7 +315,7 @@ def _categories(shown: ShownSpans) -> tuple[NDArray[np.int32], list[str]]:
 
 
 # The debug annotations of slices and allocations, named as in Kineto's files: (name, kind, values) or (name, kind, rows,
-# texts), with the kinds of native/core/perfetto_annotations.h.
+# texts), with the kinds of native/core/perfetto/annotations.h.
 Fact = tuple[str, str, "NDArray[Any]"] | tuple[str, str, "NDArray[Any]", list[str]]
 # The slices that have the facts, None for all, and the facts.
 Facts = tuple["NDArray[np.int32] | None", list[Fact]]

@@ -1,6 +1,6 @@
 """A recording seen from outside, without reading what is in it: whether its process still runs, and how far it is.
 
-How the file is laid out is known to `native/core/recording_format.h` alone; `LAYOUT` is what that says.
+How the file is laid out is known to `native/core/recording/format.h` alone; `LAYOUT` is what that says.
 """
 
 from __future__ import annotations

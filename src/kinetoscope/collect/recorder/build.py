@@ -55,12 +55,12 @@ def source_root() -> Path:
 
 def _sources(root: Path) -> list[Path]:
     own = [*(root / "recorder").glob("*.cpp"), *(root / "recorder").glob("*.c")]
-    return sorted([*own, root / "core" / "fault_guard.cpp"])
+    return sorted([*own, root / "core" / "recording" / "fault_guard.cpp"])
 
 
 def _source_digest(root: Path) -> str:
     digest = hashlib.sha256()
-    shared = [root / "core" / name for name in ("fault_guard.h", "recording_format.h")]
+    shared = [root / "core" / "recording" / name for name in ("fault_guard.h", "format.h")]
     headers = [*(root / "recorder").glob("*.h"), *shared]
     for path in sorted([*_sources(root), *headers], key=lambda path: path.name):
         digest.update(path.name.encode())

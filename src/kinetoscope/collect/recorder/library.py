@@ -31,7 +31,7 @@ _OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
 
 
 class Recorded(IntFlag):
-    """What a recording contains in addition to times and names; the bits of native/core/recording_format.h."""
+    """What a recording contains in addition to times and names; the bits of native/core/recording/format.h."""
 
     SHAPES = 1
     MEMORY = 2
@@ -45,7 +45,7 @@ class Recorded(IntFlag):
 
 POSITION_NUMBERS = 21
 _CALLS = int(Recorded.CALLS | Recorded.MODULE_SPANS)
-# RowsFlag in native/core/recording_format.h.
+# RowsFlag in native/core/recording/format.h.
 _BUFFERED = 1
 
 

@@ -34,7 +34,7 @@ SAMPLES_PER_SECOND = 100
 # A thousand times longer than closing takes.
 _PATIENCE_S = 60.0
 _CALLS = Recorded.CALLS | Recorded.MODULE_SPANS
-# Of the keys of a session and of its window, in native/core/recording_cut.h.
+# Of the keys of a session and of its window, in native/core/recording/cut.h.
 _KEY = "kinetoscope.session."
 
 

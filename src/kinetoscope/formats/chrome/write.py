@@ -383,7 +383,7 @@ DEVICE_CATEGORIES: dict[SpanKind, str] = {
     SpanKind.COLLECTIVE: "collective_comm",
 }
 """The categories of device spans, where they differ."""
-# Bits, as in native/core/chrome_writer_columns.h: 1 a call, 2 a module call, 4 a range, which is not device work.
+# Bits, as in native/core/chrome/writer_columns.h: 1 a call, 2 a module call, 4 a range, which is not device work.
 _TRAITS = {
     SpanKind.PYTHON: 1,
     SpanKind.MODULE: 3,
@@ -392,7 +392,7 @@ _TRAITS = {
 }
 # After Kineto's sort indices of processes and devices.
 _BEHIND_PROCESSES = 1 << 29
-# As in native/core/chrome_writer_columns.h.
+# As in native/core/chrome/writer_columns.h.
 _NO_NUMBER = np.iinfo(np.int64).min
 
 

@@ -1,0 +1,214 @@
+#include "chunks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "reader.h"
+
+namespace kinetoscope {
+namespace {
+
+constexpr uint32_t kLeastChunkBytes = 2 * sizeof(ChunkHeader);
+constexpr uint32_t kMostChunkBytes = uint32_t{1} << 30;
+
+uint64_t chunks_in_file(std::span<const std::byte> file, const FileHeader& header, uint64_t handed_out) {
+  if (file.size() <= kHeaderBytes) return 0;
+  const uint64_t room = file.size() - kHeaderBytes;
+  return std::min<uint64_t>(handed_out, (room + header.chunk_bytes - 1) / header.chunk_bytes);
+}
+
+// How many of the chunks that were handed out are neither among those found in the file, with these `orders`,
+// nor freed by a ring; never more than there are `units`.
+uint64_t missing_chunks(std::span<const std::byte> file, const FileHeader& header,
+                        std::vector<uint64_t> orders, uint64_t units) {
+  if (header.version < 4) return 0;
+  std::sort(orders.begin(), orders.end());
+  orders.erase(std::unique(orders.begin(), orders.end()), orders.end());
+  // Those above were handed out while the file was read.
+  const auto found =
+      static_cast<uint64_t>(std::upper_bound(orders.begin(), orders.end(), header.orders) - orders.begin());
+  // Anew, for the same reason: what was freed meanwhile is no hole.
+  const uint64_t there =
+      found + std::max(header.recycled_chunks, load_shared<FileHeader>(file.data()).recycled_chunks);
+  return std::min(header.orders - std::min(header.orders, there), units);
+}
+
+// How many of `committed` units of `unit_bytes` are really there.
+std::size_t whole_units(uint64_t committed, std::size_t unit_bytes, std::size_t capacity_bytes,
+                        std::size_t present_bytes, ChunkList& list) {
+  const std::size_t there = std::min(capacity_bytes, present_bytes) / unit_bytes;
+  if (committed <= there) return static_cast<std::size_t>(committed);
+  ++list.damaged;
+  // A counter above the capacity is garbage, so it does not say how many records are missing.
+  if (unit_bytes > 1 && committed <= capacity_bytes / unit_bytes) list.missing_records += committed - there;
+  return there;
+}
+
+std::vector<RecordChunk>& records_of(ChunkList& list, ChunkKind kind) {
+  switch (kind) {
+    case ChunkKind::Spans:
+      return list.spans;
+    case ChunkKind::Allocations:
+      return list.allocations;
+    case ChunkKind::Samples:
+      return list.samples;
+    case ChunkKind::Rows:
+      return list.rows;
+    default:
+      return list.notes;
+  }
+}
+
+// Copies the records of a ring that is being recorded, whose chunks may be used for others at any moment.
+void copy_records(ChunkList& list) {
+  const std::pair<std::vector<RecordChunk>*, ChunkKind> kinds[] = {
+      {&list.spans, ChunkKind::Spans},
+      {&list.allocations, ChunkKind::Allocations},
+      {&list.notes, ChunkKind::Notes},
+      {&list.samples, ChunkKind::Samples},
+      {&list.rows, ChunkKind::Rows}};
+  for (const auto& [chunks, kind] : kinds) {
+    const auto number = static_cast<uint32_t>(kind);
+    const std::size_t record_bytes = bytes_of_record(number);
+    std::erase_if(*chunks, [&list, number, record_bytes](RecordChunk& chunk) {
+      const std::byte* payload = chunk.payload;
+      std::vector<std::byte> copy(payload, payload + chunk.records * record_bytes);
+      if (!is_still_there(payload - sizeof(ChunkHeader), number, chunk.order)) return true;
+      chunk.payload = list.copies.emplace_back(std::move(copy)).data();
+      return false;
+    });
+  }
+}
+
+}  // namespace
+
+bool is_still_there(const std::byte* bytes, uint32_t kind, uint64_t order) {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const auto header = load_shared<ChunkHeader>(bytes);
+  return header.magic == kChunkMagic && header.kind == kind && header.order == order;
+}
+
+FileHeader read_header(std::span<const std::byte> file) {
+  if (file.size() < sizeof(kMagic) || std::memcmp(file.data(), kMagic, sizeof(kMagic)) != 0) {
+    throw RefusedRecording("not a Kinetoscope recording: the file begins with other bytes");
+  }
+  if (file.size() < sizeof(FileHeader)) {
+    throw RefusedRecording("the recording ends inside its header, after " + std::to_string(file.size()) +
+                           " of " + std::to_string(sizeof(FileHeader)) + " bytes");
+  }
+  const auto header = load_shared<FileHeader>(file.data());
+  if (header.version < 1 || header.version > kVersion) {
+    throw RefusedRecording("the recording has version " + std::to_string(header.version) +
+                           " of the format; this release reads versions 1 to " + std::to_string(kVersion));
+  }
+  if (header.chunk_bytes < kLeastChunkBytes || header.chunk_bytes > kMostChunkBytes ||
+      header.chunk_bytes % sizeof(ChunkHeader) != 0) {
+    throw RefusedRecording("the recording has a chunk size of " + std::to_string(header.chunk_bytes) +
+                           " bytes; its header is damaged");
+  }
+  return header;
+}
+
+std::size_t used_bytes(std::span<const std::byte> file) {
+  const FileHeader header = read_header(file);
+  const uint64_t used = kHeaderBytes + chunks_in_file(file, header, header.chunks) * header.chunk_bytes;
+  return static_cast<std::size_t>(std::min<uint64_t>(used, file.size()));
+}
+
+RecordingProgress progress_of(std::span<const std::byte> file) {
+  FileHeader header = read_header(file);
+  RecordingProgress progress{.stopped = header.state == static_cast<uint32_t>(FileState::Stopped),
+                             .process = header.process};
+  header.clock_pairs = 0;
+  std::fill(std::begin(header.pairs), std::end(header.pairs), ClockPair{});
+  progress.position = checksum_of(&header, sizeof(header));
+  const uint64_t chunks = chunks_in_file(file, header, header.chunks);
+  uint64_t units = 1;
+  for (uint64_t at = 0; at < chunks; at += units) {
+    const auto rest = file.subspan(kHeaderBytes + static_cast<std::size_t>(at) * header.chunk_bytes);
+    if (rest.size() < sizeof(ChunkHeader)) break;
+    const auto chunk = load_shared<ChunkHeader>(rest.data());
+    const uint64_t parts[] = {progress.position, checksum_of(&chunk, sizeof(chunk))};
+    progress.position = checksum_of(parts, sizeof(parts));
+    units = chunk.magic == kChunkMagic ? std::max<uint64_t>(chunk.units, 1) : 1;
+  }
+  return progress;
+}
+
+ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header, const ChunkFilter& wanted) {
+  ChunkList list;
+  struct DictionaryChunk {
+    uint64_t order;
+    std::span<const std::byte> payload;
+  };
+  std::vector<DictionaryChunk> dictionary;
+  // Anew, of a file that grows: all chunks that `header` counts lie below it.
+  const uint64_t handed_out = std::max(header.chunks, load_shared<FileHeader>(file.data()).chunks);
+  const uint64_t chunks = chunks_in_file(file, header, handed_out);
+  list.damaged += handed_out - chunks;
+  std::vector<uint64_t> orders;
+  uint64_t units = 1, all = 0, holes = 0;
+  bool in_hole = false;
+  for (uint64_t at = 0; at < chunks; at += units) {
+    const std::size_t offset = kHeaderBytes + static_cast<std::size_t>(at) * header.chunk_bytes;
+    const std::span<const std::byte> present = file.subspan(offset);
+    units = 1;
+    const bool cut = present.size() < sizeof(ChunkHeader);
+    const ChunkHeader chunk = cut ? ChunkHeader{} : load_shared<ChunkHeader>(present.data());
+    // In version 1 chunks were handed out before their headers were written.
+    if (!cut && header.version == 1 && chunk.magic == 0 && chunk.kind == 0 && chunk.committed == 0) continue;
+    const bool hole = cut || chunk.magic != kChunkMagic || chunk.units > chunks - at;
+    // What follows a header that cannot be read, up to the next that can, is one hole.
+    holes += hole && !in_hole;
+    in_hole = hole;
+    if (hole) continue;
+    units = std::max<uint64_t>(chunk.units, 1);
+    const std::byte* payload = present.data() + sizeof(ChunkHeader);
+    const std::size_t payload_bytes = present.size() - sizeof(ChunkHeader);
+    const std::size_t capacity = static_cast<std::size_t>(units) * header.chunk_bytes - sizeof(ChunkHeader);
+    const std::size_t unit_bytes = bytes_of_record(chunk.kind);
+    if (unit_bytes == 0) {
+      if (static_cast<ChunkKind>(chunk.kind) != ChunkKind::Free) ++list.damaged;
+      continue;
+    }
+    orders.push_back(chunk.order);
+    all = chain(all, chunk);
+    const std::size_t whole = whole_units(chunk.committed, unit_bytes, capacity, payload_bytes, list);
+    if (wanted != nullptr && !wanted(chunk, payload, whole)) continue;
+    if (chunk.checksum != 0 && whole == chunk.committed &&
+        chunk.checksum != chunk_checksum(chunk, payload, whole * unit_bytes)) {
+      if (!is_still_there(present.data(), chunk.kind, chunk.order)) continue;
+      ++list.damaged;
+      if (unit_bytes > 1) list.missing_records += whole;
+      continue;
+    }
+    if (static_cast<ChunkKind>(chunk.kind) == ChunkKind::Dictionary) {
+      dictionary.push_back({chunk.order, {payload, whole}});
+    } else {
+      records_of(list, static_cast<ChunkKind>(chunk.kind))
+          .push_back({chunk.thread, chunk.order, payload, whole});
+    }
+  }
+  list.damaged += std::max(holes, missing_chunks(file, header, std::move(orders), chunks));
+  if (header.version >= 4 && header.checksum != 0 && header.chain != all && list.damaged == 0)
+    list.damaged = 1;
+  if (header.state == static_cast<uint32_t>(FileState::Recording) &&
+      load_shared<FileHeader>(file.data()).recycled_chunks != 0) {
+    copy_records(list);
+  }
+  const auto by_thread_and_order = [](const RecordChunk& a, const RecordChunk& b) {
+    return std::tie(a.thread, a.order) < std::tie(b.thread, b.order);
+  };
+  for (auto* chunks_of_kind : {&list.spans, &list.allocations, &list.notes, &list.samples, &list.rows})
+    std::stable_sort(chunks_of_kind->begin(), chunks_of_kind->end(), by_thread_and_order);
+  std::stable_sort(dictionary.begin(), dictionary.end(),
+                   [](const DictionaryChunk& a, const DictionaryChunk& b) { return a.order < b.order; });
+  for (const DictionaryChunk& chunk : dictionary) list.dictionary.push_back(chunk.payload);
+  return list;
+}
+
+}  // namespace kinetoscope

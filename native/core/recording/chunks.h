@@ -1,0 +1,86 @@
+// Finds the chunks of a recording file and what in them is whole.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <iterator>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "format.h"
+
+namespace kinetoscope {
+
+// Copies what a running recorder may be writing, word by word: each word is whole, and what it publishes (a
+// count of records, say) is visible to later loads.
+template <typename T>
+T load_shared(const std::byte* bytes) {
+  static_assert(sizeof(T) % sizeof(uint64_t) == 0 && std::is_trivially_copyable_v<T>);
+  uint64_t words[sizeof(T) / sizeof(uint64_t)];
+  for (std::size_t at = 0; at < std::size(words); ++at) {
+    __atomic_load(reinterpret_cast<const uint64_t*>(bytes) + at, &words[at], __ATOMIC_ACQUIRE);
+  }
+  return std::bit_cast<T>(words);
+}
+
+// Whether the chunk that begins at `bytes` is still the one of this kind and order: a ring may have freed it,
+// or used its place again. Where it is, all that was copied out of it before is what its writer wrote.
+bool is_still_there(const std::byte* bytes, uint32_t kind, uint64_t order);
+
+// A live span may end while it is read: its end is the one field that changes after the record was committed.
+inline SpanRecord load_span(const std::byte* bytes) {
+  constexpr std::size_t kEnd = offsetof(SpanRecord, end_tick), kRest = kEnd + sizeof(uint64_t);
+  SpanRecord record;
+  std::memcpy(&record, bytes, kEnd);
+  __atomic_load(reinterpret_cast<const uint64_t*>(bytes + kEnd), &record.end_tick, __ATOMIC_RELAXED);
+  std::memcpy(reinterpret_cast<std::byte*>(&record) + kRest, bytes + kRest, sizeof(record) - kRest);
+  return record;
+}
+
+// Whole records of a chunk, or bytes of Rows; `thread` is 0 in chunks of the whole process, and a session in
+// Rows.
+struct RecordChunk {
+  uint32_t thread;
+  uint64_t order;
+  const std::byte* payload;
+  std::size_t records;
+};
+
+struct ChunkList {
+  std::vector<RecordChunk> spans, allocations, notes, samples, rows;  // by (thread, order)
+  std::vector<std::span<const std::byte>> dictionary;                 // by order; committed bytes
+  std::vector<std::vector<std::byte>> copies;                         // what payloads of a ring point into
+  uint64_t damaged = 0;          // chunks that are not there, or not as they were written
+  uint64_t missing_records = 0;  // committed, but beyond the chunk's or the file's end
+};
+
+// How far a recording is, without reading what is in it.
+struct RecordingProgress {
+  bool stopped = false;
+  uint32_t process = 0;
+  // Another number whenever records or dictionary entries were added, or lost. Readings of the clock alone do
+  // not change it, nor does the end of a span that had begun.
+  uint64_t position = 0;
+};
+
+// A copy of the file's header. Throws RefusedRecording.
+FileHeader read_header(std::span<const std::byte> file);
+
+// Whether a chunk is wanted, by its header and its whole records, which have not been checked yet.
+using ChunkFilter =
+    std::function<bool(const ChunkHeader& chunk, const std::byte* payload, std::size_t records)>;
+
+// All chunks that were handed out and lie within the file, at least in part. Those of a ring that is being
+// recorded are copies, and the ones that it overwrote meanwhile are left out. With a filter only those that
+// it wants; the bytes of others are not read.
+ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header,
+                      const ChunkFilter& wanted = nullptr);
+
+// Reads the headers only. The file may be growing meanwhile. Throws RefusedRecording.
+RecordingProgress progress_of(std::span<const std::byte> file);
+
+}  // namespace kinetoscope

@@ -1,0 +1,280 @@
+#include "clone.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <system_error>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "chunks.h"
+#include "format.h"
+#include "mapped_file.h"
+#include "reader.h"
+
+namespace kinetoscope {
+namespace {
+
+// A walk over the chunks of a ring takes some microseconds, and chunks are handed out less often. Unless a
+// writer has to wait for a processor in the middle of that, a few walks are enough.
+constexpr int kMostWalks = 1000, kFastWalks = 16;
+constexpr std::chrono::microseconds kBetweenWalks{50};
+constexpr int kMostMappings = 10, kMostCopies = 10;
+// A recording of at most this size, and any ring, is copied before it is written.
+constexpr std::size_t kMostHeldBytes = std::size_t{64} << 20;
+
+struct FoundChunk {
+  const std::byte* bytes;  // where it begins
+  std::size_t present;     // how many bytes of the file there are from there
+  ChunkHeader header;      // as it was when it was found
+  std::size_t units;
+};
+
+struct Snapshot {
+  FileHeader header{};
+  std::vector<FoundChunk> chunks;
+  bool settled = false;           // header and chunks are those of one moment
+  bool longer_than_file = false;  // the file has grown since it was mapped, or was cut short
+};
+
+// Whether nobody has handed out or freed a chunk, or read the clock, between two looks at the header.
+bool is_same(const FileHeader& before, const FileHeader& after) {
+  const auto numbers = [](const FileHeader& header) {
+    return std::tuple(header.state, header.chunks, header.orders, header.recycled_chunks,
+                      header.recycled_spans, header.recycled_allocations, header.recycled_notes,
+                      header.recycled_samples, header.recycled_rows, header.clock_pairs);
+  };
+  return numbers(before) == numbers(after) &&
+         std::memcmp(before.pairs, after.pairs, sizeof(before.pairs)) == 0 &&
+         std::memcmp(before.recycled_until, after.recycled_until, sizeof(before.recycled_until)) == 0;
+}
+
+// One look at the header and at the headers of all chunks that hold something.
+Snapshot look_at(std::span<const std::byte> file) {
+  Snapshot seen{.header = read_header(file), .chunks = {}};
+  const FileHeader& header = seen.header;
+  const std::size_t room = file.size() - std::min<std::size_t>(file.size(), kHeaderBytes);
+  seen.longer_than_file = header.chunks > room / header.chunk_bytes;
+  std::size_t units = 1;
+  for (std::size_t at = 0; at < header.chunks; at += units) {
+    units = 1;
+    if (at * header.chunk_bytes + sizeof(ChunkHeader) > room) break;
+    const std::span<const std::byte> present = file.subspan(kHeaderBytes + at * header.chunk_bytes);
+    const auto chunk = load_shared<ChunkHeader>(present.data());
+    if (chunk.magic != kChunkMagic || chunk.units > header.chunks - at) continue;
+    units = std::max<std::size_t>(chunk.units, 1);
+    // One that is just being handed out has nothing in it yet.
+    const bool handed_out = header.version < 4 || chunk.order <= header.orders;
+    if (bytes_of_record(chunk.kind) != 0 && handed_out)
+      seen.chunks.push_back({present.data(), present.size(), chunk, units});
+  }
+  // A chunk that is just being freed is counted as freed before it is.
+  const bool one_too_many =
+      header.version >= 4 && seen.chunks.size() + header.recycled_chunks > header.orders;
+  seen.settled = is_same(header, read_header(file)) && !one_too_many;
+  return seen;
+}
+
+Snapshot snapshot_of(std::span<const std::byte> file) {
+  Snapshot seen = look_at(file);
+  for (int walk = 1; walk < kMostWalks && !seen.settled; ++walk) {
+    // Its writer may be waiting for this processor.
+    if (walk > kFastWalks) std::this_thread::sleep_for(kBetweenWalks);
+    seen = look_at(file);
+  }
+  return seen;
+}
+
+// How many of the first `count` spans are the same in the file as in their copy, but for how they end: a
+// short call may have been taken back, and another one written in its place.
+std::size_t unchanged_spans(const std::byte* in_file, const std::byte* copy, std::size_t count) {
+  for (std::size_t at = 0; at < count; ++at) {
+    SpanRecord now = load_span(in_file + at * sizeof(SpanRecord)), then{};
+    std::memcpy(&then, copy + at * sizeof(SpanRecord), sizeof(then));
+    now.end_tick = then.end_tick;
+    now.flags = then.flags;
+    if (std::memcmp(&now, &then, sizeof(now)) != 0) return at;
+  }
+  return count;
+}
+
+uint64_t& recycled_of(FileHeader& header, ChunkKind kind) {
+  switch (kind) {
+    case ChunkKind::Spans:
+      return header.recycled_spans;
+    case ChunkKind::Notes:
+      return header.recycled_notes;
+    case ChunkKind::Samples:
+      return header.recycled_samples;
+    default:
+      return header.recycled_allocations;
+  }
+}
+
+// What of a chunk is committed.
+struct CopiedChunk {
+  ChunkHeader header;
+  std::vector<std::byte> payload;
+  std::size_t units;
+  bool there = false;         // it was not used for another one meanwhile
+  bool missing_some = false;  // the file was cut short, or the number of records is none
+};
+
+CopiedChunk copy_of(const FoundChunk& found, uint32_t unit_bytes) {
+  const std::size_t record = bytes_of_record(found.header.kind);
+  const std::size_t capacity = std::min(found.units * unit_bytes, found.present) - sizeof(ChunkHeader);
+  CopiedChunk copy{.header = found.header, .payload = {}, .units = found.units};
+  ChunkHeader& header = copy.header;
+  // What records name was written before them, but maybe after this chunk was found.
+  if (header.kind == static_cast<uint32_t>(ChunkKind::Dictionary))
+    header.committed = std::max(header.committed, load_shared<ChunkHeader>(found.bytes).committed);
+  const std::size_t records = std::min<std::size_t>(header.committed, capacity / record);
+  const std::byte* in_file = found.bytes + sizeof(ChunkHeader);
+  copy.payload.assign(in_file, in_file + records * record);
+  std::size_t kept = records;
+  // A chunk that is finished has its checksum: it stays as it is, damage and all.
+  const bool finished = header.checksum != 0;
+  if (header.kind == static_cast<uint32_t>(ChunkKind::Spans) && !finished)
+    kept = unchanged_spans(in_file, copy.payload.data(), records);
+  copy.there = is_still_there(found.bytes, header.kind, header.order);
+  copy.missing_some = records < header.committed;
+  if (finished || !copy.there) return copy;
+  copy.payload.resize(kept * record);
+  header.committed = kept;
+  if (header.units != 0) {
+    copy.units = (sizeof(ChunkHeader) + copy.payload.size() + unit_bytes - 1) / unit_bytes;
+    header.units = static_cast<uint32_t>(copy.units);
+  }
+  header.checksum = chunk_checksum(header, copy.payload.data(), copy.payload.size());
+  return copy;
+}
+
+class Cloning {
+ public:
+  Cloning(const FileHeader& header, const std::string& target)
+      : header_(header), file_(std::fopen(target.c_str(), "wbx"), &std::fclose) {
+    if (file_ == nullptr) fail();
+    const std::vector<std::byte> room(kHeaderBytes);
+    write(room.data(), room.size());
+  }
+
+  // Writes a chunk, or counts it as overwritten.
+  void add(CopiedChunk chunk) {
+    const auto kind = static_cast<ChunkKind>(chunk.header.kind);
+    if (!chunk.there) {
+      left_out_[chunk.header.kind] = true;
+      ++header_.recycled_chunks;
+      if (kind != ChunkKind::Dictionary && kind != ChunkKind::Rows)
+        recycled_of(header_, kind) += chunk.header.committed;
+      return;
+    }
+    // Then one chunk more should be there than is.
+    header_.orders += chunk.missing_some;
+    see_ticks(kind, chunk.payload);
+    chain_ = chain(chain_, chunk.header);
+    chunk.payload.resize(chunk.units * header_.chunk_bytes - sizeof(ChunkHeader));
+    write(&chunk.header, sizeof(chunk.header));
+    write(chunk.payload.data(), chunk.payload.size());
+    units_ += chunk.units;
+  }
+
+  // Ends the file. `now` is the header of the source after all was copied.
+  void finish(const FileHeader& now) {
+    for (std::size_t kind = 0; kind < kChunkKinds; ++kind) {
+      if (left_out_[kind]) header_.recycled_until[kind] = now.recycled_until[kind];
+    }
+    // How many there are in a chunk is in the chunk.
+    if (left_out_[static_cast<std::size_t>(ChunkKind::Rows)]) header_.recycled_rows = now.recycled_rows;
+    // Without a ring, what nobody wants any more is freed, and is no loss.
+    header_.recycled_spans = std::min(header_.recycled_spans, now.recycled_spans);
+    header_.recycled_allocations = std::min(header_.recycled_allocations, now.recycled_allocations);
+    header_.recycled_notes = std::min(header_.recycled_notes, now.recycled_notes);
+    header_.recycled_samples = std::min(header_.recycled_samples, now.recycled_samples);
+    const std::size_t pairs = std::min(header_.clock_pairs, kMaxClockPairs);
+    for (std::size_t pair = 0; pair < pairs; ++pair)
+      last_tick_ = std::max(last_tick_, header_.pairs[pair].tick);
+    if (header_.stop_tick == 0) header_.stop_tick = last_tick_;
+    header_.state = static_cast<uint32_t>(FileState::Stopped);
+    // That chunks are missing is seen in a file that has any, or should have.
+    header_.chunks = std::max<uint64_t>(units_, header_.orders > header_.recycled_chunks ? 1 : 0);
+    header_.chain = header_.version >= 4 ? chain_ : 0;
+    header_.checksum = 0;
+    header_.checksum = header_checksum(header_);
+    if (std::fseek(file_.get(), 0, SEEK_SET) != 0) fail();
+    write(&header_, sizeof(header_));
+    std::FILE* file = file_.release();
+    if (std::fclose(file) != 0) fail();
+  }
+
+ private:
+  [[noreturn]] static void fail() { throw std::system_error(errno, std::generic_category()); }
+
+  void write(const void* bytes, std::size_t size) {
+    if (std::fwrite(bytes, 1, size, file_.get()) != size) fail();
+  }
+
+  void see_ticks(ChunkKind kind, std::span<const std::byte> payload) {
+    if (kind == ChunkKind::Dictionary || kind == ChunkKind::Rows) return;
+    const std::size_t record = bytes_of_record(static_cast<uint32_t>(kind));
+    for (std::size_t at = 0; at + record <= payload.size(); at += record) {
+      uint64_t ticks[2];
+      std::memcpy(ticks, payload.data() + at, sizeof(ticks));
+      last_tick_ = std::max(last_tick_, ticks[0]);
+      if (kind == ChunkKind::Spans) last_tick_ = std::max(last_tick_, ticks[1]);
+    }
+  }
+
+  FileHeader header_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  bool left_out_[kChunkKinds] = {};
+  uint64_t last_tick_ = 0, chain_ = 0, units_ = 0;
+};
+
+}  // namespace
+
+void clone_recording(const std::string& source, const std::string& target) {
+  auto file = std::make_unique<MappedFile>(source);
+  Snapshot seen;
+  const auto look = [&] {
+    seen = snapshot_of(file->bytes());
+    // It grows before its chunks are handed out; what stays missing was cut off.
+    for (int more = 0; more < kMostMappings && seen.longer_than_file; ++more) {
+      file = std::make_unique<MappedFile>(source);
+      seen = snapshot_of(file->bytes());
+    }
+  };
+  look();
+  // All chunks of a ring are copied before any is written: that is faster than the ring goes round, unless
+  // this thread has to wait for a processor.
+  std::vector<CopiedChunk> copies;
+  const uint32_t unit_bytes = seen.header.chunk_bytes;
+  const bool hold = seen.header.recycled_chunks != 0 || file->bytes().size() <= kMostHeldBytes;
+  for (int more = 0; hold && more < kMostCopies; ++more) {
+    if (more != 0) look();
+    copies.clear();
+    for (const FoundChunk& chunk : seen.chunks) copies.push_back(copy_of(chunk, unit_bytes));
+    const auto there = std::count_if(copies.begin(), copies.end(), std::mem_fn(&CopiedChunk::there));
+    if (static_cast<std::size_t>(there) * 4 >= copies.size() * 3) break;
+  }
+  // Chunks were handed out at every look: those that were not found are none that are missing.
+  if (!seen.settled && seen.header.orders > seen.chunks.size())
+    seen.header.recycled_chunks =
+        std::max(seen.header.recycled_chunks, seen.header.orders - seen.chunks.size());
+  Cloning cloning(seen.header, target);
+  for (CopiedChunk& chunk : copies) cloning.add(std::move(chunk));
+  if (!hold) {
+    for (const FoundChunk& chunk : seen.chunks) cloning.add(copy_of(chunk, unit_bytes));
+  }
+  cloning.finish(read_header(file->bytes()));
+  if (file->file_lost()) throw RefusedRecording("another program truncated the file while it was read");
+}
+
+}  // namespace kinetoscope

@@ -1,0 +1,40 @@
+// Python calls rebuilt from the operators that ran in them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "../columns/column.h"
+
+namespace kinetoscope {
+
+// Operators, those of one thread after those of another and each thread's in order of time. One with a
+// negative duration only says which calls went on then: a call with no other is none.
+struct CallSources {
+  std::span<const int32_t> thread;
+  std::span<const int64_t> start_ns, duration_ns;
+  std::span<const int32_t> path;
+  std::span<const uint16_t> kept;  // as the column `kept` of spans
+};
+
+// The calls around operators, outermost first: path p has the steps path_begin[p] to path_begin[p + 1].
+struct CallPaths {
+  std::span<const int32_t> path_begin;
+  std::span<const int32_t> key;     // equal where two steps may be one call
+  std::span<const int32_t> frames;  // how many frames are around the call
+};
+
+// One row for each call, in the order in which they end.
+struct Calls {
+  Column<int32_t> thread;
+  Column<int64_t> start_ns, duration_ns;
+  Column<int32_t> step;   // the step of its first operator's path
+  Column<int32_t> depth;  // how many calls are around it
+  Column<uint8_t> unsure;
+};
+
+// A call lasts from its first operator to the end of its last, but never into an operator outside of it.
+// Throws BadColumns on unequal lengths or a path that there is not.
+Calls rebuild_calls(const CallSources& operators, const CallPaths& paths);
+
+}  // namespace kinetoscope
