@@ -140,7 +140,7 @@ lint: develop
 # are of interest to it. Builds with a sanitizer are unity builds, which take half as long; the plain one, which is left to
 # `make stress`, compiles each source separately, and so finds an include that is missing.
 SANITIZERS := address thread
-THREADED_TESTS := reader_test recording_file_test sampler_test session_test
+THREADED_TESTS := dictionary_collection_test reader_test recording_file_test sampler_test session_test
 native-test: $(STAMP)/build-$(REQUIREMENTS)
 	@for sanitizer in $(SANITIZERS); do \
 	  build=build/native-$$sanitizer; \

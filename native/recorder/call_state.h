@@ -59,6 +59,15 @@ struct CallState {
     classes.clear();
   }
 
+  // Of the calls in progress, the modules and the records stay.
+  void forget_ids() {
+    for (OpenCall& call : open) call.callers = kUnknownCallers;
+    codes.clear();
+    stacks.clear();
+    functions.clear();
+    classes.clear();
+  }
+
   // Ends what is still running, at the end of the recording or of the thread.
   void cut(uint64_t tick) {
     for (const OpenCall& call : open) {

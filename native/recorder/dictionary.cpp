@@ -3,15 +3,31 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <utility>
+
+#include "live.h"
+#include "room_keeper.h"
 
 namespace kinetoscope {
 namespace {
+
+// A collection is not worth it for less, unless the ring is small.
+constexpr uint64_t kLeastCollectedBytes = uint64_t{1} << 20;
+// Of a larger dictionary only the helper thread makes collections.
+constexpr uint64_t kMostCollectedByAnyBytes = uint64_t{8} << 20;
+
+// How much of a dictionary of that size is for names, with stacks and what they refer to.
+constexpr uint64_t share_of_names(uint64_t all) { return all / 4 * 3; }
 
 uint64_t pair_key(uint32_t high, uint32_t low) { return (uint64_t{high} << 32) | low; }
 
 size_t padded(size_t bytes) { return (bytes + 7) & ~size_t{7}; }
 
 }  // namespace
+
+Dictionary::Dictionary(std::shared_ptr<RecordingFile> file) : file_(std::move(file)) {
+  plan_next_collection();
+}
 
 std::string_view Dictionary::cut(std::string_view text) {
   if (text.size() <= kMaxStringBytes) return text;
@@ -27,42 +43,76 @@ uint64_t Dictionary::left_for(Entry type) const {
   uint64_t share = all;
   if (type == Entry::Shapes) share = all / 2;
   if (type == Entry::String || type == Entry::Name || type == Entry::Frame || type == Entry::Stack)
-    share = all / 4 * 3;
-  return share - std::min(share, used_bytes_);
+    share = share_of_names(all);
+  return share - std::min(share, chain_.used_bytes);
 }
 
-std::byte* Dictionary::room_for(Entry type, size_t payload_bytes) {
+std::byte* Dictionary::room_in(Chain& chain, Entry type, size_t payload_bytes, uint64_t most_bytes,
+                               bool& limited) {
   const size_t needed = sizeof(EntryHeader) + padded(payload_bytes);
-  bool limited = needed > left_for(type);
-  RecordingFile::Chunk room = limited ? RecordingFile::Chunk{} : chunk_;
-  if (!limited && (room.header == nullptr || room.header->committed + needed > room.payload_bytes)) {
-    const uint64_t all = file_->dictionary_bytes(), left = all - std::min(all, taken_bytes_);
+  RecordingFile::Chunk room = chain.last;
+  if (room.header == nullptr || room.header->committed + needed > room.payload_bytes) {
+    const uint64_t left = most_bytes - std::min(most_bytes, chain.taken_bytes);
     limited = needed + sizeof(ChunkHeader) > left;
+    if (limited) return nullptr;
     // A chunk is some times as long as the one before, and no longer than what is left.
-    const size_t before = std::min<uint64_t>(chunk_.payload_bytes, left / 4);
-    room = limited ? RecordingFile::Chunk{} : file_->take_chunk(ChunkKind::Dictionary, 0, before, needed);
-    if (room.header != nullptr) {
-      chunk_ = room;
-      taken_bytes_ += room.payload_bytes + sizeof(ChunkHeader);
-    }
+    const size_t before = std::min<uint64_t>(chain.last.payload_bytes, left / 4);
+    room = file_->take_chunk(ChunkKind::Dictionary, 0, before, needed);
+    if (room.header == nullptr) return nullptr;
+    chain.last = room;
+    chain.chunks.push_back(room.header);
+    chain.taken_bytes += room.payload_bytes + sizeof(ChunkHeader);
   }
-  if (room.header == nullptr) {
-    FileHeader& head = file_->header();
-    std::atomic_ref(limited ? head.limited_dictionary : head.dropped_dictionary)
-        .fetch_add(1, std::memory_order_relaxed);
-    return nullptr;
-  }
-  used_bytes_ += needed;
-  std::byte* at = reinterpret_cast<std::byte*>(chunk_.header + 1) + chunk_.header->committed;
+  chain.used_bytes += needed;
+  std::byte* at = reinterpret_cast<std::byte*>(room.header + 1) + room.header->committed;
   const EntryHeader head{static_cast<uint32_t>(type), static_cast<uint32_t>(payload_bytes)};
   std::memcpy(at, &head, sizeof(head));
   return at + sizeof(head);
 }
 
-void Dictionary::commit(size_t payload_bytes) {
-  std::atomic_ref(chunk_.header->committed)
-      .store(chunk_.header->committed + sizeof(EntryHeader) + padded(payload_bytes),
-             std::memory_order_release);
+void Dictionary::count_lost(bool limited) {
+  FileHeader& head = file_->header();
+  std::atomic_ref(limited ? head.limited_dictionary : head.dropped_dictionary)
+      .fetch_add(1, std::memory_order_relaxed);
+}
+
+std::byte* Dictionary::room_for(Entry type, size_t payload_bytes) {
+  bool limited = sizeof(EntryHeader) + padded(payload_bytes) > left_for(type);
+  std::byte* room =
+      limited ? nullptr : room_in(chain_, type, payload_bytes, file_->dictionary_bytes(), limited);
+  if (room == nullptr) count_lost(limited);
+  ask_for_collection(limited);
+  return room;
+}
+
+void Dictionary::commit(Chain& chain, size_t payload_bytes) {
+  ChunkHeader* chunk = chain.last.header;
+  std::atomic_ref(chunk->committed)
+      .store(chunk->committed + sizeof(EntryHeader) + padded(payload_bytes), std::memory_order_release);
+}
+
+void Dictionary::ask_for_collection(bool limited) {
+  if (due_at_bytes_ == kNever || !file_->frees_records()) return;
+  if (!due_.load(std::memory_order_relaxed) && (limited || chain_.used_bytes > due_at_bytes_)) {
+    due_.store(true, std::memory_order_relaxed);
+    room_keeper::wake();
+  }
+  if (chain_.used_bytes > nearly_full_at_bytes_ && !nearly_full_.load(std::memory_order_relaxed)) {
+    nearly_full_.store(true, std::memory_order_relaxed);
+    // Every thread looks before its next span.
+    live.orphans_posted.fetch_add(1, std::memory_order_release);
+  }
+}
+
+void Dictionary::plan_next_collection() {
+  const uint64_t all = file_->dictionary_bytes(), share = share_of_names(all);
+  const uint64_t used = std::min(chain_.used_bytes, share), left = share - used;
+  // Most of what is needed now is needed later, too: a collection is worth it when as much has come again.
+  const uint64_t worth_it = std::max(used, std::min(all / 4, kLeastCollectedBytes));
+  due_at_bytes_ = used + std::min(worth_it, left / 2);
+  // In a long ring the helper thread comes in time, and a collection takes too long for any other thread.
+  const bool by_any = all <= kMostCollectedByAnyBytes && left > all / 16;
+  nearly_full_at_bytes_ = by_any ? due_at_bytes_ + (share - due_at_bytes_) / 2 : kNever;
 }
 
 bool Dictionary::write(Entry type, std::initializer_list<uint32_t> numbers, std::string_view text) {
@@ -71,7 +121,7 @@ bool Dictionary::write(Entry type, std::initializer_list<uint32_t> numbers, std:
   if (at == nullptr) return false;
   std::memcpy(at, numbers.begin(), numbers.size() * sizeof(uint32_t));
   if (!text.empty()) std::memcpy(at + numbers.size() * sizeof(uint32_t), text.data(), text.size());
-  commit(bytes);
+  commit(chain_, bytes);
   return true;
 }
 
@@ -84,17 +134,18 @@ bool Dictionary::write_with_address(Entry type, std::initializer_list<uint32_t> 
   std::memcpy(at, numbers.begin(), fixed);
   std::memcpy(at + fixed, &address, sizeof(address));
   if (!text.empty()) std::memcpy(at + fixed + sizeof(address), text.data(), text.size());
-  commit(bytes);
+  commit(chain_, bytes);
   return true;
 }
 
 uint32_t Dictionary::string(std::string_view text) {
   if (text.empty()) return 0;
   text = cut(text);
-  if (const auto known = strings_.find(text); known != strings_.end()) return known->second;
-  const auto id = static_cast<uint32_t>(strings_.size() + 1);
-  if (!write(Entry::String, {id}, text)) return kUnknownId;
-  strings_.emplace(text, id);
+  if (const auto known = known_.strings.find(text); known != known_.strings.end()) return known->second;
+  const uint32_t id = strings_ + 1;
+  if (id >= kUnknownId || !write(Entry::String, {id}, text)) return kUnknownId;
+  strings_ = id;
+  known_.strings.emplace(text, id);
   return id;
 }
 
@@ -103,10 +154,11 @@ uint32_t Dictionary::name(std::string_view name, std::string_view overload) {
   const uint32_t suffix = string(overload);
   if (text == kUnknownId) return kUnknownId;
   const uint64_t key = pair_key(text, suffix);
-  if (const auto known = names_.find(key); known != names_.end()) return known->second;
-  const auto id = static_cast<uint32_t>(names_.size() + 1);
+  if (const auto known = known_.names.find(key); known != known_.names.end()) return known->second;
+  const uint32_t id = names_ + 1;
   if (!write(Entry::Name, {id, text, suffix})) return kUnknownId;
-  names_.emplace(key, id);
+  names_ = id;
+  known_.names.emplace(key, id);
   return id;
 }
 
@@ -114,25 +166,27 @@ uint32_t Dictionary::frame(std::string_view function, std::string_view filename,
                            uint32_t first_line) {
   const uint32_t numbers[4] = {string(function), string(filename), line, first_line};
   const std::string_view key(reinterpret_cast<const char*>(numbers), sizeof(numbers));
-  if (const auto known = frames_.find(key); known != frames_.end()) return known->second;
-  const auto id = static_cast<uint32_t>(frames_.size() + 1);
+  if (const auto known = known_.frames.find(key); known != known_.frames.end()) return known->second;
+  const uint32_t id = frames_ + 1;
   if (!write(Entry::Frame, {id, numbers[0], numbers[1], line, first_line})) return kUnknownId;
-  frames_.emplace(key, id);
+  frames_ = id;
+  known_.frames.emplace(key, id);
   return id;
 }
 
 uint32_t Dictionary::stack(uint32_t parent, uint32_t frame) {
   if (parent == kUnknownId || frame == kUnknownId) return kUnknownId;
   const uint64_t key = pair_key(parent, frame);
-  if (const auto known = stacks_.find(key); known != stacks_.end()) return known->second;
-  const auto id = static_cast<uint32_t>(stacks_.size() + 1);
+  if (const auto known = known_.stacks.find(key); known != known_.stacks.end()) return known->second;
+  const uint32_t id = stacks_ + 1;
   if (!write(Entry::Stack, {id, parent, frame})) return kUnknownId;
-  stacks_.emplace(key, id);
+  stacks_ = id;
+  known_.stacks.emplace(key, id);
   return id;
 }
 
 uint32_t Dictionary::find_shapes(const TextKey& key) {
-  if (const uint32_t known = shapes_.find(key); known != 0) return known;
+  if (const uint32_t known = known_.shapes.find(key); known != 0) return known;
   // Whether there is room is only known for sure once their texts are made; here it is to save making them.
   if (left_for(Entry::Shapes) >= sizeof(EntryHeader) + 4 * sizeof(uint32_t)) return 0;
   std::atomic_ref(file_->header().limited_dictionary).fetch_add(1, std::memory_order_relaxed);
@@ -141,7 +195,7 @@ uint32_t Dictionary::find_shapes(const TextKey& key) {
 
 uint32_t Dictionary::shapes(const TextKey& key, std::string_view dims, std::string_view types,
                             std::string_view concrete, std::string_view strides) {
-  const uint32_t id = shapes_count_ + 1;
+  const uint32_t id = shapes_ + 1;
   std::string text;
   text.reserve(dims.size() + types.size() + concrete.size() + strides.size());
   text.append(dims).append(types).append(concrete).append(strides);
@@ -151,8 +205,8 @@ uint32_t Dictionary::shapes(const TextKey& key, std::string_view dims, std::stri
              text)) {
     return kUnknownId;
   }
-  shapes_count_ = id;
-  shapes_.insert(key, id);
+  shapes_ = id;
+  known_.shapes.insert(key, id);
   return id;
 }
 

@@ -1,19 +1,24 @@
 // What the records point to: names, stacks, frames, modules, shapes, parameters, each written once to the
-// file.
+// file, and again by a collection (see dictionary_collection.h).
 //
 // Everything here is reached only on a miss of a thread's own cache, so one mutex guards it all.
 // Thread rule: never take the GIL while holding the mutex; callers may hold the GIL.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "dictionary_collection.h"
 #include "probing_table.h"
 #include "recording_file.h"
 
@@ -25,16 +30,26 @@ struct TextHash {
   size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
 };
 
-// Interns by content. Ids are dense and start at 1. What finds no room in the dictionary's share of the file
-// is counted there, is not remembered here, and has the id kUnknownId. So shapes that never repeat cost
-// neither file nor memory without bound, and leave room for names, and these for modules and facts.
+// Interns by content. Ids start at 1 and are dense but for what was collected. What finds no room in the
+// dictionary's share of the file is counted there, is not remembered here, and has the id kUnknownId. So
+// shapes that never repeat cost neither file nor memory without bound, and leave room for names, and these
+// for modules and facts.
 class Dictionary {
  public:
-  explicit Dictionary(std::shared_ptr<RecordingFile> file) : file_(std::move(file)) {}
+  explicit Dictionary(std::shared_ptr<RecordingFile> file);
 
   std::mutex& mutex() { return mutex_; }
 
-  // All members below: [with mutex()].
+  // [any thread] Rises when ids that somebody remembers may name nothing any more, unless they are in a
+  // record.
+  uint32_t epoch() const { return epoch_.load(std::memory_order_acquire); }
+  // [any thread] Whether a collection is due.
+  bool asks_for_collection() const { return due_.load(std::memory_order_relaxed); }
+  // [any thread] Whether names find no room soon, so that whoever is about to begin a span had better collect
+  // first.
+  bool is_nearly_full() const { return nearly_full_.load(std::memory_order_relaxed); }
+
+  // All members down to the collection: [with mutex()].
   uint32_t string(std::string_view text);
   uint32_t name(std::string_view name, std::string_view overload);
   uint32_t frame(std::string_view function, std::string_view filename, uint32_t line, uint32_t first_line);
@@ -53,33 +68,102 @@ class Dictionary {
   void thread(uint32_t index, uint32_t os_thread, uint64_t torch_thread, std::string_view name);
   void info(std::string_view key, std::string_view json);
 
+  // The parts of a collection, for one thread at a time, without mutex().
+  std::mutex& collecting() { return collecting_; }
+  // Waits for a collection that is in progress, and lets no other begin: the file stays as it is.
+  void end_collections();
+  bool has_ended() const { return ended_; }
+  // How far each chunk was written: what comes behind is new.
+  using Extent = std::vector<std::pair<const ChunkHeader*, uint64_t>>;
+  Extent extent();
+  // Goes on in new chunks that have what is needed of the entries within `seen`, and all of what names
+  // threads, modules and parameters that came later.
+  void begin_epoch(const Extent& seen, NeededIds needed);
+  // Whether there are chunks of the epoch before.
+  bool has_last_epoch() const { return !last_epoch_.empty(); }
+  // Writes what is needed of the epoch before and was not written yet.
+  void carry_rest(NeededIds needed);
+  // Frees the chunks of the epoch before. False while the file lets none be freed.
+  bool free_last_epoch();
+
  private:
+  // Chunks that entries are written into one after the other.
+  struct Chain {
+    std::vector<ChunkHeader*> chunks;
+    RecordingFile::Chunk last;
+    uint64_t taken_bytes = 0;  // by all chunks so far
+    uint64_t used_bytes = 0;   // of them
+  };
+  // What has been interned, by content.
+  struct Known {
+    std::unordered_map<std::string, uint32_t, TextHash, std::equal_to<>> strings;
+    std::unordered_map<uint64_t, uint32_t> names;  // (string, overload)
+    std::unordered_map<std::string, uint32_t, TextHash, std::equal_to<>> frames;
+    std::unordered_map<uint64_t, uint32_t> stacks;  // (parent, frame)
+    ProbingTable<TextKey> shapes;
+  };
+  // One entry in its chunk.
+  struct Written {
+    Entry type;
+    uint32_t id;
+    std::span<const std::byte> payload;
+  };
+
   // False when there was no room for the entry.
   bool write(Entry type, std::initializer_list<uint32_t> numbers, std::string_view text = {});
   bool write_with_address(Entry type, std::initializer_list<uint32_t> numbers, uint64_t address,
                           std::string_view text = {});
-  // Room for an entry of that payload in the current dictionary chunk; nullptr (counted) when the disk or the
+  // Room for an entry of that payload at the end of the chain; nullptr (counted) when the disk or the
   // dictionary's share is full.
   std::byte* room_for(Entry type, size_t payload_bytes);
   // How many bytes more may be taken for entries of that type.
   uint64_t left_for(Entry type) const;
-  void commit(size_t payload_bytes);
   std::string_view cut(std::string_view text);
+
+  // Room at the end of a chain that takes at most `most_bytes` in all; nullptr without.
+  std::byte* room_in(Chain& chain, Entry type, size_t payload_bytes, uint64_t most_bytes, bool& limited);
+  static void commit(Chain& chain, size_t payload_bytes);
+  // Writes an entry again; false (and counted) when there is no room.
+  bool copy_to(Chain& chain, const Written& entry);
+  void count_lost(bool limited);
+  // Asks for a collection once enough was written for it to be worth it.
+  void ask_for_collection(bool limited);
+  void plan_next_collection();
+
+  static std::vector<Written> entries_in(const Extent& extent);
+  // Adds what the needed entries refer to, and those for which `stays` is true.
+  static void add_references(const std::vector<Written>& entries, NeededIds& needed,
+                             const std::function<bool(const Written&)>& stays);
+  static bool is_needed(const NeededIds& needed, const Written& entry);
+  // Remembers an entry that was written again.
+  static void know(Known& known, const Written& entry);
+  // [with mutex()] Writes again, with their last values, what no collection drops: metadata, modules,
+  // parameters, the threads that are needed, and those that came behind the first `seen` entries.
+  void carry_lasting(size_t seen, const NeededIds& needed);
 
   std::shared_ptr<RecordingFile> file_;
   std::mutex mutex_;
-  RecordingFile::Chunk chunk_;
-  uint64_t taken_bytes_ = 0;  // by all chunks so far
-  uint64_t used_bytes_ = 0;   // of them
-
-  std::unordered_map<std::string, uint32_t, TextHash, std::equal_to<>> strings_;
-  std::unordered_map<uint64_t, uint32_t> names_;  // (string, overload)
-  std::unordered_map<std::string, uint32_t, TextHash, std::equal_to<>> frames_;
-  std::unordered_map<uint64_t, uint32_t> stacks_;  // (parent, frame)
-  ProbingTable<TextKey> shapes_;
-  uint32_t shapes_count_ = 0;
+  Chain chain_;
+  Known known_;
+  uint32_t strings_ = 0;
+  uint32_t names_ = 0;
+  uint32_t frames_ = 0;
+  uint32_t stacks_ = 0;
+  uint32_t shapes_ = 0;
   uint32_t modules_ = 0;
   uint32_t parameters_ = 0;
+
+  std::atomic<uint32_t> epoch_{0};
+  std::atomic<bool> due_{false};
+  std::atomic<bool> nearly_full_{false};
+  // Of the chain's bytes.
+  static constexpr uint64_t kNever = UINT64_MAX;
+  uint64_t due_at_bytes_ = 0;
+  uint64_t nearly_full_at_bytes_ = 0;
+
+  std::mutex collecting_;  // guards those below
+  std::vector<ChunkHeader*> last_epoch_;
+  bool ended_ = false;
 };
 
 }  // namespace kinetoscope

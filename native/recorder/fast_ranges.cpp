@@ -227,11 +227,11 @@ class GivenArguments {
     const std::string text = json_of(keywords);
     if (text.empty()) return;
     std::lock_guard lock(session->dictionary().mutex());
-    thread_->arguments = session->dictionary().string(text);
     thread_->arguments_generation = session->generation();
+    thread_->arguments.store(session->dictionary().string(text), std::memory_order_relaxed);
   }
   ~GivenArguments() {
-    if (thread_ != nullptr) thread_->arguments = 0;
+    if (thread_ != nullptr) thread_->arguments.store(0, std::memory_order_relaxed);
   }
   GivenArguments(const GivenArguments&) = delete;
   GivenArguments& operator=(const GivenArguments&) = delete;

@@ -109,7 +109,7 @@ uint32_t range_name(ThreadState& thread, Session& session, const char* name, int
     number = step;
     owner = step_owner;
   }
-  if (text.starts_with(kOptimizerStep)) number = session.count_of(id);
+  if (text.starts_with(kOptimizerStep)) number = session.count_of(text);
   return id;
 }
 
@@ -172,8 +172,8 @@ uint16_t place(ThreadState& thread, Session& session, at::RecordScope scope, Goe
                                            const at::RecordFunction& function, uint32_t what, OpenSpan& span,
                                            uint32_t parameter, bool between_ranks) {
   const uint32_t facts = between_ranks ? facts_between_ranks(session, function) : 0;
-  const uint32_t arguments =
-      thread.arguments != 0 && thread.arguments_generation == session.generation() ? thread.arguments : 0;
+  const bool given = thread.arguments_generation == session.generation();
+  const uint32_t arguments = given ? thread.arguments.load(std::memory_order_relaxed) : 0;
   const uint32_t ids =
       ((what & kRecordFunctionIds) != 0 ? 1 : 0) + (facts != 0 ? 1 : 0) + (arguments != 0 ? 1 : 0);
   const OpenSpan* around = thread.open.around_innermost();
@@ -197,7 +197,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   Session* session = Session::current();
   if (session == nullptr) return nullptr;
   try {
-    thread->keep_up(*session);
+    if (__builtin_expect(!thread->keep_up(*session), 0)) return unrecorded();
     const uint32_t what = live.what.load(std::memory_order_relaxed);
     if (__builtin_expect((what & (kPaused | kCallbackReplaced)) != 0, 0)) {
       const bool seen = !thread->open.empty() && thread->open.back().function == &function;
@@ -241,7 +241,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     record->end_tick = 0;
     uint32_t notes = 0;
     if (__builtin_expect((what & (kRecordMemory | kRecordFunctionIds)) != 0 || (name & kBetweenRanks) != 0 ||
-                             thread->arguments != 0,
+                             thread->arguments.load(std::memory_order_relaxed) != 0,
                          0)) {
       notes = note(*thread, *session, function, what, span, parameter, (name & kBetweenRanks) != 0);
     }
@@ -321,7 +321,7 @@ bool begin_span(const void* open, const char* name) {
     return false;
   bool opened = false;
   try {
-    thread->keep_up(*session);
+    if (!thread->keep_up(*session)) return false;
     const uint32_t id = text_name(*thread, *session, name);
     if ((id & kBetweenRanks) != 0) return false;
     OpenSpan& span = thread->open.push(open);

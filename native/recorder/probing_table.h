@@ -17,7 +17,7 @@ template <typename Key, typename Value = uint32_t>
 class ProbingTable {
  public:
   // One that is only a cache may forget everything when it has `most` keys.
-  explicit ProbingTable(size_t most = SIZE_MAX) : slots_(256), most_(most) {}
+  explicit ProbingTable(size_t most = SIZE_MAX) : slots_(kFirstSlots), most_(most) {}
 
   // The value of `key`, or an empty one.
   Value find(const Key& key) const { return slots_[slot_of(slots_, key)].value; }
@@ -36,11 +36,24 @@ class ProbingTable {
 
   void clear() {
     if (used_ == 0) return;
-    slots_.assign(slots_.size(), Slot{});
+    // Neither held nor cleared where it has grown for keys that may not come again.
+    constexpr size_t kMostCleared = 4096;
+    if (slots_.size() > kMostCleared)
+      std::vector<Slot>(kFirstSlots).swap(slots_);
+    else
+      slots_.assign(slots_.size(), Slot{});
     used_ = 0;
   }
 
+  // Calls `visit(key, value)` for each.
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    for (const Slot& slot : slots_)
+      if (!is_empty(slot.value)) visit(slot.key, slot.value);
+  }
+
  private:
+  static constexpr size_t kFirstSlots = 256;
   struct Pair {
     Key key;
     Value value;

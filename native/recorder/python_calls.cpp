@@ -240,6 +240,7 @@ void in_session(Action action) {
   try {
     const bool joins = thread->generation != live.generation.load(std::memory_order_relaxed);
     if (joins) thread->join(*session);
+    if (!thread->keep_up(*session)) return;
     if (thread->call_state == nullptr) return;
     action(*thread, *session, joins);
   } catch (...) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <string>
@@ -37,7 +38,7 @@ constexpr int64_t kPatienceNs = 200'000'000;
 // Guards starting and stopping; the GIL does too, but fork handlers run without it. Recursive: naming modules
 // may run the garbage collector, and with it any code of the job, fork included.
 std::recursive_mutex control;
-Session* recording = nullptr;
+std::shared_ptr<Session> recording;
 bool stopped = false;            // stop() has ended it; close() has not
 bool stopped_all = false;        // every thread has left the recording that stop() ended
 uint32_t call_threads_lost = 0;  // of the recording that stop() ended
@@ -94,7 +95,7 @@ void after_fork_in_child() {
     FaultGuard::forget_all();
     start_naming(nullptr);
     // Left behind whole: tearing it down would give up weak references and touch files of the parent.
-    recording = nullptr;
+    new std::shared_ptr<Session>(std::move(recording));
   }
   sampling::after_fork_in_child();
   room_keeper::reset_after_fork();
@@ -130,6 +131,7 @@ void end_recording(Session& session) {
     session.settle_orphans();
     cut_calls(session, now);
   }
+  session.dictionary().end_collections();
   session.file().add_clock_pair(read_clock_pair());
   session.file().header().stop_tick = now;
   stopped = true;
@@ -138,13 +140,11 @@ void end_recording(Session& session) {
 // Gives back what a recording that has ended holds. Its tables may have millions of entries, its mapping
 // millions of pages: the helper thread takes them down, once no thread is inside a callback that may still
 // write.
-void let_go(Session*& over) {
-  Session* session = std::exchange(over, nullptr);
+void let_go(std::shared_ptr<Session>& over) {
+  const std::shared_ptr<Session> session = std::move(over);
   session->modules().drop_references();
   room_keeper::release(
-      session->shared_file(),
-      std::shared_ptr<void>(session, [](void* old) { delete static_cast<Session*>(old); }),
-      stopped_all ? nullptr : +[] { return wait_until_idle(0); });
+      session->shared_file(), session, stopped_all ? nullptr : +[] { return wait_until_idle(0); });
 }
 
 }  // namespace
@@ -195,16 +195,16 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_by
     auto file = std::make_shared<RecordingFile>(path, ring_bytes);
     // Generation 0 is that of a thread that has not taken part in anything.
     if (++generations == 0) ++generations;
-    recording = new Session(file, generations, what);
+    recording = std::make_shared<Session>(file, generations, what);
     stopped = stopped_all = false;
     start_naming(&recording->modules());
     file->add_clock_pair(at_load);
     file->add_clock_pair(read_clock_pair());
     file->header().start_tick = read_tick();
-    room_keeper::watch(file);
+    room_keeper::watch(file, recording);
     const bool calls = (what & (kRecordCalls | kRecordModuleSpans)) != 0;
     if (calls) prepare_calls(ticks_a_microsecond(at_load, read_clock_pair()));
-    Session::set_current(recording);
+    Session::set_current(recording.get());
     add_operator_callback(what);
     if (calls) start_calls(*recording);
     if (samples_per_second != 0) start_samples(*recording, samples_per_second);
@@ -275,7 +275,7 @@ int kinetoscope_recorder_stop(kinetoscope_recorder_stopped* told) {
   const ControlLock lock;
   std::memset(told, 0, sizeof(*told));
   if (recording == nullptr) return -1;
-  Session* session = recording;
+  Session* session = recording.get();
   // Python's exit stops a recording that somebody may still want to stop for good.
   if (!stopped) end_recording(*session);
   told->unnamed_modules = session->modules().resolve({});

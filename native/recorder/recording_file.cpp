@@ -15,6 +15,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <system_error>
+#include <utility>
 
 #include "clock.h"
 
@@ -523,6 +524,11 @@ void RecordingFile::thaw() {
   no_records_.store(false, std::memory_order_relaxed);
 }
 
+bool RecordingFile::is_frozen() {
+  std::lock_guard lock(mutex_);
+  return frozen_;
+}
+
 uint64_t RecordingFile::longest_chunk(ChunkKind kind) const {
   for (const Share& share : kShares) {
     if (share.kind != kind) continue;
@@ -641,9 +647,52 @@ void RecordingFile::free_before(uint64_t tick) {
     // Only one that its thread has left, and whose spans have all ended, has a checksum.
     if (std::atomic_ref(chunk->checksum).load(std::memory_order_acquire) == 0) continue;
     if (last_tick(chunk) >= tick) continue;
-    std::atomic_ref(header().recycled_chunks).fetch_add(1, std::memory_order_relaxed);
-    free_run(at, chunk->units);
+    free_uncounted(chunk);
+    freed_before_.store(true, std::memory_order_relaxed);
   }
+}
+
+void RecordingFile::free_uncounted(ChunkHeader* chunk) {
+  std::atomic_ref(header().recycled_chunks).fetch_add(1, std::memory_order_relaxed);
+  units_[chunk->kind % kChunkKinds] -= chunk->units;
+  free_run(unit_of(chunk), chunk->units);
+}
+
+void RecordingFile::for_each_chunk(
+    const std::function<void(const ChunkHeader& chunk, uint64_t records)>& see) {
+  const auto holds_records = [](const ChunkHeader& chunk) {
+    return bytes_of_record(chunk.kind) > 1 && chunk.units != 0;
+  };
+  std::vector<std::pair<ChunkHeader*, uint64_t>> found;
+  {
+    std::lock_guard lock(mutex_);
+    if (lost()) return;
+    uint64_t units = 1;
+    for (uint64_t at = 0; at < handed_out_; at += units) {
+      ChunkHeader* chunk = chunk_at(at);
+      units = std::max<uint64_t>(chunk->units, 1);
+      if (holds_records(*chunk)) found.emplace_back(chunk, chunk->order);
+    }
+  }
+  // Not all under one lock: threads that need a chunk would have to wait.
+  for (const auto& [chunk, order] : found) {
+    std::lock_guard lock(mutex_);
+    if (lost()) return;
+    if (chunk->magic != kChunkMagic || !holds_records(*chunk) || chunk->order != order) continue;
+    const uint64_t most =
+        (uint64_t{chunk->units} * kUnitBytes - sizeof(ChunkHeader)) / bytes_of_record(chunk->kind);
+    see(*chunk, std::min(std::atomic_ref(chunk->committed).load(std::memory_order_acquire), most));
+  }
+}
+
+bool RecordingFile::free_dictionary(const std::vector<ChunkHeader*>& chunks) {
+  std::lock_guard lock(mutex_);
+  if (frozen_) return false;
+  if (lost()) return true;
+  // A reader that finds the same number before and after has met no chunk that was freed.
+  std::atomic_ref(header().dictionary_collections).fetch_add(1, std::memory_order_release);
+  for (ChunkHeader* chunk : chunks) free_uncounted(chunk);
+  return true;
 }
 
 void RecordingFile::count_dropped(ChunkKind kind, uint64_t records) {

@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "../core/recording/fault_guard.h"
 #include "../core/recording/format.h"
@@ -68,6 +70,15 @@ class RecordingFile {
   // [any thread] Frees chunks whose records all began before this tick, which nobody wants any more: they are
   // not counted as lost. Rows and the dictionary stay. Does nothing in a ring, which frees by itself.
   void free_before(uint64_t tick);
+  // [any thread] Shows each chunk that holds records to `see`, with how many of them are whole. None is freed
+  // while it is shown; those that are handed out meanwhile are left out.
+  void for_each_chunk(const std::function<void(const ChunkHeader& chunk, uint64_t records)>& see);
+  // [any thread] Frees chunks of the dictionary whose entries are needed no more, or stand in others. False,
+  // and nothing is changed, while the ring is frozen.
+  bool free_dictionary(const std::vector<ChunkHeader*>& chunks);
+  // [any thread] Whether records have been freed, so that names of theirs may be needed no more.
+  bool frees_records() const { return ring_units_ != 0 || freed_before_.load(std::memory_order_relaxed); }
+
   // [any thread] Counts records that found no room, under the reason why.
   void count_dropped(ChunkKind kind, uint64_t records);
 
@@ -76,6 +87,8 @@ class RecordingFile {
   void freeze();
   // [any thread] Lets a ring overwrite its oldest records again.
   void thaw();
+  // [any thread] Whether it overwrites nothing at present.
+  bool is_frozen();
 
   // [any thread] Appends a clock reading; the last slot is rewritten when the table is full.
   void add_clock_pair(const ClockPair& pair);
@@ -117,6 +130,8 @@ class RecordingFile {
   uint64_t longest_chunk(ChunkKind kind) const;
   // [with mutex_] Like recycle_chunk().
   void recycle_locked(ChunkHeader* chunk);
+  // [with mutex_] Frees a chunk that is no loss to anybody.
+  void free_uncounted(ChunkHeader* chunk);
   // [with mutex_] Lets a run of units be handed out again.
   void free_run(uint64_t first, uint64_t units);
   ChunkHeader* chunk_at(uint64_t unit) const;
@@ -161,6 +176,7 @@ class RecordingFile {
   std::atomic<uint64_t> wanted_{0};
   std::atomic<bool> disk_full_{false};
   std::atomic<bool> no_records_{false};  // frozen, and there is no unit left for records
+  std::atomic<bool> freed_before_{false};
 
   std::mutex clock_mutex_;
 };

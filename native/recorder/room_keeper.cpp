@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "clock.h"
+#include "dictionary_collection.h"
 #include "helper_thread.h"
+#include "session.h"
 
 namespace kinetoscope::room_keeper {
 namespace {
@@ -21,6 +23,7 @@ namespace {
 struct Keeper {
   std::mutex mutex;  // guards watched, dropped and in_use
   std::shared_ptr<RecordingFile> watched;
+  std::shared_ptr<Session> session;  // of the file
   std::vector<std::shared_ptr<void>> dropped;
   std::atomic<size_t> to_drop{0};             // those in `dropped`, and those that are being dropped
   std::vector<std::shared_ptr<void>> in_use;  // dropped, but a thread may still be writing there
@@ -37,6 +40,10 @@ constexpr size_t kMaxBacklog = 16;
 constexpr int64_t kFirstWaitNs = 1'000'000;
 constexpr int64_t kLongestWaitNs = 1'000'000'000;
 constexpr int64_t kLookAgainNs = 50'000'000;
+constexpr int64_t kCollectionPatienceNs = 20'000'000;
+// From one collection to the next it takes so many times as long as the collection took, or this.
+constexpr int64_t kLeastCollectionPause = 20;
+constexpr int64_t kAgainNs = 1'000'000;
 
 // Waits for a wake-up, or until the time has come for the next clock pair.
 void wait(Keeper& self, int64_t nanoseconds) {
@@ -53,8 +60,10 @@ void* run(void* argument) {
   RecordingFile* seen = nullptr;
   int64_t pair_every = kFirstWaitNs;
   int64_t next_pair = 0;
+  int64_t next_collection = 0;
   for (;;) {
     std::shared_ptr<RecordingFile> file;
+    std::shared_ptr<Session> session;
     std::vector<std::shared_ptr<void>> over, in_use;
     bool (*left)() = nullptr;
     {
@@ -63,6 +72,7 @@ void* run(void* argument) {
       in_use.swap(self.in_use);
       left = self.left;
       file = self.watched;
+      session = self.session;
     }
     // Unmapping millions of pages takes a while: not under the lock that stop() needs.
     const size_t count = over.size();
@@ -97,8 +107,18 @@ void* run(void* argument) {
       pair_every = std::min(pair_every * 2, kLongestWaitNs);
       next_pair = now + pair_every;
     }
+    int64_t next = next_pair;
+    if (session != nullptr && session->dictionary().asks_for_collection()) {
+      if (now >= next_collection) {
+        const bool done = collect_dictionary(*session, kCollectionPatienceNs);
+        const int64_t took = read_clock(CLOCK_MONOTONIC) - now;
+        next_collection = now + std::max(took * kLeastCollectionPause, done ? kAgainNs : kLookAgainNs);
+      }
+      next = std::min(next, next_collection);
+    }
+    session.reset();
     file.reset();
-    wait(self, std::max<int64_t>(next_pair - now, 100'000));
+    wait(self, std::max<int64_t>(next - now, 100'000));
   }
   return nullptr;
 }
@@ -119,11 +139,12 @@ bool ensure_running() {
   return true;
 }
 
-void watch(std::shared_ptr<RecordingFile> file) {
+void watch(std::shared_ptr<RecordingFile> file, std::shared_ptr<Session> session) {
   if (keeper == nullptr) return;
   {
     std::lock_guard lock(keeper->mutex);
     keeper->watched = std::move(file);
+    keeper->session = std::move(session);
   }
   sem_post(&keeper->signal);
 }
@@ -136,7 +157,10 @@ void release(std::shared_ptr<RecordingFile> file, std::shared_ptr<void> with, bo
   }
   {
     std::lock_guard lock(keeper->mutex);
-    if (keeper->watched == file) keeper->watched.reset();
+    if (keeper->watched == file) {
+      keeper->watched.reset();
+      keeper->session.reset();
+    }
     if (left == nullptr && keeper->dropped.size() >= kMaxBacklog) return;
     if (left != nullptr) keeper->left = left;
     if (left == nullptr) keeper->to_drop.fetch_add(2, std::memory_order_relaxed);

@@ -6,12 +6,17 @@
 
 #include "recording_file.h"
 
+namespace kinetoscope {
+class Session;
+}
+
 namespace kinetoscope::room_keeper {
 
 // Starts the thread if this process has none yet. False if the system refuses one (recording works without).
 bool ensure_running();
-// [any thread] Gives the file to the helper's care.
-void watch(std::shared_ptr<RecordingFile> file);
+// [any thread] Gives the file to the helper's care, and collections of the dictionary of its session, if
+// there is one.
+void watch(std::shared_ptr<RecordingFile> file, std::shared_ptr<Session> session = nullptr);
 // [any thread] Takes the file out of its care; the helper drops the file and what came with it, in its own
 // time, and gives it its checksums before. With `left` not before that has returned true: a thread may still
 // be writing there.

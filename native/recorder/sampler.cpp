@@ -17,6 +17,7 @@
 #include <new>
 
 #include "clock.h"
+#include "dictionary_collection.h"
 #include "helper_thread.h"
 #include "live.h"
 #include "session.h"
@@ -80,6 +81,10 @@ void Sampler::skip_round() { since_tick_ = read_tick(); }
 void Sampler::round(const std::atomic<bool>& leave) {
   ++rounds_;
   uint64_t torn = 0;
+  if (const uint32_t now = session_.dictionary().epoch(); now != dictionary_epoch_) {
+    calls_.clear();
+    dictionary_epoch_ = now;
+  }
   // Before anything is read: a code object that goes from here on is noticed.
   uint32_t epoch = live.code_epoch.load(std::memory_order_acquire);
   view_.memory().refresh();
@@ -301,6 +306,12 @@ void* run(void* argument) {
   return nullptr;
 }
 
+// Returns once the round in progress, if any, has ended: the next one sees what was changed before.
+void let_round_end() {
+  if (service == nullptr) return;
+  std::lock_guard lock(service->mutex);
+}
+
 bool ensure_running() {
   std::lock_guard lock(start_mutex);
   if (service != nullptr) return true;
@@ -326,6 +337,7 @@ std::string start(Session& session, const kinetoscope_interpreter& interpreter, 
   auto sampler = std::make_unique<Sampler>(session, interpreter, module_call);
   if (std::string problem = sampler->view().problem(); !problem.empty()) return problem;
   if (!ensure_running()) return "the system refuses another thread";
+  wait_for_sampler(let_round_end);
   {
     std::lock_guard lock(service->mutex);
     service->sampler = std::move(sampler);

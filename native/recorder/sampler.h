@@ -73,6 +73,7 @@ class Sampler {
   uint64_t since_tick_;
   uint64_t rounds_ = 0;
   size_t open_files_ = 0;
+  uint32_t dictionary_epoch_ = 0;  // of the stacks in `calls_`
   std::vector<PythonThread> threads_;
   std::vector<SeenFrame> frames_;
   std::unordered_map<uint64_t, KnownThread> known_threads_;  // by PythonThread::number

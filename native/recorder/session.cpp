@@ -76,9 +76,19 @@ uint32_t Session::index_of_thread(uint32_t system) {
   return known->second;
 }
 
-int64_t Session::count_of(uint32_t name) {
+void Session::add_living_threads(IdSet& threads) {
+  {
+    std::lock_guard lock(dictionary_.mutex());
+    for (const auto& [system, index] : index_of_thread_) threads.insert(index);
+  }
+  for_each_thread(
+      [&threads](ThreadState& thread) { threads.insert(thread.index.load(std::memory_order_relaxed)); });
+}
+
+int64_t Session::count_of(std::string_view name) {
   std::lock_guard lock(dictionary_.mutex());
-  return counts_[name]++;
+  const auto known = counts_.find(name);
+  return known != counts_.end() ? known->second++ : counts_.emplace(name, 1).first->second - 1;
 }
 
 void Session::forget_thread(uint32_t system) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -23,7 +25,7 @@ inline constexpr uint32_t kPaused = uint32_t{1} << 31;
 // begins meanwhile may be seen by both.
 inline constexpr uint32_t kCallbackReplaced = uint32_t{1} << 30;
 
-class Session {
+class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(std::shared_ptr<RecordingFile> file, uint32_t generation, uint32_t what);
 
@@ -45,8 +47,11 @@ class Session {
   // [any thread] The system may give this id to another thread from now on.
   void forget_thread(uint32_t system);
 
+  // [any thread] Adds the numbers of all threads that may still write.
+  void add_living_threads(IdSet& threads);
+
   // [any thread] How often it was called for this name before.
-  int64_t count_of(uint32_t name);
+  int64_t count_of(std::string_view name);
 
   // [owner thread] The next free record; nullptr (and a drop counted) when there is no room.
   SpanRecord* next_span(ThreadState& thread) {
@@ -124,8 +129,8 @@ class Session {
 
   // Guarded by the dictionary's mutex.
   uint32_t threads_ = 0;
-  std::unordered_map<uint32_t, uint32_t> index_of_thread_;  // by the system's id
-  std::unordered_map<uint32_t, int64_t> counts_;            // by name
+  std::unordered_map<uint32_t, uint32_t> index_of_thread_;                      // by the system's id
+  std::unordered_map<std::string, int64_t, TextHash, std::equal_to<>> counts_;  // by name
 
   // Of the sampler.
   SampleRecord* next_sample_ = nullptr;

@@ -12,6 +12,7 @@
 
 #include "call_state.h"
 #include "clock.h"
+#include "dictionary_collection.h"
 #include "live.h"
 #include "session.h"
 
@@ -50,6 +51,9 @@ void thread_ended(void* argument) {
   std::erase(all.threads, state);
   all.unused.push_back(state);
 }
+
+// How long a thread waits for others to leave their callbacks, so that names find room again.
+constexpr int64_t kHelpPatienceNs = 200'000'000;
 
 long membarrier(int command) { return syscall(__NR_membarrier, command, 0, 0); }
 
@@ -119,12 +123,43 @@ void for_each_thread(const std::function<void(ThreadState&)>& visit) {
   for (ThreadState* state : all.threads) visit(*state);
 }
 
-void ThreadState::catch_up(Session& session) {
+bool ThreadState::catch_up(Session& session) {
   if (generation != session.generation()) {
     join(session);
   } else {
     session.adopt_orphans(*this);
   }
+  if (__builtin_expect(session.dictionary().is_nearly_full(), 0)) {
+    const std::shared_ptr<Session> held = session.weak_from_this().lock();
+    if (held != nullptr) {
+      BusyGuard::leave(*this);
+      collect_dictionary(*held, kHelpPatienceNs);
+      BusyGuard::enter(*this);
+      if (Session::current() != &session) return false;
+    }
+  }
+  if (dictionary_epoch != session.dictionary().epoch()) {
+    dictionary_epoch = session.dictionary().epoch();
+    forget_ids();
+  }
+  return true;
+}
+
+void ThreadState::forget_ids() {
+  path_depth = 0;
+  unsaid_kept = kMaxDepth;
+  schema_names.clear();
+  text_names.clear();
+  calls.clear();
+  steps.clear();
+  shapes.clear();
+  for (OpenSpan& span : open) {
+    // The place of one that is in a record is still good, for what runs inside it, too.
+    if (span.record != nullptr) continue;
+    span.frame = nullptr;
+    span.stack = 0;
+  }
+  if (call_state != nullptr) call_state->forget_ids();
 }
 
 void ThreadState::join(Session& session) {
@@ -147,6 +182,7 @@ void ThreadState::join(Session& session) {
   parameters.clear();
   shapes.clear();
   if (call_state != nullptr) call_state->clear();
+  dictionary_epoch = session.dictionary().epoch();
   index = session.register_thread();
   if (auto* joined = live.joined.load(std::memory_order_acquire)) joined(*this, session);
 }

@@ -138,7 +138,8 @@ struct ThreadState {
   // end.
   std::atomic<uint32_t> busy{0};
   uint32_t generation = 0;  // of the session the fields below belong to
-  uint32_t index = 0;
+  std::atomic<uint32_t> index{0};
+  uint32_t dictionary_epoch = 0;      // of the ids below
   const void* main_python = nullptr;  // the main thread's PyThreadState; null on every other thread
 
   SpanRecord* next_span = nullptr;
@@ -149,8 +150,8 @@ struct ThreadState {
       0;  // of Live::orphans_posted; of another session, like `generation`, when it differs there
 
   // What the range that is about to begin was given beside its inputs: a string of the dictionary, 0 for
-  // nothing, and the session whose dictionary it is.
-  uint32_t arguments = 0;
+  // nothing, and the session whose dictionary it is. A collection reads it: it is in no record yet.
+  std::atomic<uint32_t> arguments{0};
   uint32_t arguments_generation = 0;
 
   uint32_t path_depth = 0;
@@ -193,12 +194,17 @@ struct ThreadState {
 
   // Forgets what belonged to an earlier session and takes part in this one.
   void join(Session& session);
-  // [hot] Takes part in this session, and closes those of its spans that ended on other threads.
-  void keep_up(Session& session) {
+  // [hot, before any id is used] Takes part in this session, closes those of its spans that ended on other
+  // threads, and forgets the ids of an earlier epoch of the dictionary. False if the session has ended
+  // meanwhile: then it may be gone.
+  bool keep_up(Session& session) {
     if (__builtin_expect(orphans_seen != live.orphans_posted.load(std::memory_order_relaxed), 0))
-      catch_up(session);
+      return catch_up(session);
+    return true;
   }
-  void catch_up(Session& session);
+  bool catch_up(Session& session);
+  // Forgets all ids that are in no record.
+  void forget_ids();
   // [when its thread ended, or another process began] Belongs to no session.
   void leave() { generation = 0, orphans_seen = 0; }
 };
@@ -226,8 +232,11 @@ void prepare_quiescence();
 // Marks the calling thread as inside a callback for the guard's lifetime.
 class BusyGuard {
  public:
-  explicit BusyGuard(ThreadState& state) : state_(state) {
-    state_.busy.store(1, std::memory_order_relaxed);
+  explicit BusyGuard(ThreadState& state) : state_(state) { enter(state); }
+  ~BusyGuard() { leave(state_); }
+  // For a thread that waits for others in the middle of its callback.
+  static void enter(ThreadState& state) {
+    state.busy.store(1, std::memory_order_relaxed);
     if (__builtin_expect(live.fence_in_callbacks, 0)) {
       std::atomic_thread_fence(std::memory_order_seq_cst);
     } else {
@@ -235,7 +244,7 @@ class BusyGuard {
       std::atomic_signal_fence(std::memory_order_seq_cst);
     }
   }
-  ~BusyGuard() { state_.busy.store(0, std::memory_order_release); }
+  static void leave(ThreadState& state) { state.busy.store(0, std::memory_order_release); }
   BusyGuard(const BusyGuard&) = delete;
   BusyGuard& operator=(const BusyGuard&) = delete;
 

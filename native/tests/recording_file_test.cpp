@@ -31,6 +31,7 @@
 #include "recorder/helper_thread.h"
 #include "recorder/room_keeper.h"
 #include "recorder/row_writer.h"
+#include "torch_threads_without_torch.h"
 
 using namespace kinetoscope;
 

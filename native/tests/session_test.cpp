@@ -19,18 +19,7 @@
 #include "recorder/clock.h"
 #include "recorder/room_keeper.h"
 #include "recorder/thread_state.h"
-#include "recorder/torch_threads.h"
-
-namespace kinetoscope {
-
-// torch's number of the thread; here one of our own.
-uint64_t torch_thread_id() {
-  static std::atomic<uint64_t> next{0};
-  thread_local const uint64_t id = ++next;
-  return id;
-}
-
-}  // namespace kinetoscope
+#include "torch_threads_without_torch.h"
 
 using namespace kinetoscope;
 

@@ -16,8 +16,8 @@ from types import CodeType
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 WITHOUT_TORCH = (
-    "call_hooks_monitoring.cpp", "call_hooks_profile.cpp", "clock.cpp", "dictionary.cpp", "frame_layout.c",
-    "helper_thread.cpp", "interpreter_view.cpp", "memory_reader.cpp", "module_registry.cpp", "python_calls.cpp",
+    "call_hooks_monitoring.cpp", "call_hooks_profile.cpp", "clock.cpp", "dictionary.cpp",
+    "dictionary_collection.cpp", "frame_layout.c", "helper_thread.cpp", "interpreter_view.cpp", "memory_reader.cpp", "module_registry.cpp", "python_calls.cpp",
     "python_walk.cpp", "recorder.cpp", "recording_file.cpp", "room_keeper.cpp", "row_writer.cpp", "sampler.cpp", "session.cpp",
     "thread_state.cpp",
 )  # fmt: skip

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include "dense_ids.h"
 #include "reader.h"
 
 namespace kinetoscope {
@@ -63,25 +65,32 @@ std::vector<RecordChunk>& records_of(ChunkList& list, ChunkKind kind) {
   }
 }
 
-// Copies the records of a ring that is being recorded, whose chunks may be used for others at any moment.
+// Copies chunks of a recording in progress that may be used for others at any moment, and leaves out those
+// that were.
+void copy_all(std::vector<RecordChunk>& chunks, ChunkKind kind, ChunkList& list) {
+  const auto number = static_cast<uint32_t>(kind);
+  const std::size_t record_bytes = bytes_of_record(number);
+  std::erase_if(chunks, [&list, number, record_bytes](RecordChunk& chunk) {
+    const std::byte* payload = chunk.payload;
+    std::vector<std::byte> copy(payload, payload + chunk.records * record_bytes);
+    if (!is_still_there(payload - sizeof(ChunkHeader), number, chunk.order)) return true;
+    chunk.payload = list.copies.emplace_back(std::move(copy)).data();
+    return false;
+  });
+}
+
 void copy_records(ChunkList& list) {
-  const std::pair<std::vector<RecordChunk>*, ChunkKind> kinds[] = {
-      {&list.spans, ChunkKind::Spans},
-      {&list.allocations, ChunkKind::Allocations},
-      {&list.notes, ChunkKind::Notes},
-      {&list.samples, ChunkKind::Samples},
-      {&list.rows, ChunkKind::Rows}};
-  for (const auto& [chunks, kind] : kinds) {
-    const auto number = static_cast<uint32_t>(kind);
-    const std::size_t record_bytes = bytes_of_record(number);
-    std::erase_if(*chunks, [&list, number, record_bytes](RecordChunk& chunk) {
-      const std::byte* payload = chunk.payload;
-      std::vector<std::byte> copy(payload, payload + chunk.records * record_bytes);
-      if (!is_still_there(payload - sizeof(ChunkHeader), number, chunk.order)) return true;
-      chunk.payload = list.copies.emplace_back(std::move(copy)).data();
-      return false;
-    });
-  }
+  copy_all(list.spans, ChunkKind::Spans, list);
+  copy_all(list.allocations, ChunkKind::Allocations, list);
+  copy_all(list.notes, ChunkKind::Notes, list);
+  copy_all(list.samples, ChunkKind::Samples, list);
+  copy_all(list.rows, ChunkKind::Rows, list);
+}
+
+// How many collections of the dictionary have begun to free its chunks; 0 in earlier versions, whose headers
+// have something else there, or nothing.
+uint64_t collections_in(const FileHeader& header) {
+  return header.version < 7 ? 0 : header.dictionary_collections;
 }
 
 }  // namespace
@@ -139,13 +148,15 @@ RecordingProgress progress_of(std::span<const std::byte> file) {
   return progress;
 }
 
-ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header, const ChunkFilter& wanted) {
+namespace {
+
+// How often the chunks of a ring are looked for again because its dictionary was collected meanwhile.
+constexpr int kMostLooks = 20;
+
+ChunkList look_for_chunks(std::span<const std::byte> file, const FileHeader& header,
+                          const ChunkFilter& wanted) {
   ChunkList list;
-  struct DictionaryChunk {
-    uint64_t order;
-    std::span<const std::byte> payload;
-  };
-  std::vector<DictionaryChunk> dictionary;
+  std::vector<RecordChunk> dictionary;
   // Anew, of a file that grows: all chunks that `header` counts lie below it.
   const uint64_t handed_out = std::max(header.chunks, load_shared<FileHeader>(file.data()).chunks);
   const uint64_t chunks = chunks_in_file(file, header, handed_out);
@@ -187,7 +198,7 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header,
       continue;
     }
     if (static_cast<ChunkKind>(chunk.kind) == ChunkKind::Dictionary) {
-      dictionary.push_back({chunk.order, {payload, whole}});
+      dictionary.push_back({chunk.thread, chunk.order, payload, whole});
     } else {
       records_of(list, static_cast<ChunkKind>(chunk.kind))
           .push_back({chunk.thread, chunk.order, payload, whole});
@@ -198,6 +209,7 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header,
     list.damaged = 1;
   if (header.state == static_cast<uint32_t>(FileState::Recording) &&
       load_shared<FileHeader>(file.data()).recycled_chunks != 0) {
+    copy_all(dictionary, ChunkKind::Dictionary, list);
     copy_records(list);
   }
   const auto by_thread_and_order = [](const RecordChunk& a, const RecordChunk& b) {
@@ -205,9 +217,35 @@ ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header,
   };
   for (auto* chunks_of_kind : {&list.spans, &list.allocations, &list.notes, &list.samples, &list.rows})
     std::stable_sort(chunks_of_kind->begin(), chunks_of_kind->end(), by_thread_and_order);
-  std::stable_sort(dictionary.begin(), dictionary.end(),
-                   [](const DictionaryChunk& a, const DictionaryChunk& b) { return a.order < b.order; });
-  for (const DictionaryChunk& chunk : dictionary) list.dictionary.push_back(chunk.payload);
+  std::stable_sort(dictionary.begin(), dictionary.end(), by_thread_and_order);
+  for (const RecordChunk& chunk : dictionary) list.dictionary.emplace_back(chunk.payload, chunk.records);
+  return list;
+}
+
+// Takes the dictionary as it is now: what records name was written before them, but maybe after the chunk of
+// the dictionary that it is in was looked at.
+void look_for_dictionary_again(std::span<const std::byte> file, const FileHeader& header, ChunkList& list) {
+  ChunkList now = look_for_chunks(file, header, [](const ChunkHeader& chunk, const std::byte*, std::size_t) {
+    return static_cast<ChunkKind>(chunk.kind) == ChunkKind::Dictionary;
+  });
+  list.dictionary = std::move(now.dictionary);
+  std::move(now.copies.begin(), now.copies.end(), std::back_inserter(list.copies));
+}
+
+}  // namespace
+
+ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header, const ChunkFilter& wanted) {
+  uint64_t before = collections_in(header);
+  const bool live = header.state == static_cast<uint32_t>(FileState::Recording);
+  ChunkList list = look_for_chunks(file, header, wanted);
+  for (int look = 1; live && look < kMostLooks; ++look) {
+    look_for_dictionary_again(file, header, list);
+    const uint64_t now = collections_in(load_shared<FileHeader>(file.data()));
+    if (now == before) break;
+    before = now;
+    list = look_for_chunks(file, header, wanted);
+  }
+  if (before != 0) make_ids_dense(list);
   return list;
 }
 

@@ -76,7 +76,8 @@ using ChunkFilter =
 
 // All chunks that were handed out and lie within the file, at least in part. Those of a ring that is being
 // recorded are copies, and the ones that it overwrote meanwhile are left out. With a filter only those that
-// it wants; the bytes of others are not read.
+// it wants; the bytes of others are not read. Ids are dense, also where the dictionary was collected; two
+// calls for a file that is being recorded may give the same text different ones.
 ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header,
                       const ChunkFilter& wanted = nullptr);
 

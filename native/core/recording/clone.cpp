@@ -50,7 +50,8 @@ bool is_same(const FileHeader& before, const FileHeader& after) {
   const auto numbers = [](const FileHeader& header) {
     return std::tuple(header.state, header.chunks, header.orders, header.recycled_chunks,
                       header.recycled_spans, header.recycled_allocations, header.recycled_notes,
-                      header.recycled_samples, header.recycled_rows, header.clock_pairs);
+                      header.recycled_samples, header.recycled_rows, header.clock_pairs,
+                      header.dictionary_collections);
   };
   return numbers(before) == numbers(after) &&
          std::memcmp(before.pairs, after.pairs, sizeof(before.pairs)) == 0 &&
@@ -201,7 +202,8 @@ class Cloning {
     const std::size_t pairs = std::min(header_.clock_pairs, kMaxClockPairs);
     for (std::size_t pair = 0; pair < pairs; ++pair)
       last_tick_ = std::max(last_tick_, header_.pairs[pair].tick);
-    if (header_.stop_tick == 0) header_.stop_tick = last_tick_;
+    // Behind what was begun last: what begins at the end is not in a recording.
+    if (header_.stop_tick == 0) header_.stop_tick = last_tick_ + 1;
     header_.state = static_cast<uint32_t>(FileState::Stopped);
     // That chunks are missing is seen in a file that has any, or should have.
     header_.chunks = std::max<uint64_t>(units_, header_.orders > header_.recycled_chunks ? 1 : 0);
@@ -262,6 +264,8 @@ void clone_recording(const std::string& source, const std::string& target) {
     copies.clear();
     for (const FoundChunk& chunk : seen.chunks) copies.push_back(copy_of(chunk, unit_bytes));
     const auto there = std::count_if(copies.begin(), copies.end(), std::mem_fn(&CopiedChunk::there));
+    // Or names may be in chunks that have come since.
+    if (read_header(file->bytes()).dictionary_collections != seen.header.dictionary_collections) continue;
     if (static_cast<std::size_t>(there) * 4 >= copies.size() * 3) break;
   }
   // Chunks were handed out at every look: those that were not found are none that are missing.

@@ -68,6 +68,7 @@ class RecordingWriter {
     header.chunks = units_;
     header.orders = order_;
     header.recycled_chunks = 0;
+    header.dictionary_collections = 0;
     header.chain = chain_;
     header.checksum = 0;
     header.checksum = header_checksum(header);
@@ -570,8 +571,8 @@ void cut_recording(std::span<const std::byte> file, uint32_t session, const std:
     return static_cast<ChunkKind>(chunk.kind) == ChunkKind::Dictionary;
   };
   DictionaryParser parser;
-  for (const std::span<const std::byte>& payload : list_chunks(file, header, names_only).dictionary)
-    parser.add_chunk(payload);
+  const ChunkList names = list_chunks(file, header, names_only);
+  for (const std::span<const std::byte>& payload : names.dictionary) parser.add_chunk(payload);
   const RecordingDictionary dictionary = parser.build(header.dropped_dictionary);
 
   const auto window_of = [&dictionary](uint32_t number) -> std::optional<RecordingWindow> {
@@ -596,14 +597,18 @@ void cut_recording(std::span<const std::byte> file, uint32_t session, const std:
 
   // Calls are recorded from the beginning of a recording, or not at all.
   const bool calls = (window_of(0).value_or(whole).what & (kRecordCalls | kRecordModuleSpans)) != 0;
-  const Filter filter(dictionary, session, window, calls);
+  const Filter of_chunks(dictionary, session, window, calls);
   uint64_t oldest = UINT64_MAX;
   const auto wanted = [&](const ChunkHeader& chunk, const std::byte* payload, std::size_t records) {
     const auto kind = static_cast<ChunkKind>(chunk.kind);
     if (kind != ChunkKind::Dictionary && kind != ChunkKind::Rows) oldest = std::min(oldest, chunk.order);
-    return filter.may_take(chunk, payload, records);
+    return of_chunks.may_take(chunk, payload, records);
   };
   const ChunkList chunks = list_chunks(file, header, wanted);
+  // With the names of these records: their ids may be others by now.
+  DictionaryParser of_records;
+  for (const std::span<const std::byte>& payload : chunks.dictionary) of_records.add_chunk(payload);
+  const Filter filter(of_records.build(header.dropped_dictionary), session, window, calls);
 
   RecordingWriter writer(target);
   Cutting cutting(chunks, session, filter, writer);

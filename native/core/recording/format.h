@@ -14,8 +14,12 @@
 // Ids (names, stacks, modules, shapes, parameters, strings) start at 1; 0 means none.
 // All numbers are little-endian. In version 1 each chunk was one unit; since version 3 there are samples,
 // since version 4 the numbers of chunks are counted, since version 5 ranges have numbers and there are rows
-// of named tables, since version 6 a ring says until when it has overwritten each kind of records. A reader
-// refuses any version above kVersion.
+// of named tables, since version 6 a ring says until when it has overwritten each kind of records, since
+// version 7 its dictionary is collected. A reader refuses any version above kVersion.
+//
+// A collection of the dictionary frees what no record needs any more: what is needed is written again, under
+// the same ids, before the chunks that it was in are freed. No id is used twice, so after the first
+// collection ids are no longer dense, and the same text may have several.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +30,7 @@
 namespace kinetoscope {
 
 inline constexpr char kMagic[8] = {'K', 'S', 'C', 'O', 'P', 'E', '\r', '\n'};
-inline constexpr uint32_t kVersion = 6;
+inline constexpr uint32_t kVersion = 7;
 inline constexpr uint32_t kHeaderBytes = 8192;
 inline constexpr uint32_t kUnitBytes = 1024;
 inline constexpr uint32_t kChunkMagic = 0x4b43484bu;
@@ -117,6 +121,9 @@ struct FileHeader {
   // Since version 6. By ChunkKind: when the last of the records began, or were written, that a ring has
   // overwritten. All that are later are there.
   uint64_t recycled_until[kChunkKinds];
+  // Since version 7. How many collections of the dictionary have begun to free its chunks; counted before
+  // they are freed.
+  uint64_t dictionary_collections;
 };
 static_assert(sizeof(FileHeader) <= kHeaderBytes);
 
@@ -202,6 +209,7 @@ inline uint64_t header_checksum(FileHeader header) {
                        : header.version < 4 ? offsetof(FileHeader, orders)
                        : header.version < 5 ? offsetof(FileHeader, dropped_rows)
                        : header.version < 6 ? offsetof(FileHeader, recycled_until)
+                       : header.version < 7 ? offsetof(FileHeader, dictionary_collections)
                                             : sizeof(FileHeader);
   return checksum_of(&header, bytes);
 }
