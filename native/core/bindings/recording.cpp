@@ -288,6 +288,7 @@ nb::dict recording_layout() {
   at("header.dropped_notes", offsetof(FileHeader, dropped_notes));
   at("header.dropped_samples", offsetof(FileHeader, dropped_samples));
   at("header.orders", offsetof(FileHeader, orders));
+  at("header.dictionary_collections", offsetof(FileHeader, dictionary_collections));
   at("chunk.kind", offsetof(ChunkHeader, kind));
   at("chunk.units", offsetof(ChunkHeader, units));
   at("chunk.order", offsetof(ChunkHeader, order));
