@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
+#include <random>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -167,10 +170,10 @@ Checked check_names(const std::string& path) {
 constexpr uint64_t kRingBytes = 512 * 1024;
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int64_t kSteps = 20'000;
-constexpr int kCopies = 12;
+constexpr int kCopies = 12, kDamaged = 20;
 #else
 constexpr int64_t kSteps = 1'000'000;
-constexpr int kCopies = 60;
+constexpr int kCopies = 60, kDamaged = 200;
 #endif
 
 void a_ring_keeps_the_names_of_what_it_has() {
@@ -366,6 +369,48 @@ void nothing_is_freed_while_a_ring_is_frozen() {
   CHECK(check_names(running.path()).wrong == 0);
 }
 
+// Whatever is changed in a recording whose dictionary was collected: it is read without harm, or refused.
+void damaged_ones_are_read_without_harm() {
+  Running running(7, kRingBytes, false);
+  Session& session = running.session();
+  for (int64_t step = 0; running.header().dictionary_collections < 2; ++step) {
+    record(step_name(step), step, static_cast<uint64_t>(step % 1000));
+    if (session.dictionary().asks_for_collection()) CHECK(collect_dictionary(session, kPatienceNs));
+  }
+  running.stop();
+  const std::string damaged = running.path() + "-damaged", part = running.path() + "-part";
+  std::minstd_rand random(1);
+  std::vector<char> bytes(std::filesystem::file_size(running.path()));
+  std::ifstream(running.path(), std::ios::binary)
+      .read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  // Without checksums, or nothing that was changed would be read.
+  FileHeader header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  header.checksum = 0;
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  int refused = 0;
+  for (int trial = 0; trial < kDamaged; ++trial) {
+    std::vector<char> changed = bytes;
+    for (int change = 0; change < 40; ++change) {
+      const std::size_t at = kHeaderBytes + random() % (changed.size() - kHeaderBytes);
+      changed[at] = static_cast<char>(random() % 3 == 0 ? 0xff : random());
+    }
+    std::ofstream(damaged, std::ios::binary)
+        .write(changed.data(), static_cast<std::streamsize>(changed.size()));
+    const MappedFile file(damaged);
+    try {
+      CHECK(parse_recording(file.bytes()).spans.size() <= bytes.size() / sizeof(SpanRecord));
+      cut_recording(file.bytes(), 0, part, std::nullopt);
+    } catch (const RefusedRecording&) {
+      ++refused;
+    }
+    unlink(part.c_str());
+  }
+  unlink(damaged.c_str());
+  // The header is whole.
+  CHECK(refused == 0);
+}
+
 }  // namespace
 
 int main() {
@@ -376,6 +421,7 @@ int main() {
   what_lasts_is_kept_with_its_last_value();
   what_was_freed_is_collected();
   nothing_is_freed_while_a_ring_is_frozen();
+  damaged_ones_are_read_without_harm();
   copies_of_a_ring_have_all_names_while_it_goes_on();
   a_ring_keeps_the_names_of_what_it_has();
   return testing::checks_failed();
