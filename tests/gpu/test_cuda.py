@@ -7,8 +7,8 @@ import pytest
 import torch
 
 
-def test_a_captured_graph_is_one_launch_of_many_kernels(record, cuda):
-    x = torch.ones(64, 64, device=cuda)
+def captured(x):
+    """A graph of known operators, captured on a stream that they have run on before."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -19,6 +19,11 @@ def test_a_captured_graph_is_one_launch_of_many_kernels(record, cuda):
         (x @ x).relu().sum()
     graph.replay()
     torch.cuda.synchronize()
+    return graph
+
+
+def test_a_captured_graph_is_one_launch_of_many_kernels(record, cuda):
+    graph = captured(torch.ones(64, 64, device=cuda))
 
     def program():
         for _ in range(5):
@@ -30,6 +35,22 @@ def test_a_captured_graph_is_one_launch_of_many_kernels(record, cuda):
     assert all(row["count"] % 5 == 0 for row in kernels)
     launches = trace.table("launches").to_pylist()
     assert len({row["correlation"] for row in launches}) == 5
+    # What was captured before the recording is not known.
+    assert {row["code"] for row in trace.losses} == {"unknown_replays"}, trace.losses
+
+
+def test_kernels_of_a_graph_whose_capture_is_recorded_have_their_operators(record, cuda):
+    x = torch.ones(64, 64, device=cuda)
+    captured(x).replay()
+
+    def program():
+        graph = captured(x)
+        for _ in range(5):
+            graph.replay()
+
+    trace = record(program).trace
+    origins = trace.table("origins").to_pylist()
+    assert {"aten::mm", "aten::relu", "aten::sum"} <= {row["operator"] for row in origins}, origins[:3]
     assert trace.complete, trace.losses
 
 

@@ -259,6 +259,11 @@ CODES: dict[str, Words] = {
         "records all names.",
     ),
     "devices_not_recorded": Words("device activity", "spans", "torch's collector failed."),
+    "devices_interrupted": Words(
+        "interruptions of the recording of devices",
+        "spans",
+        "torch's collector was stopped and started again for another session: device work launched in between is missing.",
+    ),
     "source_failed": Words("data of a source", "sources", "The source raised an error."),
     "counter_samples": Words("samples of counters", "counters", "Reading them failed."),
     "overwritten_worker_batches": Words(

@@ -26,7 +26,8 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
         options: Their `engine` is `"native"` or `"kineto"` for that one, `"auto"` for the native one where it can record
             these options; where it cannot, one warning says why. With a device, native means hybrid: our recorder
             records the host and torch's collector the device; `"auto"` does so where `hybrid_status` finds that the two
-            agree. An engine object is returned as it is.
+            agree. While torch's collector is in use, `"auto"` records without it what it can. An engine object is returned
+            as it is.
         activities: What is recorded.
 
     Returns:
@@ -40,7 +41,7 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
     if not isinstance(requested, str):
         return requested
 
-    from kinetoscope.collect.engines.kineto import KinetoEngine
+    from kinetoscope.collect.engines.kineto import KinetoEngine, is_collector_in_use
 
     if requested == "kineto":
         return KinetoEngine()
@@ -78,7 +79,7 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
             checks = [hybrid_status(activity) for activity in devices]
             status = next((check for check in checks if not check.available), checks[0])
             if status.available:
-                return HybridEngine()
+                return HybridEngine(needs_devices=False)
             status = EngineStatus(False, f"{status.reason} (`kinetoscope doctor` checks again)")
         if status.available:
             return NativeEngine()
@@ -87,11 +88,30 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
             raise RecorderError(
                 f"engine='native' is not available: {obstacle.rstrip('.')}. `kinetoscope doctor` has the details."
             )
+    if is_collector_in_use() and (beside := _beside_the_collector(options, activities)):
+        return beside
     warn_user(
         f"recording with torch's own collector (Kineto), which is slower: {obstacle.rstrip('.')}. "
         "engine='kineto' chooses it without this warning."
     )
     return KinetoEngine()
+
+
+def _beside_the_collector(
+    options: RecordingOptions, activities: frozenset[ProfilerActivity]
+) -> Engine | None:
+    """What records in place of torch's collector while that is in use: torch can run it once; None if nothing can."""
+    from kinetoscope.collect.engines.native import NativeEngine, native_engine_status
+
+    chosen = any(choice.kinds is not None for choice in options.activity_choices.values())
+    if ProfilerActivity.CPU not in activities or chosen or not native_engine_status().available:
+        return None
+    if activities == {ProfilerActivity.CPU}:
+        return NativeEngine()
+
+    from kinetoscope.collect.engines.hybrid import HybridEngine
+
+    return HybridEngine(needs_devices=False)
 
 
 def records_garbage_collection(engine: Engine) -> bool:

@@ -13,8 +13,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from kinetoscope._errors import KinetoscopeError, StateError
-from kinetoscope.collect.engines.kineto import KinetoEngine
+from kinetoscope.collect.engines.device_collection import SharedDevices
 from kinetoscope.collect.engines.native import NativeEngine
+from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.activities import ProfilerActivity
 from kinetoscope.collect.request.options import Engine, Recording, RecordingOptions, RecordingRequest
 from kinetoscope.collect.request.torch_settings import for_torchs_collector
@@ -38,15 +39,22 @@ class HybridEngine:
     # Settings of torch's collector have an effect.
     has_torchs_collector = True
 
-    def __init__(self, host: Engine | None = None, devices: Engine | None = None) -> None:
+    def __init__(
+        self, host: Engine | None = None, devices: Engine | None = None, *, needs_devices: bool = True
+    ) -> None:
         """Nothing is loaded before `prepare`.
 
         Args:
             host: What records the host; None for the native engine.
-            devices: What records the devices; None for torch's collector.
+            devices: What records the devices; None for torch's collector, shared with other sessions.
+            needs_devices: Whether it fails where torch's collector is in use by somebody else; else it records the host alone,
+                with a warning and a loss.
         """
         self._host: Engine = NativeEngine() if host is None else host
-        self._devices: Engine = KinetoEngine() if devices is None else devices
+        self._devices: Engine = SharedDevices() if devices is None else devices
+        self._needs_devices = needs_devices
+        # Why the devices are not recorded.
+        self._without_devices = ""
         self._running = False
 
     def prepare(self, request: RecordingRequest) -> None:
@@ -65,21 +73,30 @@ class HybridEngine:
             experimental_config=for_torchs_collector(options.experimental_config, trace_only=True),
             post_processing_timeout_s=options.post_processing_timeout_s,
         )
-        self._devices.prepare(
-            dataclasses.replace(
-                request,
-                activities=request.activities - _HOST,
-                options=for_devices,
-                path=None,
-                info={},
-                record_function_ids=False,
+        self._without_devices = ""
+        try:
+            self._devices.prepare(
+                dataclasses.replace(
+                    request,
+                    activities=request.activities - _HOST,
+                    options=for_devices,
+                    path=None,
+                    info={},
+                    record_function_ids=False,
+                )
             )
-        )
+        except StateError as error:
+            self._leave_out_devices(error)
+
+    def _leave_out_devices(self, error: StateError) -> None:
+        """Record the host alone, if that is better than nothing."""
+        if self._needs_devices:
+            raise error
+        self._without_devices = str(error)
+        warn_user(f"devices are not recorded: {error}")
 
     def why_not_beside(self, others: Sequence[Engine], options: RecordingOptions) -> str:
         """Why it cannot record these options while other sessions use the recorder; empty if it can."""
-        if any(isinstance(other, HybridEngine) for other in others):
-            return "torch's collector records devices for one session at a time"
         host = self._host
         return host.why_not_beside(others, options) if isinstance(host, NativeEngine) else ""
 
@@ -93,7 +110,7 @@ class HybridEngine:
         # Before both: an interrupt in the middle of it must find something that can be stopped.
         self._running = True
         try:
-            self._devices.start()
+            self._start_devices()
             self._host.start()
         except BaseException:
             self._running = False
@@ -101,11 +118,20 @@ class HybridEngine:
                 self._devices.stop().discard()
             raise
 
+    def _start_devices(self) -> None:
+        """Start the collector, if there is one."""
+        if self._without_devices:
+            return
+        try:
+            self._devices.start()
+        except StateError as error:
+            self._leave_out_devices(error)
+
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
         """Switch activities off or on, each in the engine that records it."""
         if activities & _HOST:
             self._host.toggle(enable, activities & _HOST)
-        if activities - _HOST:
+        if activities - _HOST and not self._without_devices:
             self._devices.toggle(enable, activities - _HOST)
 
     @property
@@ -140,6 +166,8 @@ class HybridEngine:
 
     def _stop_devices(self) -> tuple[Recording | None, str]:
         """The devices' recording, or why there is none; the host's is kept either way."""
+        if self._without_devices:
+            return None, self._without_devices
         try:
             return self._devices.stop(), ""
         except (KinetoscopeError, RuntimeError) as error:
@@ -171,11 +199,23 @@ class HybridRecording:
         with self._lock:
             if self._trace is None:
                 host = self._host.trace()
-                if self._devices is None:
-                    self._trace = _without_devices(host, self._failure)
-                else:
-                    self._trace = join_device(host, self._devices.trace(), self._threads)
+                device = self._device_trace()
+                self._trace = (
+                    _without_devices(host, self._failure)
+                    if device is None
+                    else join_device(host, device, self._threads)
+                )
             return self._trace
+
+    def _device_trace(self) -> Trace | None:
+        """What was recorded of the devices; None with the reason stored if there is nothing."""
+        if self._devices is None:
+            return None
+        try:
+            return self._devices.trace()
+        except KinetoscopeError as error:
+            self._failure = str(error)
+            return None
 
     @property
     def rows(self) -> AppendedRows | None:

@@ -184,7 +184,7 @@ class KinetoEngine:
             if elsewhere:
                 # torch dropped what it had collected together with the thread.
                 return KinetoRecording(None, self._request, self._pauses, taken_by="recording_thread_ended")
-            if not _in_use():
+            if not is_collector_in_use():
                 return KinetoRecording(None, self._request, self._pauses)
             stopped.__exit__(None, None, None)
             unrecorded = None if self._others is None else self._others.ran()
@@ -214,7 +214,7 @@ class KinetoEngine:
 
     def _refuse_second_user(self) -> None:
         """Raise an error if torch.profiler is running: torch would silently stop it."""
-        if _in_use():
+        if is_collector_in_use():
             raise StateError(
                 "torch's own collector is already in use, by torch.profiler or torch.autograd.profiler: stop that one "
                 "first. (The native engine can record at the same time.)"
@@ -339,7 +339,7 @@ def _window_ns(stopped: Any) -> int:
     return max(0, int(stopped.profiling_end_time_ns - stopped.profiling_start_time_ns))
 
 
-def _in_use() -> bool:
+def is_collector_in_use() -> bool:
     """Whether torch's collector is collecting, on any thread."""
     return TORCH_RANGES.torch_profiles
 

@@ -469,6 +469,9 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         """The engine of the options; where the choice is ours and our recorder is busy, torch's collector for this cycle."""
         self._engine_is_for_one_cycle = False
         engine = choose_engine(self._options, self._recordable)
+        if self._options.engine == "auto" and len(self._recordable) > 1:
+            # For the next one, torch's collector may be free.
+            self._engine_is_for_one_cycle = TORCH_RANGES.torch_profiles
         if self._options.engine == "auto" and (why := ACTIVE_SESSIONS.why_not(self, engine)):
             engine = choose_engine(dataclasses.replace(self._options, engine="kineto"), self._recordable)
             self._engine_is_for_one_cycle = True
