@@ -44,8 +44,8 @@ def session(**options: Any) -> kinetoscope.profile:
     return kinetoscope.profile(activities=CPU, engine="native", ring_bytes=RING_BYTES, **options)
 
 
-def misnamed(trace: kinetoscope.Trace, *, calls: bool = False) -> list[Any]:
-    """Operators that are not what the request around them says, and requests that are missing between others of their worker."""
+def misnamed(trace: kinetoscope.Trace) -> list[Any]:
+    """Operators that are not what the request around them says, and requests that are out of order."""
     wrong: list[Any] = []
     numbers: dict[int, list[int]] = {}
     rows = trace.table("spans").to_pylist()
@@ -66,10 +66,8 @@ def misnamed(trace: kinetoscope.Trace, *, calls: bool = False) -> list[Any]:
                 wrong.append((size, shape, module, stack))
         elif not row["name"]:
             wrong.append(row)
-    for worker, found in numbers.items():
-        # A chunk with a call that goes on is kept, while those after it go.
-        if found != sorted(found) or (not calls and found != list(range(found[0], found[-1] + 1))):
-            wrong.append((worker, found))
+    # A chunk with something open is kept a while longer than those after it, so that some may be missing in between.
+    wrong += [(worker, found) for worker, found in numbers.items() if found != sorted(set(found))]
     return wrong
 
 
@@ -84,7 +82,7 @@ def collections(path: Path) -> int:
     "options", [{}, {"record_shapes": True}, {"python_calls": True, "record_shapes": True}]
 )
 def test_three_threads_keep_the_names_of_what_a_ring_has(options: dict[str, bool], tmp_path: Path) -> None:
-    count, calls = times(3_000, 100_000), options.get("python_calls", False)
+    count = times(3_000, 100_000)
     model = Doubled()
     path = tmp_path / "ring.ktrace"
 
@@ -100,12 +98,12 @@ def test_three_threads_keep_the_names_of_what_a_ring_has(options: dict[str, bool
         while any(one.is_alive() for one in workers):
             STREAM.clone(tmp_path / "copy.ktrace")
             with kinetoscope.open(tmp_path / "copy.ktrace") as copy:
-                copies.append(misnamed(copy, calls=calls))
+                copies.append(misnamed(copy))
         for one in workers:
             one.join()
     codes = {row["code"] for row in prof.trace.losses}
     assert not any(copies)
-    assert misnamed(prof.trace, calls=calls) == []
+    assert misnamed(prof.trace) == []
     assert "recycled_spans" in codes
     assert codes <= {"recycled_spans", "recycled_samples", "torn_samples", "recycled_allocations"}
     assert collections(path) > 0
