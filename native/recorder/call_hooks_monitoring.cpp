@@ -95,8 +95,9 @@ long number_of(const char* event) {
 void register_callbacks(bool remove) {
   for (Hook& hook : hooks) {
     const long event = number_of(hook.event);
-    if (event == 0 || (modules_only && !hook.for_modules)) continue;
-    PyObject* function = remove ? Py_NewRef(Py_None) : checked(PyCFunction_New(&hook.method, nullptr));
+    if (event == 0) continue;
+    PyObject* function = remove || (modules_only && !hook.for_modules)
+                             ? Py_NewRef(Py_None) : checked(PyCFunction_New(&hook.method, nullptr));
     if (function == nullptr) continue;
     Py_XDECREF(checked(PyObject_CallMethod(monitoring(), "register_callback", "llO", tool, event, function)));
     Py_DECREF(function);
@@ -137,9 +138,9 @@ bool claim(std::string& why) {
   return false;
 }
 
-void start(uint32_t what) {
-  if (tool < 0) return;
-  modules_only = (what & kRecordCalls) == 0;
+void start(uint32_t kinds) {
+  if (tool < 0 || !holds(tool)) return;
+  modules_only = (kinds & kRecordCalls) == 0;
   register_callbacks(false);
   long everywhere = 0;
   long in_module_calls = 0;
@@ -150,17 +151,19 @@ void start(uint32_t what) {
   set_events(everywhere, in_module_calls);
 }
 
-size_t stop() {
-  if (tool < 0) return 0;
-  const bool ours = holds(tool);
-  if (ours) {
+void stop() {
+  if (tool < 0) return;
+  if (holds(tool)) {
     set_events(0, 0);
     register_callbacks(true);
     Py_XDECREF(checked(PyObject_CallMethod(monitoring(), "free_tool_id", "l", tool)));
   }
   tool = -1;
-  return ours ? 0 : 1;
 }
+
+size_t installed() { return tool >= 0 && holds(tool) ? 1 : 0; }
+
+size_t replaced() { return tool >= 0 && !holds(tool) ? 1 : 0; }
 
 bool reach(PyThreadState*) { return tool >= 0; }
 

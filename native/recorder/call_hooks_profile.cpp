@@ -14,12 +14,15 @@
 namespace kinetoscope::call_hooks {
 namespace {
 
+// [GIL]
+bool is_on = false;
 bool every_call = false;      // not only those of modules
 std::vector<uint64_t> given;  // numbers of the threads that got ours at the start
 
 int on_event(PyObject*, PyFrameObject*, int what, PyObject* argument) {
-  if (Session::current() == nullptr) {
-    // Of a recording that is over, on a thread that stop() could not see, or in the child of a fork.
+  if (!is_on || Session::current() == nullptr) {
+    // Of a recording that is over, or of calls that were switched off, on a thread that stop() could not see,
+    // or in the child of a fork.
     PyEval_SetProfile(nullptr, nullptr);
     return 0;
   }
@@ -45,7 +48,7 @@ int on_event(PyObject*, PyFrameObject*, int what, PyObject* argument) {
 
 // Runs as the Python-level profile function of a thread that has just begun, and puts ours in its place.
 PyObject* begin_thread(PyObject*, PyObject*) {
-  PyEval_SetProfile(Session::current() != nullptr ? on_event : nullptr, nullptr);
+  PyEval_SetProfile(is_on && Session::current() != nullptr ? on_event : nullptr, nullptr);
   Py_RETURN_NONE;
 }
 
@@ -88,8 +91,9 @@ bool claim(std::string& why) {
   return true;
 }
 
-void start(uint32_t what) {
-  every_call = (what & kRecordCalls) != 0;
+void start(uint32_t kinds) {
+  is_on = true;
+  every_call = (kinds & kRecordCalls) != 0;
   given.clear();
   for_each_python_thread([](PyThreadState* thread) {
     if (thread->c_profilefunc == nullptr) set(thread, on_event);
@@ -97,17 +101,27 @@ void start(uint32_t what) {
   });
 }
 
-size_t stop() {
-  size_t replaced = 0;
-  for_each_python_thread([&](PyThreadState* thread) {
-    if (thread->c_profilefunc == on_event) {
-      set(thread, nullptr);
-    } else if (std::find(given.begin(), given.end(), thread->id) != given.end()) {
-      ++replaced;
-    }
+void stop() {
+  is_on = false;
+  for_each_python_thread([](PyThreadState* thread) {
+    if (thread->c_profilefunc == on_event) set(thread, nullptr);
   });
   given.clear();
-  return replaced;
+}
+
+size_t installed() {
+  size_t count = 0;
+  for_each_python_thread([&count](const PyThreadState* thread) { count += thread->c_profilefunc == on_event; });
+  return count;
+}
+
+size_t replaced() {
+  size_t count = 0;
+  for_each_python_thread([&count](const PyThreadState* thread) {
+    count += thread->c_profilefunc != on_event &&
+             std::find(given.begin(), given.end(), thread->id) != given.end();
+  });
+  return count;
 }
 
 bool reach(PyThreadState* python) {

@@ -4,10 +4,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "../core/recording/format.h"
 #include "probing_table.h"
+#include "thread_state.h"
 
 namespace kinetoscope {
 
@@ -41,11 +43,21 @@ struct OpenCall {
   const void* code = nullptr;          // that the frame runs
   uint32_t callers = kUnknownCallers;  // the stack that `frame` was called from, which lasts as long as it
   uint32_t module = 0;                 // innermost nn.Module around and including it
+  uint32_t depth = 0;                  // of its frame, from the outermost one, which has 1
   bool own = false;
 };
 
+// Which kinds of calls can be recorded.
+inline constexpr uint32_t kCalls = kRecordCalls | kRecordModuleSpans;
+
+// Guards the calls that are open on any thread, where not everybody has the GIL: whoever switches calls off
+// ends them on all threads, while one may open its own at an operator, or end.
+inline std::mutex open_calls_mutex;
+
 struct CallState {
   std::vector<OpenCall> open;  // outermost first
+  uint32_t kinds = 0;          // of kCalls: which of them `open` has
+  Walk walk;                   // of the last call whose stack was walked
   ProbingTable<AddressKey, CodeEntry> codes;
   ProbingTable<CalledKey> stacks;
   ProbingTable<TextKey> functions;  // names of C functions
@@ -53,32 +65,59 @@ struct CallState {
 
   void clear() {
     open.clear();
+    kinds = 0;
+    walk.path_depth = 0;
     codes.clear();
     stacks.clear();
     functions.clear();
     classes.clear();
   }
 
-  // Of the calls in progress, the modules and the records stay.
+  // [with open_calls_mutex] Forgets all ids. Of the calls in progress, the modules and the records stay.
   void forget_ids() {
     for (OpenCall& call : open) call.callers = kUnknownCallers;
+    walk.path_depth = 0;
     codes.clear();
     stacks.clear();
     functions.clear();
     classes.clear();
   }
 
-  // Ends what is still running, at the end of the recording or of the thread.
-  void cut(uint64_t tick) {
-    for (const OpenCall& call : open) {
-      for (SpanRecord* record : {call.record, call.module_record}) {
-        if (record == nullptr) continue;
-        record->flags |= kSpanCut;
-        std::atomic_ref(record->end_tick).store(tick, std::memory_order_release);
-      }
+  // [with open_calls_mutex] Ends what is still running of some kinds, at the end of the recording, of the
+  // thread, or where they are switched off.
+  void cut(uint32_t ended, uint64_t tick) {
+    for (OpenCall& call : open) {
+      if ((ended & kRecordCalls) != 0) cut(call.record, tick);
+      if ((ended & kRecordModuleSpans) != 0) cut(call.module_record, tick);
     }
-    open.clear();
+    kinds &= ~ended;
+    if (kinds == 0) {
+      open.clear();
+    } else if ((kinds & kRecordCalls) == 0) {
+      // Those of modules are left.
+      std::erase_if(open, [](const OpenCall& call) { return call.module_record == nullptr; });
+    }
+  }
+
+ private:
+  static void cut(SpanRecord*& record, uint64_t tick) {
+    if (record == nullptr) return;
+    record->flags |= kSpanCut;
+    std::atomic_ref(record->end_tick).store(tick, std::memory_order_release);
+    record = nullptr;
   }
 };
+
+// Forgets the calls of a recording that a thread took part in before.
+inline void clear_calls(ThreadState& thread) {
+  std::lock_guard lock(open_calls_mutex);
+  if (thread.call_state != nullptr) thread.call_state->clear();
+}
+
+// Forgets the ids of an earlier epoch of the dictionary.
+inline void forget_call_ids(ThreadState& thread) {
+  std::lock_guard lock(open_calls_mutex);
+  if (thread.call_state != nullptr) thread.call_state->forget_ids();
+}
 
 }  // namespace kinetoscope

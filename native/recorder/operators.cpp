@@ -146,8 +146,8 @@ uint16_t place(ThreadState& thread, Session& session, at::RecordScope scope, Goe
     span.stack = around->stack;
     span.module = around->module;
   } else {
-    thread.prefetch_path();
-    const Place here = locate(thread, session, position, modules, backward || goes_on());
+    thread.walk.prefetch_path();
+    const Place here = locate(thread, session, thread.walk, position, modules, backward || goes_on());
     span.stack = here.stack;
     span.module = here.module;
     kept = here.kept;

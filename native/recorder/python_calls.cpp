@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <new>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "call_hooks.h"
@@ -19,8 +22,18 @@ namespace {
 
 std::string own_folder;
 uint64_t short_call_ticks = 0;
-// Threads with a higher number began after the recording did.
-uint64_t last_thread_at_start = 0;
+
+// When a kind of calls was switched on. Threads with a higher number began later.
+struct SwitchedOn {
+  uint64_t tick = 0;
+  uint64_t last_thread = 0;
+};
+
+// [with open_calls_mutex, like the kinds in Live::what and Live::calls_epoch]
+SwitchedOn calls_on, module_spans_on;
+
+// [GIL] What lost_call_threads() was before the hooks were taken back.
+size_t lost_threads = 0;
 
 CallState& state_of(ThreadState& thread) {
   if (thread.call_state == nullptr) thread.call_state = new CallState;
@@ -66,10 +79,11 @@ uint32_t callers_of(ThreadState& thread, Session& session, const void* frame, bo
   const std::vector<OpenCall>& open = thread.call_state->open;
   if (!open.empty() && open.back().frame == around && open.back().callers != kUnknownCallers &&
       open.back().code == frames::code(around) &&
-      thread.code_epoch == live.code_epoch.load(std::memory_order_acquire)) {
-    return stack_at(thread, session, around, open.back().callers);
+      thread.call_state->walk.code_epoch == live.code_epoch.load(std::memory_order_acquire)) {
+    return stack_at(thread, session, thread.call_state->walk, around, open.back().callers);
   }
-  return locate(thread, session, {around, frames::instruction(around)}, modules, true).stack;
+  Walk& walk = thread.call_state->walk;
+  return locate(thread, session, walk, {around, frames::instruction(around)}, modules, true).stack;
 }
 
 // The stack of a call: the function at its first line, called from there.
@@ -147,6 +161,8 @@ SpanRecord* write_span(ThreadState& thread, Session& session, const SpanRecord& 
   return written;
 }
 
+uint32_t place_of(const OpenCall& call, CallKind kind) { return call.depth << kCallDepthShift | kind; }
+
 SpanRecord call_record(uint8_t scope, uint8_t flags, uint64_t tick) {
   SpanRecord record{};
   record.start_tick = tick;
@@ -160,44 +176,58 @@ SpanRecord call_record(uint8_t scope, uint8_t flags, uint64_t tick) {
 void enter_module(ThreadState& thread, Session& session, OpenCall& call, SpanRecord record, bool spans) {
   PyObject* self = frames::first_local(call.frame);
   if (self == nullptr) return;
-  const Place inside = locate(thread, session, {call.frame, frames::instruction(call.frame)}, true, true);
-  call.module = inside.module;
+  Walk& walk = thread.call_state->walk;
+  const PythonPosition position{call.frame, frames::instruction(call.frame)};
+  call.module = locate(thread, session, walk, position, true, true).module;
+  // Also where no other calls are recorded that could be counted.
+  call.depth = std::max(call.depth, walk.path_depth);
   if (!spans) return;
-  record.scope = kScopeModule;
   record.module = call.module;
   // Where it was called, rather than the one line within nn.Module that is always the same.
-  record.stack = thread.path_depth > 1 ? thread.path_calls[thread.path_depth - 2].stack : 0;
+  record.stack = walk.path_depth > 1 ? walk.path_calls[walk.path_depth - 2].stack : 0;
   record.name = cached_name(thread.call_state->classes, session, Py_TYPE(self), Py_TYPE(self)->tp_name,
                             spell_class, self);
+  record.parameter = place_of(call, kCallOfModule);
   call.module_record = write_span(thread, session, record);
 }
 
-void open_call(ThreadState& thread, Session& session, const void* frame, uint8_t flags, uint64_t tick) {
-  CallState& state = state_of(thread);
+// The stack of a call of this code, which `call` must have been told where it came from.
+uint32_t call_stack(ThreadState& thread, Session& session, OpenCall& call, uint32_t what,
+                    const CodeEntry& entry) {
+  call.callers = callers_of(thread, session, call.frame, (what & kRecordModules) != 0);
+  return stack_of(thread, session, call.callers, entry.frame);
+}
+
+// Begins the records of a call: those of these kinds. The calls around it are open.
+void begin_records(ThreadState& thread, Session& session, OpenCall& call, uint32_t kinds, uint8_t flags,
+                   uint64_t calls_tick, uint64_t module_spans_tick) {
+  CallState& state = *thread.call_state;
   const uint32_t what = live.what.load(std::memory_order_relaxed);
-  const auto* code = static_cast<const PyCodeObject*>(frames::code(frame));
+  const auto* code = static_cast<const PyCodeObject*>(call.code);
+  if (code == module_call_code() && (what & kRecordModules) != 0) {
+    enter_module(thread, session, call, call_record(kScopeModule, flags, module_spans_tick),
+                 (kinds & kRecordModuleSpans) != 0);
+  }
+  if ((kinds & kRecordCalls) == 0) return;
+  const CodeEntry& entry = entry_of(state, session, code);
+  call.own = entry.own;
+  if (entry.own) return;
+  SpanRecord record = call_record(kScopePython, flags, calls_tick);
+  record.name = entry.name;
+  if ((what & kRecordStacks) != 0) record.stack = call_stack(thread, session, call, what, entry);
+  record.module = call.module;
+  record.parameter = place_of(call, kCallOfPython);
+  call.record = write_span(thread, session, record);
+}
+
+void open_call(ThreadState& thread, Session& session, const void* frame, uint64_t tick) {
+  CallState& state = *thread.call_state;
   OpenCall call;
   call.frame = frame;
-  call.code = code;
-  call.module = state.open.empty() ? 0 : state.open.back().module;
-  SpanRecord record = call_record(kScopePython, flags, tick);
-  const bool paused = (what & kPaused) != 0;
-  if (code == module_call_code() && (what & kRecordModules) != 0) {
-    enter_module(thread, session, call, record, (what & kRecordModuleSpans) != 0 && !paused);
-  }
-  if ((what & kRecordCalls) != 0) {
-    const CodeEntry& entry = entry_of(state, session, code);
-    call.own = entry.own;
-    if (!entry.own && !paused) {
-      record.name = entry.name;
-      if ((what & kRecordStacks) != 0) {
-        call.callers = callers_of(thread, session, frame, (what & kRecordModules) != 0);
-        record.stack = stack_of(thread, session, call.callers, entry.frame);
-      }
-      record.module = call.module;
-      call.record = write_span(thread, session, record);
-    }
-  }
+  call.code = frames::code(frame);
+  if (!state.open.empty()) call.module = state.open.back().module;
+  call.depth = state.open.empty() ? 1 : state.open.back().depth + 1;
+  begin_records(thread, session, call, state.kinds, 0, tick, tick);
   state.open.push_back(call);
 }
 
@@ -211,21 +241,78 @@ bool wanted(const void* frame, uint32_t what) {
   return (what & kRecordCalls) != 0 || frames::code(frame) == module_call_code();
 }
 
-// Opens the calls that a thread is in the middle of when it joins the recording.
+// Adds what a call in progress lacks since stacks and modules have been recorded, too.
+void complete(ThreadState& thread, Session& session, OpenCall& call) {
+  const uint32_t what = live.what.load(std::memory_order_relaxed);
+  if (call.record == nullptr) return;
+  if ((what & kRecordStacks) != 0 && call.record->stack == 0 && call.function == nullptr) {
+    const auto* code = static_cast<const PyCodeObject*>(call.code);
+    const uint32_t stack =
+        call_stack(thread, session, call, what, entry_of(*thread.call_state, session, code));
+    std::atomic_ref(call.record->stack).store(stack, std::memory_order_relaxed);
+  }
+  if (call.record->module == 0)
+    std::atomic_ref(call.record->module).store(call.module, std::memory_order_relaxed);
+}
+
+// Opens the calls that a thread is in the middle of, of the kinds that have been switched on since it last
+// did. [owner thread, with or without the GIL]
 void open_running(ThreadState& thread, Session& session) {
+  const std::lock_guard lock(open_calls_mutex);
+  thread.calls_epoch = live.calls_epoch.load(std::memory_order_relaxed);
+  const uint32_t kinds = live.what.load(std::memory_order_relaxed) & kCalls;
+  if (kinds == 0) return;
   PyThreadState* python = PyGILState_GetThisThreadState();
   if (python == nullptr || !call_hooks::reach(python)) return;
-  state_of(thread).clear();
+  CallState& state = state_of(thread);
+  const uint32_t fresh = kinds & ~std::exchange(state.kinds, kinds);
   const void* running[kMaxDepth];
   uint32_t depth = 0;
-  const uint32_t what = live.what.load(std::memory_order_relaxed);
   for (const void* frame = frames::innermost(python); frame != nullptr && depth < kMaxDepth;
        frame = frames::previous(frame)) {
-    if (frames::is_python(frame) && frames::runs_code(frame) && wanted(frame, what)) running[depth++] = frame;
+    if (frames::is_python(frame) && frames::runs_code(frame)) running[depth++] = frame;
   }
   // Had one of them begun since, we would have been told.
-  const uint64_t tick = python->id <= last_thread_at_start ? session.file().header().start_tick : read_tick();
-  while (depth-- > 0) open_call(thread, session, running[depth], kSpanBegunBefore, tick);
+  const uint64_t now = read_tick();
+  const auto since = [python, now](const SwitchedOn& on) { return python->id <= on.last_thread ? on.tick : now; };
+  const uint64_t calls_tick = since(calls_on), module_spans_tick = since(module_spans_on);
+  const std::vector<OpenCall> before = std::exchange(state.open, {});
+  state.open.reserve(before.size() + depth);
+  size_t next = 0;
+  const uint32_t deepest = depth;
+  while (depth-- > 0) {
+    const void* frame = running[depth];
+    if (!wanted(frame, kinds)) continue;
+    size_t known = next;
+    while (known < before.size() && (before[known].frame != frame || before[known].function != nullptr ||
+                                     before[known].code != frames::code(frame)))
+      ++known;
+    OpenCall call;
+    if (known < before.size()) {
+      // Between them are those of another chain of frames, as greenlets make them.
+      state.open.insert(state.open.end(), before.begin() + static_cast<ptrdiff_t>(next),
+                        before.begin() + static_cast<ptrdiff_t>(known));
+      call = before[known];
+      next = known + 1;
+    }
+    call.frame = frame;
+    call.code = frames::code(frame);
+    call.depth = deepest - depth;
+    if (call.module == 0 && !state.open.empty()) call.module = state.open.back().module;
+    // One that is not known yet has just begun, or belongs to another chain of frames.
+    begin_records(thread, session, call, known < before.size() ? fresh : kinds, kSpanBegunBefore,
+                  (fresh & kRecordCalls) != 0 ? calls_tick : now,
+                  (fresh & kRecordModuleSpans) != 0 ? module_spans_tick : now);
+    complete(thread, session, call);
+    state.open.push_back(call);
+    // The C functions that it is in.
+    for (; next < before.size() && before[next].function != nullptr && before[next].frame == frame; ++next) {
+      state.open.push_back(before[next]);
+      state.open.back().module = call.module;
+      complete(thread, session, state.open.back());
+    }
+  }
+  state.open.insert(state.open.end(), before.begin() + static_cast<ptrdiff_t>(next), before.end());
 }
 
 // Runs `action` with the calling thread's state in the recording in progress; whether the thread has just
@@ -238,9 +325,9 @@ void in_session(Action action) {
   Session* session = Session::current();
   if (session == nullptr) return;
   try {
-    const bool joins = thread->generation != live.generation.load(std::memory_order_relaxed);
-    if (joins) thread->join(*session);
-    if (!thread->keep_up(*session)) return;
+    const bool joins = thread->generation != live.generation.load(std::memory_order_relaxed) ||
+                       thread->calls_epoch != live.calls_epoch.load(std::memory_order_relaxed);
+    if (!(joins ? thread->catch_up(*session) : thread->keep_up(*session))) return;
     if (thread->call_state == nullptr) return;
     action(*thread, *session, joins);
   } catch (...) {
@@ -251,47 +338,108 @@ void in_session(Action action) {
 
 const void* running_frame() { return frames::innermost(PyThreadState_Get()); }
 
+uint64_t last_thread() {
+  uint64_t last = 0;
+  PyInterpreterState* interpreter = PyInterpreterState_Get();
+  for (PyThreadState* thread = PyInterpreterState_ThreadHead(interpreter); thread != nullptr;
+       thread = PyThreadState_Next(thread))
+    last = std::max<uint64_t>(last, thread->id);
+  return last;
+}
+
+void take_hooks_back() {
+  lost_threads = lost_call_threads();
+  call_hooks::stop();
+}
+
+// Ends the calls of these kinds that are in progress on any thread.
+void cut_kinds(Session& session, uint32_t kinds, uint64_t tick) {
+  for_each_thread([&](ThreadState& thread) {
+    // Not around all: a thread in a callback waits for it, and who waits for that one may hold all threads.
+    const std::lock_guard lock(open_calls_mutex);
+    if (thread.generation == session.generation() && thread.call_state != nullptr)
+      thread.call_state->cut(kinds, tick);
+  });
+}
+
+// [with open_calls_mutex] Has every thread open the calls it is in, at its next call or operator.
+void rise_epoch() {
+  live.open_calls.store(open_running, std::memory_order_release);
+  live.calls_epoch.fetch_add(1, std::memory_order_release);
+  // Operators look at this one only.
+  live.orphans_posted.fetch_add(1, std::memory_order_release);
+}
+
+// The caller's own calls at once: a recording killed in its first function knows that function.
+void open_here(Session& session) {
+  ThreadState* thread = this_thread();
+  if (thread == nullptr) return;
+  BusyGuard busy(*thread);
+  try {
+    thread->catch_up(session);
+  } catch (...) {
+    // Out of memory: these calls are missing.
+    session.faults.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
 }  // namespace
 
 void know_own_code(const char* folder) { own_folder = folder; }
 
-uint32_t claim_calls(uint32_t what, std::string& why) {
-  if ((what & (kRecordCalls | kRecordModuleSpans)) == 0) return what;
-  return call_hooks::claim(why) ? what : what & ~(kRecordCalls | kRecordModuleSpans);
+void know_microsecond(uint64_t ticks) { short_call_ticks = ticks; }
+
+uint32_t switch_calls(Session& session, uint32_t kinds, uint64_t since, std::string& why) {
+  const uint32_t before = live.what.load(std::memory_order_relaxed) & kCalls;
+  if (before == 0 && kinds != 0 && !call_hooks::claim(why)) kinds = 0;
+  const uint32_t off = before & ~kinds, on = kinds & ~before;
+  if (off == 0 && on == 0) return kinds;
+  if (kinds == 0) take_hooks_back();
+  {
+    const std::lock_guard lock(open_calls_mutex);
+    live.what.fetch_and(~off, std::memory_order_relaxed);
+    if (on != 0) {
+      const SwitchedOn now{since != 0 ? since : read_tick(), last_thread()};
+      if ((on & kRecordCalls) != 0) calls_on = now;
+      if ((on & kRecordModuleSpans) != 0) module_spans_on = now;
+      live.what.fetch_or(on, std::memory_order_relaxed);
+      rise_epoch();
+    }
+  }
+  if (off != 0) cut_kinds(session, off, read_tick());
+  if (kinds != 0) call_hooks::start(kinds);
+  if (on != 0) open_here(session);
+  return kinds;
 }
 
-void prepare_calls(uint64_t ticks_a_microsecond) {
-  short_call_ticks = ticks_a_microsecond;
-  last_thread_at_start = 0;
-  PyInterpreterState* interpreter = PyInterpreterState_Get();
-  for (PyThreadState* thread = PyInterpreterState_ThreadHead(interpreter); thread != nullptr;
-       thread = PyThreadState_Next(thread))
-    last_thread_at_start = std::max<uint64_t>(last_thread_at_start, thread->id);
-  live.joined.store(open_running, std::memory_order_release);
+void complete_calls(Session& session) {
+  {
+    const std::lock_guard lock(open_calls_mutex);
+    if ((live.what.load(std::memory_order_relaxed) & kCalls) == 0) return;
+    rise_epoch();
+  }
+  open_here(session);
 }
 
-void start_calls(Session& session) {
-  call_hooks::start(live.what.load(std::memory_order_relaxed));
-  // The caller's own calls at once: a recording killed in its first function knows that function.
-  ThreadState* thread = this_thread();
-  if (thread == nullptr) return;
-  BusyGuard busy(*thread);
-  if (thread->generation != session.generation()) thread->join(session);
+void stop_calls() {
+  uint32_t before = 0;
+  {
+    const std::lock_guard lock(open_calls_mutex);
+    before = live.what.fetch_and(~kCalls, std::memory_order_relaxed) & kCalls;
+  }
+  // Without the lock: an audit hook of the job may let other threads run.
+  if (before != 0) take_hooks_back();
 }
 
-size_t stop_calls() {
-  if (live.joined.exchange(nullptr, std::memory_order_acq_rel) == nullptr) return 0;
-  return call_hooks::stop();
-}
+void cut_calls(Session& session, uint64_t tick) { cut_kinds(session, kCalls, tick); }
 
-void cut_calls(Session& session, uint64_t tick) {
-  for_each_thread([&](ThreadState& thread) {
-    if (thread.generation == session.generation() && thread.call_state != nullptr)
-      thread.call_state->cut(tick);
-  });
-}
+size_t lost_call_threads() { return std::max(lost_threads, call_hooks::replaced()); }
 
-void forget_calls() { stop_calls(); }
+void forget_lost_calls() { lost_threads = 0; }
+
+void forget_calls() { call_hooks::stop(); }
+
+void reset_calls_after_fork() { new (&open_calls_mutex) std::mutex; }
 
 namespace calls {
 
@@ -311,7 +459,7 @@ void began() {
       }
       return;
     }
-    open_call(thread, session, frame, 0, now);
+    open_call(thread, session, frame, now);
   });
 }
 
@@ -342,7 +490,6 @@ void c_began(PyObject* function) {
     CallState& state = *thread.call_state;
     const OpenCall* around = state.open.empty() ? nullptr : &state.open.back();
     if (around != nullptr && around->own) return;
-    if ((live.what.load(std::memory_order_relaxed) & kPaused) != 0) return;
     OpenCall call;
     call.frame = frame;
     call.function = function;
@@ -351,8 +498,10 @@ void c_began(PyObject* function) {
       call.callers = around->callers;
     }
     call.module = around != nullptr ? around->module : 0;
+    call.depth = around != nullptr ? around->depth : 0;
     SpanRecord record = call_record(kScopePython, 0, 0);
     record.module = call.module;
+    record.parameter = place_of(call, kCallOfC);
     record.name = cached_name(state.functions, session, owner_of(function), method_of(function)->ml_name,
                               spell_function, function);
     record.start_tick = read_tick();

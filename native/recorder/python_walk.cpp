@@ -91,13 +91,13 @@ uint32_t module_id(ThreadState& thread, Session& session, PyObject* self, uint32
 }
 
 // What is known of one call step; by its address alone while no code object can have gone since.
-const KnownCall& known_call(ThreadState& thread, Session& session, const PyCodeObject* code,
-                            const void* instruction, uint32_t parent) {
+const KnownCall& known_call(ThreadState& thread, Session& session, uint32_t code_epoch,
+                            const PyCodeObject* code, const void* instruction, uint32_t parent) {
   const CallKey key{code, instruction, parent};
   KnownCall& known = thread.calls.at(key);
-  if (known.stack != 0 && known.epoch == thread.code_epoch && live.code_is_watched) return known;
+  if (known.stack != 0 && known.epoch == code_epoch && live.code_is_watched) return known;
   if (known.stack != 0 && is_still(code, known.fingerprint, known.epoch)) {
-    known.epoch = thread.code_epoch;
+    known.epoch = code_epoch;
     return known;
   }
   const uint64_t fingerprint = code_fingerprint(code);
@@ -107,7 +107,7 @@ const KnownCall& known_call(ThreadState& thread, Session& session, const PyCodeO
     std::lock_guard lock(session.dictionary().mutex());
     stack = session.dictionary().stack(parent, step.frame);
   }
-  thread.calls.insert(key, {fingerprint, step.reach, stack, thread.code_epoch});
+  thread.calls.insert(key, {fingerprint, step.reach, stack, code_epoch});
   return thread.calls.at(key);
 }
 
@@ -212,22 +212,22 @@ const void* module_call_code() { return module_call; }
 
 PythonPosition position_elsewhere() { return position_in(PyGILState_GetThisThreadState()); }
 
-Place locate(ThreadState& thread, Session& session, const PythonPosition& position, bool modules,
+Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosition& position, bool modules,
              bool goes_on) {
   if (position.frame == nullptr) return {};
   // Most operators begin further on in the frame that began the one before.
-  if (const uint32_t last = thread.path_depth; last > 1 && thread.path[last - 1].frame == position.frame) {
-    thread.calls.prefetch({nullptr, position.instruction, thread.path_calls[last - 2].stack});
+  if (const uint32_t last = walk.path_depth; last > 1 && walk.path[last - 1].frame == position.frame) {
+    thread.calls.prefetch({nullptr, position.instruction, walk.path_calls[last - 2].stack});
   }
-  CallPosition* path = thread.path;
-  PathCall* calls = thread.path_calls;
-  const uint32_t before = thread.path_depth;
+  CallPosition* path = walk.path;
+  PathCall* calls = walk.path_calls;
+  const uint32_t before = walk.path_depth;
   const void* chain[kMaxDepth];
   uint32_t depth = 0;
   uint32_t same = 0;
   const uint32_t module_epoch = live.module_epoch.load(std::memory_order_acquire);
   const uint32_t code_epoch = live.code_epoch.load(std::memory_order_acquire);
-  const bool unchanged = module_epoch == thread.module_epoch && code_epoch == thread.code_epoch;
+  const bool unchanged = module_epoch == walk.module_epoch && code_epoch == walk.code_epoch;
   if (unchanged && same_callers(path, before, position.frame)) {
     // Of the chain, only the innermost frame is looked at again.
     chain[0] = position.frame;
@@ -244,9 +244,9 @@ Place locate(ThreadState& thread, Session& session, const PythonPosition& positi
   }
   uint32_t at = same;
   if (!unchanged) {
-    if (module_epoch != thread.module_epoch) thread.modules.clear();
-    thread.module_epoch = module_epoch;
-    thread.code_epoch = code_epoch;
+    if (module_epoch != walk.module_epoch) thread.modules.clear();
+    walk.module_epoch = module_epoch;
+    walk.code_epoch = code_epoch;
     at = 0;
   }
   // Cut off at its outer end, a path does not say which call is which.
@@ -258,7 +258,7 @@ Place locate(ThreadState& thread, Session& session, const PythonPosition& positi
     const uint32_t caller = at == 0 ? 0 : calls[at - 1].module;
     const auto* code = static_cast<const PyCodeObject*>(frames::code(frame));
     const void* instruction = frames::instruction(frame);
-    const KnownCall& call = known_call(thread, session, code, instruction, parent);
+    const KnownCall& call = known_call(thread, session, code_epoch, code, instruction, parent);
     uint32_t module = caller;
     const void* self = module_self(frame, code, modules);
     if (self != nullptr) {
@@ -269,12 +269,12 @@ Place locate(ThreadState& thread, Session& session, const PythonPosition& positi
     // Whole before the next step may run out of memory.
     path[at] = {frame, instruction, self};
     calls[at] = {code, first, call.stack, module, call.reach};
-    thread.path_depth = at + 1;
+    walk.path_depth = at + 1;
   }
   for (uint32_t again = kept.calls; again < same; ++again) {
     calls[again].first_instruction = path[again].instruction;
   }
-  thread.path_depth = depth;
+  walk.path_depth = depth;
   Place place{calls[depth - 1].stack, calls[depth - 1].module};
   if (comparable) {
     place.kept = static_cast<uint16_t>((kept.calls + 1) | std::min(kept.unsure, kMaxUnsure) << kUnsureShift);
@@ -282,9 +282,10 @@ Place locate(ThreadState& thread, Session& session, const PythonPosition& positi
   return place;
 }
 
-uint32_t stack_at(ThreadState& thread, Session& session, const void* frame, uint32_t callers) {
+uint32_t stack_at(ThreadState& thread, Session& session, const Walk& walk, const void* frame,
+                  uint32_t callers) {
   const auto* code = static_cast<const PyCodeObject*>(frames::code(frame));
-  return known_call(thread, session, code, frames::instruction(frame), callers).stack;
+  return known_call(thread, session, walk.code_epoch, code, frames::instruction(frame), callers).stack;
 }
 
 }  // namespace kinetoscope

@@ -26,13 +26,15 @@ struct PythonPosition {
 };
 
 // [owner thread, hot] Where the calling thread's Python is. Its frames are frozen while it is inside our
-// callback. `goes_on`: the instruction may have run the thread's previous operator too.
-Place locate(ThreadState& thread, Session& session, const PythonPosition& position, bool modules,
+// callback. `walk` is where it stood before: operators and calls have one each, for an operator says what has
+// changed since the one before. `goes_on`: the instruction may have run the thread's previous operator too.
+Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosition& position, bool modules,
              bool goes_on);
 
 // [owner thread, hot] The stack of `frame` at its instruction, called from the stack `callers`: one step of
-// `locate`, which a thread has to have called since the last code object went.
-uint32_t stack_at(ThreadState& thread, Session& session, const void* frame, uint32_t callers);
+// `locate`, which has to have been called with this walk since the last code object went.
+uint32_t stack_at(ThreadState& thread, Session& session, const Walk& walk, const void* frame,
+                  uint32_t callers);
 
 // [GIL, once] Tells the walk which code object runs a module's call; the object must live for ever.
 // False when this Python is not the one the recorder was built for.

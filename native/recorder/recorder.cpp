@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "call_hooks.h"
+#include "call_state.h"
 #include "clock.h"
 #include "cpu_allocator.h"
 #include "fast_ranges.h"
@@ -41,7 +42,7 @@ std::recursive_mutex control;
 std::shared_ptr<Session> recording;
 bool stopped = false;            // stop() has ended it; close() has not
 bool stopped_all = false;        // every thread has left the recording that stop() ended
-uint32_t call_threads_lost = 0;  // of the recording that stop() ended
+uint32_t wanted_calls = 0;       // of the recording in progress: what it has of kCalls while it is not paused
 uint32_t generations = 0;
 bool loaded = false;
 ClockPair at_load{};  // so that a recording killed in its first millisecond has two readings too
@@ -99,6 +100,7 @@ void after_fork_in_child() {
   }
   sampling::after_fork_in_child();
   room_keeper::reset_after_fork();
+  reset_calls_after_fork();
   forget_other_threads();
   // A thread other than the main one may have forked: its state is now the main thread's.
   if (ThreadState* thread = this_thread()) thread->main_python = PyGILState_GetThisThreadState();
@@ -125,7 +127,7 @@ void end_recording(Session& session) {
   const uint64_t now = read_tick();
   Session::set_current(nullptr);
   remove_operator_callback();
-  call_threads_lost = static_cast<uint32_t>(stop_calls());
+  stop_calls();
   stopped_all = wait_until_idle(kPatienceNs);
   if (stopped_all) {
     session.settle_orphans();
@@ -186,27 +188,27 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_by
   }
   say(message, bytes, "");
   try {
-    std::string no_calls;
-    what = claim_calls(what, no_calls);
     if (samples_per_second != 0) what |= kRecordSamples;
-    say(message, bytes, no_calls.c_str());
+    wanted_calls = what & kCalls;
     if ((what & kRecordMemory) != 0) wrap_cpu_allocator();
     room_keeper::ensure_running();
     auto file = std::make_shared<RecordingFile>(path, ring_bytes);
     // Generation 0 is that of a thread that has not taken part in anything.
     if (++generations == 0) ++generations;
-    recording = std::make_shared<Session>(file, generations, what);
+    recording = std::make_shared<Session>(file, generations, what & ~kCalls);
     stopped = stopped_all = false;
     start_naming(&recording->modules());
     file->add_clock_pair(at_load);
     file->add_clock_pair(read_clock_pair());
     file->header().start_tick = read_tick();
     room_keeper::watch(file, recording);
-    const bool calls = (what & (kRecordCalls | kRecordModuleSpans)) != 0;
-    if (calls) prepare_calls(ticks_a_microsecond(at_load, read_clock_pair()));
+    know_microsecond(ticks_a_microsecond(at_load, read_clock_pair()));
+    forget_lost_calls();
     Session::set_current(recording.get());
     add_operator_callback(what);
-    if (calls) start_calls(*recording);
+    std::string no_calls;
+    wanted_calls = switch_calls(*recording, wanted_calls, file->header().start_tick, no_calls);
+    say(message, bytes, no_calls.c_str());
     if (samples_per_second != 0) start_samples(*recording, samples_per_second);
     // Last, for it may take the place of an older recording.
     file->publish(keep_since_ns);
@@ -228,16 +230,22 @@ int kinetoscope_recorder_change(uint32_t what, uint32_t samples_per_second, char
     say(message, bytes, "nothing is being recorded");
     return -1;
   }
-  constexpr uint32_t kCalls = kRecordCalls | kRecordModuleSpans;
   constexpr uint32_t kCallback = kRecordShapes | kRecordMemory | kRecordFunctionIds;
+  constexpr uint32_t kPlaces = kRecordStacks | kRecordModules;
   const uint32_t before = live.what.load(std::memory_order_relaxed);
-  what = (what & ~kCalls) | (before & kCalls);
+  const bool paused = (before & kPaused) != 0;
+  const uint32_t calls = what & kCalls;
+  what &= ~kCalls;
   try {
     if ((what & kRecordMemory) != 0) wrap_cpu_allocator();
     // In a pause there is none; resume() registers what is wanted then.
-    if (((what ^ before) & kCallback) != 0 && (before & kPaused) == 0) replace_operator_callback(what);
-    constexpr uint32_t kState = kPaused | kCallbackReplaced;
+    if (((what ^ before) & kCallback) != 0 && !paused) replace_operator_callback(what);
+    constexpr uint32_t kState = kPaused | kCallbackReplaced | kCalls;
     live.what.store(what | (live.what.load(std::memory_order_relaxed) & kState), std::memory_order_seq_cst);
+    std::string no_calls;
+    wanted_calls = paused ? calls : switch_calls(*recording, calls, 0, no_calls);
+    say(message, bytes, no_calls.c_str());
+    if ((what & ~before & kPlaces) != 0) complete_calls(*recording);
     const bool sampled = (before & kRecordSamples) != 0, samples = (what & kRecordSamples) != 0;
     if (samples && !sampled) start_samples(*recording, samples_per_second);
     if (!samples && sampled) sampling::stop();
@@ -259,8 +267,7 @@ int kinetoscope_recorder_position(uint64_t* numbers, size_t count) {
 int kinetoscope_recorder_free_before(uint64_t tick) {
   const ControlLock lock;
   if (recording == nullptr || stopped) return -1;
-  constexpr uint32_t kCalls = kRecordCalls | kRecordModuleSpans;
-  if ((live.what.load(std::memory_order_relaxed) & kCalls) == 0) recording->file().free_before(tick);
+  recording->file().free_before(tick);
   return 0;
 }
 
@@ -281,7 +288,7 @@ int kinetoscope_recorder_stop(kinetoscope_recorder_stopped* told) {
   told->unnamed_modules = session->modules().resolve({});
   told->faults = session->faults.load(std::memory_order_relaxed);
   told->idle = stopped_all ? 1 : 0;
-  told->call_threads_lost = call_threads_lost;
+  told->call_threads_lost = static_cast<uint32_t>(lost_call_threads());
   told->file_lost = session->file().lost() ? 1 : 0;
   return 0;
 }
@@ -291,15 +298,38 @@ int kinetoscope_recorder_pause() {
   if (Session::current() == nullptr) return -1;
   live.what.fetch_or(kPaused, std::memory_order_relaxed);
   remove_operator_callback();
+  std::string no_calls;
+  switch_calls(*recording, 0, 0, no_calls);
   return 0;
 }
 
-int kinetoscope_recorder_resume() {
+int kinetoscope_recorder_resume(char* message, size_t bytes) {
   const ControlLock lock;
+  say(message, bytes, "");
   if (Session::current() == nullptr) return -1;
   const uint32_t what = live.what.fetch_and(~kPaused, std::memory_order_relaxed);
   resume_operator_callback(what);
   if ((what & kPaused) != 0) sampling::resume();
+  std::string no_calls;
+  switch_calls(*recording, wanted_calls, 0, no_calls);
+  say(message, bytes, no_calls.c_str());
+  return 0;
+}
+
+uint32_t kinetoscope_recorder_hooked_threads() {
+  const ControlLock lock;
+  return static_cast<uint32_t>(call_hooks::installed());
+}
+
+uint32_t kinetoscope_recorder_lost_call_threads() {
+  const ControlLock lock;
+  return recording != nullptr ? static_cast<uint32_t>(lost_call_threads()) : 0;
+}
+
+int kinetoscope_forget_sessions_before(uint32_t number) {
+  const ControlLock lock;
+  if (recording == nullptr) return -1;
+  recording->forget_sessions_before(number);
   return 0;
 }
 

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KINETOSCOPE_RECORDER_VERSION 11u
+#define KINETOSCOPE_RECORDER_VERSION 12u
 
 struct _object;
 
@@ -38,8 +38,8 @@ KINETOSCOPE_EXPORT int kinetoscope_recorder_start(const char* path, uint32_t wha
                                                   int64_t keep_since_ns, uint32_t samples_per_second,
                                                   char* message, size_t bytes);
 
-// Lets the recording in progress have `what` and samples from now on; calls of Python and of modules stay as
-// they were when it began. On success `message` is empty.
+// Lets the recording in progress have `what` and samples from now on. Calls of Python and of modules that run
+// already are in it, too. On success `message` says which calls cannot be recorded and why, and is else empty.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_change(uint32_t what, uint32_t samples_per_second, char* message,
                                                    size_t bytes);
 
@@ -47,7 +47,7 @@ KINETOSCOPE_EXPORT int kinetoscope_recorder_change(uint32_t what, uint32_t sampl
 KINETOSCOPE_EXPORT int kinetoscope_recorder_position(uint64_t* numbers, size_t count);
 
 // Frees the room of what the recording in progress wrote before this tick of its position, except for rows,
-// names and a ring. Not while calls are recorded: those that run now may have begun before.
+// names, a ring, and calls that ended later.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_free_before(uint64_t tick);
 
 // Where the recording in progress is.
@@ -56,9 +56,22 @@ KINETOSCOPE_EXPORT int kinetoscope_recorder_path(char* path, size_t bytes);
 // Ends recording. The dictionary stays open for resolve() and add_info() until close().
 KINETOSCOPE_EXPORT int kinetoscope_recorder_stop(struct kinetoscope_recorder_stopped* stopped);
 
-// Operators that begin between these two are not recorded; those that began before still get their end.
+// Operators that begin between these two are not recorded; those that began before still get their end. Calls
+// of Python and of modules are cut at the pause, and what runs at its end begins anew. On success `message`
+// says why there are none from there on, and is else empty.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_pause();
-KINETOSCOPE_EXPORT int kinetoscope_recorder_resume();
+KINETOSCOPE_EXPORT int kinetoscope_recorder_resume(char* message, size_t bytes);
+
+// On how many threads the interpreter has our hooks for calls; 1 where they are on all.
+KINETOSCOPE_EXPORT uint32_t kinetoscope_recorder_hooked_threads();
+
+// On how many threads the calls of the recording in progress are missing, because another profiler has taken
+// them over.
+KINETOSCOPE_EXPORT uint32_t kinetoscope_recorder_lost_call_threads();
+
+// Says that nobody needs the metadata of the sessions with lower numbers in the recording in progress any
+// more: keys "kinetoscope.session.N" and "kinetoscope.session.N.*". Numbers never fall.
+KINETOSCOPE_EXPORT int kinetoscope_forget_sessions_before(uint32_t number);
 
 // With 1, the ring of the recording in progress overwrites nothing any more, see RecordingFile::freeze();
 // with 0 it does again.

@@ -87,6 +87,15 @@ bool has_open_span(ChunkHeader* chunk) {
   });
 }
 
+// When the last call in a chunk of spans ended; 0 if it has none.
+uint64_t last_end_of_calls(const ChunkHeader* chunk) {
+  uint64_t last = 0;
+  const auto* records = reinterpret_cast<const SpanRecord*>(chunk + 1);
+  for (const SpanRecord* record = records; record != records + chunk->committed; ++record)
+    if (record->scope >= kScopePython) last = std::max(last, record->end_tick);
+  return last;
+}
+
 // When the last record of a chunk was written; UINT64_MAX of a chunk that has none, or of another kind.
 uint64_t last_tick(const ChunkHeader* chunk) {
   const size_t record = bytes_of_record(chunk->kind);
@@ -647,6 +656,8 @@ void RecordingFile::free_before(uint64_t tick) {
     // Only one that its thread has left, and whose spans have all ended, has a checksum.
     if (std::atomic_ref(chunk->checksum).load(std::memory_order_acquire) == 0) continue;
     if (last_tick(chunk) >= tick) continue;
+    // A session has the calls that were running when it began.
+    if (static_cast<ChunkKind>(chunk->kind) == ChunkKind::Spans && last_end_of_calls(chunk) >= tick) continue;
     free_uncounted(chunk);
     freed_before_.store(true, std::memory_order_relaxed);
   }

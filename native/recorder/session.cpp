@@ -161,7 +161,10 @@ void Session::thread_ended(ThreadState& thread) {
   if (thread.span_chunk != nullptr) file_->retire_chunk(thread.span_chunk);
   if (thread.allocation_chunk != nullptr) file_->retire_chunk(thread.allocation_chunk);
   if (thread.note_chunk != nullptr) file_->retire_chunk(thread.note_chunk);
-  if (thread.call_state != nullptr) thread.call_state->cut(read_tick());
+  {
+    std::lock_guard calls(open_calls_mutex);
+    if (thread.call_state != nullptr) thread.call_state->cut(kCalls, read_tick());
+  }
   forget_thread(static_cast<uint32_t>(syscall(SYS_gettid)));
   std::lock_guard lock(orphans_mutex_);
   match_orphans(thread.open);

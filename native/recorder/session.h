@@ -50,6 +50,12 @@ class Session : public std::enable_shared_from_this<Session> {
   // [any thread] Adds the numbers of all threads that may still write.
   void add_living_threads(IdSet& threads);
 
+  // [any thread] Nobody needs the metadata of the sessions with lower numbers any more: the keys
+  // "kinetoscope.session.N" and those that begin with it and a dot.
+  void forget_sessions_before(uint32_t number) { first_session_.store(number, std::memory_order_release); }
+  // [any thread] The lowest number of a session whose metadata somebody needs.
+  uint32_t first_session() const { return first_session_.load(std::memory_order_acquire); }
+
   // [any thread] How often it was called for this name before.
   int64_t count_of(std::string_view name);
 
@@ -131,6 +137,8 @@ class Session : public std::enable_shared_from_this<Session> {
   uint32_t threads_ = 0;
   std::unordered_map<uint32_t, uint32_t> index_of_thread_;                      // by the system's id
   std::unordered_map<std::string, int64_t, TextHash, std::equal_to<>> counts_;  // by name
+
+  std::atomic<uint32_t> first_session_{0};
 
   // Of the sampler.
   SampleRecord* next_sample_ = nullptr;

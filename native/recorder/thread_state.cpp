@@ -142,11 +142,17 @@ bool ThreadState::catch_up(Session& session) {
     dictionary_epoch = session.dictionary().epoch();
     forget_ids();
   }
+  keep_up_with_calls(session);
   return true;
 }
 
+void ThreadState::keep_up_with_calls(Session& session) {
+  if (calls_epoch == live.calls_epoch.load(std::memory_order_acquire)) return;
+  if (auto* open_calls = live.open_calls.load(std::memory_order_acquire)) open_calls(*this, session);
+}
+
 void ThreadState::forget_ids() {
-  path_depth = 0;
+  walk.path_depth = 0;
   unsaid_kept = kMaxDepth;
   schema_names.clear();
   text_names.clear();
@@ -159,10 +165,12 @@ void ThreadState::forget_ids() {
     span.frame = nullptr;
     span.stack = 0;
   }
-  if (call_state != nullptr) call_state->forget_ids();
+  forget_call_ids(*this);
 }
 
 void ThreadState::join(Session& session) {
+  // First: whoever ends the calls of all threads takes these for the session's from here on.
+  clear_calls(*this);
   generation = session.generation();
   next_span = span_end = nullptr;
   span_chunk = nullptr;
@@ -172,7 +180,7 @@ void ThreadState::join(Session& session) {
   note_chunk = nullptr;
   open.clear();
   orphans_seen = live.orphans_posted.load(std::memory_order_relaxed);
-  path_depth = 0;
+  walk.path_depth = 0;
   unsaid_kept = kMaxDepth;
   schema_names.clear();
   text_names.clear();
@@ -181,10 +189,10 @@ void ThreadState::join(Session& session) {
   modules.clear();
   parameters.clear();
   shapes.clear();
-  if (call_state != nullptr) call_state->clear();
   dictionary_epoch = session.dictionary().epoch();
   index = session.register_thread();
-  if (auto* joined = live.joined.load(std::memory_order_acquire)) joined(*this, session);
+  calls_epoch = 0;
+  keep_up_with_calls(session);
 }
 
 }  // namespace kinetoscope

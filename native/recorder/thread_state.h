@@ -73,6 +73,24 @@ struct PathCall {
   kinetoscope_reach reach;        // from its position's instruction
 };
 
+// Where a thread stood in Python when it was last looked at: every call it was in, outermost first.
+struct Walk {
+  uint32_t path_depth = 0;
+  uint32_t module_epoch = 0;
+  uint32_t code_epoch = 0;
+  CallPosition path[kMaxDepth];
+  PathCall path_calls[kMaxDepth];
+
+  // [hot] Fetches what a walk compares of the path, and where it is likely to write.
+  void prefetch_path() const {
+    constexpr uint32_t kMostLines = 8;
+    const auto* begin = reinterpret_cast<const char*>(path);
+    const uint32_t lines = path_depth * sizeof(CallPosition) / 64 + 1;
+    for (uint32_t line = 0; line < lines && line < kMostLines; ++line) __builtin_prefetch(begin + 64 * line);
+    if (path_depth != 0) __builtin_prefetch(&path_calls[path_depth - 1], 1);
+  }
+};
+
 // A span in progress. It is found again by the address of what began it, torch's RecordFunction or a range of
 // ours, which cannot move while it lives: cheaper than a context object per operator.
 // One cache line.
@@ -154,11 +172,10 @@ struct ThreadState {
   std::atomic<uint32_t> arguments{0};
   uint32_t arguments_generation = 0;
 
-  uint32_t path_depth = 0;
   // The fewest calls that went on between two walks whose spans had no place to say so; kMaxDepth for all.
   uint32_t unsaid_kept = kMaxDepth;
-  uint32_t module_epoch = 0;
-  uint32_t code_epoch = 0;
+  // Of Live, when it last opened the calls that it was in the middle of.
+  uint32_t calls_epoch = 0;
 
   ProbingTable<AddressKey> schema_names{kMostCached};  // by the address of a schema's overload name
   ProbingTable<TextKey> text_names{kMostCached};
@@ -179,30 +196,22 @@ struct ThreadState {
   // Made when calls are first recorded on this thread, and kept like the thread's state itself.
   CallState* call_state = nullptr;
 
-  // Path of the last operator, outermost call first; last, because they are long.
-  CallPosition path[kMaxDepth];
-  PathCall path_calls[kMaxDepth];
-
-  // [hot] Fetches what a walk compares of the last operator's path, and where it is likely to write.
-  void prefetch_path() const {
-    constexpr uint32_t kMostLines = 8;
-    const auto* begin = reinterpret_cast<const char*>(path);
-    const uint32_t lines = path_depth * sizeof(CallPosition) / 64 + 1;
-    for (uint32_t line = 0; line < lines && line < kMostLines; ++line) __builtin_prefetch(begin + 64 * line);
-    if (path_depth != 0) __builtin_prefetch(&path_calls[path_depth - 1], 1);
-  }
+  // Of the last operator; last, because it is long.
+  Walk walk;
 
   // Forgets what belonged to an earlier session and takes part in this one.
   void join(Session& session);
   // [hot, before any id is used] Takes part in this session, closes those of its spans that ended on other
-  // threads, and forgets the ids of an earlier epoch of the dictionary. False if the session has ended
-  // meanwhile: then it may be gone.
+  // threads, forgets the ids of an earlier epoch of the dictionary, and opens the calls it is in where those
+  // have been switched on. False if the session has ended meanwhile: then it may be gone.
   bool keep_up(Session& session) {
     if (__builtin_expect(orphans_seen != live.orphans_posted.load(std::memory_order_relaxed), 0))
       return catch_up(session);
     return true;
   }
   bool catch_up(Session& session);
+  // Opens the calls it is in where those have been switched on since it last did.
+  void keep_up_with_calls(Session& session);
   // Forgets all ids that are in no record.
   void forget_ids();
   // [when its thread ended, or another process began] Belongs to no session.

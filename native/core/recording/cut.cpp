@@ -8,9 +8,11 @@
 #include <memory>
 #include <set>
 #include <system_error>
+#include <tuple>
 #include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "../spans/linking.h"
 #include "chunks.h"
@@ -120,16 +122,21 @@ Record load(const std::byte* bytes) {
   return record;
 }
 
+bool is_call(const SpanRecord& record) {
+  return record.scope == kScopePython || record.scope == kScopeModule;
+}
+
+// Whether it is a call of a C function; of files of earlier releases nobody knows.
+bool is_call_of_c(const SpanRecord& record) {
+  return record.scope == kScopePython && record.parameter != 0 &&
+         (record.parameter & kCallKindMask) == kCallOfC;
+}
+
 // Which records are a session's, and what of them.
 class Filter {
  public:
-  // `calls` says whether the recording has Python calls or module calls.
-  Filter(const RecordingDictionary& dictionary, uint32_t session, const RecordingWindow& window, bool calls)
-      : window_(window),
-        from_(window.begin.tick),
-        to_(window.to_tick),
-        calls_(calls),
-        others_(dictionary, session) {}
+  Filter(const RecordingDictionary& dictionary, uint32_t session, const RecordingWindow& window)
+      : window_(window), from_(window.begin.tick), to_(window.to_tick), others_(dictionary, session) {}
 
   bool has(uint32_t what) const { return (window_.what & what) != 0; }
 
@@ -147,12 +154,13 @@ class Filter {
   }
 
   // Whether any of a chunk's records may be the session's. In each chunk they are in order of time, but for
-  // calls, of which some began before what is written before them. Spans that a window of time cuts began
-  // before.
+  // calls, of which some began before what is written before them. Spans that a window of time cuts, and
+  // calls that ran when the session began, began before.
   bool may_take(const ChunkHeader& chunk, const std::byte* payload, std::size_t records) const {
     switch (static_cast<ChunkKind>(chunk.kind)) {
       case ChunkKind::Spans:
-        return calls_ || is_part() || may_take<SpanRecord>(payload, records, &SpanRecord::start_tick);
+        return has(kRecordCalls | kRecordModuleSpans) || is_part() ||
+               may_take<SpanRecord>(payload, records, &SpanRecord::start_tick);
       case ChunkKind::Allocations:
         return has(kRecordMemory) && may_take<AllocationRecord>(payload, records, &AllocationRecord::tick);
       case ChunkKind::Notes:
@@ -171,31 +179,38 @@ class Filter {
 
   bool leaves_to_others(const SpanRecord& record) const { return others_.has(record); }
 
-  // Makes the record what the session alone would have written; false where it would have written none.
-  bool take(SpanRecord& record) const {
-    const bool python = record.scope == kScopePython, module = record.scope == kScopeModule;
-    if ((python && !has(kRecordCalls)) || (module && !has(kRecordModuleSpans))) return false;
-    if (others_.has(record)) return false;
+  // Calls `visit(record, was_running)` with what the session alone would have written of a record: once, or
+  // not at all, or of a call once for each time that it ran between two pauses. What was running when the
+  // session, or its window of time, began, or when it went on, begins there.
+  template <typename Visit>
+  void for_each_part(SpanRecord record, Visit visit) const {
+    const bool call = is_call(record);
+    if (call && !has(record.scope == kScopePython ? kRecordCalls : kRecordModuleSpans)) return;
+    if (others_.has(record)) return;
     // Of the first session, which it becomes.
     if (others_.is_own_mark(record)) record.parameter = 1;
-    const bool call = python || module;
-    if (!records_at(record.start_tick)) {
-      // Calls that were running when it began are opened at its beginning.
-      const uint64_t ended = std::max(from_, window_.ended_before_tick);
-      const bool running = record.start_tick < from_ && (record.end_tick == 0 || record.end_tick > ended);
-      if (!(call || is_part()) || !running) return false;
-      record.start_tick = from_;
-      record.flags |= kSpanBegunBefore;
-    }
-    if (to_ != 0 && (record.end_tick == 0 || record.end_tick > std::max(to_, window_.ended_within_tick))) {
-      const bool cut = call || is_part();
-      record.end_tick = cut ? to_ : 0;
-      if (cut) record.flags |= kSpanCut;
-    }
     if (!has(kRecordStacks)) record.stack = 0;
     if (!has(kRecordModules)) record.module = 0;
     if (!has(kRecordShapes)) record.shapes = 0;
-    return true;
+    const Stretch whole{from_, std::max(from_, window_.ended_before_tick), to_,
+                        std::max(to_, window_.ended_within_tick)};
+    if (!call) {
+      const bool began = records_at(record.start_tick);
+      if (began || is_part()) visit_within(record, whole, began, visit);
+      return;
+    }
+    Stretch stretch = whole;
+    for (const auto& [from, to] : window_.pauses) {
+      if (to != 0 && to <= from_) continue;
+      if (to_ != 0 && from >= to_) break;
+      Stretch before = stretch;
+      before.to = before.ended_within = from;
+      if (from > before.from) visit_within(record, before, before.has(record.start_tick), visit);
+      if (to == 0) return;
+      stretch.from = stretch.ended_before = to;
+    }
+    if (stretch.to == 0 || stretch.from < stretch.to)
+      visit_within(record, stretch, stretch.has(record.start_tick), visit);
   }
 
   bool take(const NoteRecord& note) const {
@@ -226,6 +241,33 @@ class Filter {
   }
 
  private:
+  // Some time in which the session recorded: [from, to), `to` 0 without end. What ended up to the first of
+  // the other ticks has ended before it, and up to the second one in it.
+  struct Stretch {
+    uint64_t from, ended_before, to, ended_within;
+
+    bool has(uint64_t tick) const { return tick >= from && (to == 0 || tick < to); }
+  };
+
+  // Visits what a record has in a stretch, in which it `began` or not.
+  template <typename Visit>
+  void visit_within(SpanRecord record, const Stretch& stretch, bool began, Visit visit) const {
+    if (!began) {
+      const bool running = record.start_tick < stretch.from &&
+                           (record.end_tick == 0 || record.end_tick > stretch.ended_before);
+      // The recorder cannot see those of C functions where calls are switched on.
+      if (!running || is_call_of_c(record)) return;
+      record.start_tick = stretch.from;
+      record.flags |= kSpanBegunBefore;
+    }
+    if (stretch.to != 0 && (record.end_tick == 0 || record.end_tick > stretch.ended_within)) {
+      const bool cut = is_call(record) || is_part();
+      record.end_tick = cut ? stretch.to : 0;
+      if (cut) record.flags |= kSpanCut;
+    }
+    visit(record, !began);
+  }
+
   template <typename Record>
   bool may_take(const std::byte* payload, std::size_t records, uint64_t Record::* tick) const {
     if (records == 0) return false;
@@ -235,7 +277,6 @@ class Filter {
 
   const RecordingWindow& window_;
   const uint64_t from_, to_;
-  const bool calls_;
   const RangesOfOthers others_;
 };
 
@@ -338,35 +379,41 @@ class Cutting {
       : chunks_(chunks), session_(session), filter_(filter), writer_(writer) {}
 
   void write_records() {
-    number_modules();
+    look_through();
     // The thread whose operators are at hand, and when its last one began.
     std::optional<uint32_t> walked;
     uint64_t last_tick = 0;
     KeptCalls kept;
+    const auto write = [&](uint32_t thread, SpanRecord record) {
+      threads_.insert(thread);
+      if (record.scope < kScopePython) {
+        // It says how its stack differs from that of the operator before, which may be none of the
+        // session's.
+        const bool follows = walked == thread && !filter_.pauses_between(last_tick, record.start_tick);
+        if (record.scope != kBackwardScope)
+          record.forward_thread = follows ? kept.take(record.forward_thread) : uint16_t{0};
+        walked = thread;
+        last_tick = record.start_tick;
+      }
+      record.module = modules_[record.module];
+      add(ChunkKind::Spans, thread, record);
+    };
+    std::optional<uint32_t> thread;
     for (const RecordChunk& chunk : chunks_.spans) {
+      if (std::exchange(thread, chunk.thread) != chunk.thread) {
+        kept.begin_thread();
+        for (const Running& running : running_[chunk.thread]) write(chunk.thread, running.record);
+      }
       for (std::size_t at = 0; at < chunk.records; ++at) {
-        SpanRecord record = load_span(chunk.payload + at * sizeof(SpanRecord));
+        const SpanRecord whole = load_span(chunk.payload + at * sizeof(SpanRecord));
         if (walked != chunk.thread) kept.begin_thread();
-        if (!filter_.take(record)) {
-          if (filter_.leaves_to_others(record)) {
-            kept.leave_out(record);
-            left_out_.insert(record.start_tick);
-          }
-          continue;
+        if (filter_.leaves_to_others(whole)) {
+          kept.leave_out(whole);
+          left_out_.insert(whole.start_tick);
         }
-        threads_.insert(chunk.thread);
-        if (record.scope < kScopePython) {
-          // It says how its stack differs from that of the operator before, which may be none of the
-          // session's.
-          const bool follows =
-              walked == chunk.thread && !filter_.pauses_between(last_tick, record.start_tick);
-          if (record.scope != kBackwardScope)
-            record.forward_thread = follows ? kept.take(record.forward_thread) : uint16_t{0};
-          walked = chunk.thread;
-          last_tick = record.start_tick;
-        }
-        record.module = modules_[record.module];
-        add(ChunkKind::Spans, chunk.thread, record);
+        filter_.for_each_part(whole, [&](const SpanRecord& record, bool was_running) {
+          if (!was_running) write(chunk.thread, record);
+        });
       }
     }
     write_all<AllocationRecord>(ChunkKind::Allocations, chunks_.allocations);
@@ -416,13 +463,24 @@ class Cutting {
     writer_.add_entry(Entry::Info, entry);
   }
 
-  void number_modules() {
+  // What was running when the session began, or went on.
+  struct Running {
+    SpanRecord record;
+    uint64_t start_tick;  // when it really began
+  };
+
+  // Numbers the modules, and puts what was running in its order.
+  void look_through() {
     for (const RecordChunk& chunk : chunks_.spans) {
       for (std::size_t at = 0; at < chunk.records; ++at) {
-        SpanRecord record = load_span(chunk.payload + at * sizeof(SpanRecord));
-        if (filter_.take(record)) modules_.use(record.module);
+        const SpanRecord whole = load_span(chunk.payload + at * sizeof(SpanRecord));
+        filter_.for_each_part(whole, [&](const SpanRecord& record, bool was_running) {
+          modules_.use(record.module);
+          if (was_running) running_[chunk.thread].push_back({record, whole.start_tick});
+        });
       }
     }
+    for (auto& [thread, running] : running_) put_in_order(running);
     for (const RecordChunk& chunk : chunks_.samples) {
       for (std::size_t at = 0; at < chunk.records; ++at) {
         auto record = load<SampleRecord>(chunk.payload + at * sizeof(SampleRecord));
@@ -430,6 +488,30 @@ class Cutting {
       }
     }
     modules_.number(chunks_);
+  }
+
+  // Outermost first at each tick: as they began, and calls by their places, for some were written late.
+  static void put_in_order(std::vector<Running>& running) {
+    std::stable_sort(running.begin(), running.end(), [](const Running& one, const Running& other) {
+      return std::tie(one.record.start_tick, one.start_tick) <
+             std::tie(other.record.start_tick, other.start_tick);
+    });
+    std::vector<std::size_t> rows;
+    std::vector<SpanRecord> calls;
+    for (std::size_t first = 0, last = 0; first < running.size(); first = last) {
+      const uint64_t tick = running[first].record.start_tick;
+      rows.clear();
+      calls.clear();
+      for (; last < running.size() && running[last].record.start_tick == tick; ++last) {
+        if (!is_call(running[last].record)) continue;
+        rows.push_back(last);
+        calls.push_back(running[last].record);
+      }
+      std::stable_sort(calls.begin(), calls.end(), [](const SpanRecord& one, const SpanRecord& other) {
+        return one.parameter < other.parameter;
+      });
+      for (std::size_t at = 0; at < rows.size(); ++at) running[rows[at]].record = calls[at];
+    }
   }
 
   // The rows that the session appended, and those of the whole recording.
@@ -504,6 +586,7 @@ class Cutting {
   RecordingWriter& writer_;
   ModuleNumbers modules_;
   std::unordered_set<uint32_t> threads_;
+  std::unordered_map<uint32_t, std::vector<Running>> running_;  // by thread
   // When spans of other sessions began.
   std::unordered_set<uint64_t> left_out_;
 };
@@ -595,9 +678,7 @@ void cut_recording(std::span<const std::byte> file, uint32_t session, const std:
 
   if (times) narrow(window, header, *times);
 
-  // Calls are recorded from the beginning of a recording, or not at all.
-  const bool calls = (window_of(0).value_or(whole).what & (kRecordCalls | kRecordModuleSpans)) != 0;
-  const Filter of_chunks(dictionary, session, window, calls);
+  const Filter of_chunks(dictionary, session, window);
   uint64_t oldest = UINT64_MAX;
   const auto wanted = [&](const ChunkHeader& chunk, const std::byte* payload, std::size_t records) {
     const auto kind = static_cast<ChunkKind>(chunk.kind);
@@ -608,7 +689,7 @@ void cut_recording(std::span<const std::byte> file, uint32_t session, const std:
   // With the names of these records: their ids may be others by now.
   DictionaryParser of_records;
   for (const std::span<const std::byte>& payload : chunks.dictionary) of_records.add_chunk(payload);
-  const Filter filter(of_records.build(header.dropped_dictionary), session, window, calls);
+  const Filter filter(of_records.build(header.dropped_dictionary), session, window);
 
   RecordingWriter writer(target);
   Cutting cutting(chunks, session, filter, writer);

@@ -240,7 +240,8 @@ struct SpanRecord {
   uint16_t forward_thread;  // torch's logical id of the forward thread, for backward functions; else `kept`
   uint8_t scope;            // at::RecordScope, or a CallScope
   uint8_t flags;            // SpanFlag
-  uint32_t parameter;       // AccumulateGrad: which parameter; of a step's mark see kStepMark; else 0
+  uint32_t parameter;       // AccumulateGrad: which parameter; of a step's mark see kStepMark; of a call its
+                            // place, see CallKind; else 0
 };
 static_assert(sizeof(SpanRecord) == 48);
 
@@ -266,8 +267,9 @@ inline constexpr uint32_t kMaxUnsure = 63;
 
 enum SpanFlag : uint8_t {
   kSpanAsync = 1,        // ended on another thread than it began, or torch says that it may
-  kSpanCut = 2,          // a call still running at the end of the recording or of its thread, cut there
-  kSpanBegunBefore = 4,  // a call that began before its thread was recorded
+  kSpanCut = 2,          // a call still running at the end of the recording or of its thread, or where calls
+                         // were switched off: cut there
+  kSpanBegunBefore = 4,  // a call that began before its thread was recorded, or calls were switched on
 };
 
 // Values of SpanRecord::scope beside torch's own.
@@ -275,6 +277,17 @@ enum CallScope : uint8_t {
   kScopePython = 100,  // a call of a function; `stack` is of that one function, none for C functions
   kScopeModule = 101,  // a call of an nn.Module: `module`; `stack` is where it was called
 };
+
+// What a call is a call of. The place of a call, among those that its thread is in the middle of at a time,
+// is this and, above it, the depth of its frame from 1: where one kind of calls is switched on later than the
+// other, it is written later than calls inside it. 0: not known, as in files of earlier releases.
+enum CallKind : uint32_t {
+  kCallOfModule = 0,
+  kCallOfPython = 1,  // within that of the module, if that has the same frame
+  kCallOfC = 2,       // with the frame of its caller
+};
+inline constexpr uint32_t kCallDepthShift = 2;
+inline constexpr uint32_t kCallKindMask = 3;
 
 // bytes > 0: allocated; bytes == 0: `address` was freed.
 struct AllocationRecord {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_FACE_VERSION = 11
+_FACE_VERSION = 12
 # More than the system lets a path have.
 _LONGEST_PATH = 1 << 13
 # With a separator at its end: another package's name may start with ours.
@@ -130,6 +130,10 @@ class Recorder:
             *message,
         )
         library.kinetoscope_recorder_change.argtypes = (ctypes.c_uint32, ctypes.c_uint32, *message)
+        library.kinetoscope_recorder_resume.argtypes = message
+        library.kinetoscope_recorder_hooked_threads.restype = ctypes.c_uint32
+        library.kinetoscope_recorder_lost_call_threads.restype = ctypes.c_uint32
+        library.kinetoscope_forget_sessions_before.argtypes = (ctypes.c_uint32,)
         library.kinetoscope_recorder_free_before.argtypes = (ctypes.c_uint64,)
         library.kinetoscope_recorder_position.argtypes = (ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t)
         library.kinetoscope_recorder_path.argtypes = message
@@ -169,6 +173,8 @@ class Recorder:
         if library.kinetoscope_recorder_load(self._module_call, self._message, len(self._message)) != 0:
             raise RecorderError(f"{path}: {self._message.value.decode()}")
         # The profile function of threads that start while calls are recorded, on Pythons that need one.
+        # Whether the active recording has calls while it is not paused.
+        self._has_calls = False
         self._thread_hook: Any = library.kinetoscope_recorder_prepare_calls(os.fsencode(_OWN_FOLDER))
         os.register_at_fork(after_in_child=self._forget_calls)
 
@@ -206,9 +212,9 @@ class Recorder:
         if self.is_recording:
             raise StateError("the native recorder is recording already; stop that recording first")
         bits, name = int(what), os.fsencode(path)
+        self._has_calls = bool(bits & _CALLS)
         # Before the start, so that this call is not recorded.
-        if bits & _CALLS and self._thread_hook is not None and threading.getprofile() is None:
-            threading.setprofile(self._thread_hook)
+        self._follow_new_threads()
         failed = self._library.kinetoscope_recorder_start(
             name,
             bits,
@@ -224,12 +230,18 @@ class Recorder:
             raise RecorderError(f"cannot record: {message}")
         return message
 
-    def change(self, what: Recorded, samples_per_second: int) -> None:
-        """Record something else from now on, into the same file; calls stay as they were at the start.
+    def change(self, what: Recorded, samples_per_second: int) -> str:
+        """Record something else from now on, into the same file.
+
+        Calls that are running when calls are switched on begin there, and those that are running when they are switched off end
+        there.
 
         Args:
             what: What is recorded.
             samples_per_second: How often the Python stack of every thread is sampled, if samples are among it.
+
+        Returns:
+            Which requested Python calls cannot be recorded, and why; empty if all can.
 
         Raises:
             StateError: Nothing is being recorded in this process.
@@ -240,8 +252,27 @@ class Recorder:
                 "the native recorder is not recording in this process: there is nothing to change"
             )
         rate = samples_per_second if Recorded.SAMPLES in what else 0
-        if self._library.kinetoscope_recorder_change(int(what), rate, self._message, len(self._message)) != 0:
-            raise RecorderError(f"cannot record: {self._message.value.decode(errors='replace')}")
+        self._has_calls = bool(int(what) & _CALLS)
+        self._follow_new_threads()
+        failed = self._library.kinetoscope_recorder_change(int(what), rate, self._message, len(self._message))
+        message = self._message.value.decode(errors="replace")
+        if not self._has_calls:
+            self._leave_new_threads_alone()
+        if failed:
+            raise RecorderError(f"cannot record: {message}")
+        return message
+
+    def hooked_threads(self) -> int:
+        """On how many threads Python has the hooks for calls: 0 while no calls are recorded; from Python 3.12 on 1 for all."""
+        return int(self._library.kinetoscope_recorder_hooked_threads())
+
+    def lost_call_threads(self) -> int:
+        """How many threads' Python calls are missing in the active recording because another profiler replaced ours."""
+        return int(self._library.kinetoscope_recorder_lost_call_threads())
+
+    def forget_sessions_before(self, number: int) -> None:
+        """Tell the recorder that nobody needs the metadata of sessions with lower numbers in the active recording any more."""
+        self._library.kinetoscope_forget_sessions_before(number)
 
     def position(self) -> list[int]:
         """How far the recording is: its tick, and its counters of what was lost (RecordingPosition in native/core).
@@ -257,7 +288,7 @@ class Recorder:
     def free_before(self, tick: int) -> None:
         """Let the recording use the room of its records from before a tick of its position again; does nothing in a ring, which does so anyway.
 
-        Rows and names stay, and so does everything while Python calls or module calls are recorded.
+        Rows and names stay, and so do calls that ended later.
         """
         self._library.kinetoscope_recorder_free_before(tick)
 
@@ -291,12 +322,17 @@ class Recorder:
         self._library.kinetoscope_recorder_forget_calls()
         self._leave_new_threads_alone()
 
+    def _follow_new_threads(self) -> None:
+        """Have the calls of threads that start from now on, if the recording has calls."""
+        if self._has_calls and self._thread_hook is not None and threading.getprofile() is None:
+            threading.setprofile(self._thread_hook)
+
     def _leave_new_threads_alone(self) -> None:
         if self._thread_hook is not None and threading.getprofile() is self._thread_hook:
             threading.setprofile(None)
 
     def pause(self) -> None:
-        """Pause: spans that start from now on are not recorded; open ones still get their end.
+        """Pause: spans that start from now on are not recorded; open ones still get their end, and open calls end here.
 
         Raises:
             StateError: Nothing is being recorded in this process.
@@ -305,17 +341,24 @@ class Recorder:
             raise StateError(
                 "the native recorder is not recording in this process: there is nothing to pause"
             )
+        self._leave_new_threads_alone()
 
-    def resume(self) -> None:
+    def resume(self) -> str:
         """Record again after `pause`.
+
+        Returns:
+            Which requested Python calls cannot be recorded from now on, and why; empty if all can.
 
         Raises:
             StateError: Nothing is being recorded in this process.
         """
-        if self._library.kinetoscope_recorder_resume() != 0:
+        self._follow_new_threads()
+        if self._library.kinetoscope_recorder_resume(self._message, len(self._message)) != 0:
+            self._leave_new_threads_alone()
             raise StateError(
                 "the native recorder is not recording in this process: there is nothing to resume"
             )
+        return self._message.value.decode(errors="replace")
 
     def freeze(self) -> None:
         """Overwrite nothing in a ring from now on, until `thaw`: what finds no room is counted as dropped.

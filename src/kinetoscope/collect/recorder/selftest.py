@@ -14,6 +14,7 @@ from typing import Any
 
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope.collect.recorder.library import Recorded, Recorder
+from kinetoscope.collect.recorder.stream import STREAM, NewFile, Subscription
 from kinetoscope.model.schema import SCOPE_MODULE, SCOPE_PYTHON
 
 FEATURES = ("operators", "nesting", "backward", "shapes", "stacks", "modules")
@@ -112,7 +113,7 @@ def _try_features(recorder: Recorder) -> dict[str, str]:
 def check_calls(recorder: Recorder) -> str:
     """Record the calls of a known function and a known module.
 
-    Not part of `check_recorder`: only sessions that record calls pay for it.
+    Not part of `check_recorder`: only sessions that record calls pay for it. It joins the recording in progress, if there is one.
 
     Returns:
         An empty string if both are recorded correctly, else what was recorded instead.
@@ -129,16 +130,18 @@ def check_calls(recorder: Recorder) -> str:
     failure: list[BaseException] = []
 
     def run() -> None:
+        what = Recorded.STACKS | Recorded.MODULES | Recorded.CALLS | Recorded.MODULE_SPANS
+        session = Subscription(STREAM, recorder, what)
         try:
-            recorder.start(
-                path, Recorded.STACKS | Recorded.MODULES | Recorded.CALLS | Recorded.MODULE_SPANS, None
-            )
+            session.start(NewFile(lambda: path, belongs_to_user=True))
             try:
                 # Code of this package is not recorded, so a function of torch's is used.
                 model()
             finally:
-                recorder.stop()
-                recorder.close()
+                session.stop()
+                part = session.close()
+            if part is not None:
+                part.cut(path)
         except (KinetoscopeError, OSError, RuntimeError) as error:
             failure.append(error)
 
@@ -153,10 +156,13 @@ def check_calls(recorder: Recorder) -> str:
             return f"the self-test failed: {failure[0]}"
         recording = _core.read_recording(str(path))
     spans, strings = recording["spans"], recording["strings"]
+    names = [strings[name] for name in spans["name"]]
+    # Other threads may call modules meanwhile.
+    own = spans["thread"][names.index("Called")] if "Called" in names else -1
     seen = [
-        (int(scope), strings[name])
-        for scope, name in zip(spans["scope"], spans["name"], strict=True)
-        if scope == SCOPE_MODULE or strings[name] == "Module._wrapped_call_impl"
+        (int(scope), name)
+        for scope, name, thread in zip(spans["scope"], names, spans["thread"], strict=True)
+        if thread == own and (scope == SCOPE_MODULE or name == "Module._wrapped_call_impl")
     ]
     right = seen == [(SCOPE_MODULE, "Called"), (SCOPE_PYTHON, "Module._wrapped_call_impl")]
     return "" if right else f"the calls of a module read {seen}"

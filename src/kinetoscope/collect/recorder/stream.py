@@ -8,6 +8,7 @@ window of time, is in the recording under keys of its own, so that a killed proc
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import tempfile
@@ -127,6 +128,8 @@ class Subscription:
         self.what = what
         self.number = 0
         self.stopped_by: int | None = None
+        # Threads whose calls were missing already when it began.
+        self.lost_before = 0
         self._begin: list[int] = []
         self._to_tick = 0
         self._pauses: list[list[int]] = []
@@ -153,7 +156,7 @@ class Subscription:
             Which Python calls cannot be recorded, and why; empty if all can.
 
         Raises:
-            StateError: Another recording of the recorder is in progress, or the session needs calls and cannot join.
+            StateError: Another recording of the recorder is in progress.
             RecorderError: The file cannot be created, or the recorder cannot change.
         """
         return self._stream.start(self, file)
@@ -171,9 +174,13 @@ class Subscription:
         """Record nothing for this session until `resume`."""
         self._stream.pause(self)
 
-    def resume(self) -> None:
-        """Record for this session again."""
-        self._stream.resume(self)
+    def resume(self) -> str:
+        """Record for this session again.
+
+        Returns:
+            Which Python calls cannot be recorded from now on, and why; empty if all can.
+        """
+        return self._stream.resume(self)
 
     def stop(self) -> Stopped:
         """End the session's part; metadata can still be added until `close`.
@@ -242,22 +249,12 @@ class Stream:
         """Whether the recording overwrites its oldest records."""
         return self._new_file is not None and self._new_file.ring_bytes is not None
 
-    def why_not(self, what: Recorded) -> str:
-        """Why a session cannot join the recording that is running, if there is one; empty if it can."""
-        if self._active() and what & _CALLS & ~self._what:
-            return "Python calls and module calls can only be recorded from the beginning of a recording"
-        return ""
-
     def start(self, one: Subscription, file: NewFile) -> str:
         """Begin the part of a session; see `Subscription.start`."""
         with self._changed:
             self._wait_for_the_end()
             if not self._subscriptions:
                 return self._begin(one, file)
-            if problem := self.why_not(one.what):
-                raise StateError(
-                    f"another Kinetoscope session is already recording in this process: stop it before starting this one. {problem}."
-                )
             if self._file is None:
                 self._share()
             self._sessions += 1
@@ -266,27 +263,30 @@ class Stream:
             one.begins_here()
             self._subscriptions.append(one)
             try:
-                self._change()
+                one.lost_before = one.recorder.lost_call_threads()
+                missing = self._change()
                 one.begins_here()
                 one.note_window()
             except Exception:
                 self._subscriptions.remove(one)
                 raise
-            return ""
+            return missing if one.what & _CALLS else ""
 
     def pause(self, one: Subscription) -> None:
         """Record nothing for a session; the recorder pauses when none records."""
         with self._changed:
             if one in self._active() and not one.is_paused:
                 one.pauses_here(paused=True)
-                self._apply_pause()
+                self._change()
 
-    def resume(self, one: Subscription) -> None:
-        """Record for a session again."""
+    def resume(self, one: Subscription) -> str:
+        """Record for a session again; see `Subscription.resume`."""
         with self._changed:
-            if one in self._active() and one.is_paused:
-                one.recorder.resume()
-                one.pauses_here(paused=False)
+            if one not in self._active() or not one.is_paused:
+                return ""
+            missing = self._change(resuming=one)
+            one.pauses_here(paused=False)
+            return missing if one.what & _CALLS else ""
 
     def stop(self, one: Subscription) -> Stopped:
         """End the part of a session; see `Subscription.stop`."""
@@ -297,14 +297,17 @@ class Stream:
             if self._active():
                 one.ends_here()
                 self._change()
-                return Stopped(faults=0, unnamed_modules=one.recorder.resolve([]), idle=True)
+                lost = one.recorder.lost_call_threads() - one.lost_before if one.what & _CALLS else 0
+                return Stopped(
+                    faults=0, unnamed_modules=one.recorder.resolve([]), idle=True, call_threads_lost=lost
+                )
             try:
                 stopped = one.recorder.stop()
             except StateError:
                 self._subscriptions.remove(one)
                 raise
             one.ends_here()
-            return stopped
+            return dataclasses.replace(stopped, call_threads_lost=stopped.call_threads_lost - one.lost_before)
 
     def close(self, one: Subscription) -> StreamPart | None:
         """End a session; see `Subscription.close`."""
@@ -410,6 +413,11 @@ class Stream:
         if needed > self._freed_to_tick:
             self._freed_to_tick = needed
             self._subscriptions[0].recorder.free_before(needed)
+        # Their numbers rise as they begin; the metadata of those that ended is needed until they are read.
+        numbers = [one.number for one in self._subscriptions]
+        self._subscriptions[0].recorder.forget_sessions_before(
+            min([*numbers, *(part.session for part in self._parts)])
+        )
 
     def _active(self) -> list[Subscription]:
         """The sessions that record."""
@@ -430,25 +438,29 @@ class Stream:
                 )
             self._changed.wait(1.0)
 
-    def _change(self) -> None:
-        """Let the recorder record what all sessions need."""
-        what = self._what & _CALLS
+    def _change(self, resuming: Subscription | None = None) -> str:
+        """Let the recorder record what all sessions need, and pause if all do; one may be about to end its pause.
+
+        Returns:
+            Which Python calls cannot be recorded, and why; empty if all can.
+        """
+        what, recording = Recorded(0), False
         for one in self._active():
-            what |= one.what & ~_CALLS
+            records = one is resuming or not one.is_paused
+            recording |= records
+            # Memory is recorded in pauses, too: what is freed there was allocated before. Calls are what costs most.
+            what |= one.what if records else one.what & ~_CALLS
         recorder = self._subscriptions[0].recorder
+        missing = ""
+        if not recording:
+            # It still knows which calls were wanted.
+            recorder.pause()
+            return missing
         if what != self._what:
-            recorder.change(what, SAMPLES_PER_SECOND)
+            missing = recorder.change(what, SAMPLES_PER_SECOND)
             self._was_widened |= bool(what & ~self._what)
             self._what = what
-        self._apply_pause()
-
-    def _apply_pause(self) -> None:
-        """Let the recorder pause if all sessions do, and else record."""
-        recorder = self._subscriptions[0].recorder
-        if all(one.is_paused for one in self._active()):
-            recorder.pause()
-        else:
-            recorder.resume()
+        return recorder.resume() or missing
 
 
 STREAM = Stream()
