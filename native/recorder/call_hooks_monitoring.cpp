@@ -97,7 +97,8 @@ void register_callbacks(bool remove) {
     const long event = number_of(hook.event);
     if (event == 0) continue;
     PyObject* function = remove || (modules_only && !hook.for_modules)
-                             ? Py_NewRef(Py_None) : checked(PyCFunction_New(&hook.method, nullptr));
+                             ? Py_NewRef(Py_None)
+                             : checked(PyCFunction_New(&hook.method, nullptr));
     if (function == nullptr) continue;
     Py_XDECREF(checked(PyObject_CallMethod(monitoring(), "register_callback", "llO", tool, event, function)));
     Py_DECREF(function);

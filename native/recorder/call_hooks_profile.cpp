@@ -111,15 +111,16 @@ void stop() {
 
 size_t installed() {
   size_t count = 0;
-  for_each_python_thread([&count](const PyThreadState* thread) { count += thread->c_profilefunc == on_event; });
+  for_each_python_thread(
+      [&count](const PyThreadState* thread) { count += thread->c_profilefunc == on_event; });
   return count;
 }
 
 size_t replaced() {
   size_t count = 0;
   for_each_python_thread([&count](const PyThreadState* thread) {
-    count += thread->c_profilefunc != on_event &&
-             std::find(given.begin(), given.end(), thread->id) != given.end();
+    count +=
+        thread->c_profilefunc != on_event && std::find(given.begin(), given.end(), thread->id) != given.end();
   });
   return count;
 }

@@ -14,13 +14,13 @@ struct alignas(64) Live {
   std::atomic<Session*> session{nullptr};  // the recording in progress; set last and cleared first
   // How many spans ended on another thread than their own, above the session's generation times 2^32.
   std::atomic<uint64_t> orphans_posted{0};
-  std::atomic<uint32_t> generation{0};    // of the session
+  std::atomic<uint32_t> generation{0};  // of the session
   // kinetoscope::Recorded, of calls the kinds that are switched on at present.
   std::atomic<uint32_t> what{0};
   std::atomic<uint32_t> code_epoch{1};    // rises when a code object's address stops meaning that code
   std::atomic<uint32_t> module_epoch{1};  // rises when a module's address stops meaning that module
   std::atomic<uint32_t> accumulate_grad_name{
-      0};  // the name whose spans carry a parameter; 0 until it is seen
+      0};                                // the name whose spans carry a parameter; 0 until it is seen
   std::atomic<uint32_t> calls_epoch{0};  // rises when Python calls or module calls are switched on
   // What a thread does that has not seen that; null until they are for the first time.
   std::atomic<void (*)(ThreadState&, Session&)> open_calls{nullptr};

@@ -274,7 +274,9 @@ void open_running(ThreadState& thread, Session& session) {
   }
   // Had one of them begun since, we would have been told.
   const uint64_t now = read_tick();
-  const auto since = [python, now](const SwitchedOn& on) { return python->id <= on.last_thread ? on.tick : now; };
+  const auto since = [python, now](const SwitchedOn& on) {
+    return python->id <= on.last_thread ? on.tick : now;
+  };
   const uint64_t calls_tick = since(calls_on), module_spans_tick = since(module_spans_on);
   const std::vector<OpenCall> before = std::exchange(state.open, {});
   state.open.reserve(before.size() + depth);

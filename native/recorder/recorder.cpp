@@ -40,9 +40,9 @@ constexpr int64_t kPatienceNs = 200'000'000;
 // may run the garbage collector, and with it any code of the job, fork included.
 std::recursive_mutex control;
 std::shared_ptr<Session> recording;
-bool stopped = false;            // stop() has ended it; close() has not
-bool stopped_all = false;        // every thread has left the recording that stop() ended
-uint32_t wanted_calls = 0;       // of the recording in progress: what it has of kCalls while it is not paused
+bool stopped = false;       // stop() has ended it; close() has not
+bool stopped_all = false;   // every thread has left the recording that stop() ended
+uint32_t wanted_calls = 0;  // of the recording in progress: what it has of kCalls while it is not paused
 uint32_t generations = 0;
 bool loaded = false;
 ClockPair at_load{};  // so that a recording killed in its first millisecond has two readings too

@@ -39,7 +39,8 @@ KINETOSCOPE_EXPORT int kinetoscope_recorder_start(const char* path, uint32_t wha
                                                   char* message, size_t bytes);
 
 // Lets the recording in progress have `what` and samples from now on. Calls of Python and of modules that run
-// already are in it, too. On success `message` says which calls cannot be recorded and why, and is else empty.
+// already are in it, too. On success `message` says which calls cannot be recorded and why, and is else
+// empty.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_change(uint32_t what, uint32_t samples_per_second, char* message,
                                                    size_t bytes);
 

@@ -68,7 +68,8 @@ class RecordingFile {
   // nothing is changed, while the ring is frozen.
   bool recycle_chunk(ChunkHeader* chunk);
   // [any thread] Frees chunks whose records all began before this tick, and whose calls all ended before it,
-  // which nobody wants any more: they are not counted as lost. Rows and the dictionary stay. Does nothing in a ring, which frees by itself.
+  // which nobody wants any more: they are not counted as lost. Rows and the dictionary stay. Does nothing in
+  // a ring, which frees by itself.
   void free_before(uint64_t tick);
   // [any thread] Shows each chunk that holds records to `see`, with how many of them are whole. None is freed
   // while it is shown; those that are handed out meanwhile are left out.

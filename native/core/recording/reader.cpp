@@ -145,8 +145,9 @@ class SpanConverter {
     spans_.module[row] = RecordTables::row(record.module, dictionary.module_class.size());
     spans_.shapes[row] = RecordTables::row(record.shapes, dictionary.shape_dims.size());
     // That of a call is its place.
-    spans_.parameter[row] =
-        numbered || record.scope >= kScopePython ? -1 : RecordTables::row(record.parameter, dictionary.parameter_module.size());
+    spans_.parameter[row] = numbered || record.scope >= kScopePython
+                                ? -1
+                                : RecordTables::row(record.parameter, dictionary.parameter_module.size());
     spans_.flags[row] = flags;
   }
 
