@@ -155,12 +155,87 @@ void marks_and_collections_are_of_those_who_made_and_asked_for_them() {
   }
 }
 
+// Calls of one thread, some written later than calls inside them; session 1 records from 100 to 900 and
+// pauses from 300 to 400 and from 500 to 600.
+RecordingImage called_image(uint32_t what) {
+  RecordingImage image(4096, 3);
+  image.begin_chunk(0, ChunkKind::Dictionary, 0, 1);
+  const char* names[] = {"outer", "module", "inner", "c", "short", "within"};
+  uint32_t id = 0;
+  for (const char* name : names) {
+    ++id;
+    image.add_entry(0, Entry::String, {id}, name);
+    image.add_entry(0, Entry::Name, {id, id, 0});
+  }
+  image.add_entry(0, Entry::Thread, {5, 55, 1, 0}, "main");
+  std::string window = "[" + std::to_string(what) + ", " + std::to_string(RecordingImage::kStart + 100);
+  for (int number = 0; number < 20; ++number) window += ", 0";
+  for (const uint64_t tick : {900, 300, 400, 500, 600})
+    window += ", " + std::to_string(RecordingImage::kStart + tick);
+  const std::string key = "kinetoscope.session.1";
+  image.add_entry(0, Entry::Info, {static_cast<uint32_t>(key.size())}, key + window + "]");
+  image.begin_chunk(1, ChunkKind::Spans, 5, 2);
+  const auto add = [&](uint32_t name, uint8_t scope, uint32_t depth, CallKind kind, uint64_t from,
+                       uint64_t to) {
+    SpanRecord& span = image.add_span(1, from, to);
+    span.name = name;
+    span.scope = scope;
+    span.sequence = -1;
+    span.parameter = depth << kCallDepthShift | kind;
+  };
+  // Calls of modules have been recorded for longer than others.
+  add(2, kScopeModule, 2, kCallOfModule, 10, 950);
+  add(1, kScopePython, 1, kCallOfPython, 50, 0);
+  add(3, kScopePython, 3, kCallOfPython, 50, 450);
+  add(4, kScopePython, 3, kCallOfC, 60, 420);
+  add(5, kScopePython, 4, kCallOfPython, 310, 390);
+  add(6, kScopePython, 4, kCallOfPython, 610, 620);
+  return image;
+}
+
+struct Part {
+  std::string name;
+  int64_t start, end;
+  bool begun_before, unfinished;
+  bool operator==(const Part&) const = default;
+};
+
+void calls_are_cut_at_pauses_and_lie_in_their_places() {
+  RecordingImage image = called_image(kRecordCalls | kRecordModuleSpans);
+  const Target target;
+  cut_recording(image.bytes(), 1, target.path());
+  const std::vector<std::byte> bytes = target.bytes();
+  const Recording recording = parse_recording(bytes);
+  std::vector<Part> found;
+  const std::vector<std::string> names = names_of(recording);
+  for (std::size_t row = 0; row < names.size(); ++row) {
+    const int64_t start = recording.spans.start_ns[row];
+    found.push_back({names[row], start, start + recording.spans.duration_ns[row],
+                     (recording.spans.flags[row] & kStateBegunBefore) != 0,
+                     (recording.spans.flags[row] & kStateUnfinished) != 0});
+    CHECK(recording.spans.parameter[row] == -1);
+  }
+  const std::vector<Part> expected{
+      {"outer", 0, 200, true, true},   {"module", 0, 200, true, true},   {"inner", 0, 200, true, true},
+      {"outer", 300, 400, true, true}, {"module", 300, 400, true, true}, {"inner", 300, 350, true, false},
+      {"outer", 500, 800, true, true}, {"module", 500, 800, true, true}, {"within", 510, 520, false, false},
+  };
+  CHECK(found == expected);
+  CHECK(recording.losses.unfinished_spans == 0);
+
+  RecordingImage of_modules = called_image(kRecordModuleSpans);
+  const Target other;
+  cut_recording(of_modules.bytes(), 1, other.path());
+  const std::vector<std::byte> less = other.bytes();
+  CHECK(names_of(parse_recording(less)) == std::vector<std::string>({"module", "module", "module"}));
+}
+
 void damage_does_no_harm() {
-  RecordingImage whole = shared_image(35, 65, ~uint32_t{0});
+  const RecordingImage spans = shared_image(35, 65, ~uint32_t{0}), calls = called_image(~uint32_t{0});
   std::mt19937 random(11);
   int cut = 0;
   for (int trial = 0; trial < 1000; ++trial) {
-    RecordingImage image = whole;
+    RecordingImage image = trial % 2 == 0 ? spans : calls;
     std::vector<std::byte>& bytes = image.storage();
     for (std::size_t change = 1 + random() % 8; change > 0; --change)
       bytes[random() % bytes.size()] = static_cast<std::byte>(random());
@@ -186,6 +261,7 @@ int main() {
   kinetoscope::a_session_gets_its_part();
   kinetoscope::without_a_window_it_is_all();
   kinetoscope::marks_and_collections_are_of_those_who_made_and_asked_for_them();
+  kinetoscope::calls_are_cut_at_pauses_and_lie_in_their_places();
   kinetoscope::damage_does_no_harm();
   return kinetoscope::testing::checks_failed();
 }

@@ -111,6 +111,22 @@ class Recorder:
         assert stopped.faults == 0
         return stopped
 
+    def pause(self) -> None:
+        assert self.face.kinetoscope_recorder_pause() == 0
+
+    def resume(self) -> str:
+        assert self.face.kinetoscope_recorder_resume(self.message, 512) == 0
+        return self.message.value.decode()
+
+    def change(self, what: int) -> str:
+        """Records these calls from now on, and no others."""
+        failed = self.face.kinetoscope_recorder_change(what | STACKS | MODULES, 0, self.message, 512)
+        assert not failed, self.message.value
+        return self.message.value.decode()
+
+    def hooked_threads(self) -> int:
+        return self.face.kinetoscope_recorder_hooked_threads()
+
     def spans(self) -> list[tuple]:
         """(thread, start, end, scope, flags, name, file) of every span, in order."""
         return read(self.folder / "calls.recording")[0]

@@ -383,6 +383,58 @@ def check_samples_beside_forks(recorder: Recorder) -> None:
     recorder.stop()
 
 
+def registered_events() -> int:
+    """How many events of sys.monitoring anybody wants, and how many places tools have taken there."""
+    if sys.version_info < (3, 12):
+        return 0
+    tools = [tool for tool in range(6) if sys.monitoring.get_tool(tool) is not None]
+    return len(tools) + sum(sys.monitoring.get_events(tool).bit_count() for tool in tools)
+
+
+def check_pauses_and_changes(recorder: Recorder) -> None:
+    def program() -> None:
+        leaf()
+        recorder.pause()
+        assert recorder.hooked_threads() == registered_events() == 0
+        branch()
+        assert recorder.resume() == ""
+        assert recorder.hooked_threads() > 0
+        leaf()
+        recorder.change(MODULE_SPANS)
+        Module()()
+        recorder.change(0)
+        assert recorder.hooked_threads() == registered_events() == 0
+        Module()(branch)
+
+        def switch() -> None:
+            recorder.change(MODULE_SPANS)
+            recorder.change(CALLS | MODULE_SPANS)
+            leaf()
+
+        Module()(switch)
+
+    recorder.start(CALLS)
+    program()
+    recorder.stop()
+    spans = [span for span in recorder.spans() if span[3] == MODULE or span[6] == __file__]
+    found = [
+        (span[5].rpartition(".")[2], span[3], span[4]) for span in sorted(spans, key=lambda span: span[1])
+    ]
+    assert all(span[2] >= span[1] > 0 for span in spans)
+    mine = [one for one in found if one[0] not in ("<module>", "main", "check_pauses_and_changes")]
+    leaf_call, module, both = ("leaf", PYTHON, 0), ("Module", MODULE, 0), CUT | BEGUN_BEFORE
+    first = [("program", PYTHON, CUT), leaf_call, ("program", PYTHON, both), leaf_call, module]
+    assert mine[:5] == first, mine
+    inside = {
+        ("Module", MODULE, BEGUN_BEFORE),
+        ("program", PYTHON, BEGUN_BEFORE),
+        ("switch", PYTHON, BEGUN_BEFORE),
+    }
+    calls = {("__call__", PYTHON, BEGUN_BEFORE), ("forward", PYTHON, BEGUN_BEFORE)}
+    assert set(mine[5:]) == inside | calls | {leaf_call}, mine
+    assert mine.count(leaf_call) == 4, mine
+
+
 def check_nothing_stays(recorder: Recorder) -> None:
     recorder.start(0)
     if sys.version_info >= (3, 12):

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <system_error>
@@ -147,10 +148,11 @@ class Filter {
 
   // Whether it recorded operators and samples then.
   bool records_at(uint64_t tick) const {
-    return within(tick) &&
-           std::none_of(window_.pauses.begin(), window_.pauses.end(), [tick](const auto& pause) {
-             return tick >= pause.first && (pause.second == 0 || tick < pause.second);
-           });
+    if (!within(tick)) return false;
+    const auto next = first_pause([tick](const auto& pause) { return pause.first <= tick; });
+    if (next == window_.pauses.begin()) return true;
+    const uint64_t to = std::prev(next)->second;
+    return to != 0 && tick >= to;
   }
 
   // Whether any of a chunk's records may be the session's. In each chunk they are in order of time, but for
@@ -173,8 +175,8 @@ class Filter {
   }
 
   bool pauses_between(uint64_t from, uint64_t to) const {
-    return std::any_of(window_.pauses.begin(), window_.pauses.end(),
-                       [&](const auto& pause) { return pause.first >= from && pause.first < to; });
+    const auto next = first_pause([from](const auto& pause) { return pause.first < from; });
+    return next != window_.pauses.end() && next->first < to;
   }
 
   bool leaves_to_others(const SpanRecord& record) const { return others_.has(record); }
@@ -200,17 +202,21 @@ class Filter {
       return;
     }
     Stretch stretch = whole;
-    for (const auto& [from, to] : window_.pauses) {
-      if (to != 0 && to <= from_) continue;
+    const uint64_t start = record.start_tick, end = record.end_tick;
+    auto pause = first_pause([start](const auto& one) { return one.second != 0 && one.second <= start; });
+    if (pause != window_.pauses.begin() && std::prev(pause)->second > from_)
+      stretch.from = stretch.ended_before = std::prev(pause)->second;
+    for (; pause != window_.pauses.end(); ++pause) {
+      const auto [from, to] = *pause;
       if (to_ != 0 && from >= to_) break;
       Stretch before = stretch;
       before.to = before.ended_within = from;
-      if (from > before.from) visit_within(record, before, before.has(record.start_tick), visit);
-      if (to == 0) return;
-      stretch.from = stretch.ended_before = to;
+      if (from > before.from) visit_within(record, before, before.has(start), visit);
+      if (to == 0 || (end != 0 && end <= from)) return;
+      if (to > from_) stretch.from = stretch.ended_before = to;
     }
     if (stretch.to == 0 || stretch.from < stretch.to)
-      visit_within(record, stretch, stretch.has(record.start_tick), visit);
+      visit_within(record, stretch, stretch.has(start), visit);
   }
 
   bool take(const NoteRecord& note) const {
@@ -248,6 +254,14 @@ class Filter {
 
     bool has(uint64_t tick) const { return tick >= from && (to == 0 || tick < to); }
   };
+
+  using Pauses = std::vector<std::pair<uint64_t, uint64_t>>;
+
+  // The first of the pauses, which are in order, that is not `before`.
+  template <typename Before>
+  Pauses::const_iterator first_pause(Before before) const {
+    return std::partition_point(window_.pauses.begin(), window_.pauses.end(), before);
+  }
 
   // Visits what a record has in a stretch, in which it `began` or not.
   template <typename Visit>

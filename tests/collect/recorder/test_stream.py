@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import random
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import kinetoscope
 from kinetoscope import ProfilerAction, ProfilerActivity, StateError
+from kinetoscope.collect.engines import native as native_engine
 from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.collect.recorder.stream import STREAM
 from kinetoscope.collect.sources.garbage_collections import GARBAGE_COLLECTIONS
-from kinetoscope.model.schema import FLAG_BEGUN_BEFORE
+from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, SpanKind
 from tests.support.effort import STRESS
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
@@ -277,7 +280,12 @@ def test_a_ring_that_goes_on_takes_nothing_from_a_session_that_ended() -> None:
     assert [row["code"] for row in outer.trace.losses if row["code"] != "recycled_rows"] == ["recycled_spans"]
 
 
-def test_sessions_that_overlap_without_end_do_not_grow_their_recording_without_end() -> None:
+@pytest.mark.parametrize(
+    "options", [{"profile_memory": True}, {"profile_memory": True, "python_calls": True}]
+)
+def test_sessions_that_overlap_without_end_do_not_grow_their_recording_without_end(
+    options: dict[str, bool],
+) -> None:
     x = torch.ones(2)
     sizes = []
 
@@ -290,10 +298,10 @@ def test_sessions_that_overlap_without_end_do_not_grow_their_recording_without_e
         assert path is not None
         return path.stat().st_size
 
-    before = session_of(profile_memory=True)
+    before = session_of(**options)
     before.start()
     for _ in range(30):
-        after = session_of(profile_memory=True)
+        after = session_of(**options)
         after.start()
         work()
         before.stop()
@@ -331,6 +339,266 @@ def test_each_thread_can_have_a_session_of_its_own() -> None:
         # All threads are in each of them.
         assert names(session.trace).count("exp") == 4 * 20
         assert session.trace.complete
+
+
+def leaf() -> int:
+    return 1
+
+
+def calls_of(trace: kinetoscope.Trace, *wanted: str) -> list[tuple[str, int]]:
+    """The calls of some functions of a trace in order, by the end of their names, each with its flags."""
+    rows = zip(trace.table("spans").to_pylist(), trace.column("spans", "flags").tolist(), strict=True)
+    called = [(row["name"].rpartition(".")[2], flags) for row, flags in rows if row["kind"] == "python"]
+    return [(name, flags) for name, flags in called if name in wanted]
+
+
+def hooked_threads() -> int:
+    return load_recorder().hooked_threads()
+
+
+def test_calls_join_a_running_recording_and_leave_it() -> None:
+    inner = session_of(python_calls=True, with_stack=True)
+
+    def around() -> None:
+        within()
+        leaf()
+
+    def within() -> None:
+        leaf()
+        inner.start()
+        assert hooked_threads() > 0
+        leaf()
+
+    with session_of() as outer:
+        assert hooked_threads() == 0
+        around()
+
+        def still_runs() -> None:
+            leaf()
+            inner.stop()
+
+        still_runs()
+        assert hooked_threads() == 0
+        leaf()
+    begun, cut = FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
+    found = calls_of(inner.trace, "around", "within", "leaf", "still_runs")
+    assert found == [
+        ("around", begun),
+        ("within", begun),
+        ("leaf", 0),
+        ("leaf", 0),
+        ("still_runs", cut),
+        ("leaf", 0),
+    ]
+    me = calls_of(inner.trace, "test_calls_join_a_running_recording_and_leave_it")
+    assert me == [("test_calls_join_a_running_recording_and_leave_it", begun | cut)]
+    assert inner.trace.losses == []
+    assert calls_of(outer.trace, "leaf") == []
+
+
+def test_each_kind_of_calls_joins_beside_the_other_one_in_its_place() -> None:
+    """Module calls that are switched on late lie around the Python calls that have been recorded longer, and the other way round."""
+    kinds: dict[str, dict[str, Any]] = {
+        "module": {"module_spans": True},
+        "python": {"python_calls": True},
+        "both": {"python_calls": True, "module_spans": True},
+    }
+
+    class Outer(nn.Module):
+        def forward(self, run: Any) -> Any:
+            return run()
+
+    def nested(names: list[str]) -> dict[str, kinetoscope.Trace]:
+        sessions = {name: session_of(**kinds[name]) for name in names}
+
+        def innermost() -> None:
+            for session in sessions.values():
+                session.start()
+            leaf()
+
+        def middle() -> None:
+            Outer()(innermost)
+
+        Outer()(middle)
+        for session in sessions.values():
+            session.stop()
+        return {name: session.trace for name, session in sessions.items()}
+
+    def shown(trace: kinetoscope.Trace) -> list[tuple[str, str, int]]:
+        rows = trace.table("spans").to_pylist()
+        names = {"Outer", "Outer.forward", "Module._wrapped_call_impl", "middle", "innermost", "leaf"}
+        return [
+            (row["kind"], row["name"].rpartition("<locals>.")[2], row["depth"])
+            for row in rows
+            if row["name"].rpartition("<locals>.")[2] in names
+        ]
+
+    alone, *orders = (
+        nested(names)
+        for names in (
+            ["module"],
+            ["python"],
+            ["both"],
+            ["module", "python", "both"],
+            ["python", "module", "both"],
+            ["both", "python"],
+        )
+    )
+    expected = {"module": shown(alone["module"])} | {
+        name: shown(one[name]) for one, name in zip(orders, ("python", "both"), strict=False)
+    }
+    assert [name for _, name, _ in expected["both"]][:4] == [
+        "Outer",
+        "Module._wrapped_call_impl",
+        "Outer.forward",
+        "middle",
+    ]
+    for together in orders[2:]:
+        for name, trace in together.items():
+            assert shown(trace) == expected[name], (list(together), name)
+
+
+@pytest.mark.parametrize("beside", [None, {}, {"python_calls": True}])
+def test_a_pause_takes_the_hooks_of_calls_back(beside: dict[str, bool] | None) -> None:
+    """Calls are cut where a session pauses, and what runs when it goes on begins anew, whatever other sessions record."""
+    session = session_of(python_calls=True)
+
+    def paused() -> None:
+        session.toggle_collection_dynamic(False, CPU)
+        assert (hooked_threads() > 0) is bool(beside)
+        hook = threading.getprofile()
+        assert (hook is None) or beside
+        leaf()
+
+    def program() -> None:
+        leaf()
+        paused()
+        leaf()
+        session.toggle_collection_dynamic(True, CPU)
+        assert hooked_threads() > 0
+        leaf()
+
+    with contextlib.ExitStack() as others:
+        if beside is not None:
+            others.enter_context(session_of(**beside))
+        session.start()
+        program()
+        session.stop()
+    begun, cut = FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
+    found = calls_of(session.trace, "program", "paused", "leaf")
+    assert found == [("program", cut), ("leaf", 0), ("paused", cut), ("program", begun), ("leaf", 0)]
+    assert hooked_threads() == 0
+
+
+def test_calls_of_a_schedule_are_hooked_while_a_cycle_records_and_else_not() -> None:
+    seen = []
+    schedule = kinetoscope.schedule(wait=1, warmup=1, active=1, repeat=2)
+    with session_of(python_calls=True, schedule=schedule, acc_events=True) as session:
+        for _ in range(7):
+            seen.append(hooked_threads() > 0)
+            leaf()
+            session.step()
+    assert seen == [False, False, True, False, False, True, False]
+
+
+def test_the_self_test_of_calls_joins_a_running_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_engine, "_calls_problem", None)
+    with session_of() as outer:
+        with session_of(module_spans=True) as inner:
+            Net()(torch.ones(2, 8))
+        assert native_engine._calls_problem == ""
+    assert {"Net", "Linear"} == {
+        row["name"] for row in inner.trace.table("spans").to_pylist() if row["kind"] == "module"
+    }
+    assert "Called" not in {row["name"] for row in outer.trace.table("spans").to_pylist()}
+
+
+def test_calls_that_are_recorded_besides_change_nothing_in_what_is_known_of_stacks() -> None:
+    def program() -> None:
+        model = Net()
+        for _ in range(3):
+            model(torch.ones(2, 8)).sum().backward()
+
+    def recorded(**beside: bool) -> list[tuple[str, int]]:
+        with contextlib.ExitStack() as others:
+            if beside:
+                others.enter_context(session_of(**beside))
+            with session_of(with_stack=True) as session:
+                program()
+        trace = session.trace
+        return [
+            (name, int(kept))
+            for name, kept in zip(trace.column("spans", "name"), trace.column("spans", "kept"), strict=True)
+            for name in [trace.strings[name]]
+        ]
+
+    # Called from one line.
+    alone, *others = (recorded(**beside) for beside in ({}, {"python_calls": True}, {"module_spans": True}))
+    assert others == [alone, alone]
+
+
+def test_calls_are_switched_on_and_off_beside_threads_that_call_and_end() -> None:
+    going = threading.Event()
+    going.set()
+
+    def work() -> None:
+        x = torch.ones(2)
+        while going.is_set():
+            leaf()
+            Net()(torch.ones(2, 8))
+            x.add(1)
+
+    def ends() -> None:
+        leaf()
+        torch.ones(2).add(1)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    with session_of() as outer:
+        for thread in threads:
+            thread.start()
+        try:
+            inner = []
+            for number in range(60 if STRESS else 12):
+                with session_of(python_calls=number % 3 != 1, module_spans=number % 3 != 0) as session:
+                    short = threading.Thread(target=ends)
+                    short.start()
+                    with session_of(python_calls=True) as within:
+                        leaf()
+                    short.join()
+                inner += [session, within]
+        finally:
+            going.clear()
+            for thread in threads:
+                thread.join()
+    assert calls_of(outer.trace, "leaf", "work") == []
+    for session in inner:
+        spans = session.trace.columns("spans")
+        # Operators of other threads may not have ended when it did.
+        assert {loss["code"] for loss in session.trace.losses} <= {"unfinished_spans"}
+        calls = np.isin(spans["kind"], (SpanKind.PYTHON, SpanKind.MODULE))
+        end_ns = spans["start_ns"] + spans["duration_ns"]
+        assert (spans["lane"][calls] == 0).all(), "calls nest"
+        assert (end_ns[calls] <= session.trace.duration_ns).all()
+    assert hooked_threads() == 0
+
+
+def test_the_recorder_is_told_whose_metadata_nobody_needs_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    told_numbers: list[int] = []
+    recorder = load_recorder()
+    monkeypatch.setattr(recorder, "forget_sessions_before", told_numbers.append)
+    sessions = [session_of() for _ in range(4)]
+    sessions[0].start()
+    sessions[1].start()
+    sessions[0].stop()
+    sessions[2].start()
+    sessions[1].stop()
+    assert told_numbers == [0, 0], "the first one may still be read"
+    del sessions[0]
+    sessions[2].start()
+    sessions[0].trace
+    sessions[1].stop()
+    assert told_numbers[-1] > 1
+    sessions[2].stop()
 
 
 def test_steps_are_of_the_session_that_marked_them_and_the_program_s_own_of_all(tmp_path: Any) -> None:
