@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <exception>
 #include <iterator>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -311,7 +312,12 @@ bool others_rest(const Rest& known) {
 // rest.
 class Reader {
  public:
-  Reader(PyObject* plain, PyObject* owners, const Rest& rest) : plain_(plain), owners_(owners), rest_(rest) {}
+  // With `other`, it remembers the same storages.
+  Reader(PyObject* plain, PyObject* owners, const Rest& rest, const Reader* other)
+      : plain_(plain),
+        owners_(owners),
+        rest_(rest),
+        met_(other != nullptr ? other->met_ : std::make_shared<MetStorages>()) {}
 
   // What plain() says of tensors that are not plain, as Python shall look at them.
   PyObject* meet(PyObject* things) {
@@ -332,7 +338,7 @@ class Reader {
       if (tensor == nullptr) {
         left.add(thing);
       } else if (tensor->device_type() != c10::DeviceType::Meta) {
-        met_.add(tensor->unsafe_storage());
+        met_->add(tensor->unsafe_storage());
       }
     }
     return left.list();
@@ -348,8 +354,8 @@ class Reader {
     return found.list();
   }
 
-  void forget() { met_.clear(); }
-  size_t met() const { return met_.size(); }
+  void forget() { met_->clear(); }
+  size_t met() const { return met_->size(); }
 
   void begin(int64_t time_ns, bool first) {
     time_ns_ = time_ns;
@@ -432,7 +438,7 @@ class Reader {
     }
     Py_DECREF(numbers);
     if (PyErr_Occurred() != nullptr) return false;
-    met_.each([&](c10::StorageImpl& storage) {
+    met_->each([&](c10::StorageImpl& storage) {
       if (seen_.find(AddressKey{&storage}) == 0 && !also.contains(&storage))
         add(storage, Role::Tensor, 0, 0, 0);
     });
@@ -602,7 +608,7 @@ class Reader {
   const Rest rest_;
   // Valid inside one method, as long as the GIL is held.
   bool others_rest_ = false;
-  MetStorages met_;
+  const std::shared_ptr<MetStorages> met_;
   std::vector<Row> rows_;
   Names names_;
   int64_t time_ns_ = 0;
@@ -724,7 +730,15 @@ PyObject* take(PyObject* self, PyObject*) {
   });
 }
 
-PyMethodDef methods[] = {{"meet", &of_list<&Reader::meet>, METH_O, nullptr},
+// A reader like this one, for another session.
+PyObject* another(PyObject* self, PyObject*) {
+  const auto& own = *reinterpret_cast<TensorReader*>(self);
+  return PyObject_CallFunction(reinterpret_cast<PyObject*>(Py_TYPE(self)), "OOOOOO", own.plain, own.owners,
+                               own.rest.frames_of_threads, own.rest.resting, own.rest.torch_folder, self);
+}
+
+PyMethodDef methods[] = {{"another", &another, METH_NOARGS, nullptr},
+                         {"meet", &of_list<&Reader::meet>, METH_O, nullptr},
                          {"forget", &forget, METH_NOARGS, nullptr},
                          {"frozen", &frozen, METH_NOARGS, nullptr},
                          {"met", &met, METH_NOARGS, nullptr},
@@ -740,10 +754,11 @@ PyMethodDef methods[] = {{"meet", &of_list<&Reader::meet>, METH_O, nullptr},
                          {nullptr, nullptr, 0, nullptr}};
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *plain = nullptr, *owners = nullptr;
+  PyObject *plain = nullptr, *owners = nullptr, *other = nullptr;
   Rest rest{};
-  if (PyArg_ParseTuple(args, "O!O!OO!U", &PyTuple_Type, &plain, &PyTuple_Type, &owners,
-                       &rest.frames_of_threads, &PyTuple_Type, &rest.resting, &rest.torch_folder) == 0)
+  if (PyArg_ParseTuple(args, "O!O!OO!U|O!", &PyTuple_Type, &plain, &PyTuple_Type, &owners,
+                       &rest.frames_of_threads, &PyTuple_Type, &rest.resting, &rest.torch_folder, type,
+                       &other) == 0)
     return nullptr;
   PyObject* self = type->tp_alloc(type, 0);
   if (self == nullptr) return nullptr;
@@ -751,8 +766,10 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   own.plain = Py_NewRef(plain);
   own.owners = Py_NewRef(owners);
   own.rest = {Py_NewRef(rest.frames_of_threads), Py_NewRef(rest.resting), Py_NewRef(rest.torch_folder)};
-  own.reader = new (std::nothrow) Reader(plain, owners, own.rest);
-  if (own.reader == nullptr) {
+  try {
+    own.reader = new Reader(plain, owners, own.rest,
+                            other != nullptr ? reinterpret_cast<TensorReader*>(other)->reader : nullptr);
+  } catch (const std::bad_alloc&) {
     Py_DECREF(self);
     return PyErr_NoMemory();
   }

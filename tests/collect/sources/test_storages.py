@@ -1,5 +1,6 @@
 """Which tensors hold which memory: what a recording of real programs says of them, and that nothing of it is felt."""
 
+import contextlib
 import gc
 import json
 import os
@@ -416,7 +417,7 @@ def test_a_later_recording_knows_what_was_allocated_since_the_first_one(collecte
     assert categories.category[weight].tolist() == [MemoryCategory.PARAMETER]
 
 
-def test_only_the_first_recording_of_a_session_looks_at_all_objects(monkeypatch):
+def test_only_the_first_recording_of_a_process_looks_at_all_objects(monkeypatch):
     asked = []
 
     def noting(kinds, generation=None):
@@ -424,12 +425,56 @@ def test_only_the_first_recording_of_a_session_looks_at_all_objects(monkeypatch)
         return living_objects(kinds, generation)
 
     monkeypatch.setattr(storages_module, "living_objects", noting)
+    monkeypatch.setattr(storages_module, "_of_process", None)
     session = profile(profile_memory=True)
-    for _ in range(3):
-        with session:
+    for one in (session, session, profile(profile_memory=True)):
+        with one:
             torch.ones(10)
-        session.trace
+        one.trace
     assert asked.count(None) == (1 if storages_module._HAS_GENERATIONS else 3)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_later_session_knows_what_came_into_being_before_it(together):
+    """Also with a session beside it, which knows what it has seen itself: they share what was met, and no rows."""
+    with profile(profile_memory=True):
+        torch.ones(10)
+    model, old, young = nn.Linear(70, 70, bias=False), torch.ones(1000), torch.ones(3000)
+    gc.collect()
+    young = torch.ones(2000)
+    other = profile(profile_memory=True)
+    with other if together else contextlib.nullcontext():
+        kept = torch.ones(4000)
+        with profile(profile_memory=True) as session:
+            model(torch.ones(2, 70))
+            del old, young
+    found = bytes_from_before(session)
+    assert [found.get(size) for size in (4 * 1000, 4 * 2000)] == [True, True]
+    assert [found.get(size) for size in (4 * 3000, 4 * 70 * 70)] == [None, False]
+    if together:
+        assert found[kept.nbytes] is False
+        assert kept.nbytes not in bytes_from_before(other)
+        assert bytes_from_before(other)[4 * 1000]
+
+
+def test_sessions_on_many_threads_look_one_at_a_time():
+    layers = [nn.Linear(70 + number, 70, bias=False) for number in range(4)]
+    begun, found = threading.Barrier(len(layers)), {}
+
+    def work(number):
+        for _ in range(5):
+            begun.wait()
+            with profile(profile_memory=True) as session:
+                begun.wait()
+            found[number] = bytes_from_before(session)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(layers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for before in found.values():
+        assert [before.get(layer.weight.nbytes) for layer in layers] == [False] * len(layers)
 
 
 @pytest.mark.skipif(not storages_module._HAS_GENERATIONS, reason="Python's collector is not followed here")

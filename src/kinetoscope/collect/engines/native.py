@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from torch.profiler import ProfilerActivity
 
-    from kinetoscope.collect.sources.storages import Living, StorageWatch
+    from kinetoscope.collect.sources.storages import StorageWatch
     from kinetoscope.storage.appended_rows import AppendedRows
     from kinetoscope.trace import Trace
 
@@ -120,7 +120,6 @@ class NativeEngine:
         self._process = 0
         self._off: frozenset[ProfilerActivity] = frozenset()
         self._watch: StorageWatch | None = None
-        self._living: Living | None = None
         self._remove: weakref.finalize[..., NativeEngine] | None = None
         self._opened: _OpenFile | None = None
 
@@ -332,14 +331,13 @@ class NativeEngine:
 
     def _watch_storages(self, subscription: Subscription) -> list[dict[str, Any]]:
         """Watch which tensors hold which memory, from before the recording starts."""
-        from kinetoscope.collect.sources.storages import Living, StorageWatch, native_reader
+        from kinetoscope.collect.sources.storages import StorageWatch, living_in_process
 
         recorder = subscription.recorder
         if self._watch is not None:
             self._watch.cancel()
-        self._living = self._living or Living(native_reader(recorder))
         self._watch = StorageWatch(
-            self._living,
+            living_in_process(recorder),
             recorder.watch_tensors,
             lambda: [module for _, module in recorder.modules()],
             functools.partial(_append_storages, subscription),

@@ -164,9 +164,13 @@ class _Seen:
 class TensorReader(Protocol):
     """Reads many plain tensors at once, and leaves the others to its caller.
 
-    The recorder has one in native code; `PythonReader` does the same in a process without the recorder. A session has one, which
-    remembers the storages that it met, and nothing that keeps them alive.
+    The recorder has one in native code; `PythonReader` does the same in a process without the recorder. A session has one of its
+    own, and all of them may remember the same storages that they met, and nothing that keeps them alive.
     """
+
+    def another(self) -> TensorReader:
+        """A reader for another session, which remembers the same storages."""
+        ...
 
     def meet(self, things: list[Any], /) -> list[Any]:
         """Remember the storages of the plain tensors among some objects; return other tensors, modules and optimizers."""
@@ -232,15 +236,19 @@ def native_reader(recorder: Recorder) -> TensorReader:
 class PythonReader:
     """Remembers storages, and leaves the rest to its caller."""
 
-    def __init__(self) -> None:
-        """Nothing is remembered yet."""
+    def __init__(self, memory: dict[int, StorageWeakRef] | None = None) -> None:
+        """Remember what another one does, in its `memory`, or nothing yet."""
         # Not the tensors: torch refuses to swap the contents of one that has a weak reference. By the address of the storage,
         # which is not used again as long as there is such a reference.
-        self._memory: dict[int, StorageWeakRef] = {}
+        self._memory: dict[int, StorageWeakRef] = {} if memory is None else memory
         self._seen = _Seen()
         self._time_ns = 0
         self._own: set[int] = set()
         self._unread: set[int] = set()
+
+    def another(self) -> PythonReader:
+        """As `TensorReader.another` says."""
+        return PythonReader(self._memory)
 
     def meet(self, things: list[Any], /) -> list[Any]:
         """As `TensorReader.meet` says."""
@@ -350,14 +358,14 @@ class StorageWatch:
         """Nothing is looked at before `start`.
 
         Args:
-            living: What lives; the same for all recordings of a session, so that only the first one has to look at everything.
+            living: What lives; the same for many recordings, so that only the first one has to look at everything.
             keep_watch: Has the frees of tensors' memory recorded.
             running: Tells which living modules the recorder has seen; by default all that live.
             append: Writes parts of the table `storages` into the recording in progress: what is seen there, before
                 `stop`, survives a killed process.
         """
         self._living = living
-        self._reader = living.reader
+        self._reader = living.reader.another()
         self._running = running or self._all_modules
         self._keep_watch = keep_watch
         self._append = append
@@ -546,7 +554,7 @@ class Living:
 
     The first look goes through all objects, which takes a tenth of a second where there are some hundred thousands. What comes
     into being later is met before it gets old: the collector is followed, and whenever it moves its young objects to the old
-    ones, these are looked through. So a later look needs those that were met, and the present young ones.
+    ones, these are looked through. So a later look needs those that were met, and the present young ones. One look at a time.
 
     Attributes:
         modules: The modules of the last look.
@@ -558,6 +566,7 @@ class Living:
     def __init__(self, reader: TensorReader | None = None) -> None:
         """Nothing is looked at before `look`; `reader` is by default one in Python."""
         self.reader = reader or PythonReader()
+        self._looking = threading.RLock()
         self.modules: list[Module] = []
         self.optimizers: list[Optimizer] = []
         self.tensors: list[Tensor] = []
@@ -571,6 +580,16 @@ class Living:
     @contextmanager
     def look(self) -> Iterator[Living]:
         """See what lives now; it is held only inside this."""
+        with self._looking:
+            self._look()
+            try:
+                yield self
+            finally:
+                for held in (self.modules, self.optimizers, self.tensors):
+                    held.clear()
+
+    def _look(self) -> None:
+        """Find what lives now."""
         owners = self._owners
         if owners is None or not _HAS_GENERATIONS:
             self.reader.forget()
@@ -594,11 +613,6 @@ class Living:
                 self.modules.append(owner)
             else:
                 self.optimizers.append(owner)
-        try:
-            yield self
-        finally:
-            for held in (self.modules, self.optimizers, self.tensors):
-                held.clear()
 
     def _meet(self, found: list[Any], owners: dict[int, weakref.ref[Module | Optimizer]]) -> list[Tensor]:
         """Remember those of some objects that are wanted; return the tensors that can only be looked at now."""
@@ -643,6 +657,26 @@ class Living:
             self.reader.forget()
         else:
             self._meet(found, owners)
+
+
+_of_process: Living | None = None
+
+
+def living_in_process(recorder: Recorder) -> Living:
+    """What lives in this process: one for all sessions on the recorder, of which only the first has to look at everything."""
+    global _of_process
+    if _of_process is None:
+        _of_process = Living(native_reader(recorder))
+    return _of_process
+
+
+def _look_anew() -> None:
+    """In the child of a fork: another thread may have been in the middle of a look."""
+    global _of_process
+    _of_process = None
+
+
+os.register_at_fork(after_in_child=_look_anew)
 
 
 # From Python 3.14 on the collector has other generations, and none where threads run without a lock.
