@@ -77,8 +77,8 @@ class Dictionary {
   using Extent = std::vector<std::pair<const ChunkHeader*, uint64_t>>;
   Extent extent();
   // Goes on in new chunks that have what is needed of the entries within `seen`, and all of what names
-  // threads, modules and parameters that came later.
-  void begin_epoch(const Extent& seen, NeededIds needed);
+  // threads, modules and parameters that came later; without the metadata of sessions before `first_session`.
+  void begin_epoch(const Extent& seen, NeededIds needed, uint32_t first_session);
   // Whether there are chunks of the epoch before.
   bool has_last_epoch() const { return !last_epoch_.empty(); }
   // Writes what is needed of the epoch before and was not written yet.
@@ -139,7 +139,7 @@ class Dictionary {
   static void know(Known& known, const Written& entry);
   // [with mutex()] Writes again, with their last values, what no collection drops: metadata, modules,
   // parameters, the threads that are needed, and those that came behind the first `seen` entries.
-  void carry_lasting(size_t seen, const NeededIds& needed);
+  void carry_lasting(size_t seen, const NeededIds& needed, uint32_t first_session);
 
   std::shared_ptr<RecordingFile> file_;
   std::mutex mutex_;

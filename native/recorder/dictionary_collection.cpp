@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <tuple>
 #include <vector>
 
@@ -41,6 +43,17 @@ std::string_view text_from(std::span<const std::byte> payload, size_t first) {
 
 uint64_t pair_of(std::span<const std::byte> payload) {
   return (uint64_t{number_at(payload, 1)} << 32) | number_at(payload, 2);
+}
+
+// The number of the session whose metadata this key is; UINT32_MAX of what belongs to none, or to the first
+// one.
+uint32_t session_of(std::string_view key) {
+  if (!key.starts_with(kSessionKey)) return UINT32_MAX;
+  key.remove_prefix(kSessionKey.size());
+  uint32_t number = 0;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), number);
+  const bool whole = end == key.data() + key.size() || *end == '.';
+  return error == std::errc{} && whole && number != 0 ? number : UINT32_MAX;
 }
 
 // Whether a collection keeps all of these, with their last values.
@@ -139,7 +152,7 @@ bool collect_dictionary(Session& session, int64_t patience_ns) {
     NeededIds needed;
     session.add_living_threads(needed.threads);
     add_ids_in_records(session.file(), needed);
-    dictionary.begin_epoch(seen, std::move(needed));
+    dictionary.begin_epoch(seen, std::move(needed), session.first_session());
   }
   if (auto* wait = sampler_wait.load(std::memory_order_acquire)) wait();
   if (!wait_until_idle(patience_ns)) return false;
@@ -256,7 +269,7 @@ bool Dictionary::copy_to(Chain& chain, const Written& entry) {
   return true;
 }
 
-void Dictionary::begin_epoch(const Extent& seen, NeededIds needed) {
+void Dictionary::begin_epoch(const Extent& seen, NeededIds needed, uint32_t first_session) {
   const std::vector<Written> entries = entries_in(seen);
   add_references(entries, needed, [](const Written&) { return false; });
   Chain next;
@@ -271,7 +284,7 @@ void Dictionary::begin_epoch(const Extent& seen, NeededIds needed) {
   last_epoch_ = std::move(chain_.chunks);
   chain_ = std::move(next);
   known_ = std::move(known);
-  carry_lasting(entries.size(), needed);
+  carry_lasting(entries.size(), needed, first_session);
   plan_next_collection();
   due_.store(false, std::memory_order_relaxed);
   nearly_full_.store(false, std::memory_order_relaxed);
@@ -280,7 +293,7 @@ void Dictionary::begin_epoch(const Extent& seen, NeededIds needed) {
   live.orphans_posted.fetch_add(1, std::memory_order_release);
 }
 
-void Dictionary::carry_lasting(size_t seen, const NeededIds& needed) {
+void Dictionary::carry_lasting(size_t seen, const NeededIds& needed, uint32_t first_session) {
   Extent all;
   for (const ChunkHeader* chunk : last_epoch_) all.emplace_back(chunk, chunk->committed);
   const std::vector<Written> entries = entries_in(all);
@@ -293,6 +306,7 @@ void Dictionary::carry_lasting(size_t seen, const NeededIds& needed) {
     const bool keyed = entry.type == Entry::Info;
     const std::string_view key =
         keyed ? text_from(entry.payload, sizeof(uint32_t)).substr(0, entry.id) : std::string_view{};
+    if (keyed && session_of(key) < first_session) continue;
     last[{entry.type, keyed ? 0 : entry.id, key}] = &entry;
   }
   for (const auto& [key, entry] : last) copy_to(chain_, *entry);

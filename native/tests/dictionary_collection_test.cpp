@@ -297,6 +297,12 @@ void what_lasts_is_kept_with_its_last_value() {
     dictionary.name_module(module, 0, "first");
     for (int value = 0; value <= 50; ++value) dictionary.info("key", std::to_string(value));
     dictionary.info("other", "\"text\"");
+    for (int number = 0; number <= 3; ++number) {
+      const std::string session_key = "kinetoscope.session." + std::to_string(number);
+      dictionary.info(session_key, "[]");
+      dictionary.info(session_key + ".key", "1");
+    }
+    session.forget_sessions_before(2);
   }
   for (int64_t round = 1, step = 0; round <= 5; ++round) {
     while (!dictionary.asks_for_collection()) {
@@ -316,7 +322,10 @@ void what_lasts_is_kept_with_its_last_value() {
   CHECK(tables.strings[static_cast<std::size_t>(tables.module_class[0])] == "Linear");
   CHECK(tables.strings[static_cast<std::size_t>(tables.module_name[0])] == "name 5");
   std::map<std::string_view, std::string_view> info(tables.info.begin(), tables.info.end());
-  CHECK(info.size() == 2);
+  // Those of the first session and of the ones that are needed.
+  CHECK(info.size() == 2 + 6);
+  CHECK(!info.contains("kinetoscope.session.1") && !info.contains("kinetoscope.session.1.key"));
+  CHECK(info.contains("kinetoscope.session.2") && info.contains("kinetoscope.session.3.key"));
   CHECK(info["key"] == "500");
   CHECK(info["other"] == "\"text\"");
   CHECK(tables.threads.size() == 2);

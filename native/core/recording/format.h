@@ -253,6 +253,9 @@ inline constexpr uint8_t kUserScope = 7;  // at::RecordScope::USER_SCOPE
 inline constexpr std::string_view kStepMark = "ProfilerStep#";
 inline constexpr std::string_view kOptimizerStep = "Optimizer.step#";
 
+// The keys of the metadata that belong to a session N other than 0 begin with this, "N" and a dot.
+inline constexpr std::string_view kSessionKey = "kinetoscope.session.";
+
 // The range of a garbage collection of Python, and the key of the metadata of a session that records them.
 inline constexpr std::string_view kCollection = "Python GC";
 inline constexpr std::string_view kCollectionsKey = "record_python_gc_info";

@@ -13,9 +13,6 @@
 
 namespace kinetoscope {
 
-// The keys of the metadata that belong to a session N other than 0 begin with this, "N" and a dot.
-inline constexpr std::string_view kSessionKey = "kinetoscope.session.";
-
 class RangesOfOthers {
  public:
   RangesOfOthers(const RecordingDictionary& dictionary, uint32_t session);
