@@ -90,6 +90,21 @@ def test_one_that_is_read_while_another_goes_on_says_what_the_other_missed(devic
     assert codes(outer.trace) == {"devices_interrupted"}
 
 
+@pytest.mark.parametrize("engine", ["auto", "kineto"])
+def test_one_that_is_read_after_the_next_has_begun_has_its_work_where_it_was(device, engine):
+    program = Program(device)
+    with session(device, engine=engine) as first:
+        program.run("mul")
+        torch.accelerator.synchronize()
+    with session(device, engine=engine) as second:
+        program.run("neg")
+        torch.accelerator.synchronize()
+        assert launched(first.trace) == {"mul": 3}
+    assert launched(second.trace) == {"neg": 3}
+    for one in (first, second):
+        assert one.trace.complete, one.trace.losses
+
+
 def test_sessions_overlap_on_any_thread(device):
     program = Program(device)
     first, second = session(device), session(device)

@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, RecorderError, StateError
 from kinetoscope.collect.engines.kineto_columns import note_this_thread
-from kinetoscope.collect.engines.kineto_recording import MONOTONIC_KEY, KinetoRecording
+from kinetoscope.collect.engines.kineto_recording import MONOTONIC_KEY, KinetoRecording, read_before_the_next
 from kinetoscope.collect.process.clocks import monotonic_of_realtime_ns
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.recorder.library import ready_recorder
@@ -85,6 +85,7 @@ class KinetoEngine:
                 "only to the thread that started it"
             )
         self._refuse_second_user()
+        read_before_the_next()
         # Ranges need it right after the start, when the collector may record Python calls.
         with contextlib.suppress(RecorderError):
             ready_recorder()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +16,7 @@ import torch
 import torch.profiler
 from torch.profiler import ProfilerActivity
 
-from kinetoscope._errors import RecorderError, StateError
+from kinetoscope._errors import KinetoscopeError, RecorderError, StateError
 from kinetoscope.collect.engines.kineto_columns import (
     UNWRITABLE,
     Tables,
@@ -127,6 +129,8 @@ class KinetoRecording:
         self._process = os.getpid()
         self._made: BackgroundCall[Trace] | None = None
         self._lock = threading.Lock()
+        if results is not None and request.activities != {ProfilerActivity.CPU}:
+            _UNREAD.add(self)
 
     def trace(self) -> Trace:
         """The recording as a trace: torch writes it, we read it, both once. An interrupted call can be repeated.
@@ -150,9 +154,11 @@ class KinetoRecording:
     def discard(self) -> None:
         """Drop torch's results; a trace that is already built stays complete."""
         self._results = None
+        _UNREAD.discard(self)
 
     def _build(self, results: Any | None, may_start_threads: bool) -> Trace:
         """Read torch's text, and add losses for what is missing."""
+        _UNREAD.discard(self)
         from kinetoscope.collect.request.torch_settings import EVENT_METADATA
         from kinetoscope.model.steps import one_cycle
         from kinetoscope.storage.recording import add_storages
@@ -239,6 +245,22 @@ class KinetoRecording:
     def _setting(self, name: str) -> bool:
         """Whether an experimental setting of torch's is on."""
         return bool(changed_settings(self._request.options.experimental_config).get(name))
+
+
+# Recordings with device activity that nobody has read yet.
+_UNREAD: weakref.WeakSet[KinetoRecording] = weakref.WeakSet()
+
+
+def read_before_the_next() -> None:
+    """Read all recordings with device activity, before torch's collector begins another one.
+
+    torch converts the times of device activity only when it writes them, with what it knows of the clocks at that moment. Once
+    another recording has begun, those are its clocks: on a GPU the activity of the earlier recording was then elsewhere in time.
+    """
+    for recording in list(_UNREAD):
+        # Whoever wants that trace is told.
+        with contextlib.suppress(KinetoscopeError):
+            recording.trace()
 
 
 # Metadata that only torch's text has.
