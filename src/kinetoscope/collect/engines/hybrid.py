@@ -21,8 +21,6 @@ from kinetoscope.collect.request.options import Engine, Recording, RecordingOpti
 from kinetoscope.collect.request.torch_settings import for_torchs_collector
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kinetoscope.collect.request.options import AppendRows
     from kinetoscope.storage.appended_rows import AppendedRows
     from kinetoscope.trace import Trace
@@ -36,6 +34,8 @@ class HybridEngine:
     """Records the host with the native recorder and devices with torch's collector."""
 
     name = "native"
+    # Any number of sessions record at once.
+    joins_others = True
     # Settings of torch's collector have an effect.
     has_torchs_collector = True
 
@@ -94,11 +94,6 @@ class HybridEngine:
             raise error
         self._without_devices = str(error)
         warn_user(f"devices are not recorded: {error}")
-
-    def why_not_beside(self, others: Sequence[Engine], options: RecordingOptions) -> str:
-        """Why it cannot record these options while other sessions use the recorder; empty if it can."""
-        host = self._host
-        return host.why_not_beside(others, options) if isinstance(host, NativeEngine) else ""
 
     def start(self) -> None:
         """Start both, or none: the devices first, so that the kernels of every recorded operator are recorded.

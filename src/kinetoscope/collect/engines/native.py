@@ -29,10 +29,8 @@ from kinetoscope.collect.recorder.library import Recorded, Recorder, load_record
 from kinetoscope.collect.recorder.selftest import FEATURES, check_calls, check_recorder
 from kinetoscope.collect.recorder.stream import STREAM, NewFile, StreamPart, Subscription
 from kinetoscope.collect.request.options import (
-    Engine,
     EngineStatus,
     Recording,
-    RecordingOptions,
     RecordingRequest,
 )
 from kinetoscope.collect.request.torch_settings import GARBAGE_COLLECTION_SETTING
@@ -110,6 +108,8 @@ class NativeEngine:
     """Records with the native recorder: every thread's operators, with stacks and modules."""
 
     name = "native"
+    # Any number of sessions record at once.
+    joins_others = True
 
     def __init__(self) -> None:
         """Nothing is loaded before `prepare`."""
@@ -146,10 +146,6 @@ class NativeEngine:
             request = dataclasses.replace(request, options=without)
         self._request = request
         load_recorder()
-
-    def why_not_beside(self, others: Sequence[Engine], options: RecordingOptions) -> str:
-        """Empty: it can record any options while other sessions use the recorder."""
-        return ""
 
     def start(self) -> None:
         """Begin to record.

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 from kinetoscope._errors import KinetoscopeError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kinetoscope.collect.request.options import Engine, RecordingOptions
 
 
@@ -60,15 +58,10 @@ class ActiveSessions:
     def why_not(self, session: ActiveSession, engine: Engine) -> str:
         """Why a session cannot record with an engine while other sessions are active; empty if it can."""
         others = [other for found, other in list(self._sessions) if found() not in (None, session)]
-        same = [other for other in others if other.name == engine.name]
-        if not same:
+        same = any(other.name == engine.name for other in others)
+        if not same or getattr(engine, "joins_others", False):
             return ""
-        beside: Callable[[list[Engine], RecordingOptions], str] | None = getattr(
-            engine, "why_not_beside", None
-        )
-        if beside is None:
-            return f"the engine {engine.name!r} makes one recording at a time"
-        return beside(same, session._options)
+        return f"the engine {engine.name!r} makes one recording at a time"
 
     def current(self) -> ActiveSession | None:
         """The active session that began first; None if there is none."""

@@ -466,18 +466,10 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             report_out_of_memory(lambda: self.trace, self._options.oom_report, recording)
 
     def _find_engine(self) -> Engine:
-        """The engine of the options; where the choice is ours and our recorder is busy, torch's collector for this cycle."""
-        self._engine_is_for_one_cycle = False
+        """The engine of the options; where torch's collector is in use, the one that can do without for this cycle."""
+        devices = self._options.engine == "auto" and len(self._recordable) > 1
+        self._engine_is_for_one_cycle = devices and TORCH_RANGES.torch_profiles
         engine = choose_engine(self._options, self._recordable)
-        if self._options.engine == "auto" and len(self._recordable) > 1:
-            # For the next one, torch's collector may be free.
-            self._engine_is_for_one_cycle = TORCH_RANGES.torch_profiles
-        if self._options.engine == "auto" and (why := ACTIVE_SESSIONS.why_not(self, engine)):
-            engine = choose_engine(dataclasses.replace(self._options, engine="kineto"), self._recordable)
-            self._engine_is_for_one_cycle = True
-            warn_user(
-                f"another Kinetoscope session is recording in this process, so this one records with torch's own collector (Kineto): {why}."
-            )
         warn_of_ignored_settings(engine, self._options, in_place_of_torch=self._in_place_of_torch)
         return engine
 
