@@ -112,7 +112,7 @@ bool Session::take_record_chunk(uint32_t thread, ChunkKind kind, ChunkHeader*& c
     file_->count_dropped(kind, count);
     return false;
   }
-  room_keeper::wake();
+  if (file_->wants_room()) room_keeper::wake();
   next = reinterpret_cast<Record*>(chunk + 1);
   end = next + taken.payload_bytes / sizeof(Record);
   return true;
