@@ -78,6 +78,8 @@ void Sampler::round(const std::atomic<bool>& leave) {
   uint64_t torn = 0;
   if (const uint32_t now = session_.dictionary().epoch(); now != dictionary_epoch_) {
     calls_.clear();
+    // Nor may a stack be written again that no record has any more.
+    for (auto& [number, known] : known_threads_) known.rests = false;
     dictionary_epoch_ = now;
   }
   // Before anything is read: a code object that goes from here on is noticed.
