@@ -614,7 +614,7 @@ void take_the_place_of_an_open_operator() {
                                   "operator:7/2", "work:109/2", "operator:7/1", "work:100/1", "work:100/1"}));
 }
 
-// The sampler sees each frame with what belongs to it, however fast they take turns.
+// What the sampler sees is of one operator, however fast they take turns: that of any moment while it looks.
 void never_mix_two_operators() {
   HeldPlace held;
   held.reset(5);
@@ -638,7 +638,7 @@ void never_mix_two_operators() {
       uint32_t stack = 0, module = 0;
       if (!held.read(5, [&] { return &places[at]; }, stack, module)) continue;
       ++seen[at];
-      CHECK(stack == at + 1 && module == at + 1);
+      CHECK(stack == module && (stack == 1 || stack == 2));
     }
   }
   uint32_t stack = 0, module = 0;
