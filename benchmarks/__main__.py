@@ -14,6 +14,7 @@ from benchmarks.harness import Result, machine
 
 SCRIPTS = (
     "collecting_step",
+    "processor_time",
     "everything_on",
     "flag_costs",
     "paused_step",

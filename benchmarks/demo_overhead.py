@@ -21,9 +21,9 @@ LIMIT_PERCENT = 2.0
 LEAST_STEP_MS = 20.0
 
 
-def gpt_step() -> Callable[[], None]:
-    """Build the demo's model with the demo's defaults, and return its training step."""
-    options = train_gpt.arguments([])
+def gpt_step(*arguments: str) -> Callable[[], None]:
+    """Build the demo's model with the demo's defaults, unless `arguments` say otherwise, and return its training step."""
+    options = train_gpt.arguments(list(arguments))
     torch.manual_seed(options.seed)
     text = train_gpt.Text(train_gpt.TEXT_FILE)
     model = train_gpt.GPT(len(text.alphabet), options.width, options.heads, options.layers, options.context)

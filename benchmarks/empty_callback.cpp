@@ -10,10 +10,11 @@ void on_end(const at::RecordFunction&, at::ObserverContext*) {}
 
 }  // namespace
 
-extern "C" void add_empty_callback() {
+extern "C" void add_empty_callback(int inputs) {
   // Those of the recorder, see native/recorder/operators.cpp: each further scope costs.
   handle = at::addGlobalCallback(
       at::RecordFunctionCallback(&on_start, &on_end)
+          .needsInputs(inputs != 0)
           .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
                    at::RecordScope::TORCHSCRIPT_FUNCTION, at::RecordScope::USER_SCOPE}));
 }

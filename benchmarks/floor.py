@@ -32,11 +32,11 @@ def _callbacks() -> ctypes.PyDLL:
 
 
 @contextmanager
-def empty_callbacks() -> Iterator[None]:
-    """Have torch call empty callbacks at every operator, and open its ranges."""
+def empty_callbacks(*, inputs: bool = False) -> Iterator[None]:
+    """Have torch call empty callbacks at every operator, if wanted with its inputs, and open its ranges."""
     callbacks = _callbacks()
     TORCH_RANGES.open(callbacks)
-    callbacks.add_empty_callback()
+    callbacks.add_empty_callback(int(inputs))
     try:
         yield
     finally:

@@ -1,5 +1,6 @@
 #include "interpreter_view.h"
 
+#include <atomic>
 #include <cstring>
 
 #include "probing_table.h"
@@ -19,6 +20,12 @@ constexpr size_t kMostBytes = size_t{1} << 22;
 const void* untagged(const void* pointer) {
   return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(pointer) &
                                        kinetoscope_layout.pointer_mask);
+}
+
+// Reads memory that is there for ever, and that the program writes meanwhile.
+const void* pointer_at(const void* base, uint32_t offset) {
+  auto* at = const_cast<char*>(static_cast<const char*>(base)) + offset;
+  return std::atomic_ref(*reinterpret_cast<const void**>(at)).load(std::memory_order_relaxed);
 }
 
 // Owners of frames: a thread's stack, a generator, a frame object, or (KINETOSCOPE_FIRST_C_OWNER) C code.
@@ -97,6 +104,17 @@ bool InterpreterView::threads(std::vector<PythonThread>& found) {
     state = next;
   }
   return true;
+}
+
+bool InterpreterView::is_only_thread(const void* state) const {
+  // The newest comes first.
+  return pointer_at(here_.interpreter, kinetoscope_layout.newest_thread) == state;
+}
+
+const void* InterpreterView::frame_of_main(const void* state) const {
+  const void* frame = pointer_at(state, kinetoscope_layout.thread_frame);
+  if (kinetoscope_layout.with_cframe == 0 || frame == nullptr) return frame;
+  return pointer_at(frame, kinetoscope_layout.cframe_current);
 }
 
 bool InterpreterView::frames(const PythonThread& thread, uint32_t most, std::vector<SeenFrame>& found) {

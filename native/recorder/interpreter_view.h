@@ -52,6 +52,11 @@ class InterpreterView {
   bool threads(std::vector<PythonThread>& found);
   // The innermost `most` Python frames of a thread, innermost first; false where they make no sense.
   bool frames(const PythonThread& thread, uint32_t most, std::vector<SeenFrame>& found);
+  // Whether the thread of this state is the interpreter's only one. Reads no memory that can go away.
+  bool is_only_thread(const void* state) const;
+  // The innermost frame of the main thread, whose state and stack do not go away, and nor does what is read
+  // here.
+  const void* frame_of_main(const void* state) const;
   // False when there is no such code object any more.
   bool code(const SeenFrame& frame, SeenCode& found);
 

@@ -48,10 +48,12 @@ const std::byte* MemoryReader::block_at(uintptr_t address) {
   const size_t slot = address / kBlockBytes % kBlocks;
   std::byte* const copied = copies_.get() + slot * kBlockBytes;
   Block& block = blocks_[slot];
-  if (block.address == address && block.round == round_) return copied;
-  block.round = 0;
-  if (!copy(address, copied, kBlockBytes)) return nullptr;
-  block = {address, round_};
+  if (block.address != address || block.round != round_) {
+    block.round = 0;
+    if (!copy(address, copied, kBlockBytes)) return nullptr;
+    block = {address, round_, 0};
+  }
+  block.used = round_;
   return copied;
 }
 
@@ -60,16 +62,23 @@ void MemoryReader::refresh() {
   if (way_ != Way::OtherProcess) return;
   iovec local[kBlocks], remote[kBlocks];
   Block* wanted[kBlocks];
-  size_t count = 0;
+  size_t pieces = 0, count = 0;
   for (size_t slot = 0; slot < kBlocks; ++slot) {
-    if (blocks_[slot].round != before) continue;
-    local[count] = {copies_.get() + slot * kBlockBytes, kBlockBytes};
-    remote[count] = {reinterpret_cast<void*>(blocks_[slot].address), kBlockBytes};
-    wanted[count++] = &blocks_[slot];
+    Block& block = blocks_[slot];
+    if (block.used != before) continue;
+    if (count != 0 && wanted[count - 1] + 1 == &block &&
+        wanted[count - 1]->address + kBlockBytes == block.address) {
+      local[pieces - 1].iov_len += kBlockBytes;
+      remote[pieces - 1].iov_len += kBlockBytes;
+    } else {
+      local[pieces] = {copies_.get() + slot * kBlockBytes, kBlockBytes};
+      remote[pieces++] = {reinterpret_cast<void*>(block.address), kBlockBytes};
+    }
+    wanted[count++] = &block;
   }
   if (count == 0) return;
   // It stops at the first that is not there any more.
-  const ssize_t copied = process_vm_readv(process_, local, count, remote, count, 0);
+  const ssize_t copied = process_vm_readv(process_, local, pieces, remote, pieces, 0);
   const size_t whole = copied > 0 ? static_cast<size_t>(copied) / kBlockBytes : 0;
   for (size_t at = 0; at < whole; ++at) wanted[at]->round = round_;
 }

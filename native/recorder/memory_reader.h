@@ -1,7 +1,7 @@
 // Reads of this process's own memory that cannot fault: what is not there any more is an answer, not a crash.
 //
 // The system copies, and says so when there is nothing to copy. Memory is copied in blocks that are kept, so
-// that what lies side by side, as the frames of a thread do, costs one call and is of one moment; and what
+// that what lies side by side, as the frames of a thread do, costs few calls and is of one moment; and what
 // was read last time is copied in one call next time.
 #pragma once
 
@@ -44,12 +44,13 @@ class MemoryReader {
   void close();
 
  private:
-  static constexpr size_t kBlockBytes = 4096;  // divides the page of every system: a block is there or not
-  static constexpr size_t kBlocks = 64;
+  static constexpr size_t kBlockBytes = 1024;  // divides the page of every system: a block is there or not
+  static constexpr size_t kBlocks = 256;
 
   struct Block {
     uintptr_t address = 0;
-    uint64_t round = 0;
+    uint64_t round = 0;  // when it was copied
+    uint64_t used = 0;   // the last round that has read it
   };
 
   // Where the block at `address` was copied to; nullptr where it is not all there.

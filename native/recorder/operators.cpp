@@ -225,6 +225,12 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     const uint32_t name = scope == at::RecordScope::USER_SCOPE
                               ? range_name(*thread, *session, function.name(), sequence, owner)
                               : name_of(*thread, *session, function, overload);
+    constexpr uint32_t kWholePlace = kRecordStacks | kRecordModules;
+    // Names of ranges are texts.
+    if ((what & kWholePlace) == kWholePlace && span.frame != nullptr &&
+        overload != no_overload.load(std::memory_order_relaxed)) {
+      thread->hold_frame();
+    }
     record->name = name & ~kBetweenRanks;
     record->stack = (what & kRecordStacks) != 0 ? span.stack : 0;
     record->module = span.module;
@@ -271,6 +277,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
           std::atomic_ref(span->record->end_tick).store(now, std::memory_order_relaxed);
         }
         open.erase(span);
+        thread.held.set(nullptr);
         return;
       }
     }
@@ -296,7 +303,7 @@ inline void end_at(const void* function, uint64_t now) {
   if (SpanRecord* record = open.back().record) {
     std::atomic_ref(record->end_tick).store(now, std::memory_order_relaxed);
   }
-  open.pop();
+  thread->pop_span();
 }
 
 void on_end(const at::RecordFunction& function, at::ObserverContext* context) {

@@ -32,9 +32,12 @@ constexpr size_t kAddressSpace[] = {size_t{1} << 38, size_t{1} << 35, size_t{1} 
 // Chunks grow from one unit to this, and each is so many times as long as the one before.
 constexpr uint64_t kLargestUnits = 256;
 constexpr uint64_t kGrowth = 4;
-// How far ahead of the writers there is room: as much as they have used, but within these bounds.
+// How far ahead of the writers there is room: half of what they have used, but within these bounds.
 constexpr uint64_t kLeastAheadUnits = 64;
 constexpr uint64_t kMostAheadUnits = 4096;
+// Room is made in pieces as long as what there is, but within kLeastAheadUnits and this: the system makes
+// larger pieces at less cost for each page.
+constexpr uint64_t kLargestPieceUnits = 1024;
 constexpr uint64_t kPageBytes = 4096;
 // A dictionary of this size has some million entries, which the process holds in tables, too.
 constexpr uint64_t kMostDictionaryBytes = uint64_t{256} << 20;
@@ -181,6 +184,21 @@ uint64_t last_tick_in(ChunkHeader* chunk) {
     last = std::max(last, tick);
   });
   return last;
+}
+
+// Never written. Not constant: then it would be a part of the library's file.
+std::byte zeros[kLargestPieceUnits * kUnitBytes];
+
+// Writes zeros where the file has blocks, but no pages yet. That makes pages many at once, which costs a
+// fifth of what it does to make each one when it is touched first. Where it fails, touching makes them.
+void make_pages(int file, uint64_t from, uint64_t to) {
+  while (from < to) {
+    const ssize_t written =
+        pwrite(file, zeros, std::min<uint64_t>(to - from, sizeof(zeros)), static_cast<off_t>(from));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    from += static_cast<uint64_t>(written);
+  }
 }
 
 struct Descriptor {
@@ -380,6 +398,8 @@ bool RecordingFile::reserve(uint64_t units) {
     errno = failure;
     return false;
   }
+  // Before a writer may be there.
+  make_pages(file_, from, to);
   reserved_.store(units, std::memory_order_release);
   return true;
 }
@@ -458,7 +478,7 @@ RecordingFile::Chunk RecordingFile::take_chunk(ChunkKind kind, uint32_t thread, 
     handed_out_ += units;
     std::atomic_ref(header().chunks).store(handed_out_, std::memory_order_release);
     const uint64_t wanted =
-        handed_out_ + std::clamp<uint64_t>(handed_out_, kLeastAheadUnits, kMostAheadUnits);
+        handed_out_ + std::clamp<uint64_t>(handed_out_ / 2, kLeastAheadUnits, kMostAheadUnits);
     wanted_.store(ring_units_ == 0 ? wanted : std::min(wanted, ring_units_), std::memory_order_relaxed);
   }
   // Last: a reader looks for every chunk that is counted here.
@@ -726,17 +746,20 @@ bool RecordingFile::prepare_room() {
     unsealed_.insert(unsealed_.end(), retired.begin(), retired.end());
   }
   const uint64_t wanted = std::max(wanted_.load(std::memory_order_relaxed), kLeastAheadUnits);
-  const uint64_t end = (kHeaderBytes + wanted * kUnitBytes) / kPageBytes * kPageBytes;
-  if (faulted_ >= end || disk_full_.load(std::memory_order_relaxed)) return false;
-  {
-    std::lock_guard room(room_mutex_);
-    if (wanted > reserved_.load(std::memory_order_relaxed) &&
-        !reserve(wanted + std::clamp<uint64_t>(wanted, kLeastAheadUnits, kMostAheadUnits))) {
-      return false;
+  uint64_t room = reserved_.load(std::memory_order_acquire);
+  if (disk_full_.load(std::memory_order_relaxed)) return false;
+  if (wanted > room) {
+    std::lock_guard lock(room_mutex_);
+    room = reserved_.load(std::memory_order_relaxed);
+    while (room < wanted) {
+      if (!reserve(room + std::clamp(room, kLeastAheadUnits, kLargestPieceUnits))) return false;
+      room = reserved_.load(std::memory_order_relaxed);
     }
   }
+  const uint64_t end = (kHeaderBytes + room * kUnitBytes) / kPageBytes * kPageBytes;
+  if (faulted_ >= end) return false;
   while (faulted_ < end) {
-    const uint64_t bytes = std::min(end - faulted_, kLargestUnits * kUnitBytes);
+    const uint64_t bytes = std::min(end - faulted_, kLargestPieceUnits * kUnitBytes);
     // Older kernels do not know this advice; then the writers fault the pages in themselves.
     if (madvise(base_ + faulted_, bytes, MADV_POPULATE_WRITE) != 0) {
       faulted_ = end;

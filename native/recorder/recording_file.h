@@ -94,6 +94,11 @@ class RecordingFile {
   // [any thread] Appends a clock reading; the last slot is rewritten when the table is full.
   void add_clock_pair(const ClockPair& pair);
 
+  // [any thread] Whether the helper has room to prepare. What else it does can wait until then: waking it
+  // costs both threads as much as a hundred records.
+  bool wants_room() const {
+    return wanted_.load(std::memory_order_relaxed) > reserved_.load(std::memory_order_relaxed);
+  }
   // [helper thread] Allocates and faults in what the writers will need next. True if there was work to do.
   bool prepare_room();
 

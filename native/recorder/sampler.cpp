@@ -29,13 +29,25 @@ constexpr int kAttempts = 3;
 // A pause is at least so many times as long as the round before it took of a processor.
 constexpr int64_t kLeastPause = 100;
 // The job has its own use for file descriptors.
-constexpr size_t kMostFiles = 32;
+constexpr size_t kMostFiles = 64;
+constexpr char kTimes[] = "schedstat";
 
 // Of a file of the system about a thread of this process; -1 where there is none.
 int open_of_task(uint32_t system, const char* name) {
   char path[48];
   std::snprintf(path, sizeof(path), "/proc/self/task/%u/%s", system, name);
   return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+// The system's id of the calling thread.
+uint32_t own_id() {
+  static thread_local const auto id = static_cast<uint32_t>(gettid());
+  return id;
+}
+
+void set_waited(SampleRecord& record, uint32_t waited) {
+  for (size_t place = 0; place < sizeof(record.waited); ++place)
+    record.waited[place] = static_cast<uint8_t>(waited >> (8 * place));
 }
 
 // Whether there was anything to read.
@@ -45,35 +57,18 @@ bool read_text(int file, char* into, size_t bytes) {
   return got > 0;
 }
 
-// How long a thread of this process was ready to run, but had no processor, since it began; -1 where the
-// system does not tell.
-int64_t waits_of_task(uint32_t system) {
-  char text[96];
-  const int file = open_of_task(system, "schedstat");
-  const bool there = read_text(file, text, sizeof(text));
-  if (file >= 0) close(file);
-  if (!there) return -1;
-  // How long it ran comes first, then how long it waited, both in nanoseconds.
-  char* rest = nullptr;
-  std::strtoll(text, &rest, 10);
-  char* end = nullptr;
-  const int64_t waited_ns = std::strtoll(rest, &end, 10);
-  return end == rest ? -1 : waited_ns;
-}
-
 }  // namespace
 
 Sampler::Sampler(Session& session, const kinetoscope_interpreter& interpreter, const void* module_call)
-    : session_(session),
-      module_call_(module_call),
-      view_(interpreter),
-      tells_waits_(waits_of_task(static_cast<uint32_t>(getpid())) >= 0),
-      since_tick_(read_tick()) {}
+    : session_(session), module_call_(module_call), view_(interpreter), since_tick_(read_tick()) {
+  KnownThread main;
+  main.system = static_cast<uint32_t>(getpid());
+  tells_waits_ = times_of(main).waited_ns >= 0;
+  close_files_of(main);
+}
 
 Sampler::~Sampler() {
-  for (const auto& [number, known] : known_threads_) {
-    if (known.file >= 0) close(known.file);
-  }
+  for (auto& [number, known] : known_threads_) close_files_of(known);
 }
 
 void Sampler::skip_round() { since_tick_ = read_tick(); }
@@ -83,20 +78,21 @@ void Sampler::round(const std::atomic<bool>& leave) {
   uint64_t torn = 0;
   if (const uint32_t now = session_.dictionary().epoch(); now != dictionary_epoch_) {
     calls_.clear();
+    // Nor may a stack be written again that no record has any more.
+    for (auto& [number, known] : known_threads_) known.rests = false;
     dictionary_epoch_ = now;
   }
   // Before anything is read: a code object that goes from here on is noticed.
   uint32_t epoch = live.code_epoch.load(std::memory_order_acquire);
-  view_.memory().refresh();
   const uint64_t tick = read_tick();
   const auto again = [&] {
     epoch = live.code_epoch.load(std::memory_order_acquire);
     view_.memory().forget();
   };
-  bool whole = view_.threads(threads_);
+  bool whole = find_threads();
   for (int attempt = 1; attempt < kAttempts && !whole; ++attempt) {
     again();
-    whole = view_.threads(threads_);
+    whole = find_threads();
   }
   for (const PythonThread& thread : threads_) {
     if (leave.load(std::memory_order_relaxed)) break;
@@ -115,6 +111,35 @@ void Sampler::round(const std::atomic<bool>& leave) {
   if (whole) forget_ended_threads();
 }
 
+void Sampler::refresh() {
+  if (refreshed_round_ == rounds_) return;
+  refreshed_round_ = rounds_;
+  view_.memory().refresh();
+}
+
+bool Sampler::find_threads() {
+  if (main_.state != nullptr && view_.is_only_thread(main_.state)) {
+    threads_.assign(1, main_);
+    return true;
+  }
+  refresh();
+  if (!view_.threads(threads_)) return false;
+  if (main_.state != nullptr) return true;
+  for (const PythonThread& thread : threads_) {
+    if ((main_state_ = find_main_thread(thread.state)) == nullptr) continue;
+    main_ = thread;
+    break;
+  }
+  return true;
+}
+
+bool Sampler::place_of_operator(const PythonThread& thread, SampleRecord& record) {
+  if (main_.state == nullptr || thread.state != main_.state) return false;
+  const auto current = [&] { return view_.frame_of_main(main_.state); };
+  return main_state_->held.read(session_.generation(), current, record.stack, record.module) &&
+         record.stack != 0;
+}
+
 void Sampler::forget_ended_threads() {
   for (auto at = known_threads_.begin(); at != known_threads_.end();) {
     KnownThread& known = at->second;
@@ -125,16 +150,46 @@ void Sampler::forget_ended_threads() {
     // One that never ran has the system's number of the thread that created it.
     const auto is_same = [&known](const PythonThread& thread) { return thread.system == known.system; };
     if (std::none_of(threads_.begin(), threads_.end(), is_same)) session_.forget_thread(known.system);
-    close_file_of(known);
+    close_files_of(known);
     at = known_threads_.erase(at);
   }
 }
 
-void Sampler::close_file_of(KnownThread& known) {
-  if (known.file < 0) return;
-  close(known.file);
-  known.file = -1;
-  --open_files_;
+void Sampler::close_files_of(KnownThread& known) {
+  for (int* file : {&known.times_file, &known.call_file}) {
+    if (*file < 0) continue;
+    close(*file);
+    *file = -1;
+    --open_files_;
+  }
+}
+
+bool Sampler::read_of_task(const KnownThread& known, const char* name, int& file, char* into, size_t bytes) {
+  if (file >= 0) return read_text(file, into, bytes);
+  const int opened = open_of_task(known.system, name);
+  const bool there = read_text(opened, into, bytes);
+  if (there && open_files_ < kMostFiles) {
+    file = opened;
+    ++open_files_;
+  } else if (opened >= 0) {
+    close(opened);
+  }
+  return there;
+}
+
+Sampler::TaskTimes Sampler::times_of(KnownThread& known) {
+  char text[96];
+  if (!read_of_task(known, kTimes, known.times_file, text, sizeof(text))) return {};
+  // How long it ran, how long it waited, both in nanoseconds, and how often it ran.
+  TaskTimes times;
+  char* at = text;
+  for (int64_t* number : {&times.ran_ns, &times.waited_ns, &times.runs}) {
+    char* end = nullptr;
+    *number = std::strtoll(at, &end, 10);
+    if (end == at) return {};
+    at = end;
+  }
+  return times;
 }
 
 Sampler::Outcome Sampler::sample(const PythonThread& thread, uint64_t tick, uint32_t epoch) {
@@ -142,24 +197,45 @@ Sampler::Outcome Sampler::sample(const PythonThread& thread, uint64_t tick, uint
   known.round = rounds_;
   if (known.system != thread.system) {
     // Until it runs, a thread has the system's number of the one that created it.
-    close_file_of(known);
+    close_files_of(known);
     known.index = 0;
     known.system = thread.system;
-    known.waited_ns = -1;
+    known.times = {};
+    known.off_processor = known.rests = false;
   }
-  const uint32_t waited = waited_of(known);
-  if (!view_.frames(thread, kMaxDepth, frames_)) return Outcome::Torn;
-  if (frames_.empty()) return Outcome::NoPython;
+  // Once more after the round that finds it off its processor: that one's memory may be older than its times.
+  const bool stayed_off = !update_times(known) && known.off_processor;
+  if (stayed_off && known.rests) {
+    SampleRecord record = known.last;
+    record.tick = tick;
+    record.since_tick = since_tick_;
+    set_waited(record, known.waited);
+    session_.add_sample(record);
+    return Outcome::Sampled;
+  }
+  known.off_processor = known.rests = false;
   SampleRecord record{};
   record.tick = tick;
   record.since_tick = since_tick_;
-  if (!place(epoch, record)) return Outcome::Torn;
-  record.state = static_cast<uint8_t>(state_of(thread, known));
-  for (size_t place = 0; place < sizeof(record.waited); ++place)
-    record.waited[place] = static_cast<uint8_t>(waited >> (8 * place));
+  if (!place_of_operator(thread, record)) {
+    refresh();
+    record.stack = record.module = 0;
+    if (!view_.frames(thread, kMaxDepth, frames_)) return Outcome::Torn;
+    if (frames_.empty()) return Outcome::NoPython;
+    if (!place(epoch, record)) return Outcome::Torn;
+  }
+  const SampleState state = state_of(thread, known);
+  record.state = static_cast<uint8_t>(state);
+  set_waited(record, known.waited);
   if (known.index == 0) known.index = session_.index_of_thread(thread.system);
   record.thread = known.index;
   session_.add_sample(record);
+  known.last = record;
+  // Had it been on its processor when its times were read, leaving it would have changed them. Of itself, a
+  // thread reads that it is in a system call.
+  known.off_processor =
+      (state == SampleState::Blocked || state == SampleState::WaitingForGil) && known.system != own_id();
+  known.rests = stayed_off && known.off_processor;
   return Outcome::Sampled;
 }
 
@@ -195,32 +271,28 @@ uint32_t Sampler::stack_of(const SeenFrame& frame, uint32_t parent, uint32_t epo
   return stack;
 }
 
-uint32_t Sampler::waited_of(KnownThread& known) {
-  if (!tells_waits_) return kWaitedUnknown;
-  if (known.waited_round == rounds_) return known.waited;
-  const int64_t before_ns = known.waited_ns;
-  known.waited_round = rounds_;
-  known.waited_ns = waits_of_task(known.system);
-  if (before_ns < 0 || known.waited_ns < before_ns) return known.waited = 0;
-  const int64_t microseconds = (known.waited_ns - before_ns) / 1000;
-  return known.waited = static_cast<uint32_t>(std::min<int64_t>(microseconds + kWaitedFrom, kMostWaited));
+bool Sampler::update_times(KnownThread& known) {
+  if (!tells_waits_) {
+    known.waited = kWaitedUnknown;
+    return true;
+  }
+  if (known.times_round == rounds_) return true;
+  const TaskTimes before = known.times;
+  known.times_round = rounds_;
+  known.times = times_of(known);
+  if (before.waited_ns < 0 || known.times.waited_ns < before.waited_ns) {
+    known.waited = 0;
+    return true;
+  }
+  const int64_t microseconds = (known.times.waited_ns - before.waited_ns) / 1000;
+  known.waited = static_cast<uint32_t>(std::min<int64_t>(microseconds + kWaitedFrom, kMostWaited));
+  // A system that does not count says 0 for ever.
+  return before.ran_ns <= 0 || before.runs <= 0 || known.times != before;
 }
 
 SampleState Sampler::state_of(const PythonThread& thread, KnownThread& known) {
   char text[256];
-  int file = known.file;
-  if (file < 0) file = open_of_task(thread.system, "syscall");
-  const bool there = read_text(file, text, sizeof(text));
-  if (file >= 0 && known.file < 0) {
-    // Opening costs more than reading.
-    if (there && open_files_ < kMostFiles) {
-      known.file = file;
-      ++open_files_;
-    } else {
-      close(file);
-    }
-  }
-  if (there) {
+  if (read_of_task(known, "syscall", known.call_file, text, sizeof(text))) {
     if (std::strncmp(text, "running", 7) == 0) return SampleState::Running;
     // The number of the system call, and what it was given.
     char* end = nullptr;
@@ -228,7 +300,7 @@ SampleState Sampler::state_of(const PythonThread& thread, KnownThread& known) {
       return SampleState::WaitingForGil;
     return SampleState::Blocked;
   }
-  file = open_of_task(thread.system, "stat");
+  const int file = open_of_task(thread.system, "stat");
   const bool has_state = read_text(file, text, sizeof(text));
   if (file >= 0) close(file);
   // The thread's name, in parentheses, may have spaces and parentheses in it.

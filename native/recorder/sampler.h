@@ -37,14 +37,27 @@ class Sampler {
   void skip_round();
 
  private:
+  // What the system says of how long a thread had a processor, and how long it was ready to run without one.
+  struct TaskTimes {
+    int64_t ran_ns = -1;  // -1: not read
+    int64_t waited_ns = -1;
+    int64_t runs = -1;  // how often it was given a processor
+    bool operator==(const TaskTimes&) const = default;
+  };
   struct KnownThread {
     uint32_t index = 0;
     uint32_t system = 0;
-    uint64_t round = 0;      // the last that has seen it
-    int file = -1;           // which says what it does
-    int64_t waited_ns = -1;  // for a processor, since it began; -1 where it was not read
-    uint64_t waited_round = 0;
+    uint64_t round = 0;   // the last that has seen it
+    int times_file = -1;  // kept open: opening costs ten times as much as reading
+    int call_file = -1;   // which says in what system call it is
+    TaskTimes times;
+    uint64_t times_round = 0;
     uint32_t waited = 0;  // what a sample of that round says
+    // Whether it was off its processor after these times were read: until they change, it stays there.
+    bool off_processor = false;
+    // Whether it was there also when its stack was read for `last`: until they change, its stack is the same.
+    bool rests = false;
+    SampleRecord last{};
   };
   // What is known of one call step; in another epoch the code object has to show its fingerprint.
   struct SampledCall {
@@ -56,22 +69,36 @@ class Sampler {
 
   enum class Outcome { Sampled, NoPython, Torn };
 
+  // What is read of memory is of this round from here on.
+  void refresh();
+  // Fills in `threads_`; false when they changed meanwhile.
+  bool find_threads();
   Outcome sample(const PythonThread& thread, uint64_t tick, uint32_t epoch);
+  // Stack and module of a main thread that is inside an operator; false if it is not, or elsewhere in Python.
+  bool place_of_operator(const PythonThread& thread, SampleRecord& record);
   void forget_ended_threads();
-  void close_file_of(KnownThread& known);
+  void close_files_of(KnownThread& known);
+  // Reads a file of the system about a thread, which stays open in `file` if there are not too many; false
+  // where there is nothing to read.
+  bool read_of_task(const KnownThread& known, const char* name, int& file, char* into, size_t bytes);
+  TaskTimes times_of(KnownThread& known);
   // Stack and module of what is in `frames_`; false where a code object went meanwhile.
   bool place(uint32_t epoch, SampleRecord& record);
   uint32_t stack_of(const SeenFrame& frame, uint32_t parent, uint32_t epoch);
   SampleState state_of(const PythonThread& thread, KnownThread& known);
-  // What a sample says of how long the thread waited for a processor since the round before.
-  uint32_t waited_of(KnownThread& known);
+  // Reads a thread's times, and what a sample says of how long it waited for a processor since the round
+  // before. False if it had none since then.
+  bool update_times(KnownThread& known);
 
   Session& session_;
   const void* const module_call_;
   InterpreterView view_;
-  const bool tells_waits_;  // the system tells how long a thread waited for a processor
+  bool tells_waits_ = false;  // the system tells how long a thread waited for a processor
   uint64_t since_tick_;
   uint64_t rounds_ = 0;
+  uint64_t refreshed_round_ = 0;
+  PythonThread main_{};  // all nulls until it is found
+  const ThreadState* main_state_ = nullptr;
   size_t open_files_ = 0;
   uint32_t dictionary_epoch_ = 0;  // of the stacks in `calls_`
   std::vector<PythonThread> threads_;

@@ -112,7 +112,7 @@ bool Session::take_record_chunk(uint32_t thread, ChunkKind kind, ChunkHeader*& c
     file_->count_dropped(kind, count);
     return false;
   }
-  room_keeper::wake();
+  if (file_->wants_room()) room_keeper::wake();
   next = reinterpret_cast<Record*>(chunk + 1);
   end = next + taken.payload_bytes / sizeof(Record);
   return true;
@@ -166,6 +166,7 @@ void Session::thread_ended(ThreadState& thread) {
     if (thread.call_state != nullptr) thread.call_state->cut(kCalls, read_tick());
   }
   forget_thread(static_cast<uint32_t>(syscall(SYS_gettid)));
+  thread.held.set(nullptr);
   std::lock_guard lock(orphans_mutex_);
   match_orphans(thread.open);
   for (const OpenSpan& span : thread.open) left_open_.push(span.function) = span;
@@ -200,6 +201,7 @@ void Session::adopt_orphans(ThreadState& thread) {
   std::lock_guard lock(orphans_mutex_);
   thread.orphans_seen = live.orphans_posted.load(std::memory_order_relaxed);
   match_orphans(thread.open);
+  thread.held.set(nullptr);
 }
 
 void Session::settle_orphans() {

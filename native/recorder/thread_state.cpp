@@ -96,6 +96,15 @@ void forget_other_threads() {
   }
 }
 
+const ThreadState* find_main_thread(const void* python) {
+  Register& all = the_register();
+  std::lock_guard lock(all.mutex);
+  const auto found = std::find_if(all.threads.begin(), all.threads.end(), [python](const ThreadState* state) {
+    return state->main_python == python;
+  });
+  return found == all.threads.end() ? nullptr : *found;
+}
+
 bool wait_until_idle(int64_t patience_ns) {
   if (live.fence_in_callbacks) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -179,6 +188,7 @@ void ThreadState::join(Session& session) {
   next_note = note_end = nullptr;
   note_chunk = nullptr;
   open.clear();
+  held.reset(generation);
   orphans_seen = live.orphans_posted.load(std::memory_order_relaxed);
   walk.path_depth = 0;
   unsaid_kept = kMaxDepth;

@@ -106,6 +106,44 @@ struct alignas(64) OpenSpan {
   // Whether its operands, or those of a span around it, were noted: what runs inside works on the same
   // blocks, or on blocks of its own that do not outlive it.
   bool noted = false;
+  // Whether it is an operator, and so `frame` stands still until it ends; Python may go on inside a range.
+  bool holds_frame = false;
+};
+
+// Where Python stands as long as a thread is inside an operator and runs no other frame, for the sampler. The
+// owner writes; whatever is read belongs to a moment while it was read.
+class HeldPlace {
+ public:
+  // [owner, hot] What `span` says is held, if it holds its frame.
+  void set(const OpenSpan* span) {
+    // In between, nothing: a frame never shows with what belongs to another one.
+    frame_.store(nullptr, std::memory_order_relaxed);
+    if (span == nullptr || !span->holds_frame) return;
+    ids_.store(span->stack | uint64_t{span->module} << 32, std::memory_order_release);
+    frame_.store(span->frame, std::memory_order_release);
+  }
+  // [owner] Nothing is held, and what follows belongs to this session.
+  void reset(uint32_t generation) {
+    frame_.store(nullptr, std::memory_order_relaxed);
+    generation_.store(generation, std::memory_order_release);
+  }
+  // [sampler] Stack and module if `current` returns the frame that is held; else false.
+  template <typename Current>
+  bool read(uint32_t generation, Current current, uint32_t& stack, uint32_t& module) const {
+    if (generation_.load(std::memory_order_acquire) != generation) return false;
+    const void* frame = frame_.load(std::memory_order_acquire);
+    if (frame == nullptr || current() != frame) return false;
+    const uint64_t ids = ids_.load(std::memory_order_acquire);
+    if (frame_.load(std::memory_order_relaxed) != frame) return false;
+    stack = static_cast<uint32_t>(ids);
+    module = static_cast<uint32_t>(ids >> 32);
+    return true;
+  }
+
+ private:
+  std::atomic<const void*> frame_{nullptr};
+  std::atomic<uint64_t> ids_{0};  // the module's above the stack's
+  std::atomic<uint32_t> generation_{0};
 };
 
 // The spans of one thread in progress, outermost first: a vector whose growth is kept out of the callbacks.
@@ -129,6 +167,7 @@ class OpenSpans {
     span.stack = 0;
     span.module = 0;
     span.noted = false;
+    span.holds_frame = false;
     return span;
   }
   void pop() { --end_; }
@@ -164,6 +203,7 @@ struct ThreadState {
   SpanRecord* span_end = nullptr;
   ChunkHeader* span_chunk = nullptr;
   OpenSpans open;  // spans begun on this thread and not yet ended
+  HeldPlace held;
   uint64_t orphans_seen =
       0;  // of Live::orphans_posted; of another session, like `generation`, when it differs there
 
@@ -214,8 +254,23 @@ struct ThreadState {
   void keep_up_with_calls(Session& session);
   // Forgets all ids that are in no record.
   void forget_ids();
+  // [hot] The innermost open span, which is an operator, holds the frame that it was called from.
+  void hold_frame() {
+    OpenSpan& span = open.back();
+    span.holds_frame = true;
+    const OpenSpan* around = open.around_innermost();
+    if (around == nullptr || !around->holds_frame || around->frame != span.frame) held.set(&span);
+  }
+  // [hot] The innermost open span has ended.
+  void pop_span() {
+    const OpenSpan& span = open.back();
+    const OpenSpan* around = open.around_innermost();
+    if (span.holds_frame && (around == nullptr || !around->holds_frame || around->frame != span.frame))
+      held.set(around);
+    open.pop();
+  }
   // [when its thread ended, or another process began] Belongs to no session.
-  void leave() { generation = 0, orphans_seen = 0; }
+  void leave() { generation = 0, orphans_seen = 0, held.reset(0); }
 };
 
 // One pointer only: a shared library loaded late finds little room in the static TLS block.
@@ -231,6 +286,8 @@ inline ThreadState* this_thread() {
 }
 // [child of a fork] Only the forking thread lives on.
 void forget_other_threads();
+// [sampler] The state of the thread whose Python state that is, if it is the main thread and ran an operator.
+const ThreadState* find_main_thread(const void* python);
 // [stop] True once every thread has been seen outside the callbacks; gives up after `patience_ns`.
 bool wait_until_idle(int64_t patience_ns);
 // [stop, when idle] Visits the state of every living thread.

@@ -486,6 +486,167 @@ void write_samples_of_each_thread() {
   }
 }
 
+// Whether a thread is off its processor, in a system call.
+bool is_waiting(uint32_t id) {
+  char text[64] = {};
+  FILE* file = std::fopen(("/proc/self/task/" + std::to_string(id) + "/syscall").c_str(), "re");
+  if (file == nullptr) return false;
+  const bool read = std::fgets(text, sizeof(text), file) != nullptr;
+  std::fclose(file);
+  return read && std::strncmp(text, "running", 7) != 0;
+}
+
+// The frames of a thread that had no processor since the rounds before are not looked at again.
+void leave_alone_a_thread_that_rests() {
+  for (const char* name : {"schedstat", "syscall"}) {
+    char text[64];
+    FILE* file = std::fopen(("/proc/thread-self/" + std::string(name)).c_str(), "re");
+    const bool there = file != nullptr && std::fgets(text, sizeof(text), file) != nullptr;
+    if (file != nullptr) std::fclose(file);
+    if (there) continue;
+    std::fprintf(stderr, "not tested: this system does not say how long a thread ran, or what it does\n");
+    return;
+  }
+  World world;
+  const Code* code = new_code("work", 100);
+  Frame frames[3];
+  for (int at = 0; at < 3; ++at) frames[at] = {nullptr, code, code->instructions + at, nullptr, 0};
+  std::atomic<uint32_t> turn{0}, id{0};
+  std::thread waiter([&] {
+    id = own_id();
+    for (uint32_t seen = 0; seen < 2;) {
+      syscall(SYS_futex, &turn, FUTEX_WAIT, seen, nullptr, nullptr, 0);
+      seen = turn;
+    }
+  });
+  while (id == 0) std::this_thread::yield();
+  ThreadOfPython other;
+  other.interpreter = &world.interpreter;
+  other.number = 10;
+  other.system = id;
+  other.next = &world.main;
+  world.interpreter.newest = &other;
+  Running running;
+  {
+    Sampler sampler(*running.session, world.here(), nullptr);
+    for (uint32_t part = 0; part < 2; ++part) {
+      other.frame = &frames[part];
+      while (!is_waiting(id)) std::this_thread::yield();
+      // Off its processor; still there; looked at no more.
+      for (int round = 0; round < 3; ++round) sampler.round(kStay);
+      other.frame = &frames[2];
+      for (int round = 0; round < 2; ++round) sampler.round(kStay);
+      other.frame = &frames[part + 1];
+      turn = part + 1;
+      syscall(SYS_futex, &turn, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+      if (part == 1) waiter.join();
+    }
+    world.interpreter.newest = &world.main;
+    sampler.round(kStay);
+  }
+  std::string path = running.path;
+  running.close();
+  const MappedFile file(path);
+  CHECK(shown(parse_recording(file.bytes())) ==
+        std::vector<std::string>({"work:100/1", "work:100/1", "work:100/1", "work:100/1", "work:100/1",
+                                  "work:101/1", "work:101/1", "work:101/1", "work:101/1", "work:101/1"}));
+}
+
+// Inside an operator a main thread is where the operator was called, unless it runs another frame.
+void take_the_place_of_an_open_operator() {
+  World world;
+  const Code* code = new_code("work", 100);
+  Frame calling{nullptr, code, code->instructions, nullptr, 0};
+  Frame called{&calling, code, code->instructions + 9, nullptr, 0};
+  world.main.frame = &calling;
+  ThreadState& thread = *this_thread();
+  thread.main_python = &world.main;
+  Running running;
+  thread.keep_up(*running.session);
+  std::vector<uint32_t> stacks;
+  {
+    Dictionary& dictionary = running.session->dictionary();
+    std::lock_guard lock(dictionary.mutex());
+    const uint32_t file = dictionary.frame("operator", "program.py", 7, 1);
+    for (uint32_t parent : {0u, 1u}) stacks.push_back(dictionary.stack(parent, file));
+  }
+  const auto begin = [&](const Frame* frame, uint32_t stack) {
+    OpenSpan& span = thread.open.push(frame);
+    span.frame = frame;
+    span.stack = stack;
+    return &span;
+  };
+  {
+    Sampler sampler(*running.session, world.here(), nullptr);
+    const auto sample = [&] { sampler.round(kStay); };
+    sample();  // none
+    begin(&calling, stacks[0]);
+    sample();  // a range, in which Python goes on
+    thread.hold_frame();
+    sample();  // an operator
+    begin(&calling, stacks[0]);
+    thread.hold_frame();
+    thread.pop_span();
+    sample();  // after another one inside it
+    world.main.frame = &called;
+    sample();  // which runs Python
+    begin(&called, stacks[1]);
+    thread.hold_frame();
+    sample();  // and from there an operator
+    thread.pop_span();
+    sample();
+    world.main.frame = &calling;
+    sample();
+    thread.pop_span();
+    sample();  // none
+    begin(&calling, stacks[1]);
+    thread.hold_frame();
+    thread.held.reset(running.session->generation() + 1);
+    sample();  // of another session
+    thread.open.clear();
+  }
+  thread.main_python = nullptr;
+  std::string path = running.path;
+  running.close();
+  const MappedFile file(path);
+  CHECK(shown(parse_recording(file.bytes())) ==
+        std::vector<std::string>({"work:100/1", "work:100/1", "operator:7/1", "operator:7/1", "work:109/2",
+                                  "operator:7/2", "work:109/2", "operator:7/1", "work:100/1", "work:100/1"}));
+}
+
+// What the sampler sees is of one operator, however fast they take turns: that of any moment while it looks.
+void never_mix_two_operators() {
+  HeldPlace held;
+  held.reset(5);
+  const int places[2] = {};
+  std::atomic<bool> done{false};
+  std::thread program([&] {
+    OpenSpan spans[2];
+    for (uint32_t at = 0; at < 2; ++at) {
+      spans[at].frame = &places[at];
+      spans[at].stack = spans[at].module = at + 1;
+      spans[at].holds_frame = true;
+    }
+    for (uint32_t turn = 0; !done; ++turn) {
+      held.set(&spans[turn % 2]);
+      if (turn % 3 == 0) held.set(nullptr);
+    }
+  });
+  uint64_t seen[2] = {0, 0};
+  while (seen[0] < 1000 || seen[1] < 1000) {
+    for (uint32_t at = 0; at < 2; ++at) {
+      uint32_t stack = 0, module = 0;
+      if (!held.read(5, [&] { return &places[at]; }, stack, module)) continue;
+      ++seen[at];
+      CHECK(stack == module && (stack == 1 || stack == 2));
+    }
+  }
+  uint32_t stack = 0, module = 0;
+  CHECK(!held.read(6, [&] { return &places[0]; }, stack, module));
+  done = true;
+  program.join();
+}
+
 // A thread changes its frames in place, without order, and frees what it has left; each sample is one of the
 // stacks that it had.
 void never_mix_two_moments() {
@@ -616,6 +777,9 @@ int main() {
   find_lines();
   see_threads_and_frames();
   write_samples_of_each_thread();
+  leave_alone_a_thread_that_rests();
+  take_the_place_of_an_open_operator();
+  never_mix_two_operators();
   never_mix_two_moments();
   notice_code_that_takes_the_place_of_another();
   sample_between_start_and_stop();
