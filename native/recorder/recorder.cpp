@@ -143,10 +143,12 @@ void end_recording(Session& session) {
 // millions of pages: the helper thread takes them down, once no thread is inside a callback that may still
 // write.
 void let_go(std::shared_ptr<Session>& over) {
-  const std::shared_ptr<Session> session = std::move(over);
+  std::shared_ptr<Session> session = std::move(over);
   session->modules().drop_references();
+  std::shared_ptr<RecordingFile> file = session->shared_file();
+  // Not held here any more: whoever holds them last takes them down.
   room_keeper::release(
-      session->shared_file(), session, stopped_all ? nullptr : +[] { return wait_until_idle(0); });
+      std::move(file), std::move(session), stopped_all ? nullptr : +[] { return wait_until_idle(0); });
 }
 
 }  // namespace
