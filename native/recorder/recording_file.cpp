@@ -186,21 +186,6 @@ uint64_t last_tick_in(ChunkHeader* chunk) {
   return last;
 }
 
-// Never written. Not constant: then it would be a part of the library's file.
-std::byte zeros[kLargestPieceUnits * kUnitBytes];
-
-// Writes zeros where the file has blocks, but no pages yet. That makes pages many at once, which costs a
-// fifth of what it does to make each one when it is touched first. Where it fails, touching makes them.
-void make_pages(int file, uint64_t from, uint64_t to) {
-  while (from < to) {
-    const ssize_t written =
-        pwrite(file, zeros, std::min<uint64_t>(to - from, sizeof(zeros)), static_cast<off_t>(from));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
-    from += static_cast<uint64_t>(written);
-  }
-}
-
 struct Descriptor {
   explicit Descriptor(int opened) : number(opened) {}
   ~Descriptor() {
@@ -398,8 +383,6 @@ bool RecordingFile::reserve(uint64_t units) {
     errno = failure;
     return false;
   }
-  // Before a writer may be there.
-  make_pages(file_, from, to);
   reserved_.store(units, std::memory_order_release);
   return true;
 }

@@ -110,7 +110,7 @@ def test_the_small_recording_is_whole(tmp_path):
 def test_a_file_cut_anywhere_opens_or_is_refused(tmp_path):
     data = small_recording().to_bytes()
     path = tmp_path / "recording"
-    header = 8 + 24 + 72 + 128 * 24 + 192
+    header = 8 + 24 + 72 + 128 * 24 + 200
     offsets = [*range(200), *range(header - 40, header + 40), *range(HEADER_BYTES - 5, len(data))]
     spans_before = 0
     for size in offsets:

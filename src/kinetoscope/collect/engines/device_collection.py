@@ -39,8 +39,8 @@ class Segment:
     Attributes:
         engine: What collects it.
         request: What it collects.
-        begin_ns: When it began.
-        end_ns: When it ended; None while it goes on.
+        begin_ns: When it had begun.
+        end_ns: When it began to end; None while it goes on.
         recording: What it left; None while it goes on, and if it failed.
         failure: Why there is no recording.
         sessions: How many sessions it has been collected for.
@@ -60,12 +60,12 @@ class Segment:
         """Stop the collector, if it still collects."""
         if self.end_ns is not None:
             return
+        # Before: what is launched while it stops may be missing.
+        self.end_ns = time.time_ns()
         try:
             self.recording = self.engine.stop()
         except (KinetoscopeError, RuntimeError) as error:
             self.failure = str(error)
-        finally:
-            self.end_ns = time.time_ns()
 
 
 @dataclass(eq=False)
@@ -193,6 +193,7 @@ class DeviceCollection:
         except BaseException:
             self._segment = None
             raise
+        segment.begin_ns = time.time_ns()
         for one in self._subscribers:
             self._join(one, segment)
 
