@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -63,14 +64,20 @@ def rows_in(path: Path) -> Counter[str]:
     return found
 
 
+def workers_in(path: Path) -> set[int]:
+    """The workers that have batches in a recording in progress."""
+    parts = _core.read_recording(str(path))["rows"].get("loader_batches", [])
+    return {process for part in parts for process in json.loads(part["json"]).get("process", [])}
+
+
 def killed(path: Path, kind: str) -> Counter[str]:
-    """Run the program until its recording has rows of each source, and kill it; return how many batches and samples it had by then."""
+    """Run the program until its recording has rows of each source and worker, and kill it; return how many batches and samples it had by then."""
     child = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", TRAINS, path, kind], stderr=subprocess.PIPE, text=True
     )
     try:
         seen: Counter[str] = Counter()
-        while seen["loader_batches"] < 20 or seen["counters"] < 40:
+        while seen["loader_batches"] < 20 or seen["counters"] < 40 or len(workers_in(path)) < 2:
             assert child.poll() is None, child.communicate()
             seen = rows_in(path)
         return seen
