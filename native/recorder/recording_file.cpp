@@ -641,10 +641,11 @@ void RecordingFile::recycle_locked(ChunkHeader* chunk) {
   FileHeader& head = header();
   uint64_t& until = head.recycled_until[chunk->kind % kChunkKinds];
   std::atomic_ref(until).store(std::max(until, last_tick_in(chunk)), std::memory_order_relaxed);
-  std::atomic_ref(recycled_of(head, static_cast<ChunkKind>(chunk->kind)))
-      .fetch_add(records_in(chunk), std::memory_order_relaxed);
-  // Before it is free: a process killed in between has one chunk more than it should, never one less.
+  // Before it is free: a process killed in between has one chunk more than it should, never one less. And
+  // before its records are counted: a clone sees by the number of chunks that one is being freed.
   std::atomic_ref(head.recycled_chunks).fetch_add(1, std::memory_order_relaxed);
+  std::atomic_ref(recycled_of(head, static_cast<ChunkKind>(chunk->kind)))
+      .fetch_add(records_in(chunk), std::memory_order_release);
   units_[chunk->kind % kChunkKinds] -= chunk->units;
   free_run(unit_of(chunk), chunk->units);
 }
