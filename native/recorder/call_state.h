@@ -34,12 +34,19 @@ struct CalledKey {
 
 inline constexpr uint32_t kUnknownCallers = UINT32_MAX;
 
+// Says when the record of a call ended; whoever sees that sees its flags, too.
+inline void end_record(CompactSpan& record, uint64_t tick) {
+  std::atomic_ref(record.end)
+      .store(CompactSpan::end_of(record.start_tick(), tick), std::memory_order_release);
+}
+
 // A call in progress.
 struct OpenCall {
   const void* frame = nullptr;     // the function's; of a C function, that of its caller
   const void* function = nullptr;  // the C function; null for one in Python
-  SpanRecord* record = nullptr;    // null: nothing is kept of it
-  SpanRecord* module_record = nullptr;
+  CompactSpan* record = nullptr;   // null: nothing is kept of it
+  CompactSpan* module_record = nullptr;
+  SpanSite site{};                     // of `record`
   const void* code = nullptr;          // that the frame runs
   uint32_t callers = kUnknownCallers;  // the stack that `frame` was called from, which lasts as long as it
   uint32_t module = 0;                 // innermost nn.Module around and including it
@@ -100,10 +107,10 @@ struct CallState {
   }
 
  private:
-  static void cut(SpanRecord*& record, uint64_t tick) {
+  static void cut(CompactSpan*& record, uint64_t tick) {
     if (record == nullptr) return;
-    record->flags |= kSpanCut;
-    std::atomic_ref(record->end_tick).store(tick, std::memory_order_release);
+    record->start |= kSpanCut;
+    end_record(*record, tick);
     record = nullptr;
   }
 };

@@ -196,6 +196,7 @@ uint32_t Dictionary::find_shapes(const TextKey& key) {
 uint32_t Dictionary::shapes(const TextKey& key, std::string_view dims, std::string_view types,
                             std::string_view concrete, std::string_view strides) {
   const uint32_t id = shapes_ + 1;
+  if (id >= kUnknownId) return kUnknownId;
   std::string text;
   text.reserve(dims.size() + types.size() + concrete.size() + strides.size());
   text.append(dims).append(types).append(concrete).append(strides);
@@ -208,6 +209,25 @@ uint32_t Dictionary::shapes(const TextKey& key, std::string_view dims, std::stri
   shapes_ = id;
   known_.shapes.insert(key, id);
   return id;
+}
+
+uint32_t Dictionary::site(SpanSite site) {
+  if (const uint32_t known = known_.sites.find({site}); known != 0) return known;
+  const uint32_t id = sites_ + 1;
+  const bool shaped = site.shapes != 0 && site.shapes != kUnknownId;
+  const size_t bytes = sizeof(EntryHeader) + padded(sizeof(id) + sizeof(site));
+  const bool fits = !shaped || left_for(Entry::Shapes) >= bytes;
+  if (fits && id < kUnknownId &&
+      write(Entry::Site,
+            {id, site.name, site.stack, site.shapes, site.module, site.parameter, site.scope_and_sequence})) {
+    sites_ = id;
+    known_.sites.insert({site}, id);
+    return id;
+  }
+  if (!shaped) return kUnknownId;
+  if (!fits) count_lost(true);
+  site.shapes = kUnknownId;
+  return this->site(site);
 }
 
 uint32_t Dictionary::new_module(std::string_view class_name, uint32_t caller, uint64_t address) {

@@ -21,6 +21,7 @@
 #include "dictionary_collection.h"
 #include "probing_table.h"
 #include "recording_file.h"
+#include "site_cache.h"
 
 namespace kinetoscope {
 
@@ -28,6 +29,10 @@ namespace kinetoscope {
 struct TextHash {
   using is_transparent = void;
   size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+};
+
+struct SiteKey : SpanSite {
+  uint64_t hash() const { return hash_of(*this); }
 };
 
 // Interns by content. Ids start at 1 and are dense but for what was collected. What finds no room in the
@@ -59,6 +64,8 @@ class Dictionary {
                   std::string_view concrete, std::string_view strides = {});
   // kUnknownId for new ones that would find no room.
   uint32_t find_shapes(const TextKey& key);
+  // Of one with shapes that finds no room it is the site without them.
+  uint32_t site(SpanSite site);
 
   uint32_t new_module(std::string_view class_name, uint32_t caller, uint64_t address);
   void name_module(uint32_t module, uint32_t parent, std::string_view attribute);
@@ -83,6 +90,8 @@ class Dictionary {
   bool has_last_epoch() const { return !last_epoch_.empty(); }
   // Writes what is needed of the epoch before and was not written yet.
   void carry_rest(NeededIds needed);
+  // Whether what is needed takes so much of the dictionary that soon it will find no room.
+  bool is_crowded();
   // Frees the chunks of the epoch before. False while the file lets none be freed.
   bool free_last_epoch();
 
@@ -101,6 +110,7 @@ class Dictionary {
     std::unordered_map<std::string, uint32_t, TextHash, std::equal_to<>> frames;
     std::unordered_map<uint64_t, uint32_t> stacks;  // (parent, frame)
     ProbingTable<TextKey> shapes;
+    ProbingTable<SiteKey> sites;
   };
   // One entry in its chunk.
   struct Written {
@@ -150,6 +160,7 @@ class Dictionary {
   uint32_t frames_ = 0;
   uint32_t stacks_ = 0;
   uint32_t shapes_ = 0;
+  uint32_t sites_ = 0;
   uint32_t modules_ = 0;
   uint32_t parameters_ = 0;
 

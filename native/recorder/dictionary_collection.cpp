@@ -80,16 +80,16 @@ auto* set_of(Needed& needed, Entry type) {
       return &needed.stacks;
     case Entry::Shapes:
       return &needed.shapes;
+    case Entry::Site:
+      return &needed.sites;
     default:
       return decltype(&needed.strings){nullptr};
   }
 }
 
 // Field by field: how a span ends may be written meanwhile.
-void add_ids_of(const SpanRecord& span, NeededIds& needed) {
-  add(needed.names, span.name);
-  add(needed.stacks, span.stack);
-  add(needed.shapes, span.shapes);
+void add_ids_of(const CompactSpan& span, NeededIds& needed) {
+  add(needed.sites, __atomic_load_n(&span.site, __ATOMIC_RELAXED));
 }
 
 void add_ids_of(const NoteRecord& note, NeededIds& needed) {
@@ -120,7 +120,7 @@ void add_ids_in_records(RecordingFile& file, NeededIds& needed) {
     add(needed.threads, chunk.thread);
     switch (static_cast<ChunkKind>(chunk.kind)) {
       case ChunkKind::Spans:
-        return add_ids_of_all<SpanRecord>(chunk, records, needed);
+        return add_ids_of_all<CompactSpan>(chunk, records, needed);
       case ChunkKind::Notes:
         return add_ids_of_all<NoteRecord>(chunk, records, needed);
       case ChunkKind::Samples:
@@ -162,7 +162,10 @@ bool collect_dictionary(Session& session, int64_t patience_ns) {
     add(needed.strings, thread.arguments.load(std::memory_order_relaxed));
   });
   dictionary.carry_rest(std::move(needed));
-  return dictionary.free_last_epoch();
+  if (!dictionary.free_last_epoch()) return false;
+  // The next collection frees the names of the records that this overwrites.
+  if (dictionary.is_crowded()) session.file().recycle_a_quarter();
+  return true;
 }
 
 void wait_for_sampler(void (*wait)()) { sampler_wait.store(wait, std::memory_order_release); }
@@ -202,6 +205,13 @@ bool Dictionary::is_needed(const NeededIds& needed, const Written& entry) {
 void Dictionary::add_references(const std::vector<Written>& entries, NeededIds& needed,
                                 const std::function<bool(const Written&)>& stays) {
   std::vector<const Written*> stacks, frames, others;
+  for (const Written& entry : entries) {
+    if (entry.type == Entry::Site && (needed.sites.contains(entry.id) || stays(entry))) {
+      add(needed.names, number_at(entry.payload, 1));
+      add(needed.stacks, number_at(entry.payload, 2));
+      add(needed.shapes, number_at(entry.payload, 3));
+    }
+  }
   for (const Written& entry : entries) {
     (entry.type == Entry::Stack ? stacks : entry.type == Entry::Frame ? frames : others).push_back(&entry);
   }
@@ -252,6 +262,13 @@ void Dictionary::know(Known& known, const Written& entry) {
     case Entry::Stack:
       known.stacks.emplace(pair_of(entry.payload), entry.id);
       break;
+    case Entry::Site: {
+      SiteKey site;
+      if (entry.payload.size() < sizeof(uint32_t) + sizeof(SpanSite)) break;
+      std::memcpy(static_cast<SpanSite*>(&site), entry.payload.data() + sizeof(uint32_t), sizeof(SpanSite));
+      known.sites.insert(site, entry.id);
+      break;
+    }
     default:
       break;
   }
@@ -346,6 +363,11 @@ void Dictionary::end_collections() {
   std::lock_guard lock(mutex_);
   due_.store(false, std::memory_order_relaxed);
   due_at_bytes_ = nearly_full_at_bytes_ = kNever;
+}
+
+bool Dictionary::is_crowded() {
+  std::lock_guard lock(mutex_);
+  return left_for(Entry::Name) < chain_.used_bytes;
 }
 
 bool Dictionary::free_last_epoch() {

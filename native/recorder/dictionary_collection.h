@@ -6,7 +6,8 @@
 //    when it next begins a callback.
 // 3. Once every thread has been seen outside the callbacks, nobody holds an id that is in no record. What the
 //    records need that came in between is written, too.
-// 4. The chunks of the epoch before are freed.
+// 4. The chunks of the epoch before are freed. If what is needed takes more than half of the room for names,
+//    a ring overwrites its oldest records.
 // A process that is killed in between leaves each entry at least once.
 #pragma once
 
@@ -23,7 +24,7 @@ class Session;
 
 // Ids by what they name. Modules and parameters are not among them: they are kept as long as the recording.
 struct NeededIds {
-  IdSet strings, names, frames, stacks, shapes, threads;
+  IdSet strings, names, frames, stacks, shapes, sites, threads;
 };
 
 // Adds what the records of a file need.

@@ -88,13 +88,15 @@ uint32_t name_of(ThreadState& thread, Session& session, const at::RecordFunction
 // The session whose mark of a step this thread is about to begin, plus 1; 0: none.
 thread_local uint32_t step_owner = 0;
 
-// What is behind the name of a step's mark, if that is a number as Python writes it; else -1.
+// What is behind the name of a step's mark, if that is a number as Python writes it, and a record can hold
+// it; else -1.
 int64_t step_number(std::string_view digits) {
   int64_t number = -1;
   if (digits.empty() || digits[0] < '0' || digits[0] > '9' || (digits[0] == '0' && digits.size() > 1))
     return -1;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  return error == std::errc{} && end == digits.data() + digits.size() ? number : -1;
+  const bool whole = error == std::errc{} && end == digits.data() + digits.size();
+  return whole && number <= SpanSite::kMostSequence ? number : -1;
 }
 
 // The name of a user's range; `number` becomes what its record has in place of a sequence number, if
@@ -208,11 +210,12 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     const char* overload = function.overload_name();
     thread->schema_names.prefetch({overload});
     __builtin_prefetch(&thread->shapes);
+    thread->sites.prefetch();
     __builtin_prefetch(thread->next_span, 1);
     const at::RecordScope scope = function.scope();
     // Open from here on, for it ends also if we fail.
     OpenSpan& span = thread->open.push(&function);
-    SpanRecord* record = session->next_span(*thread);
+    CompactSpan* record = session->next_span(*thread);
     if (__builtin_expect(record == nullptr, 0)) return nullptr;
     uint16_t kept = 0;
     if ((what & (kRecordStacks | kRecordModules)) != 0) {
@@ -231,20 +234,21 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
         overload != no_overload.load(std::memory_order_relaxed)) {
       thread->hold_frame();
     }
-    record->name = name & ~kBetweenRanks;
-    record->stack = (what & kRecordStacks) != 0 ? span.stack : 0;
-    record->module = span.module;
-    record->shapes = (what & kRecordShapes) != 0 ? input_shapes(*thread, *session, function) : 0;
-    record->sequence = sequence;
     const bool backward = scope == at::RecordScope::BACKWARD_FUNCTION;
-    record->forward_thread = backward ? static_cast<uint16_t>(function.forwardThreadId()) : kept;
-    record->scope = static_cast<uint8_t>(scope);
-    record->flags = scope == at::RecordScope::USER_SCOPE && function.isAsync() ? kSpanAsync : 0;
     const bool accumulates =
-        backward && record->name == live.accumulate_grad_name.load(std::memory_order_relaxed);
+        backward && (name & ~kBetweenRanks) == live.accumulate_grad_name.load(std::memory_order_relaxed);
     const uint32_t parameter = accumulates ? parameter_of(*thread, *session) : 0;
-    record->parameter = accumulates ? parameter : owner;
-    record->end_tick = 0;
+    record->site = session->site(
+        *thread, {.name = name & ~kBetweenRanks,
+                  .stack = (what & kRecordStacks) != 0 ? span.stack : 0,
+                  .shapes = (what & kRecordShapes) != 0 ? input_shapes(*thread, *session, function) : 0,
+                  .module = span.module,
+                  .parameter = accumulates ? parameter : owner,
+                  .scope_and_sequence = SpanSite::rest_of(static_cast<uint8_t>(scope), sequence)});
+    record->sequence_low = static_cast<uint32_t>(sequence);
+    span.forward_thread = backward ? static_cast<uint16_t>(function.forwardThreadId()) : kept;
+    record->end = uint64_t{span.forward_thread} << CompactSpan::kEndBits;
+    const uint8_t flags = scope == at::RecordScope::USER_SCOPE && function.isAsync() ? kSpanAsync : 0;
     uint32_t notes = 0;
     if (__builtin_expect((what & (kRecordMemory | kRecordFunctionIds)) != 0 || (name & kBetweenRanks) != 0 ||
                              thread->arguments.load(std::memory_order_relaxed) != 0,
@@ -253,9 +257,10 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     }
     span.record = record;
     // Last, so that our own work counts to the operator's caller.
-    record->start_tick = read_tick();
+    span.start_tick = read_tick();
+    record->start = CompactSpan::start_of(span.start_tick, flags);
     Session::commit_span(*thread);
-    if (__builtin_expect(notes != 0, 0)) Session::commit_notes(*thread, notes, record->start_tick);
+    if (__builtin_expect(notes != 0, 0)) Session::commit_notes(*thread, notes, span.start_tick);
   } catch (...) {
     // Out of memory, or a type we cannot describe: this one operator is missing, the job goes on.
     session->faults.fetch_add(1, std::memory_order_relaxed);
@@ -274,7 +279,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
         --span;
         if (span->function != function) continue;
         if (span->record != nullptr) {
-          std::atomic_ref(span->record->end_tick).store(now, std::memory_order_relaxed);
+          std::atomic_ref(span->record->end).store(span->end_word(now), std::memory_order_relaxed);
         }
         open.erase(span);
         thread.held.set(nullptr);
@@ -300,8 +305,8 @@ inline void end_at(const void* function, uint64_t now) {
     end_out_of_order(*thread, *session, function, now);
     return;
   }
-  if (SpanRecord* record = open.back().record) {
-    std::atomic_ref(record->end_tick).store(now, std::memory_order_relaxed);
+  if (const OpenSpan& span = open.back(); span.record != nullptr) {
+    std::atomic_ref(span.record->end).store(span.end_word(now), std::memory_order_relaxed);
   }
   thread->pop_span();
 }
@@ -333,22 +338,24 @@ bool begin_span(const void* open, const char* name) {
     if ((id & kBetweenRanks) != 0) return false;
     OpenSpan& span = thread->open.push(open);
     opened = true;
-    SpanRecord* record = session->next_span(*thread);
+    CompactSpan* record = session->next_span(*thread);
     if (record == nullptr) return true;
     constexpr at::RecordScope kScope = at::RecordScope::FUNCTION;
     uint16_t kept = 0;
     if ((what & (kRecordStacks | kRecordModules)) != 0) {
       kept = place(*thread, *session, kScope, [] { return false; }, span, (what & kRecordModules) != 0);
     }
-    *record = {};
-    record->name = id;
-    record->stack = (what & kRecordStacks) != 0 ? span.stack : 0;
-    record->module = span.module;
-    record->sequence = -1;
-    record->forward_thread = kept;
-    record->scope = static_cast<uint8_t>(kScope);
+    record->site =
+        session->site(*thread, {.name = id,
+                                .stack = (what & kRecordStacks) != 0 ? span.stack : 0,
+                                .module = span.module,
+                                .scope_and_sequence = SpanSite::rest_of(static_cast<uint8_t>(kScope), -1)});
+    record->sequence_low = static_cast<uint32_t>(-1);
+    span.forward_thread = kept;
+    record->end = uint64_t{kept} << CompactSpan::kEndBits;
     span.record = record;
-    record->start_tick = read_tick();
+    span.start_tick = read_tick();
+    record->start = CompactSpan::start_of(span.start_tick, 0);
     Session::commit_span(*thread);
     return true;
   } catch (...) {

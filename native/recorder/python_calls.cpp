@@ -153,10 +153,10 @@ std::string spell_class(PyObject* self) {
   return std::string(name.substr(name.rfind('.') + 1));
 }
 
-SpanRecord* write_span(ThreadState& thread, Session& session, const SpanRecord& record) {
-  SpanRecord* written = session.next_span(thread);
+CompactSpan* write_span(ThreadState& thread, Session& session, const SpanRecord& record) {
+  CompactSpan* written = session.next_span(thread);
   if (written == nullptr) return nullptr;
-  *written = record;
+  *written = compact(record, session.site(thread, site_of(record)));
   Session::commit_span(thread);
   return written;
 }
@@ -164,9 +164,8 @@ SpanRecord* write_span(ThreadState& thread, Session& session, const SpanRecord& 
 uint32_t place_of(const OpenCall& call, CallKind kind) { return call.depth << kCallDepthShift | kind; }
 
 SpanRecord call_record(uint8_t scope, uint8_t flags, uint64_t tick) {
-  SpanRecord record{};
+  SpanRecord record;
   record.start_tick = tick;
-  record.sequence = -1;
   record.scope = scope;
   record.flags = flags;
   return record;
@@ -218,6 +217,7 @@ void begin_records(ThreadState& thread, Session& session, OpenCall& call, uint32
   record.module = call.module;
   record.parameter = place_of(call, kCallOfPython);
   call.record = write_span(thread, session, record);
+  call.site = site_of(record);
 }
 
 void open_call(ThreadState& thread, Session& session, const void* frame, uint64_t tick) {
@@ -232,8 +232,8 @@ void open_call(ThreadState& thread, Session& session, const void* frame, uint64_
 }
 
 void end_call(const OpenCall& call, uint64_t tick) {
-  for (SpanRecord* record : {call.record, call.module_record}) {
-    if (record != nullptr) std::atomic_ref(record->end_tick).store(tick, std::memory_order_relaxed);
+  for (CompactSpan* record : {call.record, call.module_record}) {
+    if (record != nullptr) end_record(*record, tick);
   }
 }
 
@@ -245,14 +245,15 @@ bool wanted(const void* frame, uint32_t what) {
 void complete(ThreadState& thread, Session& session, OpenCall& call) {
   const uint32_t what = live.what.load(std::memory_order_relaxed);
   if (call.record == nullptr) return;
-  if ((what & kRecordStacks) != 0 && call.record->stack == 0 && call.function == nullptr) {
+  SpanSite site = call.site;
+  if ((what & kRecordStacks) != 0 && site.stack == 0 && call.function == nullptr) {
     const auto* code = static_cast<const PyCodeObject*>(call.code);
-    const uint32_t stack =
-        call_stack(thread, session, call, what, entry_of(*thread.call_state, session, code));
-    std::atomic_ref(call.record->stack).store(stack, std::memory_order_relaxed);
+    site.stack = call_stack(thread, session, call, what, entry_of(*thread.call_state, session, code));
   }
-  if (call.record->module == 0)
-    std::atomic_ref(call.record->module).store(call.module, std::memory_order_relaxed);
+  if (site.module == 0) site.module = call.module;
+  if (site == call.site) return;
+  std::atomic_ref(call.record->site).store(session.site(thread, site), std::memory_order_relaxed);
+  call.site = site;
 }
 
 // Opens the calls that a thread is in the middle of, of the kinds that have been switched on since it last
@@ -454,10 +455,10 @@ void began() {
     std::vector<OpenCall>& open = thread.call_state->open;
     if (joins && !open.empty() && open.back().frame == frame) {
       // Opened with the calls around it a moment ago, but it begins only now.
-      for (SpanRecord* record : {open.back().record, open.back().module_record}) {
+      for (CompactSpan* record : {open.back().record, open.back().module_record}) {
         if (record == nullptr) continue;
-        record->start_tick = now;
-        record->flags &= static_cast<uint8_t>(~kSpanBegunBefore);
+        const auto flags = static_cast<uint8_t>(record->flags() & ~kSpanBegunBefore);
+        record->start = CompactSpan::start_of(now, flags);
       }
       return;
     }
@@ -508,6 +509,7 @@ void c_began(PyObject* function) {
                               spell_function, function);
     record.start_tick = read_tick();
     call.record = write_span(thread, session, record);
+    call.site = site_of(record);
     state.open.push_back(call);
   });
 }
@@ -517,11 +519,11 @@ void c_ended(PyObject* function) {
   in_session([function, now](ThreadState& thread, Session&, bool) {
     std::vector<OpenCall>& open = thread.call_state->open;
     if (open.empty() || open.back().function != function) return;
-    SpanRecord* record = open.back().record;
+    CompactSpan* record = open.back().record;
     open.pop_back();
     if (record == nullptr) return;
-    if (now - record->start_tick < short_call_ticks && Session::take_back_span(thread, record)) return;
-    std::atomic_ref(record->end_tick).store(now, std::memory_order_relaxed);
+    if (now - record->start_tick() < short_call_ticks && Session::take_back_span(thread, record)) return;
+    end_record(*record, now);
   });
 }
 

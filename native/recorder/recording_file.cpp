@@ -80,22 +80,22 @@ constexpr uint32_t bit_of(ChunkKind kind) { return uint32_t{1} << static_cast<ui
 
 bool has_open_span(ChunkHeader* chunk) {
   if (chunk->kind != static_cast<uint32_t>(ChunkKind::Spans)) return false;
-  auto* spans = reinterpret_cast<SpanRecord*>(chunk + 1);
-  const uint64_t most = (uint64_t{chunk->units} * kUnitBytes - sizeof(ChunkHeader)) / sizeof(SpanRecord);
+  auto* spans = reinterpret_cast<CompactSpan*>(chunk + 1);
+  const uint64_t most = (uint64_t{chunk->units} * kUnitBytes - sizeof(ChunkHeader)) / sizeof(CompactSpan);
   // A file that somebody cut short reads as anything.
   const uint64_t records = std::min(std::atomic_ref(chunk->committed).load(std::memory_order_acquire),
                                     chunk->units == 0 ? 0 : most);
-  return std::any_of(spans, spans + records, [](SpanRecord& span) {
-    return std::atomic_ref(span.end_tick).load(std::memory_order_acquire) == 0;
+  return std::any_of(spans, spans + records, [](CompactSpan& span) {
+    return (std::atomic_ref(span.end).load(std::memory_order_acquire) & CompactSpan::kEndMask) == 0;
   });
 }
 
 // When the last call in a chunk of spans ended; 0 if it has none.
 uint64_t last_end_of_calls(const ChunkHeader* chunk) {
   uint64_t last = 0;
-  const auto* records = reinterpret_cast<const SpanRecord*>(chunk + 1);
-  for (const SpanRecord* record = records; record != records + chunk->committed; ++record)
-    if (record->scope >= kScopePython) last = std::max(last, record->end_tick);
+  const auto* records = reinterpret_cast<const CompactSpan*>(chunk + 1);
+  for (const CompactSpan* record = records; record != records + chunk->committed; ++record)
+    if ((record->flags() & kSpanIsCall) != 0) last = std::max(last, record->end_tick());
   return last;
 }
 
@@ -108,7 +108,7 @@ uint64_t last_tick(const ChunkHeader* chunk) {
   const auto* last = reinterpret_cast<const std::byte*>(chunk + 1) + (chunk->committed - 1) * record;
   switch (static_cast<ChunkKind>(chunk->kind)) {
     case ChunkKind::Spans:
-      return reinterpret_cast<const SpanRecord*>(last)->start_tick;
+      return reinterpret_cast<const CompactSpan*>(last)->start_tick();
     case ChunkKind::Allocations:
       return reinterpret_cast<const AllocationRecord*>(last)->tick;
     case ChunkKind::Notes:
@@ -183,6 +183,7 @@ uint64_t last_tick_in(ChunkHeader* chunk) {
     std::memcpy(&tick, record, sizeof(tick));
     last = std::max(last, tick);
   });
+  if (chunk->kind == static_cast<uint32_t>(ChunkKind::Spans)) last >>= CompactSpan::kFlagBits;
   return last;
 }
 
@@ -624,6 +625,19 @@ void RecordingFile::recycle(ChunkKind wanting, uint64_t want, uint64_t enough, u
   for (uint64_t freed = 0; freed < want || free_.longest().units < least;) {
     if (free_.longest().units >= enough) return;
     ChunkHeader* chunk = next_to_go(wanting, want);
+    if (chunk == nullptr) return;
+    freed += chunk->units;
+    recycle_locked(chunk);
+  }
+}
+
+void RecordingFile::recycle_a_quarter() {
+  std::lock_guard lock(mutex_);
+  if (ring_units_ == 0 || frozen_ || lost()) return;
+  uint64_t units = 0;
+  for (const Share& share : kShares) units += units_[static_cast<size_t>(share.kind)];
+  for (uint64_t freed = 0; freed < units / 4;) {
+    ChunkHeader* chunk = next_to_go(ChunkKind::Dictionary, 0);
     if (chunk == nullptr) return;
     freed += chunk->units;
     recycle_locked(chunk);

@@ -74,6 +74,9 @@ class RecordingFile {
   // [any thread] Shows each chunk that holds records to `see`, with how many of them are whole. None is freed
   // while it is shown; those that are handed out meanwhile are left out.
   void for_each_chunk(const std::function<void(const ChunkHeader& chunk, uint64_t records)>& see);
+  // [any thread] Has a ring overwrite a quarter of its records, the oldest ones: there is no room for the
+  // names of all. Does nothing while it is frozen.
+  void recycle_a_quarter();
   // [any thread] Frees chunks of the dictionary whose entries are needed no more, or stand in others. False,
   // and nothing is changed, while the ring is frozen.
   bool free_dictionary(const std::vector<ChunkHeader*>& chunks);

@@ -118,6 +118,16 @@ bool Session::take_record_chunk(uint32_t thread, ChunkKind kind, ChunkHeader*& c
   return true;
 }
 
+uint32_t Session::new_site(ThreadState& thread, const SpanSite& site) {
+  uint32_t id = 0;
+  {
+    std::lock_guard lock(dictionary_.mutex());
+    id = dictionary_.site(site);
+  }
+  thread.sites.insert(site, id);
+  return id;
+}
+
 bool Session::take_span_chunk(ThreadState& thread) {
   return take_record_chunk(thread.index, ChunkKind::Spans, thread.span_chunk, thread.next_span,
                            thread.span_end, 1);
@@ -183,14 +193,13 @@ void Session::match_orphans(OpenSpans& open) {
   std::erase_if(orphans_, [&](const Orphan& orphan) {
     // The oldest that began before: an address is used again once its span has ended.
     const auto found = std::find_if(open.begin(), open.end(), [&](const OpenSpan& span) {
-      return span.function == orphan.function &&
-             (span.record == nullptr || span.record->start_tick <= orphan.tick);
+      return span.function == orphan.function && (span.record == nullptr || span.start_tick <= orphan.tick);
     });
     if (found == open.end()) return false;
     if (found->record != nullptr) {
-      found->record->flags |= kSpanAsync;
+      found->record->start |= kSpanAsync;
       // The helper thread takes a chunk without open spans for finished.
-      std::atomic_ref(found->record->end_tick).store(orphan.tick, std::memory_order_release);
+      std::atomic_ref(found->record->end).store(found->end_word(orphan.tick), std::memory_order_release);
     }
     open.erase(found);
     return true;

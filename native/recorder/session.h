@@ -59,8 +59,13 @@ class Session : public std::enable_shared_from_this<Session> {
   // [any thread] How often it was called for this name before.
   int64_t count_of(std::string_view name);
 
+  // [owner thread, hot] The id of what a span has in common with others.
+  uint32_t site(ThreadState& thread, const SpanSite& site) {
+    const uint32_t known = thread.sites.find(site);
+    return __builtin_expect(known != 0, 1) ? known : new_site(thread, site);
+  }
   // [owner thread] The next free record; nullptr (and a drop counted) when there is no room.
-  SpanRecord* next_span(ThreadState& thread) {
+  CompactSpan* next_span(ThreadState& thread) {
     if (__builtin_expect(thread.next_span == thread.span_end, 0) && !take_span_chunk(thread)) return nullptr;
     return thread.next_span;
   }
@@ -71,7 +76,7 @@ class Session : public std::enable_shared_from_this<Session> {
     committed.store(committed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
   // [owner thread] Unwrites `record`, if it is the last one of its thread.
-  static bool take_back_span(ThreadState& thread, const SpanRecord* record) {
+  static bool take_back_span(ThreadState& thread, const CompactSpan* record) {
     if (thread.next_span != record + 1) return false;
     std::atomic_ref committed(thread.span_chunk->committed);
     committed.store(committed.load(std::memory_order_relaxed) - 1, std::memory_order_release);
@@ -109,6 +114,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<uint64_t> faults{0};
 
  private:
+  uint32_t new_site(ThreadState& thread, const SpanSite& site);
   bool take_span_chunk(ThreadState& thread);
   bool take_allocation_chunk(ThreadState& thread);
   bool take_note_chunk(ThreadState& thread, uint32_t count);

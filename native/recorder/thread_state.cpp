@@ -168,6 +168,7 @@ void ThreadState::forget_ids() {
   calls.clear();
   steps.clear();
   shapes.clear();
+  sites.clear();
   for (OpenSpan& span : open) {
     // The place of one that is in a record is still good, for what runs inside it, too.
     if (span.record != nullptr) continue;
@@ -199,6 +200,7 @@ void ThreadState::join(Session& session) {
   modules.clear();
   parameters.clear();
   shapes.clear();
+  sites.clear();
   dictionary_epoch = session.dictionary().epoch();
   index = session.register_thread();
   calls_epoch = 0;

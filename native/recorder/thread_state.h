@@ -12,6 +12,7 @@
 #include "live.h"
 #include "probing_table.h"
 #include "recording_file.h"
+#include "site_cache.h"
 
 namespace kinetoscope {
 
@@ -96,18 +97,25 @@ struct Walk {
 // One cache line.
 struct alignas(64) OpenSpan {
   const void* function = nullptr;
-  SpanRecord* record = nullptr;  // null when there was no room for it
+  CompactSpan* record = nullptr;  // null when there was no room for it
+  uint64_t start_tick = 0;        // the record's
   // Where Python stood. While a C++ operator is open, the frame that called it cannot move on, so an operator
   // begun from the same frame at the same instruction has the same stack; null when that does not hold.
   const void* frame = nullptr;
   const void* instruction = nullptr;
   uint32_t stack = 0;
   uint32_t module = 0;
+  uint16_t forward_thread = 0;  // the record's, see SpanRecord
   // Whether its operands, or those of a span around it, were noted: what runs inside works on the same
   // blocks, or on blocks of its own that do not outlive it.
   bool noted = false;
   // Whether it is an operator, and so `frame` stands still until it ends; Python may go on inside a range.
   bool holds_frame = false;
+
+  // [hot] What its record has as its end, once it has ended at that tick.
+  uint64_t end_word(uint64_t tick) const {
+    return uint64_t{forward_thread} << CompactSpan::kEndBits | CompactSpan::end_of(start_tick, tick);
+  }
 };
 
 // Where Python stands as long as a thread is inside an operator and runs no other frame, for the sampler. The
@@ -166,6 +174,7 @@ class OpenSpans {
     span.instruction = nullptr;
     span.stack = 0;
     span.module = 0;
+    span.forward_thread = 0;
     span.noted = false;
     span.holds_frame = false;
     return span;
@@ -199,8 +208,8 @@ struct ThreadState {
   uint32_t dictionary_epoch = 0;      // of the ids below
   const void* main_python = nullptr;  // the main thread's PyThreadState; null on every other thread
 
-  SpanRecord* next_span = nullptr;
-  SpanRecord* span_end = nullptr;
+  CompactSpan* next_span = nullptr;
+  CompactSpan* span_end = nullptr;
   ChunkHeader* span_chunk = nullptr;
   OpenSpans open;  // spans begun on this thread and not yet ended
   HeldPlace held;
@@ -224,6 +233,7 @@ struct ThreadState {
   ProbingTable<AddressKey> modules{kMostCached};
   ProbingTable<AddressKey> parameters{kMostCached};
   ProbingTable<TextKey> shapes{kMostCached};
+  SiteCache sites{kMostCached};
 
   AllocationRecord* next_allocation = nullptr;
   AllocationRecord* allocation_end = nullptr;

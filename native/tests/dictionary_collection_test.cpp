@@ -100,6 +100,16 @@ uint32_t stack_of(ThreadState& thread, Session& session, uint64_t number) {
   return stack;
 }
 
+SpanRecord span_of(ThreadState& thread, Session& session, const std::string& name, int64_t sequence,
+                   uint64_t stack) {
+  SpanRecord span{};
+  span.name = name_of(thread, session, name);
+  span.stack = stack_of(thread, session, stack);
+  span.sequence = sequence;
+  span.start_tick = read_tick();
+  return span;
+}
+
 // What the operator callback does, without torch and Python: a span whose sequence number is in its name.
 // Returns whether there was room for it.
 bool record(const std::string& text, int64_t sequence, uint64_t stack) {
@@ -107,15 +117,13 @@ bool record(const std::string& text, int64_t sequence, uint64_t stack) {
   BusyGuard busy(*thread);
   Session* session = Session::current();
   if (session == nullptr || !thread->keep_up(*session)) return false;
-  SpanRecord* span = session->next_span(*thread);
+  CompactSpan* span = session->next_span(*thread);
   if (span == nullptr) return false;
-  *span = SpanRecord{};
-  span->name = name_of(*thread, *session, text);
-  span->stack = stack_of(*thread, *session, stack);
-  span->sequence = sequence;
-  span->start_tick = read_tick();
+  SpanRecord whole = span_of(*thread, *session, text, sequence, stack);
+  *span = compact(whole, session->site(*thread, site_of(whole)));
   Session::commit_span(*thread);
-  std::atomic_ref(span->end_tick).store(read_tick(), std::memory_order_relaxed);
+  std::atomic_ref(span->end).store(CompactSpan::end_of(whole.start_tick, read_tick()),
+                                   std::memory_order_relaxed);
   return true;
 }
 
@@ -254,14 +262,13 @@ void a_thread_in_its_callback_is_waited_for() {
     ThreadState* thread = this_thread();
     BusyGuard busy(*thread);
     CHECK(thread->keep_up(session));
-    SpanRecord* span = session.next_span(*thread);
-    *span = SpanRecord{};
-    span->name = name_of(*thread, session, "operator7");
-    span->stack = stack_of(*thread, session, 0);
-    span->sequence = -7;
+    CompactSpan* span = session.next_span(*thread);
+    SpanRecord whole = span_of(*thread, session, "operator7", -7, 0);
+    const uint32_t site = session.site(*thread, site_of(whole));
     turn.store(1);
     while (turn.load() != 2) sched_yield();
-    span->start_tick = span->end_tick = read_tick();
+    whole.start_tick = whole.end_tick = read_tick();
+    *span = compact(whole, site);
     Session::commit_span(*thread);
   });
   while (turn.load() != 1) sched_yield();
@@ -289,7 +296,6 @@ void what_lasts_is_kept_with_its_last_value() {
   Running running(4, kRingBytes, false);
   Session& session = running.session();
   Dictionary& dictionary = session.dictionary();
-  std::thread([] { record("operator2", -2, 0); }).join();
   uint32_t module = 0;
   {
     std::lock_guard lock(dictionary.mutex());
@@ -305,6 +311,8 @@ void what_lasts_is_kept_with_its_last_value() {
     session.forget_sessions_before(2);
   }
   for (int64_t round = 1, step = 0; round <= 5; ++round) {
+    // Late enough for its record to stay.
+    if (round == 4) std::thread([] { record("operator2", -2, 0); }).join();
     while (!dictionary.asks_for_collection()) {
       record(step_name(step), step, static_cast<uint64_t>(step % 1000));
       ++step;
@@ -408,7 +416,7 @@ void damaged_ones_are_read_without_harm() {
         .write(changed.data(), static_cast<std::streamsize>(changed.size()));
     const MappedFile file(damaged);
     try {
-      CHECK(parse_recording(file.bytes()).spans.size() <= bytes.size() / sizeof(SpanRecord));
+      CHECK(parse_recording(file.bytes()).spans.size() <= bytes.size() / sizeof(CompactSpan));
       cut_recording(file.bytes(), 0, part, std::nullopt);
     } catch (const RefusedRecording&) {
       ++refused;

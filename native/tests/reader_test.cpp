@@ -131,6 +131,68 @@ void numbers_of_ranges_are_taken_whatever_they_are() {
   CHECK(recording.optimizer_steps[1].span == 3 && recording.optimizer_steps[1].number == 0);
 }
 
+// What a compact record of a span and its site say is what the span says.
+void a_compact_span_is_the_span() {
+  constexpr uint64_t kDay = uint64_t{3'000'000'000} * 86'400;
+  for (const uint64_t start : {uint64_t{1}, uint64_t{123'456'789}, 3000 * kDay}) {
+    for (const uint64_t ticks : {uint64_t{0}, uint64_t{1}, uint64_t{4000}, kDay / 24, kDay / 2}) {
+      for (const int64_t sequence : {int64_t{-1}, int64_t{0}, int64_t{UINT32_MAX}, int64_t{1} << 32,
+                                     SpanSite::kMostSequence, -SpanSite::kMostSequence}) {
+        const SpanRecord span{.start_tick = start,
+                              .end_tick = start + ticks,
+                              .name = 1,
+                              .stack = kUnknownId,
+                              .module = 3,
+                              .shapes = 4,
+                              .sequence = sequence,
+                              .forward_thread = UINT16_MAX,
+                              .scope = kScopeModule,
+                              .flags = kSpanAsync | kSpanCut | kSpanBegunBefore,
+                              .parameter = UINT32_MAX};
+        const CompactSpan record = compact(span, 9);
+        CHECK(record.site == 9 && (record.flags() & kSpanIsCall) != 0);
+        const SpanRecord again = span_at(record, site_of(span));
+        CHECK(std::memcmp(&again, &span, sizeof(span)) == 0);
+      }
+    }
+    // A span of days ends at most a few microseconds late.
+    const SpanRecord days{.start_tick = start, .end_tick = start + 100 * kDay + 1};
+    const uint64_t end = compact(days, 1).end_tick();
+    CHECK(end >= days.end_tick && end < days.end_tick + CompactSpan::kCoarseTicks);
+    // One that has not ended, and one that ended before it began.
+    CHECK(compact({.start_tick = start}, 1).end_tick() == 0);
+    CHECK(compact({.start_tick = start + 10, .end_tick = start}, 1).end_tick() == start + 9);
+  }
+}
+
+void spans_are_read_by_their_sites() {
+  RecordingImage image(4096, 2);
+  image.header().version = kVersion;
+  image.begin_chunk(0, ChunkKind::Dictionary, 0, 1);
+  image.add_entry(0, Entry::String, {1}, "aten::mm");
+  image.add_entry(0, Entry::Name, {1, 1, 0});
+  image.add_site(0, 2, {.name = 1, .scope_and_sequence = SpanSite::rest_of(0, 5)});
+  image.begin_chunk(1, ChunkKind::Spans, 1, 2);
+  const uint64_t start = RecordingImage::kStart;
+  image.add_compact_span(1, {.start_tick = start, .end_tick = start + 5, .sequence = 5}, 2);
+  // Of one that is not in the dictionary, and one that found no room there, the times are known.
+  image.add_compact_span(1, {.start_tick = start + 10, .end_tick = start + 15, .sequence = 6}, 1);
+  image.add_compact_span(1, {.start_tick = start + 20, .sequence = 7}, kUnknownId);
+  image.header().limited_dictionary = 1;
+  const Recording recording = parse_recording(image.bytes());
+  check_columns(recording);
+  const SpanColumns& spans = recording.spans;
+  CHECK(spans.size() == 3 && recording.losses.unfinished_spans == 1);
+  CHECK(recording.losses.damaged_entries == 0);
+  const auto name = [&](std::size_t row) {
+    return recording.dictionary.strings[static_cast<std::size_t>(spans.name[row])];
+  };
+  CHECK(name(0) == "aten::mm" && name(1).empty() && name(2) == "(name not recorded)");
+  CHECK(spans.sequence[0] == 5 && spans.sequence[1] == -1 && spans.sequence[2] == -1);
+  CHECK(spans.stack[2] == -1 && spans.shapes[2] == -1);
+  CHECK(spans.start_ns[1] > spans.start_ns[0] && spans.duration_ns[0] == spans.duration_ns[1]);
+}
+
 void clips_to_the_caller() {
   const std::vector<int64_t> start_ns{0, 10, 20};
   std::vector<int64_t> duration_ns{0, 30, 0};
@@ -205,6 +267,8 @@ int main() {
   kinetoscope::a_whole_recording_is_read();
   kinetoscope::damage_does_no_harm();
   kinetoscope::numbers_of_ranges_are_taken_whatever_they_are();
+  kinetoscope::a_compact_span_is_the_span();
+  kinetoscope::spans_are_read_by_their_sites();
   kinetoscope::clips_to_the_caller();
   kinetoscope::a_chunk_that_is_missing_is_counted();
   kinetoscope::a_growing_recording_is_read_meanwhile();

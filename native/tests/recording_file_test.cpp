@@ -42,6 +42,13 @@ std::string temporary_path(const char* name) {
       .string();
 }
 
+// The site of spans with that number in their name, and such sequence numbers.
+uint32_t site_of_operator(Dictionary& dictionary, uint64_t number, int64_t sequence) {
+  std::lock_guard lock(dictionary.mutex());
+  return dictionary.site({.name = dictionary.name("operator " + std::to_string(number), ""),
+                          .scope_and_sequence = SpanSite::rest_of(0, sequence)});
+}
+
 // Writes `count` spans as a recorder's thread does: record first, then the count that makes it part of the
 // file.
 uint64_t write_spans(RecordingFile& file, Dictionary& dictionary, uint32_t thread, uint64_t count) {
@@ -50,9 +57,9 @@ uint64_t write_spans(RecordingFile& file, Dictionary& dictionary, uint32_t threa
   uint64_t used = 0;
   uint64_t dropped = 0;
   for (uint64_t number = 0; number < count; ++number) {
-    if (chunk == nullptr || used == taken.payload_bytes / sizeof(SpanRecord)) {
+    if (chunk == nullptr || used == taken.payload_bytes / sizeof(CompactSpan)) {
       if (chunk != nullptr) file.retire_chunk(chunk);
-      taken = file.take_chunk(ChunkKind::Spans, thread, taken.payload_bytes, sizeof(SpanRecord));
+      taken = file.take_chunk(ChunkKind::Spans, thread, taken.payload_bytes, sizeof(CompactSpan));
       chunk = taken.header;
       room_keeper::wake();
       used = 0;
@@ -62,18 +69,12 @@ uint64_t write_spans(RecordingFile& file, Dictionary& dictionary, uint32_t threa
         continue;
       }
     }
-    uint32_t name = 0;
-    {
-      std::lock_guard lock(dictionary.mutex());
-      name = dictionary.name("operator " + std::to_string(number % 50), "");
-    }
-    SpanRecord& span = reinterpret_cast<SpanRecord*>(chunk + 1)[used++];
-    span = SpanRecord{};
-    span.start_tick = read_tick();
-    span.name = name;
-    span.sequence = -1;
+    const uint32_t site = site_of_operator(dictionary, number % 50, -1);
+    CompactSpan& span = reinterpret_cast<CompactSpan*>(chunk + 1)[used++];
+    const uint64_t start_tick = read_tick();
+    span = compact({.start_tick = start_tick}, site);
     std::atomic_ref(chunk->committed).store(used, std::memory_order_release);
-    std::atomic_ref(span.end_tick).store(read_tick(), std::memory_order_relaxed);
+    std::atomic_ref(span.end).store(CompactSpan::end_of(start_tick, read_tick()), std::memory_order_relaxed);
   }
   if (chunk != nullptr) file.retire_chunk(chunk);
   return dropped;
@@ -119,13 +120,7 @@ class RecordWriter {
   uint64_t used_ = 0, written_ = 0, chunks_ = 0;
 };
 
-SpanRecord span_at(uint64_t tick) {
-  SpanRecord span{};
-  span.start_tick = tick;
-  span.end_tick = tick + 1;
-  span.sequence = -1;
-  return span;
-}
+CompactSpan span_at(uint64_t tick) { return compact({.start_tick = tick, .end_tick = tick + 1}, 0); }
 
 // What a reader makes of the file. Its texts point into the mapping and are left out.
 Recording numbers_in(const std::string& path) {
@@ -196,10 +191,10 @@ void a_full_ring_keeps_most_of_its_bytes() {
       const std::string path = temporary_path("kinetoscope-full");
       RecordingFile file(path, ring_bytes);
       std::mt19937 random(threads);
-      std::deque<RecordWriter<SpanRecord>> writers;
+      std::deque<RecordWriter<CompactSpan>> writers;
       for (uint32_t thread = 1; thread <= threads; ++thread)
         writers.emplace_back(file, ChunkKind::Spans, thread);
-      const uint64_t capacity = ring_bytes / sizeof(SpanRecord);
+      const uint64_t capacity = ring_bytes / sizeof(CompactSpan);
       uint64_t written = 0, least = capacity;
       // Each round one of them writes, the first most of the time, and then it may end.
       while (written < 40 * capacity) {
@@ -239,15 +234,18 @@ void samples_leave_the_last_steps() {
   const std::string path = temporary_path("kinetoscope-hang");
   uint64_t tick = 1000, written = 0, samples = 0;
   {
-    RecordingFile file(path, 1'000'000);
+    const auto shared = std::make_shared<RecordingFile>(path, 1'000'000);
+    RecordingFile& file = *shared;
     file.publish(0);
     file.header().start_tick = tick;
-    std::deque<RecordWriter<SpanRecord>> idle;
+    Dictionary dictionary(shared);
+    const uint32_t site = site_of_operator(dictionary, 0, 0);
+    std::deque<RecordWriter<CompactSpan>> idle;
     for (uint32_t thread = 1; thread <= kIdle; ++thread) {
       idle.emplace_back(file, ChunkKind::Spans, thread);
       CHECK(idle.back().write(span_at(tick)));
     }
-    RecordWriter<SpanRecord> spans(file, ChunkKind::Spans, kMain);
+    RecordWriter<CompactSpan> spans(file, ChunkKind::Spans, kMain);
     RecordWriter<SampleRecord> sampler(file, ChunkKind::Samples, 0);
     const auto sample_all = [&] {
       for (uint32_t thread = 1; thread <= kMain; ++thread) {
@@ -258,9 +256,7 @@ void samples_leave_the_last_steps() {
     for (uint32_t step = 0; step < kSteps; ++step) {
       for (uint32_t number = 0; number < kSpansOfAStep; ++number) {
         tick += 2;
-        SpanRecord span = span_at(tick);
-        span.sequence = step;
-        CHECK(spans.write(span));
+        CHECK(spans.write(compact({.start_tick = tick, .end_tick = tick + 1, .sequence = step}, site)));
         ++written;
       }
       sample_all();
@@ -274,7 +270,7 @@ void samples_leave_the_last_steps() {
   CHECK(recording.spans.size() + recording.losses.recycled_spans == written + kIdle);
   CHECK(recording.samples.time_ns.size() + recording.losses.recycled_samples == samples);
   // Six parts of seven of the ring, but for headers and for what is free.
-  CHECK(recording.spans.size() * sizeof(SpanRecord) > 690'000);
+  CHECK(recording.spans.size() * sizeof(CompactSpan) > 690'000);
   CHECK(recording.samples.time_ns.size() * sizeof(SampleRecord) > 100'000);
   std::vector<uint64_t> of_step(kSteps);
   for (std::size_t row = 0; row < recording.spans.size(); ++row) {
@@ -288,14 +284,14 @@ void samples_leave_the_last_steps() {
 void no_kind_pushes_out_another() {
   constexpr uint64_t kRingBytes = 1 << 20, kMany = 400'000;
   RecordingFile file(temporary_path("kinetoscope-kinds"), kRingBytes);
-  RecordWriter<SpanRecord> spans(file, ChunkKind::Spans, 1);
+  RecordWriter<CompactSpan> spans(file, ChunkKind::Spans, 1);
   RecordWriter<AllocationRecord> allocations(file, ChunkKind::Allocations, 1);
   RecordWriter<NoteRecord> notes(file, ChunkKind::Notes, 1);
   RecordWriter<SampleRecord> samples(file, ChunkKind::Samples, 0);
   const FileHeader& head = file.header();
   // Parts of the ring, in percent.
   const auto percent = [](uint64_t records, size_t bytes) { return records * bytes * 100 / kRingBytes; };
-  const auto of_spans = [&] { return percent(spans.written() - head.recycled_spans, sizeof(SpanRecord)); };
+  const auto of_spans = [&] { return percent(spans.written() - head.recycled_spans, sizeof(CompactSpan)); };
   const auto of_allocations = [&] {
     return percent(allocations.written() - head.recycled_allocations, sizeof(AllocationRecord));
   };
@@ -360,7 +356,7 @@ void names_that_never_repeat_have_a_bound() {
     dictionary.info("last", "1");
     CHECK(file->header().limited_dictionary == 40'000 - shapes - names);
     lock.unlock();
-    CHECK(write_spans(*file, dictionary, 1, 5000) == 0);
+    CHECK(write_spans(*file, dictionary, 1, 10'000) == 0);
     CHECK(file->header().recycled_spans > 0);
     file->close_books();
   }
@@ -382,7 +378,7 @@ void many_threads_share_a_ring() {
     RecordingFile file(path, 256 * 1024);
     for (uint32_t thread = 1; thread <= 100; ++thread) {
       const auto chunk =
-          file.take_chunk(ChunkKind::Spans, thread, thread < 20 ? 8192 : 0, sizeof(SpanRecord));
+          file.take_chunk(ChunkKind::Spans, thread, thread < 20 ? 8192 : 0, sizeof(CompactSpan));
       CHECK(chunk.header != nullptr);
       if (chunk.header == nullptr) break;
     }
@@ -535,11 +531,11 @@ void short_threads_need_little() {
 
 void what_a_thread_leaves_goes_to_others() {
   RecordingFile file(temporary_path("kinetoscope-left"));
-  const auto first = file.take_chunk(ChunkKind::Spans, 1, 16'000, sizeof(SpanRecord));
+  const auto first = file.take_chunk(ChunkKind::Spans, 1, 16'000, sizeof(CompactSpan));
   file.retire_chunk(first.header);
   const uint64_t before = file.header().chunks;
   const auto second = file.take_chunk(ChunkKind::Notes, 2, 0, 67 * sizeof(NoteRecord));
-  const auto third = file.take_chunk(ChunkKind::Spans, 3, 0, sizeof(SpanRecord));
+  const auto third = file.take_chunk(ChunkKind::Spans, 3, 0, sizeof(CompactSpan));
   CHECK(second.header > first.header && third.header > second.header);
   CHECK(second.payload_bytes >= 67 * sizeof(NoteRecord));
   CHECK(file.header().chunks == before);
@@ -643,7 +639,7 @@ void no_chunk_vanishes_unseen(uint64_t ring_bytes) {
     }
     // Still in use when the process is killed, and when the books are closed.
     for (uint32_t thread = 31; thread <= 33; ++thread)
-      CHECK(file->take_chunk(ChunkKind::Spans, thread, 0, sizeof(SpanRecord)).header != nullptr);
+      CHECK(file->take_chunk(ChunkKind::Spans, thread, 0, sizeof(CompactSpan)).header != nullptr);
     killed = bytes_of(path);
     file->add_clock_pair(read_clock_pair());
     file->header().stop_tick = read_tick();
@@ -710,16 +706,11 @@ void an_older_file_is_there_until_it_is_replaced() {
 }
 
 // The number of a span, and in its name what is left of that number by 50.
-SpanRecord numbered_span(Dictionary& dictionary, uint64_t number) {
-  SpanRecord span{};
-  {
-    std::lock_guard lock(dictionary.mutex());
-    span.name = dictionary.name("operator " + std::to_string(number % 50), "");
-  }
-  span.sequence = static_cast<int64_t>(number);
-  span.start_tick = read_tick();
-  span.end_tick = read_tick();
-  return span;
+CompactSpan numbered_span(Dictionary& dictionary, uint64_t number) {
+  const auto sequence = static_cast<int64_t>(number);
+  const uint32_t site = site_of_operator(dictionary, number % 50, sequence);
+  const uint64_t tick = read_tick();
+  return compact({.start_tick = tick, .end_tick = read_tick(), .sequence = sequence}, site);
 }
 
 // At any moment, also one at which chunks are used again, a clone has what there is, and nothing else.
@@ -740,7 +731,7 @@ void clones_beside_writers(uint64_t ring_bytes) {
   std::vector<std::thread> threads;
   for (uint32_t thread = 1; thread <= 3; ++thread) {
     threads.emplace_back([&, thread] {
-      RecordWriter<SpanRecord> spans(*file, ChunkKind::Spans, thread);
+      RecordWriter<CompactSpan> spans(*file, ChunkKind::Spans, thread);
       RecordWriter<AllocationRecord> allocations(*file, ChunkKind::Allocations, thread);
       // Without a ring the file must not grow for ever.
       for (uint64_t number = 0; going && (ring_bytes != 0 || number < 20'000); ++number) {
@@ -831,7 +822,7 @@ void a_frozen_ring_keeps_its_window() {
   Dictionary dictionary(file);
   RowWriter rows(file);
   const FileHeader& head = file->header();
-  RecordWriter<SpanRecord> spans(*file, ChunkKind::Spans, 1);
+  RecordWriter<CompactSpan> spans(*file, ChunkKind::Spans, 1);
   RecordWriter<AllocationRecord> allocations(*file, ChunkKind::Allocations, 1);
   uint64_t number = 0;
   const uint64_t first_tick = read_tick();

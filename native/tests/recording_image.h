@@ -1,4 +1,5 @@
-// Recordings in memory, laid out byte by byte for the tests of the reader.
+// Recordings in memory, laid out byte by byte for the tests of the reader. They are as version 6 was, unless
+// a test says otherwise: its spans say all themselves.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@ class RecordingImage {
       : bytes_(kHeaderBytes + chunk_bytes * chunks), chunk_bytes_(chunk_bytes) {
     FileHeader header = {};
     std::memcpy(header.magic, kMagic, sizeof(kMagic));
-    header.version = kVersion;
+    header.version = 6;
     header.chunk_bytes = chunk_bytes;
     header.state = static_cast<uint32_t>(FileState::Stopped);
     header.start_tick = kStart;
@@ -55,8 +56,15 @@ class RecordingImage {
     record = {};
     record.start_tick = kStart + start;
     record.end_tick = end == 0 ? 0 : kStart + end;
-    record.sequence = -1;
     return record;
+  }
+  // One of version 7.
+  void add_compact_span(std::size_t at, const SpanRecord& span, uint32_t site) {
+    reinterpret_cast<CompactSpan*>(payload(at))[chunk(at).committed++] = compact(span, site);
+  }
+  void add_site(std::size_t at, uint32_t id, const SpanSite& site) {
+    add_entry(at, Entry::Site,
+              {id, site.name, site.stack, site.shapes, site.module, site.parameter, site.scope_and_sequence});
   }
   void add_entry(std::size_t at, Entry type, std::initializer_list<uint32_t> fields,
                  std::string_view text = {}) {

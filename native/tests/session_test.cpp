@@ -29,18 +29,18 @@ constexpr int64_t kPatienceNs = 10'000'000'000;
 
 // What the operator callback does at a start, without torch and Python. Returns the record, if one was
 // written.
-SpanRecord* begin(const void* function) {
+CompactSpan* begin(const void* function) {
   ThreadState* thread = this_thread();
   BusyGuard busy(*thread);
   Session* session = Session::current();
   if (session == nullptr) return nullptr;
   thread->keep_up(*session);
-  SpanRecord* record = session->next_span(*thread);
+  CompactSpan* record = session->next_span(*thread);
   if (record == nullptr) return nullptr;
-  *record = SpanRecord{};
-  record->sequence = -1;
-  record->start_tick = read_tick();
-  thread->open.push(function).record = record;
+  OpenSpan& span = thread->open.push(function);
+  span.record = record;
+  span.start_tick = read_tick();
+  *record = compact({.start_tick = span.start_tick}, 0);
   Session::commit_span(*thread);
   return record;
 }
@@ -50,7 +50,8 @@ void end_here() {
   BusyGuard busy(*thread);
   Session* session = Session::current();
   if (session == nullptr || thread->generation != session->generation() || thread->open.empty()) return;
-  std::atomic_ref(thread->open.back().record->end_tick).store(read_tick(), std::memory_order_relaxed);
+  const OpenSpan& span = thread->open.back();
+  std::atomic_ref(span.record->end).store(span.end_word(read_tick()), std::memory_order_relaxed);
   thread->open.pop();
 }
 
@@ -126,13 +127,13 @@ void a_span_ended_elsewhere_is_closed() {
   const Running running = start(100);
   int by_owner = 0;
   int by_stop = 0;
-  SpanRecord* first = begin(&by_owner);
+  CompactSpan* first = begin(&by_owner);
   std::thread(end_elsewhere, &by_owner).join();
-  CHECK(first->end_tick == 0);
-  SpanRecord* second = begin(&by_stop);  // the owner hears of the first one here
-  CHECK(first->end_tick != 0);
+  CHECK(first->end_tick() == 0);
+  CompactSpan* second = begin(&by_stop);  // the owner hears of the first one here
+  CHECK(first->end_tick() != 0);
   std::thread(end_elsewhere, &by_stop).join();
-  CHECK(second->end_tick == 0);
+  CHECK(second->end_tick() == 0);
   const Recording recording = stop(running);
   CHECK(recording.losses.unfinished_spans == 0);
   CHECK(recording.spans.size() == 2);
@@ -156,11 +157,12 @@ void a_recording_stays_for_the_thread_that_is_still_in_it() {
   std::atomic<bool> may_leave{false};
   std::thread writer([&] {
     int function = 0;
-    SpanRecord* record = begin(&function);
+    CompactSpan* record = begin(&function);
     BusyGuard busy(*this_thread());
     inside.store(true);
     while (!may_leave.load()) sched_yield();
-    std::atomic_ref(record->end_tick).store(read_tick(), std::memory_order_relaxed);
+    std::atomic_ref(record->end)
+        .store(CompactSpan::end_of(record->start_tick(), read_tick()), std::memory_order_relaxed);
   });
   while (!inside.load()) sched_yield();
   Session::set_current(nullptr);

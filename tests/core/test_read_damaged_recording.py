@@ -14,7 +14,6 @@ from tests.support.recording_builder import (
     DICTIONARY,
     FREE,
     HEADER_BYTES,
-    SPAN,
     SPANS,
     Chunk,
     RecordingBuilder,
@@ -236,10 +235,10 @@ def test_the_path_may_hold_any_character(tmp_path):
 def test_impossible_times_are_clamped_and_counted(tmp_path):
     builder = RecordingBuilder()
     builder.spans[1] = [
-        SPAN.pack(10, 2000, 0, 0, 0, 0, -1, 0, 0, 0, 0),  # begins before the recording
-        SPAN.pack(3000, 2500, 0, 0, 0, 0, -1, 0, 0, 0, 0),  # ends before it begins
-        SPAN.pack(4000, 2**64 - 1, 0, 0, 0, 0, -1, 0, 0, 0, 0),
-        SPAN.pack(2**64 - 1, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0),
+        (10, 2000, 0, 0, 0, 0, -1, 0, 0, 0, 0),  # begins before the recording
+        (3000, 2500, 0, 0, 0, 0, -1, 0, 0, 0, 0),  # ends before it begins
+        (4000, 2**64 - 1, 0, 0, 0, 0, -1, 0, 0, 0, 0),
+        (2**64 - 1, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0),
     ]
     builder.allocation(-500, 1, 1)
     builder.allocation(5, 1, -7)
@@ -254,8 +253,9 @@ def test_impossible_times_are_clamped_and_counted(tmp_path):
     assert recording["losses"]["damaged_records"] == 2
 
 
-def test_ids_that_name_nothing_become_none(tmp_path):
-    builder = RecordingBuilder()
+@pytest.mark.parametrize("version", [1, 7])
+def test_ids_that_name_nothing_become_none(tmp_path, version):
+    builder = RecordingBuilder(version=version)
     name = builder.name("aten::mm")
     builder.span(1, 2, name, stack=5, module=6, shapes=7, parameter=8, forward_thread=9)
     builder.span(2, 3, name + 1)

@@ -6,7 +6,7 @@ import pytest
 import kinetoscope
 import kinetoscope._core as _core
 from kinetoscope.analyses.findings import examine
-from tests.support.recording_builder import SPAN, SPANS, Chunk, RecordingBuilder
+from tests.support.recording_builder import SPAN_BEFORE_7, SPANS, Chunk, RecordingBuilder
 
 UNFINISHED = 2
 
@@ -57,8 +57,10 @@ def test_columns_have_their_types(tmp_path):
     }
 
 
-def test_a_span_with_everything(tmp_path):
-    builder = RecordingBuilder()
+# Since version 7 what spans have in common is in the dictionary.
+@pytest.mark.parametrize("version", [1, 6, 7])
+def test_a_span_with_everything(tmp_path, version):
+    builder = RecordingBuilder(version=version)
     builder.thread(7, os_tid=70, torch_tid=1, name="main")
     builder.thread(9, os_tid=90, torch_tid=2, name="autograd")
     outer = builder.stack(0, builder.frame("main", "train.py", 3))
@@ -149,7 +151,7 @@ def test_hand_out_order_decides_within_a_thread(tmp_path):
     builder = RecordingBuilder()
 
     def chunk(order: int, *starts: int, thread: int = 1) -> Chunk:
-        records = [SPAN.pack(1000 + at, 1001 + at, 0, 0, 0, 0, at, 0, 0, 0, 0) for at in starts]
+        records = [SPAN_BEFORE_7.pack(1000 + at, 1001 + at, 0, 0, 0, 0, at, 0, 0, 0, 0) for at in starts]
         return Chunk(SPANS, thread, b"".join(records), len(records), order)
 
     builder.extra_chunks = [chunk(9, 50, 60), chunk(4, 1, thread=0), chunk(3, 10, 20), chunk(5, 30, 40)]
@@ -169,7 +171,9 @@ def test_spans_out_of_order_are_sorted_and_equal_starts_keep_theirs(tmp_path):
 
 def test_what_lies_above_committed_is_ignored(tmp_path):
     builder = RecordingBuilder()
-    records = b"".join(SPAN.pack(1000 + at, 1001 + at, 0, 0, 0, 0, -1, 0, 0, 0, 0) for at in range(3))
+    records = b"".join(
+        SPAN_BEFORE_7.pack(1000 + at, 1001 + at, 0, 0, 0, 0, -1, 0, 0, 0, 0) for at in range(3)
+    )
     builder.extra_chunks = [Chunk(SPANS, 1, records, committed=2, order=1)]
     recording = read(builder, tmp_path)
     assert recording["spans"]["start_ns"].tolist() == [0, 1]

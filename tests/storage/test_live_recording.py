@@ -52,6 +52,7 @@ def test_tests_write_records_as_long_as_those_of_the_header() -> None:
         "samples": recording_builder.SAMPLE.size,
     }
     assert {kind: LAYOUT["record_bytes"][kind] for kind in sizes} == sizes
+    assert recording_builder.SPAN_BEFORE_7.size == LAYOUT["span_bytes_before_7"]
 
 
 def test_tests_of_other_pythons_read_records_where_the_header_has_them() -> None:

@@ -30,7 +30,7 @@ LAYOUT = {
     "header_bytes": 8192, "chunk_header_bytes": 64, "header.chunk_bytes": 12, "header.chunks": 32, "chunk.kind": 4,
     "chunk.units": 12, "chunk.committed": 24,
 }  # fmt: skip
-RECORD_BYTES = {"spans": 48, "samples": 32}
+RECORD_BYTES = {"spans": 24, "samples": 32}
 KINDS = {"dictionary": 3, "spans": 1, "samples": 5}
 
 
@@ -141,7 +141,7 @@ def read(path: Path) -> tuple[list[tuple], list[tuple]]:
     data = path.read_bytes()
     (chunk_bytes,) = struct.unpack_from("<I", data, LAYOUT["header.chunk_bytes"])
     (chunks,) = struct.unpack_from("<Q", data, LAYOUT["header.chunks"])
-    strings, names, frames, stacks, spans, samples = {}, {}, {}, {}, [], []
+    strings, names, frames, stacks, sites, spans, samples = {}, {}, {}, {}, {}, [], []
     number = 0
     while number < chunks:
         at = LAYOUT["header_bytes"] + number * chunk_bytes
@@ -161,18 +161,22 @@ def read(path: Path) -> tuple[list[tuple], list[tuple]]:
                     frames[struct.unpack_from("<I", body)[0]] = struct.unpack_from("<III", body, 4)
                 elif sort == 4:
                     stacks[struct.unpack_from("<I", body)[0]] = struct.unpack_from("<II", body, 4)
+                elif sort == 11:
+                    name, stack, _, _, _, rest = struct.unpack_from("<IIIIII", body, 4)
+                    sites[struct.unpack_from("<I", body)[0]] = name, stack, rest & 0xFF
                 at += 8 + (length + 7) // 8 * 8
         elif kind == KINDS["spans"]:
             for row in range(committed):
-                record = struct.unpack_from("<QQIIIIqHBBI", data, at + RECORD_BYTES["spans"] * row)
-                spans.append((thread, *record))
+                start, end, site, _ = struct.unpack_from("<QQII", data, at + RECORD_BYTES["spans"] * row)
+                duration = end & (1 << 48) - 1
+                tick = start >> 4
+                spans.append((thread, tick, tick + duration - 1 if duration else 0, start & 7, site))
         elif kind == KINDS["samples"]:
             size = RECORD_BYTES["samples"]
             samples += [struct.unpack_from("<QQIIIB", data, at + size * row) for row in range(committed)]
     found = []
-    for thread, start, end, name, stack, _, _, _, _, scope, flags, _ in sorted(
-        spans, key=lambda span: span[:2]
-    ):
+    for thread, start, end, flags, site in sorted(spans, key=lambda span: span[:2]):
+        name, stack, scope = sites[site]
         file = strings[frames[stacks[stack][1]][1]] if stack else ""
         found.append((thread, start, end, scope, flags, strings[names[name]], file))
     sampled = []

@@ -19,7 +19,8 @@ FREE, SPANS, ALLOCATIONS, DICTIONARY, NOTES, SAMPLES, ROWS = (
 )
 MOST_CLOCK_PAIRS: int = LAYOUT["clock_pairs"]
 
-SPAN = struct.Struct("<QQIIIIqHBBI")
+SPAN = struct.Struct("<QQII")
+SPAN_BEFORE_7 = struct.Struct("<QQIIIIqHBBI")
 NOTE = struct.Struct("<QQqIBBBb")
 ALLOCATION = struct.Struct("<QQqBbHI")
 SAMPLE = struct.Struct("<QQIIIBBH")
@@ -78,13 +79,14 @@ class RecordingBuilder:
     recycled_rows: int = 0
     extra_chunks: list[Chunk] = field(default_factory=list)
     entries: list[bytes] = field(default_factory=list)
-    spans: dict[int, list[bytes]] = field(default_factory=dict)
+    spans: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
     allocations: dict[int, list[bytes]] = field(default_factory=dict)
     notes: dict[int, list[bytes]] = field(default_factory=dict)
     samples: list[bytes] = field(default_factory=list)
     rows: dict[int, list[bytes]] = field(default_factory=dict)
     _ids: dict[int, int] = field(default_factory=dict)
     _strings: dict[bytes, int] = field(default_factory=dict)
+    _sites: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     def _next_id(self, kind: int) -> int:
         self._ids[kind] = self._ids.get(kind, 0) + 1
@@ -177,7 +179,7 @@ class RecordingBuilder:
         """Adds a span in ticks after the start of the recording; end 0 means that it never ended."""
         end_tick = 0 if end == 0 else self.start_tick + end
         self.spans.setdefault(thread, []).append(
-            SPAN.pack(
+            (
                 self.start_tick + start,
                 end_tick,
                 name,
@@ -191,6 +193,24 @@ class RecordingBuilder:
                 parameter,
             )
         )
+
+    def site(self, *numbers: int) -> int:
+        """Adds once what spans have in common: name, stack, shapes, module, parameter, scope and upper sequence bits."""
+        if numbers not in self._sites:
+            self._sites[numbers] = number = self._next_id(11)
+            self.entry(11, struct.pack("<7I", number, *numbers))
+        return self._sites[numbers]
+
+    def _span(self, numbers: tuple[int, ...]) -> bytes:
+        """A span as the version of the format has it."""
+        if self.version < 7:
+            return SPAN_BEFORE_7.pack(*numbers)
+        start, end, name, stack, module, shapes, sequence, forward_thread, scope, flags, parameter = numbers
+        rest = scope | (sequence >> 32 & 0xFFFFFF) << 8
+        site = self.site(name, stack, shapes, module, parameter, rest)
+        duration = end - start + 1 if end else 0
+        flags |= 8 if scope >= 100 else 0
+        return SPAN.pack(start << 4 | flags, forward_thread << 48 | duration, site, sequence & 0xFFFFFFFF)
 
     def allocation(
         self,
@@ -286,12 +306,14 @@ class RecordingBuilder:
         """Lays everything out: dictionary, spans, allocations, notes, samples, rows, then the extra chunks."""
         order = itertools.count(1)
         room = self.chunk_bytes - CHUNK_HEADER_BYTES
+        spans = {thread: [self._span(span) for span in own] for thread, own in self.spans.items()}
+        span_bytes = SPAN.size if self.version >= 7 else SPAN_BEFORE_7.size
         chunks = [
             Chunk(DICTIONARY, 0, payload, len(payload), next(order))
             for payload in _packed(self.entries, room)
         ]
         for kind, size, records in (
-            (SPANS, SPAN.size, self.spans),
+            (SPANS, span_bytes, spans),
             (ALLOCATIONS, ALLOCATION.size, self.allocations),
             (NOTES, NOTE.size, self.notes),
             (SAMPLES, SAMPLE.size, {0: self.samples}),

@@ -306,6 +306,7 @@ nb::dict recording_layout() {
   }
   layout["chunk_kinds"] = kinds;
   layout["record_bytes"] = record_bytes;
+  layout["span_bytes_before_7"] = bytes_of_record(static_cast<uint32_t>(ChunkKind::Spans), 6);
   nb::dict notes;
   notes["operand"] = static_cast<uint8_t>(NoteKind::Operand);
   notes["gradient"] = static_cast<uint8_t>(NoteKind::Gradient);

@@ -69,10 +69,10 @@ std::vector<RecordChunk>& records_of(ChunkList& list, ChunkKind kind) {
 // that were.
 void copy_all(std::vector<RecordChunk>& chunks, ChunkKind kind, ChunkList& list) {
   const auto number = static_cast<uint32_t>(kind);
-  const std::size_t record_bytes = bytes_of_record(number);
-  std::erase_if(chunks, [&list, number, record_bytes](RecordChunk& chunk) {
+  std::erase_if(chunks, [&list, number](RecordChunk& chunk) {
     const std::byte* payload = chunk.payload;
-    std::vector<std::byte> copy(payload, payload + chunk.records * record_bytes);
+    const std::size_t bytes = chunk.records * bytes_of_record(number, chunk.version);
+    std::vector<std::byte> copy(payload, payload + bytes);
     if (!is_still_there(payload - sizeof(ChunkHeader), number, chunk.order)) return true;
     chunk.payload = list.copies.emplace_back(std::move(copy)).data();
     return false;
@@ -181,7 +181,7 @@ ChunkList look_for_chunks(std::span<const std::byte> file, const FileHeader& hea
     const std::byte* payload = present.data() + sizeof(ChunkHeader);
     const std::size_t payload_bytes = present.size() - sizeof(ChunkHeader);
     const std::size_t capacity = static_cast<std::size_t>(units) * header.chunk_bytes - sizeof(ChunkHeader);
-    const std::size_t unit_bytes = bytes_of_record(chunk.kind);
+    const std::size_t unit_bytes = bytes_of_record(chunk.kind, header.version);
     if (unit_bytes == 0) {
       if (static_cast<ChunkKind>(chunk.kind) != ChunkKind::Free) ++list.damaged;
       continue;
@@ -198,10 +198,10 @@ ChunkList look_for_chunks(std::span<const std::byte> file, const FileHeader& hea
       continue;
     }
     if (static_cast<ChunkKind>(chunk.kind) == ChunkKind::Dictionary) {
-      dictionary.push_back({chunk.thread, chunk.order, payload, whole});
+      dictionary.push_back({chunk.thread, chunk.order, payload, whole, header.version});
     } else {
       records_of(list, static_cast<ChunkKind>(chunk.kind))
-          .push_back({chunk.thread, chunk.order, payload, whole});
+          .push_back({chunk.thread, chunk.order, payload, whole, header.version});
     }
   }
   list.damaged += std::max(holes, missing_chunks(file, header, std::move(orders), chunks));

@@ -31,16 +31,6 @@ T load_shared(const std::byte* bytes) {
 // or used its place again. Where it is, all that was copied out of it before is what its writer wrote.
 bool is_still_there(const std::byte* bytes, uint32_t kind, uint64_t order);
 
-// A live span may end while it is read: its end is the one field that changes after the record was committed.
-inline SpanRecord load_span(const std::byte* bytes) {
-  constexpr std::size_t kEnd = offsetof(SpanRecord, end_tick), kRest = kEnd + sizeof(uint64_t);
-  SpanRecord record;
-  std::memcpy(&record, bytes, kEnd);
-  __atomic_load(reinterpret_cast<const uint64_t*>(bytes + kEnd), &record.end_tick, __ATOMIC_RELAXED);
-  std::memcpy(reinterpret_cast<std::byte*>(&record) + kRest, bytes + kRest, sizeof(record) - kRest);
-  return record;
-}
-
 // Whole records of a chunk, or bytes of Rows; `thread` is 0 in chunks of the whole process, and a session in
 // Rows.
 struct RecordChunk {
@@ -48,7 +38,31 @@ struct RecordChunk {
   uint64_t order;
   const std::byte* payload;
   std::size_t records;
+  uint32_t version;  // of the format
 };
+
+// The tick at which a span began, by where its record is.
+inline uint64_t start_tick_of(const std::byte* record, uint32_t version) {
+  uint64_t start;
+  std::memcpy(&start, record, sizeof(start));
+  return version < 7 ? start
+                     : CompactSpan{.start = start, .end = 0, .site = 0, .sequence_low = 0}.start_tick();
+}
+
+// The span in a row of a chunk of spans, by the `sites` of the dictionary. A live span may end while it is
+// read. One whose site found no room in the dictionary has an unknown name; one whose site is missing, none.
+inline SpanRecord load_span(const RecordChunk& chunk, std::size_t row, std::span<const SpanSite> sites) {
+  if (chunk.version < 7) return load_shared<SpanRecord>(chunk.payload + row * sizeof(SpanRecord));
+  const auto span = load_shared<CompactSpan>(chunk.payload + row * sizeof(CompactSpan));
+  // Every site has a name.
+  if (span.site - 1u < sites.size() && sites[span.site - 1u].name != 0)
+    return span_at(span, sites[span.site - 1u]);
+  SpanRecord record = span_at(span, SpanSite{});
+  record.sequence = -1;
+  if (span.site == kUnknownId) record.name = record.stack = record.shapes = kUnknownId;
+  if ((span.flags() & kSpanIsCall) != 0) record.scope = kScopePython;
+  return record;
+}
 
 struct ChunkList {
   std::vector<RecordChunk> spans, allocations, notes, samples, rows;  // by (thread, order)

@@ -74,7 +74,7 @@ Snapshot look_at(std::span<const std::byte> file) {
     units = std::max<std::size_t>(chunk.units, 1);
     // One that is just being handed out has nothing in it yet.
     const bool handed_out = header.version < 4 || chunk.order <= header.orders;
-    if (bytes_of_record(chunk.kind) != 0 && handed_out)
+    if (bytes_of_record(chunk.kind, header.version) != 0 && handed_out)
       seen.chunks.push_back({present.data(), present.size(), chunk, units});
   }
   // A chunk that is just being freed is counted as freed before it is.
@@ -94,17 +94,27 @@ Snapshot snapshot_of(std::span<const std::byte> file) {
   return seen;
 }
 
-// How many of the first `count` spans are the same in the file as in their copy, but for how they end: a
-// short call may have been taken back, and another one written in its place.
+// Whether a span is the same in the file as in its copy, but for how it ends.
+bool is_unchanged(const std::byte* in_file, const std::byte* copy, SpanRecord) {
+  auto now = load_shared<SpanRecord>(in_file), then = load_shared<SpanRecord>(copy);
+  now.end_tick = then.end_tick;
+  now.flags = then.flags;
+  return std::memcmp(&now, &then, sizeof(now)) == 0;
+}
+bool is_unchanged(const std::byte* in_file, const std::byte* copy, CompactSpan) {
+  const auto now = load_shared<CompactSpan>(in_file), then = load_shared<CompactSpan>(copy);
+  return now.start_tick() == then.start_tick() && now.site == then.site &&
+         now.sequence_low == then.sequence_low;
+}
+
+// How many of the first `count` spans are unchanged: a short call may have been taken back, and another one
+// written in its place.
+template <typename Record>
 std::size_t unchanged_spans(const std::byte* in_file, const std::byte* copy, std::size_t count) {
-  for (std::size_t at = 0; at < count; ++at) {
-    SpanRecord now = load_span(in_file + at * sizeof(SpanRecord)), then{};
-    std::memcpy(&then, copy + at * sizeof(SpanRecord), sizeof(then));
-    now.end_tick = then.end_tick;
-    now.flags = then.flags;
-    if (std::memcmp(&now, &then, sizeof(now)) != 0) return at;
-  }
-  return count;
+  std::size_t at = 0;
+  while (at < count && is_unchanged(in_file + at * sizeof(Record), copy + at * sizeof(Record), Record{}))
+    ++at;
+  return at;
 }
 
 uint64_t& recycled_of(FileHeader& header, ChunkKind kind) {
@@ -129,8 +139,9 @@ struct CopiedChunk {
   bool missing_some = false;  // the file was cut short, or the number of records is none
 };
 
-CopiedChunk copy_of(const FoundChunk& found, uint32_t unit_bytes) {
-  const std::size_t record = bytes_of_record(found.header.kind);
+CopiedChunk copy_of(const FoundChunk& found, const FileHeader& file) {
+  const std::size_t unit_bytes = file.chunk_bytes;
+  const std::size_t record = bytes_of_record(found.header.kind, file.version);
   const std::size_t capacity = std::min(found.units * unit_bytes, found.present) - sizeof(ChunkHeader);
   CopiedChunk copy{.header = found.header, .payload = {}, .units = found.units};
   ChunkHeader& header = copy.header;
@@ -144,7 +155,8 @@ CopiedChunk copy_of(const FoundChunk& found, uint32_t unit_bytes) {
   // A chunk that is finished has its checksum: it stays as it is, damage and all.
   const bool finished = header.checksum != 0;
   if (header.kind == static_cast<uint32_t>(ChunkKind::Spans) && !finished)
-    kept = unchanged_spans(in_file, copy.payload.data(), records);
+    kept = file.version < 7 ? unchanged_spans<SpanRecord>(in_file, copy.payload.data(), records)
+                            : unchanged_spans<CompactSpan>(in_file, copy.payload.data(), records);
   copy.there = is_still_there(found.bytes, header.kind, header.order);
   copy.missing_some = records < header.committed;
   if (finished || !copy.there) return copy;
@@ -225,10 +237,16 @@ class Cloning {
 
   void see_ticks(ChunkKind kind, std::span<const std::byte> payload) {
     if (kind == ChunkKind::Dictionary || kind == ChunkKind::Rows) return;
-    const std::size_t record = bytes_of_record(static_cast<uint32_t>(kind));
-    for (std::size_t at = 0; at + record <= payload.size(); at += record) {
+    const std::size_t bytes = bytes_of_record(static_cast<uint32_t>(kind), header_.version);
+    for (std::size_t at = 0; at + bytes <= payload.size(); at += bytes) {
+      const std::byte* record = payload.data() + at;
       uint64_t ticks[2];
-      std::memcpy(ticks, payload.data() + at, sizeof(ticks));
+      std::memcpy(ticks, record, sizeof(ticks));
+      if (kind == ChunkKind::Spans && header_.version >= 7) {
+        const auto span = load_shared<CompactSpan>(record);
+        ticks[0] = span.start_tick();
+        ticks[1] = span.end_tick();
+      }
       last_tick_ = std::max(last_tick_, ticks[0]);
       if (kind == ChunkKind::Spans) last_tick_ = std::max(last_tick_, ticks[1]);
     }
@@ -257,12 +275,11 @@ void clone_recording(const std::string& source, const std::string& target) {
   // All chunks of a ring are copied before any is written: that is faster than the ring goes round, unless
   // this thread has to wait for a processor.
   std::vector<CopiedChunk> copies;
-  const uint32_t unit_bytes = seen.header.chunk_bytes;
   const bool hold = seen.header.recycled_chunks != 0 || file->bytes().size() <= kMostHeldBytes;
   for (int more = 0; hold && more < kMostCopies; ++more) {
     if (more != 0) look();
     copies.clear();
-    for (const FoundChunk& chunk : seen.chunks) copies.push_back(copy_of(chunk, unit_bytes));
+    for (const FoundChunk& chunk : seen.chunks) copies.push_back(copy_of(chunk, seen.header));
     const auto there = std::count_if(copies.begin(), copies.end(), std::mem_fn(&CopiedChunk::there));
     // Or names may be in chunks that have come since.
     if (read_header(file->bytes()).dictionary_collections != seen.header.dictionary_collections) continue;
@@ -275,7 +292,7 @@ void clone_recording(const std::string& source, const std::string& target) {
   Cloning cloning(seen.header, target);
   for (CopiedChunk& chunk : copies) cloning.add(std::move(chunk));
   if (!hold) {
-    for (const FoundChunk& chunk : seen.chunks) cloning.add(copy_of(chunk, unit_bytes));
+    for (const FoundChunk& chunk : seen.chunks) cloning.add(copy_of(chunk, seen.header));
   }
   cloning.finish(read_header(file->bytes()));
   if (file->file_lost()) throw RefusedRecording("another program truncated the file while it was read");

@@ -54,6 +54,23 @@ class RecordingWriter {
     payload_.insert(payload_.end(), first, first + size);
   }
 
+  void add_span(uint32_t thread, const SpanRecord& span) {
+    const SpanSite site = site_of(span);
+    const auto [known, fresh] = sites_.try_emplace(key_of(site), static_cast<uint32_t>(sites_.size() + 1));
+    if (fresh) new_sites_.push_back(site);
+    const CompactSpan record = compact(span, known->second);
+    add(ChunkKind::Spans, thread, &record, sizeof(record), 1);
+  }
+
+  // The sites of all spans so far, to the dictionary.
+  void add_sites() {
+    uint32_t id = 0;
+    for (const SpanSite& site : new_sites_) {
+      std::string entry(reinterpret_cast<const char*>(&++id), sizeof(id));
+      add_entry(Entry::Site, entry.append(key_of(site)));
+    }
+  }
+
   // An entry of the dictionary.
   void add_entry(Entry type, std::string_view text) {
     const EntryHeader header{static_cast<uint32_t>(type), static_cast<uint32_t>(text.size())};
@@ -83,6 +100,10 @@ class RecordingWriter {
 
  private:
   [[noreturn]] static void fail() { throw std::system_error(errno, std::generic_category()); }
+
+  static std::string key_of(const SpanSite& site) {
+    return {reinterpret_cast<const char*>(&site), sizeof(site)};
+  }
 
   void write(const void* bytes, std::size_t size) {
     if (std::fwrite(bytes, 1, size, file_.get()) != size) fail();
@@ -114,6 +135,8 @@ class RecordingWriter {
   uint32_t thread_ = 0;
   uint64_t committed_ = 0, order_ = 0, chain_ = 0, units_ = 0;
   std::vector<std::byte> payload_;
+  std::unordered_map<std::string, uint32_t> sites_;
+  std::vector<SpanSite> new_sites_;
 };
 
 template <typename Record>
@@ -136,8 +159,14 @@ bool is_call_of_c(const SpanRecord& record) {
 // Which records are a session's, and what of them.
 class Filter {
  public:
-  Filter(const RecordingDictionary& dictionary, uint32_t session, const RecordingWindow& window)
-      : window_(window), from_(window.begin.tick), to_(window.to_tick), others_(dictionary, session) {}
+  // `version`: of the format of the recording.
+  Filter(const RecordingDictionary& dictionary, uint32_t version, uint32_t session,
+         const RecordingWindow& window)
+      : version_(version),
+        window_(window),
+        from_(window.begin.tick),
+        to_(window.to_tick),
+        others_(dictionary, session) {}
 
   bool has(uint32_t what) const { return (window_.what & what) != 0; }
 
@@ -161,8 +190,7 @@ class Filter {
   bool may_take(const ChunkHeader& chunk, const std::byte* payload, std::size_t records) const {
     switch (static_cast<ChunkKind>(chunk.kind)) {
       case ChunkKind::Spans:
-        return has(kRecordCalls | kRecordModuleSpans) || is_part() ||
-               may_take<SpanRecord>(payload, records, &SpanRecord::start_tick);
+        return has(kRecordCalls | kRecordModuleSpans) || is_part() || may_take_spans(payload, records);
       case ChunkKind::Allocations:
         return has(kRecordMemory) && may_take<AllocationRecord>(payload, records, &AllocationRecord::tick);
       case ChunkKind::Notes:
@@ -282,6 +310,13 @@ class Filter {
     visit(record, !began);
   }
 
+  bool may_take_spans(const std::byte* payload, std::size_t records) const {
+    if (records == 0) return false;
+    const std::size_t bytes = bytes_of_record(static_cast<uint32_t>(ChunkKind::Spans), version_);
+    return start_tick_of(payload + (records - 1) * bytes, version_) >= from_ &&
+           (to_ == 0 || start_tick_of(payload, version_) < to_);
+  }
+
   template <typename Record>
   bool may_take(const std::byte* payload, std::size_t records, uint64_t Record::* tick) const {
     if (records == 0) return false;
@@ -289,6 +324,7 @@ class Filter {
     return last.*tick >= from_ && (to_ == 0 || first.*tick < to_);
   }
 
+  const uint32_t version_;
   const RecordingWindow& window_;
   const uint64_t from_, to_;
   const RangesOfOthers others_;
@@ -389,8 +425,9 @@ class ModuleNumbers {
 
 class Cutting {
  public:
-  Cutting(const ChunkList& chunks, uint32_t session, const Filter& filter, RecordingWriter& writer)
-      : chunks_(chunks), session_(session), filter_(filter), writer_(writer) {}
+  Cutting(const ChunkList& chunks, std::span<const SpanSite> sites, uint32_t session, const Filter& filter,
+          RecordingWriter& writer)
+      : chunks_(chunks), sites_(sites), session_(session), filter_(filter), writer_(writer) {}
 
   void write_records() {
     look_through();
@@ -410,7 +447,7 @@ class Cutting {
         last_tick = record.start_tick;
       }
       record.module = modules_[record.module];
-      add(ChunkKind::Spans, thread, record);
+      writer_.add_span(thread, record);
     };
     std::optional<uint32_t> thread;
     for (const RecordChunk& chunk : chunks_.spans) {
@@ -418,8 +455,8 @@ class Cutting {
         kept.begin_thread();
         for (const Running& running : running_[chunk.thread]) write(chunk.thread, running.record);
       }
-      for (std::size_t at = 0; at < chunk.records; ++at) {
-        const SpanRecord whole = load_span(chunk.payload + at * sizeof(SpanRecord));
+      for (std::size_t row = 0; row < chunk.records; ++row) {
+        const SpanRecord whole = load_span(chunk, row, sites_);
         if (walked != chunk.thread) kept.begin_thread();
         if (filter_.leaves_to_others(whole)) {
           kept.leave_out(whole);
@@ -455,6 +492,7 @@ class Cutting {
       if (renumber(static_cast<Entry>(header.type), entry))
         writer_.add_entry(static_cast<Entry>(header.type), entry);
     });
+    writer_.add_sites();
     const std::string own = std::string(kSessionKey) + std::to_string(session_) + '.';
     for (const auto& [key, value] : dictionary.info) {
       std::string_view name = key;
@@ -486,8 +524,8 @@ class Cutting {
   // Numbers the modules, and puts what was running in its order.
   void look_through() {
     for (const RecordChunk& chunk : chunks_.spans) {
-      for (std::size_t at = 0; at < chunk.records; ++at) {
-        const SpanRecord whole = load_span(chunk.payload + at * sizeof(SpanRecord));
+      for (std::size_t row = 0; row < chunk.records; ++row) {
+        const SpanRecord whole = load_span(chunk, row, sites_);
         filter_.for_each_part(whole, [&](const SpanRecord& record, bool was_running) {
           modules_.use(record.module);
           if (was_running) running_[chunk.thread].push_back({record, whole.start_tick});
@@ -567,7 +605,7 @@ class Cutting {
 
   // Gives an entry the session's numbers of modules; false for one that is not the session's.
   bool renumber(Entry type, std::string& entry) const {
-    if (type == Entry::Info) return false;
+    if (type == Entry::Info || type == Entry::Site) return false;
     // That there are any says that they were recorded.
     if (type == Entry::Shapes) return filter_.has(kRecordShapes);
     if (entry.size() < 3 * sizeof(uint32_t)) return true;
@@ -595,6 +633,7 @@ class Cutting {
   }
 
   const ChunkList& chunks_;
+  const std::span<const SpanSite> sites_;
   const uint32_t session_;
   const Filter& filter_;
   RecordingWriter& writer_;
@@ -692,7 +731,7 @@ void cut_recording(std::span<const std::byte> file, uint32_t session, const std:
 
   if (times) narrow(window, header, *times);
 
-  const Filter of_chunks(dictionary, session, window);
+  const Filter of_chunks(dictionary, header.version, session, window);
   uint64_t oldest = UINT64_MAX;
   const auto wanted = [&](const ChunkHeader& chunk, const std::byte* payload, std::size_t records) {
     const auto kind = static_cast<ChunkKind>(chunk.kind);
@@ -703,10 +742,11 @@ void cut_recording(std::span<const std::byte> file, uint32_t session, const std:
   // With the names of these records: their ids may be others by now.
   DictionaryParser of_records;
   for (const std::span<const std::byte>& payload : chunks.dictionary) of_records.add_chunk(payload);
-  const Filter filter(of_records.build(header.dropped_dictionary), session, window);
+  const RecordingDictionary names_of_records = of_records.build(header.dropped_dictionary);
+  const Filter filter(names_of_records, header.version, session, window);
 
   RecordingWriter writer(target);
-  Cutting cutting(chunks, session, filter, writer);
+  Cutting cutting(chunks, names_of_records.sites, session, filter, writer);
   cutting.write_records();
   cutting.write_dictionary(dictionary, times);
   // Whether chunks that were written since the session began have been freed.

@@ -18,7 +18,7 @@ constexpr uint32_t kNoEntry = kUnknownId - 1;
 
 // Entries of the types that are not here keep their ids: nothing of theirs is ever dropped, or they are
 // looked up by a number that need not be dense.
-enum Table : std::size_t { kStrings, kNames, kFrames, kStacks, kShapes, kTables };
+enum Table : std::size_t { kStrings, kNames, kFrames, kStacks, kShapes, kSites, kTables };
 
 // How many numbers at the front of an entry are ids, and of which tables; kTables: no id of these.
 struct References {
@@ -38,6 +38,8 @@ References references_of(Entry type) {
       return {kStacks, {kStacks, kFrames, kTables}};
     case Entry::Shapes:
       return {.own = kShapes};
+    case Entry::Site:
+      return {kSites, {kNames, kStacks, kShapes}};
     case Entry::Module:
       return {kTables, {kStrings, kTables, kTables}};
     case Entry::ModuleName:
@@ -126,11 +128,9 @@ class DenseIds {
     list_.dictionary.assign(1, Bytes(kept));
     list_.dictionary.insert(list_.dictionary.end(), damaged.begin(), damaged.end());
 
-    renumber_all<SpanRecord>(list_.spans, [this](SpanRecord& span) {
-      span.name = ids_[kNames][span.name];
-      span.stack = ids_[kStacks][span.stack];
-      span.shapes = ids_[kShapes][span.shapes];
-    });
+    // Only versions since 7 have collections.
+    renumber_all<CompactSpan>(list_.spans,
+                              [this](CompactSpan& span) { span.site = ids_[kSites][span.site]; });
     renumber_all<AllocationRecord>(list_.allocations, [this](AllocationRecord& allocation) {
       allocation.stack = ids_[kStacks][allocation.stack];
     });
@@ -191,8 +191,8 @@ class DenseIds {
       std::vector<std::byte> copy(chunk.records * sizeof(Record));
       for (std::size_t at = 0; at < copy.size(); at += sizeof(Record)) {
         Record record;
-        if constexpr (std::is_same_v<Record, SpanRecord>) {
-          record = load_span(chunk.payload + at);
+        if constexpr (std::is_same_v<Record, CompactSpan>) {
+          record = load_shared<CompactSpan>(chunk.payload + at);
         } else {
           std::memcpy(&record, chunk.payload + at, sizeof(record));
         }

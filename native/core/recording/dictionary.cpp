@@ -93,6 +93,7 @@ RecordingDictionary DictionaryParser::build(uint64_t dropped) {
   build_modules(tables, slack);
   build_parameters(tables, slack);
   build_shapes(tables, slack);
+  build_sites(tables, slack);
   build_threads(tables);
   build_info(tables);
   tables.damaged_entries = damaged_;
@@ -261,6 +262,26 @@ void DictionaryParser::build_shapes(RecordingDictionary& tables, uint64_t slack)
     tables.shape_types[static_cast<std::size_t>(row)] = types_text;
     tables.shape_concrete[static_cast<std::size_t>(row)] = concrete_text;
     tables.shape_strides[static_cast<std::size_t>(row)] = fields.rest();
+  }
+}
+
+void DictionaryParser::build_sites(RecordingDictionary& tables, uint64_t slack) {
+  const std::size_t rows = rows_of(Entry::Site, slack);
+  tables.sites.resize(rows);
+  for (const Payload& payload : entries_[static_cast<std::size_t>(Entry::Site)]) {
+    FieldReader fields(payload);
+    const int32_t row = row_of(fields.u32(), rows);
+    const SpanSite site{.name = fields.u32(),
+                        .stack = fields.u32(),
+                        .shapes = fields.u32(),
+                        .module = fields.u32(),
+                        .parameter = fields.u32(),
+                        .scope_and_sequence = fields.u32()};
+    if (row < 0 || !fields.whole()) {
+      ++damaged_;
+      continue;
+    }
+    tables.sites[static_cast<std::size_t>(row)] = site;
   }
 }
 

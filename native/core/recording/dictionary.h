@@ -33,6 +33,7 @@ struct RecordingDictionary {
   Column<int32_t> parameter_module, parameter_name;
   Column<uint64_t> parameter_address;
   std::vector<std::string_view> shape_dims, shape_types, shape_concrete, shape_strides;
+  std::vector<SpanSite> sites;         // with ids as in the file, not rows
   std::map<uint32_t, Thread> threads;  // by the file's thread index
   std::vector<std::pair<std::string_view, std::string_view>> info;
   uint64_t damaged_entries = 0;
@@ -59,10 +60,11 @@ class DictionaryParser {
   void build_modules(RecordingDictionary& tables, uint64_t slack);
   void build_parameters(RecordingDictionary& tables, uint64_t slack);
   void build_shapes(RecordingDictionary& tables, uint64_t slack);
+  void build_sites(RecordingDictionary& tables, uint64_t slack);
   void build_threads(RecordingDictionary& tables);
   void build_info(RecordingDictionary& tables);
 
-  static constexpr std::size_t kEntryTypes = 11;
+  static constexpr std::size_t kEntryTypes = 12;
   std::vector<Payload> entries_[kEntryTypes];
   uint64_t damaged_ = 0;
 };

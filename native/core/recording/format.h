@@ -11,11 +11,12 @@
 // many were handed out and how many of these a ring has freed. What was zeroed, or never reached the disk, is
 // missing among them. When the books are closed, one checksum covers the numbers and checksums of all.
 //
-// Ids (names, stacks, modules, shapes, parameters, strings) start at 1; 0 means none.
+// Ids (names, stacks, modules, shapes, parameters, sites, strings) start at 1; 0 means none.
 // All numbers are little-endian. In version 1 each chunk was one unit; since version 3 there are samples,
 // since version 4 the numbers of chunks are counted, since version 5 ranges have numbers and there are rows
 // of named tables, since version 6 a ring says until when it has overwritten each kind of records, since
-// version 7 its dictionary is collected. A reader refuses any version above kVersion.
+// version 7 its dictionary is collected, and holds what spans have in common. A reader refuses any version
+// above kVersion.
 //
 // A collection of the dictionary frees what no record needs any more: what is needed is written again, under
 // the same ids, before the chunks that it was in are freed. No id is used twice, so after the first
@@ -228,22 +229,130 @@ inline uint64_t chain(uint64_t before, const ChunkHeader& header) {
   return checksum_of(parts, sizeof(parts));
 }
 
-// A span as it is written at its start; `end_tick` follows when it ends (0: never ended).
+enum SpanFlag : uint8_t {
+  kSpanAsync = 1,        // ended on another thread than it began, or torch says that it may
+  kSpanCut = 2,          // a call still running at the end of the recording or of its thread, or where calls
+                         // were switched off: cut there
+  kSpanBegunBefore = 4,  // a call that began before its thread was recorded, or calls were switched on
+  kSpanIsCall = 8,       // of a CompactSpan: its scope is a CallScope
+};
+
+// Values of SpanRecord::scope beside torch's own.
+enum CallScope : uint8_t {
+  kScopePython = 100,  // a call of a function; `stack` is of that one function, none for C functions
+  kScopeModule = 101,  // a call of an nn.Module: `module`; `stack` is where it was called
+};
+
+// A span, as versions before 7 wrote it, and as all are read. `end_tick` 0: it has never ended.
 struct SpanRecord {
-  uint64_t start_tick;
-  uint64_t end_tick;
-  uint32_t name;
-  uint32_t stack;
-  uint32_t module;
-  uint32_t shapes;
-  int64_t sequence;         // autograd sequence number, -1 without; of a user's range see kStepMark
-  uint16_t forward_thread;  // torch's logical id of the forward thread, for backward functions; else `kept`
-  uint8_t scope;            // at::RecordScope, or a CallScope
-  uint8_t flags;            // SpanFlag
-  uint32_t parameter;       // AccumulateGrad: which parameter; of a step's mark see kStepMark; of a call its
-                            // place, see CallKind; else 0
+  uint64_t start_tick = 0;
+  uint64_t end_tick = 0;
+  uint32_t name = 0;
+  uint32_t stack = 0;
+  uint32_t module = 0;
+  uint32_t shapes = 0;
+  int64_t sequence = -1;        // autograd sequence number, -1 without; of a user's range see kStepMark
+  uint16_t forward_thread = 0;  // torch's logical id of the forward thread, for backward functions; else
+                                // see kKeptMask
+  uint8_t scope = 0;            // at::RecordScope, or a CallScope
+  uint8_t flags = 0;            // SpanFlag
+  uint32_t parameter = 0;       // AccumulateGrad: which parameter; of a step's mark see kStepMark; of a call
+                                // its place, see CallKind; else 0
 };
 static_assert(sizeof(SpanRecord) == 48);
+
+// What the spans of one operator called from one line have in common: entries of the dictionary.
+struct SpanSite {
+  uint32_t name = 0;
+  uint32_t stack = 0;
+  uint32_t shapes = 0;
+  uint32_t module = 0;
+  uint32_t parameter = 0;
+  uint32_t scope_and_sequence =
+      0;  // the scope, and above it what of SpanRecord::sequence hardly ever changes
+
+  // Of a sequence number, bits 32 to 55. No larger one is recorded.
+  static constexpr uint32_t kScopeBits = 8;
+  static constexpr int64_t kMostSequence = (int64_t{1} << 55) - 1;
+
+  static constexpr uint32_t rest_of(uint8_t scope, int64_t sequence) {
+    return scope | static_cast<uint32_t>(static_cast<uint64_t>(sequence) >> 32) << kScopeBits;
+  }
+  uint8_t scope() const { return static_cast<uint8_t>(scope_and_sequence); }
+  int64_t sequence(uint32_t low) const {
+    const auto high = static_cast<int32_t>(scope_and_sequence) >> kScopeBits;
+    return static_cast<int64_t>(static_cast<uint64_t>(int64_t{high}) << 32 | low);
+  }
+  bool operator==(const SpanSite&) const = default;
+};
+static_assert(sizeof(SpanSite) == 24);
+
+// A span as it is written at its start; its end follows when it ends.
+struct CompactSpan {
+  uint64_t start;         // the tick, above kFlagBits of SpanFlag
+  uint64_t end;           // 0: it has never ended; see end_of(). Above kEndBits: SpanRecord::forward_thread
+  uint32_t site;          // SpanSite
+  uint32_t sequence_low;  // the lower half of SpanRecord::sequence; see SpanSite
+
+  static constexpr uint32_t kFlagBits = 4, kEndBits = 48;
+  static constexpr uint64_t kFlagMask = (uint64_t{1} << kFlagBits) - 1;
+  static constexpr uint64_t kEndMask = (uint64_t{1} << kEndBits) - 1;
+  // A span longer than this, which is hours, has this bit and the tick of its end, in units of
+  // kCoarseTicks; or this bit alone, if it ended before it began.
+  static constexpr uint64_t kCoarse = uint64_t{1} << (kEndBits - 1);
+  static constexpr uint64_t kCoarseTicks = 8192;
+
+  static constexpr uint64_t start_of(uint64_t tick, uint8_t flags) { return tick << kFlagBits | flags; }
+  // What the lower bits of `end` are.
+  static constexpr uint64_t end_of(uint64_t start_tick, uint64_t end_tick) {
+    const uint64_t ticks = end_tick - start_tick;
+    if (ticks < kCoarse - 1) [[likely]]
+      return ticks + 1;
+    return kCoarse | (end_tick < start_tick ? 0 : (end_tick + kCoarseTicks - 1) / kCoarseTicks);
+  }
+
+  uint64_t start_tick() const { return start >> kFlagBits; }
+  uint8_t flags() const { return static_cast<uint8_t>(start & kFlagMask); }
+  uint64_t end_tick() const {
+    const uint64_t bits = end & kEndMask;
+    if (bits == 0) return 0;
+    if (bits < kCoarse) return start_tick() + bits - 1;
+    return bits == kCoarse ? start_tick() - 1 : (bits - kCoarse) * kCoarseTicks;
+  }
+};
+static_assert(sizeof(CompactSpan) == 24);
+
+inline SpanRecord span_at(const CompactSpan& span, const SpanSite& site) {
+  return {.start_tick = span.start_tick(),
+          .end_tick = span.end_tick(),
+          .name = site.name,
+          .stack = site.stack,
+          .module = site.module,
+          .shapes = site.shapes,
+          .sequence = site.sequence(span.sequence_low),
+          .forward_thread = static_cast<uint16_t>(span.end >> CompactSpan::kEndBits),
+          .scope = site.scope(),
+          .flags = static_cast<uint8_t>(span.flags() & ~kSpanIsCall),
+          .parameter = site.parameter};
+}
+
+inline SpanSite site_of(const SpanRecord& span) {
+  return {.name = span.name,
+          .stack = span.stack,
+          .shapes = span.shapes,
+          .module = span.module,
+          .parameter = span.parameter,
+          .scope_and_sequence = SpanSite::rest_of(span.scope, span.sequence)};
+}
+
+inline CompactSpan compact(const SpanRecord& span, uint32_t site) {
+  const uint8_t call = span.scope >= kScopePython ? kSpanIsCall : 0;
+  const uint64_t end = span.end_tick == 0 ? 0 : CompactSpan::end_of(span.start_tick, span.end_tick);
+  return {.start = CompactSpan::start_of(span.start_tick, span.flags | call),
+          .end = uint64_t{span.forward_thread} << CompactSpan::kEndBits | end,
+          .site = site,
+          .sequence_low = static_cast<uint32_t>(span.sequence)};
+}
 
 // Users' ranges of which `sequence` is a number of their own since version 5. The mark of a step has the
 // number behind its name there, and is named without it: steps that never end must not fill the dictionary.
@@ -267,19 +376,6 @@ inline constexpr uint16_t kKeptMask = 0x3ff;
 // Above it: how many of these, from the innermost, may as well be new calls that came to the same place.
 inline constexpr uint32_t kUnsureShift = 10;
 inline constexpr uint32_t kMaxUnsure = 63;
-
-enum SpanFlag : uint8_t {
-  kSpanAsync = 1,        // ended on another thread than it began, or torch says that it may
-  kSpanCut = 2,          // a call still running at the end of the recording or of its thread, or where calls
-                         // were switched off: cut there
-  kSpanBegunBefore = 4,  // a call that began before its thread was recorded, or calls were switched on
-};
-
-// Values of SpanRecord::scope beside torch's own.
-enum CallScope : uint8_t {
-  kScopePython = 100,  // a call of a function; `stack` is of that one function, none for C functions
-  kScopeModule = 101,  // a call of an nn.Module: `module`; `stack` is where it was called
-};
 
 // What a call is a call of. The place of a call, among those that its thread is in the middle of at a time,
 // is this and, above it, the depth of its frame from 1: where one kind of calls is switched on later than the
@@ -337,10 +433,10 @@ struct SampleRecord {
 static_assert(sizeof(SampleRecord) == 32);
 
 // Of one record of a kind of chunk; 0 for kinds that hold none.
-inline constexpr size_t bytes_of_record(uint32_t kind) {
+inline constexpr size_t bytes_of_record(uint32_t kind, uint32_t version = kVersion) {
   switch (static_cast<ChunkKind>(kind)) {
     case ChunkKind::Spans:
-      return sizeof(SpanRecord);
+      return version < 7 ? sizeof(SpanRecord) : sizeof(CompactSpan);
     case ChunkKind::Allocations:
       return sizeof(AllocationRecord);
     case ChunkKind::Notes:
@@ -402,6 +498,7 @@ enum class Entry : uint32_t {
   Info = 10,   // u32 bytes of key, key, JSON value; the last one of a key wins. Several sessions may share a
                // recording: keys of the second one begin with "kinetoscope.session.1.", and so on, and its
                // part is "kinetoscope.session.1": see RecordingWindow.
+  Site = 11,   // u32 id, the numbers of a SpanSite in its order
 };
 
 struct EntryHeader {

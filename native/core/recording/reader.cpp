@@ -175,13 +175,13 @@ uint64_t tick_of(const std::byte* record) {
 }
 
 // Copies of the records of some chunks, in the order of their first field, which is their tick; equal ticks
-// keep their order. Copies, because a ring may overwrite records while they are sorted.
+// keep their order. Copies, because a ring may overwrite records while they are sorted. `load(chunk, row)`
+// gives one.
 template <typename Record, typename Load>
 std::vector<Record> ordered_records(std::span<const RecordChunk> chunks, Load load) {
   std::vector<Record> records;
   for (const RecordChunk& chunk : chunks) {
-    for (std::size_t at = 0; at < chunk.records; ++at)
-      records.push_back(load(chunk.payload + at * sizeof(Record)));
+    for (std::size_t row = 0; row < chunk.records; ++row) records.push_back(load(chunk, row));
   }
   std::stable_sort(records.begin(), records.end(), [](const Record& a, const Record& b) {
     return tick_of(reinterpret_cast<const std::byte*>(&a)) < tick_of(reinterpret_cast<const std::byte*>(&b));
@@ -189,9 +189,9 @@ std::vector<Record> ordered_records(std::span<const RecordChunk> chunks, Load lo
   return records;
 }
 
-SampleRecord load_sample(const std::byte* bytes) {
+SampleRecord load_sample(const RecordChunk& chunk, std::size_t row) {
   SampleRecord record;
-  std::memcpy(&record, bytes, sizeof(record));
+  std::memcpy(&record, chunk.payload + row * sizeof(record), sizeof(record));
   return record;
 }
 
@@ -201,11 +201,7 @@ std::vector<uint32_t> thread_rows(const RecordingDictionary& dictionary, const C
   for (const RecordChunk& chunk : chunks.spans) indexes.push_back(chunk.thread);
   for (const RecordChunk& chunk : chunks.allocations) indexes.push_back(chunk.thread);
   for (const RecordChunk& chunk : chunks.samples) {
-    for (std::size_t at = 0; at < chunk.records; ++at) {
-      SampleRecord record;
-      std::memcpy(&record, chunk.payload + at * sizeof(record), sizeof(record));
-      indexes.push_back(record.thread);
-    }
+    for (std::size_t row = 0; row < chunk.records; ++row) indexes.push_back(load_sample(chunk, row).thread);
   }
   std::sort(indexes.begin(), indexes.end());
   indexes.erase(std::unique(indexes.begin(), indexes.end()), indexes.end());
@@ -235,6 +231,9 @@ uint64_t read_spans(Recording& recording, const ChunkList& chunks, const TickClo
   RangeNumbers numbers(recording);
   SpanConverter converter(recording.spans, tables, numbers, clock, start_tick);
   const RangesOfOthers others(dictionary, 0);
+  const auto load = [&dictionary](const RecordChunk& chunk, std::size_t row) {
+    return load_span(chunk, row, dictionary.sites);
+  };
   const auto read = [&](const SpanRecord& record) {
     if (!others.has(record)) return converter.convert(record);
     converter.leave_out(record);
@@ -249,12 +248,11 @@ uint64_t read_spans(Recording& recording, const ChunkList& chunks, const TickClo
     const auto own = all.subspan(first, last - first);
     converter.begin_thread(thread, first_row);
     for (const RecordChunk& chunk : own) {
-      for (std::size_t at = 0; at < chunk.records; ++at)
-        read(load_span(chunk.payload + at * sizeof(SpanRecord)));
+      for (std::size_t row = 0; row < chunk.records; ++row) read(load(chunk, row));
     }
     if (!converter.ordered()) {
       converter.begin_thread(thread, first_row);
-      for (const SpanRecord& record : ordered_records<SpanRecord>(own, load_span)) read(record);
+      for (const SpanRecord& record : ordered_records<SpanRecord>(own, load)) read(record);
     }
     const SpanTotals& totals = converter.totals();
     last_tick = std::max(last_tick, totals.last_tick);

@@ -76,11 +76,11 @@ def test_a_ring_has_names_for_marks_however_many_there_were() -> None:
 @pytest.mark.parametrize("optimizers", [1, 2])
 def test_steps_from_the_optimizer_have_their_numbers_in_a_ring(optimizers: int) -> None:
     with profile(ring_bytes=RING_BYTES, samples=False) as prof:
-        train(3_000, optimizers)
+        train(6_000, optimizers)
     trace = prof.trace
     found = numbers(trace)
     assert any(loss["code"] == "recycled_spans" for loss in trace.losses)
-    assert found == list(range(3_000 - len(found), 3_000))
+    assert found == list(range(6_000 - len(found), 6_000))
     assert len(found) > 100
     # The first step that is left in part is none.
     assert set(operators_of_steps(trace)) == {20}

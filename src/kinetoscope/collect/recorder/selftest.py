@@ -20,6 +20,9 @@ from kinetoscope.model.schema import SCOPE_MODULE, SCOPE_PYTHON
 FEATURES = ("operators", "nesting", "backward", "shapes", "stacks", "modules")
 
 
+# The range around the known program.
+_RANGE = "kinetoscope self-test"
+
 # A thousand times longer than the program takes; a recorder that hangs must not hang the job.
 _PATIENCE_SECONDS = 30.0
 
@@ -85,7 +88,7 @@ def _try_features(recorder: Recorder) -> dict[str, str]:
     x = torch.ones(2, 3, device="cpu", dtype=torch.float32)
 
     def known_program() -> None:
-        with torch.profiler.record_function("kinetoscope self-test"):
+        with torch.profiler.record_function(_RANGE):
             model(x).sum().backward()
 
     with tempfile.TemporaryDirectory(prefix="kinetoscope-selftest-") as folder:
@@ -173,17 +176,20 @@ class _Seen:
 
     def __init__(self, recording: Any) -> None:
         self._recording = recording
-        self._spans = recording["spans"]
         self._strings: list[str] = recording["strings"]
+        spans = recording["spans"]
+        names = [self._strings[name] for name in spans["name"]]
+        # Other threads of the program run operators meanwhile.
+        threads = spans["thread"]
+        own = threads == threads[names.index(_RANGE)] if _RANGE in names else threads >= 0
+        self._spans = {column: values[own] for column, values in spans.items()}
         self._names = [self._strings[name] for name in self._spans["name"]]
 
     def _row(self, name: str) -> int:
         return self._names.index(name) if name in self._names else -1
 
     def operators(self) -> str:
-        missing = [
-            name for name in ("kinetoscope self-test", "aten::mul", "aten::sum") if name not in self._names
-        ]
+        missing = [name for name in (_RANGE, "aten::mul", "aten::sum") if name not in self._names]
         if missing:
             return f"{missing} were not recorded, but {self._names[:8]}"
         row = self._row("aten::mul")
@@ -192,7 +198,7 @@ class _Seen:
 
     def nesting(self) -> str:
         start, duration = self._spans["start_ns"], self._spans["duration_ns"]
-        around, within = self._row("kinetoscope self-test"), self._row("aten::mul")
+        around, within = self._row(_RANGE), self._row("aten::mul")
         if within < 0 or around < 0:
             return "the spans are missing"
         end = int(start[around] + duration[around])
