@@ -222,9 +222,8 @@ def test_the_options_of_a_line():
         '-o t --rows=3 -m --shapes --no-stacks -q model(x, "-o")  # and "so" on', in_cell=False
     )
     assert (asked.out, asked.rows, asked.quiet) == ("t", 3, True)
-    assert asked.settings == {
+    assert notebook.settings_of(asked) == {
         "with_stack": False,
-        "with_modules": True,
         "profile_memory": True,
         "record_shapes": True,
     }
@@ -237,7 +236,7 @@ def test_the_options_of_a_line():
 def test_every_option_of_a_recording_is_in_the_help_and_changes_the_default(option):
     for name in option.magic:
         written = f"{'-' if len(name) == 1 else '--'}{name}"
-        settings = notebook.parsed(written, in_cell=True).settings
+        settings = notebook.settings_of(notebook.parsed(written, in_cell=True))
         recording = RecordingOptions.launched(**settings)
         assert getattr(recording, option.name) is not option.when_launched
         assert re.search(
@@ -246,7 +245,7 @@ def test_every_option_of_a_recording_is_in_the_help_and_changes_the_default(opti
 
 
 def test_a_cell_without_options_is_recorded_like_a_program():
-    settings = notebook.parsed("", in_cell=True).settings
+    settings = notebook.settings_of(notebook.parsed("", in_cell=True))
     assert RecordingOptions.launched(**settings) == RecordingOptions.launched()
 
 
@@ -265,11 +264,11 @@ def test_a_path_may_hold_spaces(tmp_path):
     ("line", "said"),
     [
         ("--memry", "no option 'memry'; did you mean --memory?"),
-        ("--quiet=1", "--quiet of %kinetoscope takes no value"),
-        ("-o", "--out of %kinetoscope needs a value: --out NAME"),
-        ("-o 3x", "--out 3x of %kinetoscope is not valid; use the name of a variable"),
-        ("--rows 0", "--rows 0 of %kinetoscope is not valid; use a whole number above 0"),
-        ("--rows many", "--rows many of %kinetoscope is not valid"),
+        ("--quiet=1", "argument -q/--quiet: ignored explicit argument '1'"),
+        ("-o", "argument -o/--out: expected one argument"),
+        ("-o 3x", "argument -o/--out: 3x is not the name of a variable"),
+        ("--rows 0", "argument -n/--rows: 0 is not a whole number above 0"),
+        ("--rows many", "argument -n/--rows: many is not a whole number above 0"),
         ("--save run.xyz", "run.xyz: unknown suffix; use one of: .ktrace"),
         ("--save nowhere/run.json", "there is no folder nowhere"),
         ("model(x)", "'model(x)' is not an option of %%kinetoscope"),

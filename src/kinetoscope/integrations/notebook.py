@@ -10,10 +10,11 @@ import difflib
 import inspect
 import re
 import warnings
-from dataclasses import dataclass, field
+from argparse import REMAINDER, SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from IPython.core import magic_arguments
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand, output_can_be_silenced
 from IPython.display import display
@@ -37,28 +38,13 @@ if TYPE_CHECKING:
 _RECORDED_TYPES = ("pyarrow.lib", "Table")
 _FILE_OF_A_CELL = "Cell"
 
-# Option -> (keyword of `profile`, its value).
-_SWITCHES = {
-    option.magic[0]: (name, not option.when_launched) for name, option in OPTIONS.items() if option.magic
-}
-_VALUES = {"out": "NAME", "save": "PATH", "rows": "NUMBER"}
-_SHORT = {"o": "out", "s": "save", "n": "rows", "q": "quiet"} | {
-    short: option.magic[0] for option in OPTIONS.values() for short in option.magic[1:]
-}
-_OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?P<equals>=)?")
-_VALUE = re.compile(r"""\s*("[^"]*"|'[^']*'|\S+)""")
+# IPython declares no types for these.
+_argument: Any = magic_arguments.argument
+_magic_arguments: Any = magic_arguments.magic_arguments
 
-
-@dataclass
-class _Options:
-    """The parsed options of the magic."""
-
-    settings: dict[str, bool] = field(default_factory=lambda: {"with_stack": True, "with_modules": True})
-    out: str | None = None
-    save: str | None = None
-    rows: int = ROWS
-    quiet: bool = False
-    statement: str = ""
+# A word of a line, whose quoted parts may hold spaces.
+_WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")
+_QUOTED = re.compile(r"""(["'])(.*?)\1""")
 
 
 class Summary:
@@ -81,17 +67,43 @@ class Summary:
         )
 
 
-def _described(magic: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with the options of a recording in its docstring."""
-    lines = []
-    for option in OPTIONS.values():
-        if option.magic:
-            names = ", ".join(f"{'-' if len(name) == 1 else '--'}{name}" for name in reversed(option.magic))
-            off = "do not " if option.when_launched else ""
-            lines.append(
-                f"            {names:<24} {off}{option.help[0].lower()}{option.help[1:].rstrip('.')}"
-            )
-    magic.__doc__ = (magic.__doc__ or "").replace("<recording>", "\n".join(lines).lstrip())
+def _rows(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise ArgumentTypeError(f"{text} is not a whole number above 0")
+    return int(text)
+
+
+def _variable(text: str) -> str:
+    if not text.isidentifier():
+        raise ArgumentTypeError(f"{text} is not the name of a variable")
+    return text
+
+
+def _file_to_save(text: str) -> str:
+    try:
+        suffix_of(text)
+    except ArgumentError as error:
+        raise ArgumentTypeError(str(error)) from None
+    if not Path(text).parent.is_dir():
+        raise ArgumentTypeError(f"there is no folder {Path(text).parent}")
+    return text
+
+
+def _recording_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that decide what is recorded, as they are declared."""
+    for name, option in reversed(list(OPTIONS.items())):
+        if not option.magic:
+            continue
+        written = [f"{'-' if len(flag) == 1 else '--'}{flag}" for flag in reversed(option.magic)]
+        off = "do not " if option.when_launched else ""
+        magic = _argument(
+            *written,
+            dest=name,
+            action="store_const",
+            const=not option.when_launched,
+            default=SUPPRESS,
+            help=f"{off}{option.help[0].lower()}{option.help[1:].rstrip('.')}".replace("%", "%%"),
+        )(magic)
     return magic
 
 
@@ -99,25 +111,31 @@ def _described(magic: Callable[..., Any]) -> Callable[..., Any]:
 class KinetoscopeMagics(Magics):
     """The magics of this extension."""
 
+    @_magic_arguments()
+    @_argument("-o", "--out", metavar="NAME", type=_variable, help="store the trace in this variable")
+    @_argument(
+        "-s",
+        "--save",
+        metavar="PATH",
+        type=_file_to_save,
+        help="save the trace; the suffix says how (.ktrace, .json, .parquet ...)",
+    )
+    @_argument(
+        "-n",
+        "--rows",
+        metavar="N",
+        type=_rows,
+        default=ROWS,
+        help=f"show at most so many rows of each table ({ROWS})",
+    )
+    @_argument("-q", "--quiet", action="store_true", help="show nothing; useful with --out and --save")
+    @_recording_arguments
+    @_argument("statement", nargs=REMAINDER, help="what to profile; with %%%%kinetoscope, the cell")
     @no_var_expand
     @line_cell_magic
     @output_can_be_silenced
-    @_described
     def kinetoscope(self, line: str, cell: str | None = None) -> Any:
         """Profile a cell or a statement, and show where the time went.
-
-        ::
-
-            %%kinetoscope [options]        the cell
-            %kinetoscope [options] STATEMENT
-
-        Options::
-
-            -o NAME, --out NAME      store the trace in the variable NAME
-            -s PATH, --save PATH     save the trace; the suffix says how (.ktrace, .json, .parquet ...)
-            -n N, --rows N           show at most N rows of each table (10)
-            -q, --quiet              show nothing; useful with the two above
-            <recording>
 
         The cell runs as without the magic: its names are those of the notebook, its last value is shown, and an exception stops
         it. What was recorded until then is still shown.
@@ -126,7 +144,7 @@ class KinetoscopeMagics(Magics):
         source = cell if cell is not None else options.statement
         run = _compiled(self._own_shell, source)
         try:
-            session = kinetoscope.profile.with_options(RecordingOptions.launched(**options.settings))
+            session = kinetoscope.profile.with_options(RecordingOptions.launched(**settings_of(options)))
             session.start()
         except KinetoscopeError as error:
             raise UsageError(str(error)) from None
@@ -141,7 +159,7 @@ class KinetoscopeMagics(Magics):
         """The shell that the magic was registered in."""
         return cast("InteractiveShell", self.shell)
 
-    def _finish(self, session: profile, options: _Options) -> None:
+    def _finish(self, session: profile, options: Namespace) -> None:
         """Stop the recording; a failure never replaces the cell's own value or exception."""
         try:
             session.stop()
@@ -151,7 +169,7 @@ class KinetoscopeMagics(Magics):
         else:
             self._show(trace, options)
 
-    def _show(self, trace: Trace, options: _Options) -> None:
+    def _show(self, trace: Trace, options: Namespace) -> None:
         """Store, save and show a trace according to the options; an exception of the cell still propagates."""
         if options.out is not None:
             self._own_shell.user_ns[options.out] = trace
@@ -187,30 +205,20 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
         formatter.pop(shown)
 
 
-def parsed(line: str, *, in_cell: bool) -> _Options:
-    """Parse the options of the magic and, for the line form, the statement after them.
+def parsed(line: str, *, in_cell: bool) -> Namespace:
+    """Parse the options of the magic and, for the line form, the statement after them, which stays as it is written.
 
     Raises:
-        UsageError: An option is unknown or has no value, or a statement is missing.
+        UsageError: An option is unknown or has no value or a wrong one, or a statement is missing.
     """
-    options, rest = _Options(), line.strip()
-    while (found := _OPTION.match(rest)) is not None:
-        name, rest = found["name"], rest[found.end() :]
-        name = _SHORT.get(name, name)
-        if name in _VALUES:
-            value = _VALUE.match(rest)
-            if value is None:
-                raise UsageError(f"--{name} of %kinetoscope needs a value: --{name} {_VALUES[name]}")
-            rest = rest[value.end() :]
-            _set(options, name, value[1].strip("\"'") if value[1][0] in "\"'" else value[1])
-        elif found["equals"] or (name != "quiet" and name not in _SWITCHES):
-            raise UsageError(_unknown(found["name"], takes_value=found["equals"] is not None))
-        elif name == "quiet":
-            options.quiet = True
-        else:
-            options.settings.update([_SWITCHES[name]])
-        rest = rest.lstrip()
-    options.statement = rest.removeprefix("-- ").strip()
+    words = list(_WORD.finditer(line))
+    parser: ArgumentParser = cast("Any", KinetoscopeMagics.kinetoscope).parser
+    options, unknown = parser.parse_known_args([_QUOTED.sub(r"\2", word[0]) for word in words])
+    if unknown:
+        raise UsageError(_unknown(unknown[0]))
+    first = len(words) - len(options.statement)
+    options.statement = line[words[first].start() :].strip() if options.statement else ""
+    options.statement = options.statement.removeprefix("-- ")
     if in_cell and options.statement:
         raise UsageError(
             f"{options.statement!r} is not an option of %%kinetoscope; put statements on the lines below it"
@@ -222,33 +230,16 @@ def parsed(line: str, *, in_cell: bool) -> _Options:
     return options
 
 
-def _set(options: _Options, name: str, value: str) -> None:
-    """Set an option that has a value."""
-    if name == "rows":
-        if not value.isdecimal() or int(value) == 0:
-            raise UsageError(f"--rows {value} of %kinetoscope is not valid; use a whole number above 0")
-        options.rows = int(value)
-    elif name == "save":
-        try:
-            suffix_of(value)
-        except ArgumentError as error:
-            raise UsageError(str(error)) from None
-        if not Path(value).parent.is_dir():
-            raise UsageError(
-                f"--save {value} of %kinetoscope is not valid: there is no folder {Path(value).parent}"
-            )
-        options.save = value
-    elif not value.isidentifier():
-        raise UsageError(f"--out {value} of %kinetoscope is not valid; use the name of a variable")
-    else:
-        options.out = value
+def settings_of(options: Namespace) -> dict[str, bool]:
+    """The keywords of a recording that were asked for."""
+    return {name: value for name, value in vars(options).items() if name in OPTIONS}
 
 
-def _unknown(name: str, *, takes_value: bool) -> str:
+def _unknown(written: str) -> str:
     """The error message of an unknown option."""
-    known = [*_VALUES, *_SWITCHES, "quiet"]
-    if takes_value and name in known:
-        return f"--{name} of %kinetoscope takes no value"
+    flags = [flag for option in OPTIONS.values() for flag in option.magic if len(flag) > 1]
+    known = ["out", "save", "rows", "quiet", *flags]
+    name = written.lstrip("-").partition("=")[0]
     near = difflib.get_close_matches(name, known, n=1)
     return f"%kinetoscope has no option {name!r}; " + (
         f"did you mean --{near[0]}?" if near else f"it knows --{', --'.join(known)}"
