@@ -1,6 +1,10 @@
 """The notes that followed processes leave in the run's folder: one small JSON file each, complete or not there at all.
 
 Loaded by path in Pythons that cannot import Kinetoscope (see `child_hook`): standard library only, and Python 3.7.
+
+They are files, and no rows of a recording, because most of these processes have no recording to append to: they never import
+torch, run another Python, or become another program. A note is written when its process begins and again whenever something in
+it changes, so a process that is killed loses nothing.
 """
 
 from __future__ import annotations
