@@ -152,6 +152,61 @@ def test_what_is_private_to_a_room_is_imported_inside_it_only():
     assert crossing == []
 
 
+def room_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def doors() -> dict[str, set[str]]:
+    """Return what each package lists in `__all__`."""
+    package = ROOT / "src"
+    found = {}
+    for path in (package / "kinetoscope").rglob("__init__.py"):
+        listed: set[str] = set()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                listed = set(ast.literal_eval(node.value))
+        found[".".join(path.parent.relative_to(package).parts)] = listed
+    return found
+
+
+def way_to(module: str) -> list[tuple[str, str]]:
+    """Return each package on the way to a module, with what it has to list."""
+    parts = module.split(".")
+    return [(".".join(parts[:depth]), parts[depth]) for depth in range(2, len(parts))]
+
+
+def test_a_room_is_entered_through_what_it_lists_only():
+    listed = doors()
+    past = [
+        f"{name} imports {target}"
+        for name, targets in sorted(imports().items())
+        for target in sorted(targets)
+        if room_of(name) != room_of(target)
+        and target not in listed
+        and any(part not in listed[package] for package, part in way_to(target))
+    ]
+    assert past == []
+
+
+def test_what_a_room_lists_is_used_outside_of_it():
+    entered = {
+        step
+        for name, targets in imports().items()
+        for target in targets
+        if room_of(name) != room_of(target)
+        for step in way_to(target)
+    }
+    modules = set(imports())
+    unused = [
+        f"{package}.{part}"
+        for package, parts in doors().items()
+        if package.count(".") > 0
+        for part in sorted(parts)
+        if f"{package}.{part}" in modules and (package, part) not in entered
+    ]
+    assert unused == []
+
+
 def test_only_names_on_the_list_of_collect_are_used_outside_of_it():
     package = ROOT / "src" / "kinetoscope"
     listed = set(kinetoscope.collect.__all__)

@@ -1,1 +1,3 @@
 """Judgements about a trace: sentences with their numbers and evidence, computed from its tables."""
+
+__all__ = ["finding", "findings", "health", "lateness", "loop", "rules", "step_difference", "warm_up"]

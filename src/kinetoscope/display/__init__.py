@@ -1,1 +1,12 @@
 """Format times, bytes, tables and traces for terminals and notebooks."""
+
+__all__ = [
+    "description",
+    "html",
+    "out_of_memory",
+    "printable",
+    "sentence",
+    "terminal",
+    "text_table",
+    "torch_units",
+]

@@ -1,1 +1,14 @@
 """`.ktrace` files, recordings, Parquet and Arrow files, and the sources of their bytes."""
+
+__all__ = [
+    "appended_rows",
+    "atomic_write",
+    "byte_source",
+    "cache",
+    "ktrace",
+    "live_recording",
+    "recording",
+    "recording_parts",
+    "table_files",
+    "unpacking",
+]

@@ -2,3 +2,5 @@
 
 SUFFIX = ".parquet"
 """How the name of a summary ends."""
+
+__all__ = ["communication", "job", "lateness", "sections", "summary"]

@@ -1,1 +1,13 @@
 """Facts: pure functions from a trace to a table."""
+
+__all__ = [
+    "breakdown",
+    "costs",
+    "device",
+    "host",
+    "intervals",
+    "memory",
+    "processor_waits",
+    "stored",
+    "windows",
+]

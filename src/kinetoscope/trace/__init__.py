@@ -18,4 +18,8 @@ __all__ = [
     "concatenate",
     "merge_processes",
     "open",
+    "opening",
+    "page",
+    "tables",
+    "trace",
 ]

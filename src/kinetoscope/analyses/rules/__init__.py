@@ -175,3 +175,5 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "tiny-operators": ("output-in-step", "scalar-read"),
 }
 """Findings that say with other words what these, which name its cause, say: they are left out where those explain half of their gain."""
+
+__all__ = ["communication", "ranks"]

@@ -1,1 +1,3 @@
 """Read and write Chrome's trace event format."""
+
+__all__ = ["read", "slices", "write"]

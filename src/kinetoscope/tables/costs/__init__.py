@@ -8,4 +8,14 @@ from kinetoscope.tables.costs.call import OperatorCall
 from kinetoscope.tables.costs.peaks import register_peak_flops
 from kinetoscope.tables.costs.registry import register_flops, unregister_flops
 
-__all__ = ["OperatorCall", "register_flops", "register_peak_flops", "unregister_flops"]
+__all__ = [
+    "OperatorCall",
+    "call",
+    "columns",
+    "evaluate",
+    "flops",
+    "peaks",
+    "register_flops",
+    "register_peak_flops",
+    "unregister_flops",
+]

@@ -1,1 +1,16 @@
 """Tables of what ran on the host."""
+
+__all__ = [
+    "compiling",
+    "data_loading",
+    "lines",
+    "modules",
+    "ops",
+    "processes",
+    "python_time",
+    "rebuilt_calls",
+    "samples",
+    "source_lines",
+    "stacks",
+    "steps",
+]

@@ -1,1 +1,3 @@
 """Tables of memory."""
+
+__all__ = ["blocks", "categories", "peak", "timeline"]

@@ -1,1 +1,3 @@
 """The local server of the viewer."""
+
+__all__ = ["serve"]
