@@ -2,7 +2,7 @@
 
 import pytest
 
-from kinetoscope.tables.host.stacks import user_frames, user_stacks
+from kinetoscope.tables.stacks import user_frames, user_stacks
 from tests.support.trace_builder import TraceBuilder
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"

@@ -23,10 +23,10 @@ from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.stacks import library_frames, program_stacks, stacks_inside, stacks_with
 from kinetoscope.tables.host.steps import closures
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.processor_waits import processor_waits
+from kinetoscope.tables.stacks import library_frames, program_stacks, stacks_inside, stacks_with
 from kinetoscope.tables.windows import recorded_extent, start_up_steps
 
 if TYPE_CHECKING:

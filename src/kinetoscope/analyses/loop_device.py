@@ -14,10 +14,10 @@ from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.evaluate import rule_of
 from kinetoscope.tables.costs.peaks import MATRIX
 from kinetoscope.tables.device.copies import Direction, copy_directions
-from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.device.launches import starters, waiting_calls
 from kinetoscope.tables.device.work import Device, WorkCategory, device_work
 from kinetoscope.tables.intervals import Intervals
-from kinetoscope.tables.windows import Activity, activities, owned, waiting_calls
+from kinetoscope.tables.windows import Activity, activities, owned
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,8 +17,8 @@ from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.host.steps import step_parts
+from kinetoscope.tables.stacks import user_stacks
 
 if TYPE_CHECKING:
     import pyarrow

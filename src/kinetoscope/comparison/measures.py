@@ -24,16 +24,15 @@ from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.device.copies import copy_directions
-from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.device.launches import starters, waiting_calls
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.source_lines import source_lines
-from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.host.steps import step_parts
 from kinetoscope.tables.memory.peak import device_peaks, memory_peak, requesting_operators
+from kinetoscope.tables.stacks import user_stacks
 from kinetoscope.tables.stored import memory_recorded
-from kinetoscope.tables.windows import waiting_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -25,8 +25,8 @@ from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.source_lines import line_text
-from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.memory.peak import look_up, requesting_operators
+from kinetoscope.tables.stacks import user_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

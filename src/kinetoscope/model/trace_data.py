@@ -172,6 +172,12 @@ class TraceData:
         return [dict(zip(losses, row, strict=True)) for row in zip(*columns, strict=True)]
 
     @property
+    def extent_ns(self) -> tuple[int, int]:
+        """When it begins, which is at 0 or with a span before that, and when it ends."""
+        start = self.column("spans", "start_ns")
+        return min(0, int(start.min(initial=0))), self.duration_ns
+
+    @property
     def duration_ns(self) -> int:
         """From the start of the trace to its end, in nanoseconds."""
         spans = self.columns("spans")

@@ -8,6 +8,8 @@ __all__ = [
     "intervals",
     "memory",
     "processor_waits",
+    "shares",
+    "stacks",
     "stored",
     "windows",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +14,7 @@ from kinetoscope.model.processes import of_processes, process_runs
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SampleState, SpanKind
 from kinetoscope.model.steps import OPTIMIZER
-from kinetoscope.tables.device.launches import queued_until_start
+from kinetoscope.tables.device.launches import queued_until_start, waiting_names
 from kinetoscope.tables.device.work import Device, Owner, busy, device_work, thread_owners
 from kinetoscope.tables.intervals import Intervals, united, united_by
 
@@ -42,14 +41,6 @@ _CARRIED_BY_HOST = ("gloo:", "mpi:", "ucc:")
 _ASKING = ("c10d::", "_c10d_functional::", "record_param_comms")
 # Ranges of FSDP in backward functions: what computes in them is operators, and the rest asks for communication or waits for it.
 _SHARDING = ("FSDP::", "FullyShardedDataParallel.")
-# Calls of a runtime in which the host waits: cudaStreamSynchronize, hipDeviceSynchronize, cuEventSynchronize,
-# zeCommandQueueSynchronize, urQueueFinish, urEventWait, piEventsWait, MTIA's waitForEvent and their like; and copies that return when they
-# are done: cudaMemcpy, cuMemcpyDtoH_v2, hipMemcpyWithStream. Between memories of devices these return at once.
-_WAITS = re.compile(
-    r"synchronize|queuefinish|(?<!enqueue)events?_?wait$|_wait$|waitforevents?"
-    r"|^(cuda|cu|hip)memcpy(?!\w*(async|dtod|dtoa|atod|atoa|peer|batch))\w*$",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -143,15 +134,6 @@ def host_activity(trace: TraceData, owner: Owner) -> HostActivity:
     return trace.cached(f"host_activity_{owner}", lambda: _host_activity(trace, owner))
 
 
-def waiting_calls(trace: TraceData) -> NDArray[np.int64]:
-    """The rows of the host's calls that wait for a device, in the order of spans."""
-    spans = trace.columns("spans")
-    kind = spans["kind"]
-    waits = _names(trace).waits
-    runtime = is_runtime_call(kind) | (kind == SpanKind.SYNC)
-    return np.flatnonzero(runtime & (spans["stream"] < 0) & waits[spans["name"]])
-
-
 def _host_activity(trace: TraceData, owner: Owner) -> HostActivity:
     """Look at the spans of the host."""
     spans = trace.columns("spans")
@@ -166,11 +148,11 @@ def _host_activity(trace: TraceData, owner: Owner) -> HostActivity:
     def when(chosen: NDArray[np.int64]) -> Intervals:
         return Intervals.of(start[chosen], start[chosen] + spans["duration_ns"][chosen])
 
-    names = _names(trace)
+    names, waits = _names(trace), waiting_names(trace)
     operator = is_operator(kind)
     runtime = is_runtime_call(kind) | (kind == SpanKind.SYNC)
     loading = rows(names.loads[name] & (operator | (kind == SpanKind.USER_ANNOTATION)))
-    waiting = rows(runtime & names.waits[name])
+    waiting = rows(runtime & waits[name])
     operators = rows(operator & ~names.loads[name])
     working = operators[~names.asks[name[operators]]]
     sharding = rows((kind == SpanKind.USER_ANNOTATION) & names.shards[name])
@@ -178,7 +160,7 @@ def _host_activity(trace: TraceData, owner: Owner) -> HostActivity:
     ranges = rows(
         (kind == SpanKind.USER_ANNOTATION) & ~names.loads[name] & ~(names.makes[name] & (len(loading) > 0))
     )
-    busy_calls = rows(runtime & ~names.waits[name])
+    busy_calls = rows(runtime & ~waits[name])
     active = np.concatenate((operators, busy_calls))
     return HostActivity(
         compute=_without_own(when, thread, working[~sharded], np.concatenate((loading, sharding)))
@@ -244,7 +226,6 @@ class _Names(NamedTuple):
     carries: NDArray[np.bool_]  # communication that the host carries out
     asks: NDArray[np.bool_]  # a call for it
     shards: NDArray[np.bool_]
-    waits: NDArray[np.bool_]
     makes: NDArray[np.bool_]  # a batch
 
 
@@ -263,7 +244,6 @@ def _names(trace: TraceData) -> _Names:
             found.carries[row] = text.startswith(_CARRIED_BY_HOST)
             found.asks[row] = text.startswith(_ASKING)
             found.shards[row] = text.startswith(_SHARDING)
-            found.waits[row] = _WAITS.search(text) is not None
             found.makes[row] = text in _MAKING
         return found
 
@@ -324,7 +304,7 @@ def recorded_extent(trace: TraceData, process: ProcessRow) -> tuple[int, int]:
     Spans that a process has outside of it, by another clock for example, count as recorded.
     """
     if process < 0:
-        return extent(trace)
+        return trace.extent_ns
     table, spans = trace.columns("processes"), trace.columns("spans")
     begin = int(table["start_ns"][process])
     end = begin + int(table["duration_ns"][process])
@@ -359,12 +339,6 @@ def start_up_steps(trace: TraceData) -> NDArray[np.bool_]:
         return found
 
     return trace.cached("start_up_steps", make)
-
-
-def extent(trace: TraceData) -> tuple[int, int]:
-    """When the trace begins, which is at 0 or with a span before that, and when it ends."""
-    start = trace.column("spans", "start_ns")
-    return min(0, int(start.min(initial=0))), trace.duration_ns
 
 
 def place_columns(trace: TraceData, found: list[Windows]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
-from kinetoscope.tables.host.stacks import stacks_with
+from kinetoscope.tables.stacks import stacks_with
 
 LEAST_PERCENT = 1.0
 _CHECKS = ("aten::isnan", "aten::_is_any_true", "aten::item")

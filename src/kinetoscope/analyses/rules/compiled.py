@@ -20,7 +20,7 @@ from kinetoscope.model.compile_facts import RECOMPILE_LIMIT
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.names import COMPILED_REGION
 from kinetoscope.tables.host import compiling
-from kinetoscope.tables.host.stacks import is_library_file, stacks_with
+from kinetoscope.tables.stacks import is_library_file, stacks_with
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,9 +19,8 @@ from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.analyses.rules.device_copies import copying_calls
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.kinds import is_runtime_call
-from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.device.launches import starters, waiting_calls
 from kinetoscope.tables.intervals import Intervals
-from kinetoscope.tables.windows import waiting_calls
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,7 +15,7 @@ from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.schema import Phase, SpanKind
-from kinetoscope.tables.host.stacks import stacks_with
+from kinetoscope.tables.stacks import stacks_with
 
 if TYPE_CHECKING:
     from kinetoscope.analyses.loop import Rows

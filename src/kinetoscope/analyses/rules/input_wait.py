@@ -17,8 +17,8 @@ from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.tables.breakdown import PARTS
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
 from kinetoscope.tables.host.python_time import charged, gaps
-from kinetoscope.tables.host.stacks import program_stacks, stacks_with
 from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.stacks import program_stacks, stacks_with
 
 if TYPE_CHECKING:
     from kinetoscope.analyses.loop import Rows

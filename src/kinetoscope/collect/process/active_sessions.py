@@ -8,18 +8,34 @@ import contextlib
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from kinetoscope._errors import KinetoscopeError, StateError
 
-if TYPE_CHECKING:
-    from kinetoscope.collect.request.options import Engine, RecordingOptions
+
+class Stopped(Protocol):
+    """What an engine leaves behind."""
+
+    def discard(self) -> None:
+        """Forget it."""
+        ...
+
+
+class ActiveEngine(Protocol):
+    """The part of an engine that matters here."""
+
+    @property
+    def name(self) -> str:
+        """Which engine it is."""
+        ...
+
+    def stop(self) -> Stopped:
+        """End its recording."""
+        ...
 
 
 class ActiveSession(Protocol):
     """The part of a session that the rooms below it need."""
-
-    _options: RecordingOptions
 
     def add_metadata_json(self, key: str, value: str) -> None:
         """Add a JSON value to the trace that records now."""
@@ -32,9 +48,9 @@ class ActiveSessions:
     def __init__(self) -> None:
         """Begin empty."""
         self._lock = threading.RLock()
-        self._sessions: list[tuple[weakref.ref[ActiveSession], Engine]] = []
+        self._sessions: list[tuple[weakref.ref[ActiveSession], ActiveEngine]] = []
 
-    def acquire(self, session: ActiveSession, engine: Engine) -> None:
+    def acquire(self, session: ActiveSession, engine: ActiveEngine) -> None:
         """Make a session active; StateError if another one takes its engine. A second call does nothing."""
         with self._lock:
             self._stop_abandoned()
@@ -55,7 +71,7 @@ class ActiveSessions:
                 if one in self._sessions:
                     self._sessions.remove(one)
 
-    def why_not(self, session: ActiveSession, engine: Engine) -> str:
+    def why_not(self, session: ActiveSession, engine: ActiveEngine) -> str:
         """Why a session cannot record with an engine while other sessions are active; empty if it can."""
         others = [other for found, other in list(self._sessions) if found() not in (None, session)]
         same = any(other.name == engine.name for other in others)

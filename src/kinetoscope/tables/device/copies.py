@@ -12,8 +12,7 @@ import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
-from kinetoscope.tables.device.launches import starters
-from kinetoscope.tables.windows import waiting_calls
+from kinetoscope.tables.device.launches import starters, waiting_calls
 
 if TYPE_CHECKING:
     import pyarrow

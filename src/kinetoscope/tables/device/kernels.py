@@ -15,7 +15,7 @@ from kinetoscope.tables.costs.evaluate import is_generated_launch
 from kinetoscope.tables.costs.peaks import peak_for, per_second, trace_peaks
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import WORK_CATEGORIES, DeviceWork, device_work
-from kinetoscope.tables.host.ops import percent
+from kinetoscope.tables.shares import percent
 
 if TYPE_CHECKING:
     import pyarrow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.device_time import counted_launches, started_by
 from kinetoscope.model.hierarchy import device_work_spans
 from kinetoscope.model.kinds import is_copy, is_device_work, is_runtime_call
-from kinetoscope.model.schema import KIND_NAMES, Column, Table
+from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.tables.intervals import united_by
 
 if TYPE_CHECKING:
@@ -50,6 +51,34 @@ def starters(trace: TraceData) -> Starters:
         return Starters(call, operator)
 
     return trace.cached("starters", make)
+
+
+# Calls of a runtime in which the host waits: cudaStreamSynchronize, hipDeviceSynchronize, cuEventSynchronize,
+# zeCommandQueueSynchronize, urQueueFinish, urEventWait, piEventsWait, MTIA's waitForEvent and their like; and copies that return when they
+# are done: cudaMemcpy, cuMemcpyDtoH_v2, hipMemcpyWithStream. Between memories of devices these return at once.
+_WAITS = re.compile(
+    r"synchronize|queuefinish|(?<!enqueue)events?_?wait$|_wait$|waitforevents?"
+    r"|^(cuda|cu|hip)memcpy(?!\w*(async|dtod|dtoa|atod|atoa|peer|batch))\w*$",
+    re.IGNORECASE,
+)
+
+
+def waiting_names(trace: TraceData) -> NDArray[np.bool_]:
+    """For each string whether a call of a runtime of this name waits for a device."""
+
+    def make() -> NDArray[np.bool_]:
+        return np.array([_WAITS.search(text) is not None for text in trace.strings], dtype=bool)
+
+    return trace.cached("waiting_names", make)
+
+
+def waiting_calls(trace: TraceData) -> NDArray[np.int64]:
+    """The rows of the host's calls that wait for a device, in the order of spans."""
+    spans = trace.columns("spans")
+    kind = spans["kind"]
+    waits = waiting_names(trace)
+    runtime = is_runtime_call(kind) | (kind == SpanKind.SYNC)
+    return np.flatnonzero(runtime & (spans["stream"] < 0) & waits[spans["name"]])
 
 
 LAUNCH_NS = 25_000

@@ -14,7 +14,6 @@ from kinetoscope.tables.device.work import Device, DeviceWork, WorkCategory, dev
 from kinetoscope.tables.intervals import united_by
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.memory.timeline import allocator_peak
-from kinetoscope.tables.windows import extent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,7 +178,7 @@ def _busy_columns(
     whole = united_by(group, groups, work.start_ns, work.end_ns) if groups else []
     made["busy_ns"] = np.array([part.total_ns for part in whole], dtype=np.int64)
     made["idle_ns"] = last - first - made["busy_ns"]
-    start_ns, end_ns = extent(trace)
+    start_ns, end_ns = trace.extent_ns
     made["utilization_percent"] = _percent(made["busy_ns"], last - first)
     made["busy_percent"] = _percent(made["busy_ns"], np.full(groups, end_ns - start_ns))
     return made

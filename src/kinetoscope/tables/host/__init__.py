@@ -11,6 +11,5 @@ __all__ = [
     "rebuilt_calls",
     "samples",
     "source_lines",
-    "stacks",
     "steps",
 ]

@@ -13,9 +13,9 @@ from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.schema import Column, Phase, Table
 from kinetoscope.tables.device.launches import captured_time
-from kinetoscope.tables.host.ops import percent
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
-from kinetoscope.tables.host.stacks import in_user_code, span_stacks, stack_depths, user_stacks
+from kinetoscope.tables.shares import percent
+from kinetoscope.tables.stacks import in_user_code, span_stacks, stack_depths, user_stacks
 from kinetoscope.tables.windows import start_up_steps
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.model.schema import Column, Phase, SpanKind, Table
 from kinetoscope.tables.costs.columns import costs_of, coverage
 from kinetoscope.tables.device.launches import captured_time
-from kinetoscope.tables.host.ops import percent
 from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.memory.blocks import allocating_spans
+from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import per_byte, per_second, working_ns
 from kinetoscope.tables.host.data_loading import loading_spans
+from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
@@ -210,11 +211,3 @@ def operator_names(trace: TraceData, names: NDArray[np.int32], kinds: NDArray[np
         "ProfilerStep*" if kind == SpanKind.STEP else trace.strings[name]
         for name, kind in zip(names.tolist(), kinds.tolist(), strict=True)
     ]
-
-
-def percent(part: NDArray[np.int64], whole: int) -> NDArray[np.float64]:
-    """Shares in percent; null where there is no whole."""
-    if whole == 0:
-        return np.full(len(part), np.nan)
-    shares: NDArray[np.float64] = part * np.float64(100.0 / whole)
-    return shares

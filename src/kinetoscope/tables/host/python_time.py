@@ -21,8 +21,8 @@ from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import ProcessRow, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, Phase, SampleState, SpanKind
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
-from kinetoscope.tables.host.stacks import span_stacks, stack_depths, user_frames, user_stacks
 from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.stacks import span_stacks, stack_depths, user_frames, user_stacks
 from kinetoscope.tables.windows import host_activity, host_owners, owned, recorded_extent
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from kinetoscope.model.kinds import is_call, is_range
 from kinetoscope.model.rows import ModuleRow, StackRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import StringTable
-from kinetoscope.tables.host.stacks import working_stacks
+from kinetoscope.tables.stacks import working_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

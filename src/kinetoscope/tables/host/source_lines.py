@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.tables.host.stacks import user_frames, user_stacks
+from kinetoscope.tables.stacks import user_frames, user_stacks
 
 if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData

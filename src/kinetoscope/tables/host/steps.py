@@ -17,9 +17,9 @@ from kinetoscope.tables.costs.peaks import at_peak, per_second, share_of_peak
 from kinetoscope.tables.host.compiling import compile_time
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.processor_waits import processor_waits, without_waits
+from kinetoscope.tables.stacks import user_stacks
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import host_activity, host_owners, owned, start_up_steps
 

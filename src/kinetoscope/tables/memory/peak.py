@@ -12,11 +12,11 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.rows import AllocationRow, SpanRow, StepRow
 from kinetoscope.model.schema import Column, SpanKind, Table
-from kinetoscope.tables.host.ops import percent
-from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, judged_blocks
 from kinetoscope.tables.memory.timeline import allocator_peak, changes_of, device_names, find_device
+from kinetoscope.tables.shares import percent
+from kinetoscope.tables.stacks import user_stacks
 
 if TYPE_CHECKING:
     import pyarrow

@@ -14,12 +14,12 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.schema import Column, Table
-from kinetoscope.tables.host.ops import percent
-from kinetoscope.tables.host.stacks import user_stacks
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, keys_of, processes_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import grouped, look_up, requesting_operators
 from kinetoscope.tables.memory.timeline import changes_of, device_names
+from kinetoscope.tables.shares import percent
+from kinetoscope.tables.stacks import user_stacks
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.viewer.server.requests import Limited, number
 

@@ -17,7 +17,7 @@ from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.ops import OPS_SCHEMA, added_up, operator_keys, operator_names
-from kinetoscope.tables.host.stacks import user_frames, user_stacks
+from kinetoscope.tables.stacks import user_frames, user_stacks
 from kinetoscope.torch_events.function_event import STEP_KEY
 from kinetoscope.viewer.server.requests import MOST_ROWS, Limited, choice, number, whole_number
 from kinetoscope.viewer.timeline.rows import span_tracks

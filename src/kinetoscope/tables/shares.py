@@ -1,0 +1,18 @@
+"""Shares of a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def percent(part: NDArray[np.int64], whole: int) -> NDArray[np.float64]:
+    """Shares in percent; null where there is no whole."""
+    if whole == 0:
+        return np.full(len(part), np.nan)
+    shares: NDArray[np.float64] = part * np.float64(100.0 / whole)
+    return shares
