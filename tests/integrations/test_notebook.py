@@ -253,11 +253,28 @@ def test_a_statement_may_begin_with_a_minus():
     assert notebook.parsed("-q -- -x", in_cell=False).statement == "-x"
 
 
-def test_a_path_may_hold_spaces(tmp_path):
+@pytest.mark.parametrize(
+    "statement",
+    [
+        '"-q".join( "a  b" )',
+        "print('it''s',  \"{x} $y\")",
+        "f(x)  # it's --out of 'here",
+        "x = -q -m",
+        "'--' + y",
+        "r'\\' + z",
+    ],
+)
+@pytest.mark.parametrize("options", ["", "-q ", "-q -- ", "-q  --  "])
+def test_a_statement_arrives_as_it_was_written(options, statement):
+    assert notebook.parsed(options + statement, in_cell=False).statement == statement
+
+
+@pytest.mark.parametrize("written", ['-s "{}"', "--save '{}'", '--save="{}"'])
+def test_a_path_may_hold_spaces(tmp_path, written):
     (tmp_path / "my runs").mkdir()
-    assert (
-        notebook.parsed(f'-s "{tmp_path}/my runs/a.json"', in_cell=True).save == f"{tmp_path}/my runs/a.json"
-    )
+    path = f"{tmp_path}/my runs/a.json"
+    asked = notebook.parsed(f"{written.format(path)} -o t", in_cell=True)
+    assert (asked.save, asked.out) == (path, "t")
 
 
 @pytest.mark.parametrize(

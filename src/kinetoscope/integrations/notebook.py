@@ -67,19 +67,27 @@ class Summary:
         )
 
 
+def _unquoted(text: str) -> str:
+    quote = text[:1]
+    return text[1:-1] if quote in ("'", '"') and len(text) > 1 and text.endswith(quote) else text
+
+
 def _rows(text: str) -> int:
+    text = _unquoted(text)
     if not text.isdecimal() or int(text) == 0:
         raise ArgumentTypeError(f"{text} is not a whole number above 0")
     return int(text)
 
 
 def _variable(text: str) -> str:
+    text = _unquoted(text)
     if not text.isidentifier():
         raise ArgumentTypeError(f"{text} is not the name of a variable")
     return text
 
 
 def _file_to_save(text: str) -> str:
+    text = _unquoted(text)
     try:
         suffix_of(text)
     except ArgumentError as error:
@@ -213,12 +221,11 @@ def parsed(line: str, *, in_cell: bool) -> Namespace:
     """
     words = list(_WORD.finditer(line))
     parser: ArgumentParser = cast("Any", KinetoscopeMagics.kinetoscope).parser
-    options, unknown = parser.parse_known_args([_QUOTED.sub(r"\2", word[0]) for word in words])
+    options, unknown = parser.parse_known_args([word[0] for word in words])
     if unknown:
         raise UsageError(_unknown(unknown[0]))
     first = len(words) - len(options.statement)
-    options.statement = line[words[first].start() :].strip() if options.statement else ""
-    options.statement = options.statement.removeprefix("-- ")
+    options.statement = line[words[first].start() :].removeprefix("-- ").strip() if options.statement else ""
     if in_cell and options.statement:
         raise UsageError(
             f"{options.statement!r} is not an option of %%kinetoscope; put statements on the lines below it"
