@@ -39,14 +39,19 @@ class Family:
         self.folder.mkdir()
         self.children = Children(self.options)
 
-    def child(self, process: int, *names: str, note: dict | None = None, **facts) -> None:
-        """One child: its trace, if it has recorded anything, and its note."""
+    def child(
+        self, process: int, *names: str, info: dict | None = None, note: dict | None = None, **facts
+    ) -> None:
+        """One child: its trace, if it has recorded anything, with some metadata, and its note."""
         name = notes.claim(str(self.folder), str(process), {})
-        told = {"process": process, "ancestors": [OURS, 1], "ended": "exit code 0", **(note or {})}
+        told = {"process": process, **(note or {})}
         if names:
-            recorded(process, *names, **facts).save(self.folder / f"{name}.ktrace")
+            trace = recorded(process, *names, **facts)
+            own = {"ancestors": [OURS, 1], "ended": "exit code 0", **(info or {})}
+            trace.info |= {key: fact for key, fact in own.items() if fact is not None}
+            trace.save(self.folder / f"{name}.ktrace")
             told = {"recording": f"{name}.ktrace", **told}
-        notes.rewrite(str(self.folder), name, {key: fact for key, fact in told.items() if fact is not None})
+        notes.rewrite(str(self.folder), name, told)
 
     def join(self, *own: str):
         return self.children.join(recorded(OURS, *own) if own else None, "train.py")
@@ -72,11 +77,14 @@ def test_a_program_without_children_has_its_own_trace(family):
 
 
 def test_the_tree_has_each_process_under_the_nearest_one_that_was_recorded(family):
-    family.child(7, "b", began_ns=10, note={"name": "worker"})
+    family.child(7, "b", began_ns=10, info={"process_name": "worker"})
     family.child(
-        9, "c", began_ns=30, note={"ancestors": [8, 7, OURS, 1], "name": "inner", "ended": "exit code 3"}
+        9,
+        "c",
+        began_ns=30,
+        info={"ancestors": [8, 7, OURS, 1], "process_name": "inner", "ended": "exit code 3"},
     )
-    family.child(11, "d", began_ns=20, note={"ancestors": [10, OURS, 1]})
+    family.child(11, "d", began_ns=20, info={"ancestors": [10, OURS, 1]})
     trace = family.join("a").trace
     assert shown(trace) == [
         f"train.py {OURS}",
@@ -93,6 +101,11 @@ def test_ranks_are_in_their_order_whoever_began_first(family):
     family.child(7, "b", began_ns=10, rank=1)
     family.child(8, "c", began_ns=20, rank=0)
     assert family.join("a").trace.column("processes", "rank").tolist() == [-1, 0, 1]
+
+
+def test_what_a_child_learned_when_its_recording_was_over_is_in_its_note(family):
+    family.child(7, "b", info={"ended": None}, note={"ended": "exit code 3", "process_name": "late"})
+    assert shown(family.join("a").trace)[1:] == ["-late 7 exit code 3"]
 
 
 def test_a_rank_that_a_child_learned_late_is_its_rank(family):
@@ -113,7 +126,7 @@ def test_children_that_computed_nothing_are_not_there(family):
 
 def test_children_of_a_program_without_torch_are_a_trace_of_their_own(family):
     family.child(7, "b", began_ns=10)
-    family.child(8, "c", began_ns=20, note={"ancestors": [7, OURS]})
+    family.child(8, "c", began_ns=20, info={"ancestors": [7, OURS]})
     trace = family.join().trace
     assert shown(trace) == ["python 7 exit code 0", "-python 8 exit code 0"]
     assert not {"ancestors", "ended", "recorded_parent"} & set(trace.info)
@@ -146,10 +159,10 @@ def test_what_could_not_be_recorded_is_a_loss_for_each_reason(family):
 
 def test_a_child_that_still_runs_keeps_its_file(family):
     ticks = notes.start_ticks(os.getppid())
-    running = {"start_ticks": ticks, "ended": None, "name": "server"}
-    family.child(os.getppid(), "b", note=running)
+    running = {"ended": None, "process_name": "server"}
+    family.child(os.getppid(), "b", info=running, note={"start_ticks": ticks})
     # The number is used again: this one is over.
-    family.child(1, "c", note={"start_ticks": 5, "ended": None, "name": "older"})
+    family.child(1, "c", info=running, note={"start_ticks": 5})
     joined = family.join("a")
     assert [row.partition(" ")[2].partition(" ")[2] for row in shown(joined.trace)[1:]] == [
         "killed, crashed or became another program",
@@ -163,8 +176,8 @@ def test_a_child_that_still_runs_keeps_its_file(family):
 
 
 def test_numbers_that_were_used_again_do_not_hide_a_process(family):
-    family.child(7, "b", note={"ancestors": [8]})
-    family.child(8, "c", note={"ancestors": [7]})
+    family.child(7, "b", info={"ancestors": [8]})
+    family.child(8, "c", info={"ancestors": [7]})
     assert sorted(shown(family.join("a").trace)) == [
         "python 7 exit code 0",
         "python 8 exit code 0",

@@ -13,6 +13,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.cli.summary import gather
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.tables.breakdown import PARTS
 from tests.support import warm_python
 
@@ -295,6 +296,50 @@ def test_the_summary_shows_the_tree(family):
     assert "of 15 processes" in ended.err
     assert re.search(r"^processes \(\d of 15\)", ended.err, re.MULTILINE)
     assert re.search(r"^family\.py \(\d+\)", ended.err, re.MULTILINE)
+
+
+KILLED = """
+import multiprocessing as mp, os, signal, subprocess, sys
+import torch
+
+def compute(ready):
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    os.environ["RANK"] = "3"
+    torch.optim.SGD([parameter], lr=0.1).step()
+    ready.send(1)
+    signal.pause()
+
+if __name__ == "__main__":
+    torch.ones(3).sin()
+    here, there = mp.Pipe()
+    child = mp.get_context("fork").Process(target=compute, args=(there,), name="forked")
+    child.start()
+    here.recv()
+    os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    subprocess.run([sys.executable, "-c", "import sys, torch; torch.ones(3).cos(); sys.exit(3)"])
+    print(os.getpid(), child.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_of_a_killed_program_the_recordings_know_all_about_its_children(tmp_path):
+    killed = run_warm(tmp_path, KILLED, "killed.py", name="killed.py")
+    program, forked = map(int, killed.out.split())
+    assert killed.files == ["killed.children", "killed.recording"]
+    paths = [tmp_path / "killed.recording", *(tmp_path / "killed.children").glob("*.recording")]
+    trace = merge_processes([kinetoscope.open(path) for path in paths])
+    entries = {entry["process"]: entry for entry in trace.info["processes"]}
+    assert len(entries) == 3
+    child = entries.pop(forked)
+    assert "ended" not in child
+    assert (child["process_name"], child["rank"], child["began"]) == ("forked", 3, "fork")
+    assert child["command"][-1] == "killed.py"
+    assert entries.pop(program)["program"]["command"] == ["killed.py"]
+    (other,) = entries.values()
+    assert (other["began"], other["ended"]) == ("exec", "ended by itself")
+    assert child["ancestors"][0] == other["ancestors"][0] == program
 
 
 RANKS = """

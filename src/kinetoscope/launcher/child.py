@@ -1,5 +1,8 @@
 """A process that a recorded program started and that records itself: a fork, or a Python of its own.
 
+What it knows about itself is metadata of its recording, and there at once, whoever is killed. Its note has what comes when the
+recording is over, and whether there is one.
+
 docs/children.md describes what a fork inherits. Nothing here may harm the job: a failure becomes a line in the note of
 this process, and the process continues unrecorded.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import inspect
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -72,6 +76,27 @@ class ChildRecording(ProgramRecording):
 
     problem = ""
 
+    def __init__(self, program: Program, options: LaunchOptions, facts: dict[str, Any]) -> None:
+        """Prepare.
+
+        Args:
+            program: What runs.
+            options: What to record of it.
+            facts: What is known about the process: metadata of the recording, by key.
+        """
+        super().__init__(program, options)
+        self.facts = facts
+
+    def add_facts(self, facts: dict[str, Any]) -> bool:
+        """Add what is known about the process now; False where the recording is over, or failed."""
+        if self.state in (SessionState.ENDED, SessionState.FAILED):
+            return False
+        self.facts.update(facts)
+        if self._session is not None:
+            for key, value in facts.items():
+                self._session.add_metadata_json(key, json.dumps(value))
+        return True
+
     def close(self) -> Path | None:
         """Close the recording; return its file, or None if there is none."""
         self.stop_waiting()
@@ -82,6 +107,10 @@ class ChildRecording(ProgramRecording):
             return self._options.live_path
         self._session.trace.save(self._options.trace_path)
         return self._options.trace_path
+
+    def _metadata(self) -> dict[str, str]:
+        """The metadata that the recording begins with, as JSON by key."""
+        return super()._metadata() | {key: json.dumps(value) for key, value in self.facts.items()}
 
     def _cannot_start(self, error: Exception) -> None:
         """Continue without a recording."""
@@ -106,7 +135,7 @@ class FollowedProcess:
         self._recording = recording
         self._process = os.getpid()
         self._note: str | None = None
-        self._facts: dict[str, Any] = {}
+        self._note_facts: dict[str, Any] = {}
         self._parents_process: Any = None
 
     def watch_forks(self) -> None:
@@ -133,7 +162,8 @@ class FollowedProcess:
         """
         self._process = os.getpid()
         try:
-            self._claim_note(began)
+            facts = self._own_facts(began)
+            self._claim_note(facts.get("rank"))
             if self._note is None:
                 return
             options = replace(self._options, prefix=self._folder / self._note, **changes)
@@ -141,7 +171,7 @@ class FollowedProcess:
                 # Torch's collector cannot be started in a fork of a process that it records.
                 options = replace(options, recording=replace(options.recording, engine="native"))
             recording = ChildRecording(
-                Program(sys.argv[0] if sys.argv else "python", tuple(sys.argv[1:])), options
+                Program(sys.argv[0] if sys.argv else "python", tuple(sys.argv[1:])), options, facts
             )
             self._recording = recording
             recording.begin()
@@ -149,7 +179,7 @@ class FollowedProcess:
                 self._add_to_note(problem=recording.problem)
             elif recording.engine != "native":
                 self._add_to_note(in_memory=True)
-            if "rank" not in self._facts:
+            if "rank" not in facts:
                 self._note_rank_at_first_step()
             # Before the exit handlers that are registered already, among them those that tear torch down.
             atexit.register(self.finish)
@@ -162,11 +192,10 @@ class FollowedProcess:
         if self._process != os.getpid() or not isinstance(recording, ChildRecording):
             return
         try:
+            self._add_facts(recording, ended=ended, **self._name_and_rank())
             path = recording.close()
-            facts: dict[str, Any] = {"recording": path.name} if path is not None else {}
-            if "rank" not in self._facts and (rank := _own_rank()) is not None:
-                facts["rank"] = rank
-            self._add_to_note(ended=ended, name=self._own_name(), **facts)
+            if "in_memory" in self._note_facts:
+                self._add_to_note(in_memory=False, **({} if path is None else {"recording": path.name}))
         except Exception as error:  # noqa: BLE001
             self._add_to_note(ended=ended, problem=f"{type(error).__name__}: {error}")
 
@@ -175,7 +204,7 @@ class FollowedProcess:
     def _after_fork(self) -> None:
         """Leave the parent's recording to the parent, and begin one of this process."""
         inherited, self._recording = self._recording, None
-        self._note, self._facts = None, {}
+        self._note, self._note_facts = None, {}
         self._parents_process = _current_process()
         if inherited is None:
             return
@@ -193,33 +222,44 @@ class FollowedProcess:
 
     # -------------------------------------------------------------------------------------------------------- notes
 
-    def _claim_note(self, began: str) -> None:
-        """Create the note of this process, under a name that becomes that of its recording."""
-        rank, process = _own_rank(), os.getpid()
-        self._facts = {
-            "process": process,
+    def _own_facts(self, began: str) -> dict[str, Any]:
+        """What this process knows about itself at its beginning."""
+        return {
             "parent_process": os.getppid(),
-            "ancestors": notes.ancestors(process),
-            "start_ticks": notes.start_ticks(process),
+            "ancestors": notes.ancestors(os.getpid()),
             "began": began,
-            "name": self._own_name(),
             "command": sys.orig_argv,
             "executable": sys.executable,
-            **({} if rank is None else {"rank": rank}),
+            **self._name_and_rank(),
         }
+
+    def _name_and_rank(self) -> dict[str, Any]:
+        """The name and the rank of this process, as far as it has them."""
+        name, rank = self._own_name(), _own_rank()
+        return {**({"process_name": name} if name else {}), **({} if rank is None else {"rank": rank})}
+
+    def _claim_note(self, rank: int | None) -> None:
+        """Create the note of this process, under a name that becomes that of its recording."""
+        process = os.getpid()
+        self._note_facts = {"process": process, "start_ticks": notes.start_ticks(process)}
         name = f"{process}" if rank is None else f"{process}-rank{rank}"
-        self._note = notes.claim(str(self._folder), name, self._facts)
+        self._note = notes.claim(str(self._folder), name, self._note_facts)
+
+    def _add_facts(self, recording: ProgramRecording | None, **facts: Any) -> None:
+        """Add what this process knows about itself now: to its recording, or to the note where that is over."""
+        if isinstance(recording, ChildRecording) and not recording.add_facts(facts):
+            self._add_to_note(**facts)
 
     def _add_to_note(self, **facts: Any) -> None:
         """Add facts to the note."""
-        self._facts.update(facts)
+        self._note_facts.update(facts)
         if self._note is not None:
-            notes.rewrite(str(self._folder), self._note, self._facts)
+            notes.rewrite(str(self._folder), self._note, self._note_facts)
 
     def _note_name(self) -> None:
         """Note the name that `multiprocessing` has just given a fork, which may be killed before it ends."""
         if self._recording is not None and self._note is not None and self._process == os.getpid():
-            self._add_to_note(name=self._own_name())
+            self._add_facts(self._recording, **self._name_and_rank())
 
     def _note_rank_at_first_step(self) -> None:
         """Note the rank at the first optimizer step: the process group exists then, and may be gone at the end."""
@@ -230,7 +270,7 @@ class FollowedProcess:
         def note_rank(*_: Any) -> None:
             OPTIMIZER_STEPS.forget(note_rank)
             if os.getpid() == process and (rank := _own_rank()) is not None:
-                self._add_to_note(rank=rank)
+                self._add_facts(self._recording, rank=rank)
 
         OPTIMIZER_STEPS.after(note_rank)
 

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from kinetoscope.model.losses import Loss
     from kinetoscope.trace import Trace
 
-# From the note of a child into the metadata of its trace.
-_NOTED = ("parent_process", "ancestors", "began", "command", "executable")
+# What a child notes about itself when its recording is over already, by its key in the metadata of its trace.
+_NOTED = ("process_name", "rank", "ended")
+# Metadata of one process that would be wrong for a trace without the program's own.
+_OF_ONE = ("parent_process", "ancestors", "began", "command", "executable", "recorded_parent", "ended")
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class Children:
         joined = merge_processes(every) if len(every) > 1 else every[0] if every else None
         if joined is not None and own is None:
             # Of the first child, not of all; `processes` has them.
-            for key in (*_NOTED, "recorded_parent", "ended") if len(every) > 1 else ():
+            for key in _OF_ONE if len(every) > 1 else ():
                 joined.info.pop(key, None)
         losses = [Loss.of("processes_not_recorded", count, why=why) for why, count in problems.items()]
         losses += self._not_followed()
@@ -191,7 +193,7 @@ class Children:
             problems[str(problem)] += 1
         path = self._folder / str(note.get("recording", f"{name}.recording"))
         if not path.is_file():
-            if note.get("in_memory") and "ended" not in note:
+            if note.get("in_memory"):
                 problems[
                     "it was killed, and torch's collector keeps a recording in memory until it ends"
                 ] += 1
@@ -204,22 +206,22 @@ class Children:
         if len(trace.columns("spans")) == 0 and len(trace.columns("allocations")) == 0:
             trace.close()
             return None
+        trace.info.update({key: note[key] for key in _NOTED if key in note})
         # The note of a process that has only just begun is empty; its recording has the process id too.
         ticks = notes.start_ticks(trace.run_info.process or 0)
-        runs = "ended" not in note and ticks != 0 and note.get("start_ticks", ticks) == ticks
+        # A process states how it ends right before it closes its recording, and may be terminated in between.
+        ended = note.get("ended") or (trace.run_info.ended if trace.run_info.complete else "")
+        runs = not ended and ticks != 0 and note.get("start_ticks", ticks) == ticks
         if runs:
             self._running.append(name)
-        trace.info.update({key: note[key] for key in _NOTED if key in note})
         if os.getpid() in (descent := trace.run_info.ancestors):
             trace.info["ancestors"] = list(descent[: descent.index(os.getpid()) + 1])
-        if isinstance(rank := note.get("rank"), int):
-            trace.info.setdefault("rank", rank)
-        if note.get("name"):
-            trace.info["process_name"] = note["name"]
-        terminated = "ended" not in note and not runs and self._was_terminated(trace, note)
-        ended = "killed, crashed or became another program"
-        ended = "still running" if runs else "terminated by its parent" if terminated else ended
-        trace.info["ended"] = note.get("ended", ended)
+        terminated = not ended and not runs and self._was_terminated(trace, note)
+        if not ended:
+            otherwise = (
+                "terminated by its parent" if terminated else "killed, crashed or became another program"
+            )
+            trace.info["ended"] = "still running" if runs else otherwise
         if terminated:
             # That is how `multiprocessing` ends its daemons: what they had recorded by then is all there is.
             trace = extend(trace, info={"complete": True}, without_losses=(NOT_STOPPED,))

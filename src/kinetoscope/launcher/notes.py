@@ -2,9 +2,10 @@
 
 Loaded by path in Pythons that cannot import Kinetoscope (see `child_hook`): standard library only, and Python 3.7.
 
-They are files, and no rows of a recording, because most of these processes have no recording to append to: they never import
-torch, run another Python, or become another program. A note is written when its process begins and again whenever something in
-it changes, so a process that is killed loses nothing.
+What a process knows about itself is in its recording (see `child`). A note has what cannot be there, and so is a file: that there
+is no recording because another Python or a full disk prevented it, that it is in memory until the process ends, what is found
+out when the recording is over, and which processes were terminated by a parent that may have no recording itself. A note is
+written when its process begins and again whenever something in it changes, so a process that is killed loses nothing.
 """
 
 from __future__ import annotations

@@ -260,7 +260,8 @@ class ProgramRecording:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 session = self._options.session(self._options.live_path)
-                session.preset_metadata_json("program", self.description(None))
+                for key, value in self._metadata().items():
+                    session.preset_metadata_json(key, value)
                 session.start()
         except (KinetoscopeError, OSError) as error:
             self._cannot_start(error)
@@ -322,6 +323,10 @@ class ProgramRecording:
 
             OPTIMIZER_STEPS.forget(self._after_step)
             self._watches_steps = False
+
+    def _metadata(self) -> dict[str, str]:
+        """The metadata that the recording begins with, as JSON by key."""
+        return {"program": self.description(None)}
 
     def description(self, ended: str | None) -> str:
         """Describe the program, as JSON for the trace's metadata."""

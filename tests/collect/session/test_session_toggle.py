@@ -124,6 +124,18 @@ def test_a_killed_recording_knows_of_it_too(native, tmp_path):  # noqa: F811
     ]
 
 
+def test_a_killed_recording_has_the_metadata_that_were_added_meanwhile(native, tmp_path):  # noqa: F811
+    session = profile(activities=CPU, engine=native, path=tmp_path / "live.recording")
+    session.start()
+    session.add_metadata("learned", "late")
+    session.add_metadata_json("changed", "1")
+    session.add_metadata_json("changed", "[2]")
+    live = Trace.from_recording(tmp_path / "live.recording")
+    session.stop()
+    for trace in (live, session.trace):
+        assert (trace.info["learned"], trace.info["changed"]) == ("late", [2])
+
+
 def test_twenty_thousand_switches_lose_nothing(native, tmp_path):  # noqa: F811
     path = tmp_path / "live.recording"
     recorder = NativeEngine()

@@ -21,6 +21,8 @@ from kinetoscope.collect.request.options import Engine, Recording, RecordingOpti
 from kinetoscope.collect.request.torch_settings import for_torchs_collector
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kinetoscope.collect.request.options import AppendRows
     from kinetoscope.storage.appended_rows import AppendedRows
     from kinetoscope.trace import Trace
@@ -128,6 +130,11 @@ class HybridEngine:
             self._host.toggle(enable, activities & _HOST)
         if activities - _HOST and not self._without_devices:
             self._devices.toggle(enable, activities - _HOST)
+
+    def add_info(self, info: Mapping[str, str]) -> None:
+        """Write metadata into the host's recording, as JSON texts by key, if its engine can."""
+        if isinstance(self._host, NativeEngine):
+            self._host.add_info(info)
 
     @property
     def append_rows(self) -> AppendRows | None:

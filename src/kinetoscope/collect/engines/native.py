@@ -201,6 +201,11 @@ class NativeEngine:
         names = sorted(activity.name for activity in switched)
         subscription.append(TOGGLES, {"activity": names, "enabled": [enable] * len(names)})
 
+    def add_info(self, info: Mapping[str, str]) -> None:
+        """Write metadata into the recording in progress, as JSON texts by key; does nothing if there is none of this engine."""
+        if self._subscription is not None and self._process == os.getpid():
+            self._subscription.add_info(info)
+
     def append_rows(
         self, table: str, columns: Mapping[str, Sequence[Any]], *, buffered: bool = False
     ) -> bool:

@@ -200,6 +200,9 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
                 self._cycles.add_info(checked.gathered())
             else:
                 self._metadata.add(key, value)
+                if (add_info := getattr(self._engine, "add_info", None)) is not None:
+                    # Into the recording at once, in case the process is killed.
+                    add_info({key: metadata.json_text(key, value)})
 
     def preset_metadata_json(self, key: str, value: str) -> None:
         """Add a JSON value to the trace of every cycle that begins from now on.
