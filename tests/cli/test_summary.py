@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from kinetoscope.analyses.findings import examine
-from kinetoscope.cli.summary import MOST_LINES, print_summary, summary_lines
+from kinetoscope.cli.summary import MOST_LINES, Run, print_summary, summary_lines
 from kinetoscope.collect.request.options import RecordingOptions
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.launcher.options import LaunchOptions
@@ -51,7 +51,7 @@ def finished(folder: Path, builder: TraceBuilder, **changes) -> Finished:
 
 def shown(made: Finished, width: int = 100, rows: int = 9) -> list[str]:
     """The summary as plain lines."""
-    return [line.plain for line in summary_lines(made, width, rows)]
+    return [line.plain for line in summary_lines(Run.of(made), width, rows)]
 
 
 def large_trace(modules: int = 60, operators: int = 60, lines: int = 60) -> TraceBuilder:
@@ -124,7 +124,7 @@ def test_operations_are_told_with_the_share_of_time_they_are_known_for(tmp_path)
     assert "FLOP" not in " ".join(shown(finished(tmp_path, TraceBuilder().span("aten::mm", 0, 10))))
 
 
-def test_the_rate_of_operations_is_that_of_the_steps(tmp_path):
+def test_the_rate_of_operations_is_that_of_the_median_step(tmp_path):
     builder = TraceBuilder()
     square = builder.shapes([[100, 100], [100, 100]], ["float", "float"])
     for end in (9_000_000, 10_000_000, 11_000_000):
@@ -132,7 +132,7 @@ def test_the_rate_of_operations_is_that_of_the_steps(tmp_path):
         builder.annotation("Optimizer.step#SGD.step", end - 1000, 1000)
     text = " ".join(shown(finished(tmp_path, builder)))
     # 2 MFLOP in each step of 1 ms, after 9 ms with the start-up.
-    assert "6 MFLOP, 2 GFLOP/s in steps, counted for 100 % of the operators' time" in text
+    assert "6 MFLOP, 2 GFLOP/s in the median step, counted for 100 % of the operators' time" in text
 
 
 @pytest.mark.parametrize("threads", [1, 2])

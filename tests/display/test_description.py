@@ -97,6 +97,6 @@ def test_tracks_of_devices_are_no_threads():
     builder.span("aten::mm", 0, 10, correlation=1).kernel("gemm", 5, 20, stream=stream, correlation=1)
     trace = builder.build()
     assert len(trace.columns("threads")) == 2
-    assert "1 thread" in contents(trace)
+    assert "1 thread" in contents(trace.overview())
     assert "1 thread," in one_line(trace)
     assert trace.table("processes")["threads"].to_pylist() == [1]

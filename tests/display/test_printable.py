@@ -33,7 +33,7 @@ def test_what_a_trace_is_can_be_printed():
         "command_line": [HOSTILE, "--x"], "host_name": HOSTILE, "process_name": HOSTILE, "process": 7, "anything": HOSTILE,
         HOSTILE: HOSTILE, "torch_version": HOSTILE, "engine": HOSTILE, "deviceProperties": [{"id": 0, "name": HOSTILE}],
     }  # fmt: skip
-    facts = describe(trace)
+    facts = describe(trace.overview())
     assert sum("evil" in fact.text for fact in facts) >= 5
     assert all(line.isprintable() for fact in facts for line in fact.text.split("\n"))
     assert one_line(trace).isprintable()

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
-from kinetoscope.cli.summary import gather
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.tables.breakdown import PARTS
 from tests.support import warm_python
@@ -476,16 +475,16 @@ def test_a_loop_that_waits_for_a_worker_is_not_busy_with_what_the_worker_does(tm
         ran_ns = of_worker["compute_ns"] + of_worker["processor_wait_ns"]
         assert ran_ns >= sum(span["self_ns"] for span in computed) > 0
         # The same numbers are those of the summary, which may have no room for the tables: other programs have their lines in it, too.
-        facts = gather(trace, 9)
+        host, elsewhere = trace.overview().host, trace.overview().elsewhere
     counted = [row for row in of_loop if not row["start_up"]]
     whole = sum(row["duration_ns"] for row in counted)
     share = 100 * sum(row["input_wait_ns"] for row in counted) / whole
     assert f"waiting for data {share:.1f} %" in " ".join(ended.err.split())
     # What the worker computed is told of the worker only.
-    assert "aten::tanh" not in {row["name"] for row in facts.by_operator}
-    assert facts.elsewhere.name == "DataLoader worker 0"
-    assert "aten::tanh" in {row["name"] for row in facts.elsewhere.by_operator}
-    assert facts.elsewhere.by_line
+    assert "aten::tanh" not in {row["name"] for row in host.operators}
+    assert elsewhere.name == "DataLoader worker 0"
+    assert "aten::tanh" in {row["name"] for row in elsewhere.operators}
+    assert elsewhere.lines
 
 
 DAEMONS = """

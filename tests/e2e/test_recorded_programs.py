@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
-from kinetoscope.cli.summary import gather
 from tests.support import warm_python
 
 pytest.importorskip("torch", reason="these programs train with PyTorch")
@@ -141,9 +140,9 @@ def test_the_trace_holds_what_was_asked_for(summarised):
         assert trace.info["program"]["command"] == ["train.py", "6"]
         assert trace.info["program"]["ended"] == "exit code 6"
         assert trace.table("steps").num_rows == 5
-        facts = gather(trace, 9)
-        assert {row["path"] for row in facts.by_module} >= {"first", "second"}
-        assert any(row["file"].endswith("train.py") for row in facts.by_line)
+        shown = trace.overview()
+        assert {row["path"] for row in shown.modules} >= {"first", "second"}
+        assert any(row["file"].endswith("train.py") for row in shown.host.lines)
         spans = trace.table("spans").to_pylist()
         assert len(trace.column("allocations", "bytes")) > 0
     linears = [span for span in spans if span["name"] == "aten::linear"]

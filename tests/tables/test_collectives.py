@@ -262,4 +262,4 @@ def test_info_counts_the_calls_of_the_table():
     trace = builder.build()
     rows = trace.table("collectives").num_rows
     assert rows > len(trace.columns("collectives"))
-    assert f"{rows} collectives" in contents(trace)
+    assert f"{rows} collectives" in contents(trace.overview())

@@ -88,7 +88,7 @@ def test_a_peak_says_how_much_was_there_before_the_recording():
 
 def test_every_place_that_shows_a_peak_shows_the_allocators(tmp_path):
     trace = late()
-    shown = {fact.label: fact.text for fact in describe(trace)}
+    shown = {fact.label: fact.text for fact in describe(trace.overview())}
     assert (
         shown["Memory peak"].splitlines()[0]
         == "10.1 KiB allocated on cuda:0 (39.1 KiB reserved), 300 B of it attributed"

@@ -2,7 +2,6 @@
 
 import pytest
 
-from kinetoscope.cli.summary import gather
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -46,7 +45,7 @@ def test_a_range_that_waits_for_backward_on_another_thread_is_not_forward():
     (row,) = trace.table("steps").to_pylist()
     backward_ns = row["backward_ns"]
     assert (row["forward_ns"], backward_ns >= 430) == (1000 - backward_ns, True)
-    assert gather(trace, 5).phases_ns == (1000 - backward_ns, backward_ns, 0)
+    assert trace.overview().phases_ns == (1000 - backward_ns, backward_ns, 0)
 
 
 def test_python_of_a_closure_is_not_the_optimizer_s():
@@ -59,7 +58,7 @@ def test_python_of_a_closure_is_not_the_optimizer_s():
     (row,) = trace.table("steps").to_pylist()
     # Of the optimizer's range, what comes after backward: 150 before its operator, that, and 100 after it.
     assert (row["forward_ns"], row["backward_ns"], row["optimizer_ns"]) == (100, 202, 299)
-    assert gather(trace, 5).phases_ns == (100, 202, 299)
+    assert trace.overview().phases_ns == (100, 202, 299)
 
 
 def test_a_closure_that_waits_for_backward_on_another_thread_is_left_out_once():

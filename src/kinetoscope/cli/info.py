@@ -32,7 +32,7 @@ def command(path: str, *, with_command_line: bool) -> None:
 
     printer = console()
     with open_trace(path) as trace:
-        facts = [Fact("Trace", f"{path}, {_size(path, trace)}"), *describe(trace)]
+        facts = [Fact("Trace", f"{path}, {_size(path, trace)}"), *describe(trace.overview())]
     if not with_command_line:
         facts = [fact for fact in facts if fact.label != "Program"]
     label_width = max(len(fact.label) for fact in facts) + 2

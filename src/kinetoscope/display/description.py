@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING
 
 from kinetoscope.display.printable import printable, printable_lines
 from kinetoscope.model import units
-from kinetoscope.model.kinds import is_copy
 from kinetoscope.model.losses import counted
 from kinetoscope.model.processes import host_threads, process_runs
-from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.device.collectives import count_collectives
 from kinetoscope.tables.host.processes import process_tree
-from kinetoscope.tables.memory.peak import device_peaks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import rich.table
 
+    from kinetoscope.analyses.overview import Overview
     from kinetoscope.model.run_info import ClockChecks, RunInfo
     from kinetoscope.model.trace_data import TraceData
     from kinetoscope.tables.memory.peak import DevicePeak
@@ -67,23 +64,24 @@ class Fact:
     text: str
 
 
-def describe(trace: TraceData) -> list[Fact]:
+def describe(overview: Overview) -> list[Fact]:
     """Describe a trace: completeness, program, time, environment, contents and losses.
 
     Args:
-        trace: The trace.
+        overview: The overview of the trace.
 
     Returns:
         The facts, most important first; those without a value are left out.
     """
+    trace = overview.trace
     facts = [
         Fact("Complete", completeness(trace)),
         Fact("Program", _with_parentheses(command_line(trace.run_info), trace.run_info.program_ended)),
         Fact("Recorded", _when(trace)),
         Fact("Processes", _process_lines(trace)),
         *environment(trace),
-        Fact("Contents", ", ".join(contents(trace)) or "nothing"),
-        Fact("Memory peak", "\n".join(map(peak_text, device_peaks(trace)[:_MOST_DEVICES]))),
+        Fact("Contents", ", ".join(contents(overview)) or "nothing"),
+        Fact("Memory peak", "\n".join(map(peak_text, overview.peaks[:_MOST_DEVICES]))),
         Fact(
             "Lost", "\n".join(f"{counted(what, count)}: {why}" for (what, why), count in lost(trace).items())
         ),
@@ -126,34 +124,28 @@ def environment(trace: TraceData) -> list[Fact]:
     return [fact for fact in facts if fact.text]
 
 
-def contents(trace: TraceData) -> list[str]:
+_MAIN = ("spans", "threads", "steps", "allocations")
+_NOUNS: dict[str, tuple[str, str | None]] = {
+    "spans": ("span", None),
+    "threads": ("thread", None),
+    "steps": ("step", None),
+    "modules": ("module", None),
+    "stacks": ("Python stack", None),
+    "shapes": ("combination of input shapes", "combinations of input shapes"),
+    "allocations": ("allocation or free", "allocations and frees"),
+    "streams": ("device stream", None),
+    "launches": ("launch", "launches"),
+    "counters": ("counter value", None),
+    "collectives": ("collective", None),
+    "kernels": ("kernel", None),
+    "copies": ("device copy or memset", "device copies and memsets"),
+}
+
+
+def contents(overview: Overview) -> list[str]:
     """Count spans, threads, steps and so on; counts of zero are left out."""
-    nouns: dict[str, tuple[str, str | None]] = {
-        "spans": ("span", None),
-        "threads": ("thread", None),
-        "steps": ("step", None),
-        "modules": ("module", None),
-        "stacks": ("Python stack", None),
-        "shapes": ("combination of input shapes", "combinations of input shapes"),
-        "allocations": ("allocation or free", "allocations and frees"),
-        "streams": ("device stream", None),
-        "launches": ("launch", "launches"),
-        "counters": ("counter value", None),
-        "collectives": ("collective", None),
-    }
-    rows = {name: len(trace.columns(name)) for name in nouns}
-    rows["threads"] = int(host_threads(trace).sum())
-    # The stored table has only calls with recorded arguments; the derived one also has other calls and lone kernels.
-    rows["collectives"] = count_collectives(trace)
-    if rows["streams"]:
-        nouns |= {
-            "kernels": ("kernel", None),
-            "copies": ("device copy or memset", "device copies and memsets"),
-        }
-        kind = trace.column("spans", "kind")
-        rows["kernels"] = int((kind == SpanKind.KERNEL).sum())
-        rows["copies"] = int(is_copy(kind).sum())
-    return [units.count(number, *nouns[name]) for name, number in rows.items() if number]
+    rows = overview.counts | overview.work_counts
+    return [units.count(rows[name], *noun) for name, noun in _NOUNS.items() if rows[name]]
 
 
 def one_line(trace: TraceData) -> str:
@@ -167,18 +159,10 @@ def one_line(trace: TraceData) -> str:
 
 def main_counts(trace: TraceData) -> list[str]:
     """Count spans and threads, and steps and allocations if there are any."""
-    nouns: dict[str, tuple[str, str | None]] = {
-        "spans": ("span", None),
-        "threads": ("thread", None),
-        "steps": ("step", None),
-        "allocations": ("allocation or free", "allocations and frees"),
-    }
-    rows = {name: len(trace.columns(name)) for name in nouns}
+    rows = {name: len(trace.columns(name)) for name in _MAIN}
     rows["threads"] = int(host_threads(trace).sum())
     return [
-        units.count(rows[name], *noun)
-        for name, noun in nouns.items()
-        if rows[name] or name in ("spans", "threads")
+        units.count(rows[name], *_NOUNS[name]) for name in _MAIN if rows[name] or name in ("spans", "threads")
     ]
 
 

@@ -86,7 +86,6 @@ class Finished:
         helpers: What the recorder's own threads used of processors meanwhile, or None where that is not known.
         engine: The engine that recorded.
         messages: What the user should know beyond that.
-        here: Whether this process recorded it, so that facts about this process belong to the run.
     """
 
     trace: Trace
@@ -98,7 +97,6 @@ class Finished:
     overhead: Overhead | None = None
     helpers: HelperTime | None = None
     messages: tuple[str, ...] = field(default_factory=tuple)
-    here: bool = True
 
 
 class ProgramRecording:

@@ -5,31 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kinetoscope.analyses.findings import (
-    MOST_FINDINGS,
-    NOTHING_FOUND,
-    examine,
-    headline,
-    severity,
-    whose_line,
-)
+from kinetoscope.analyses.findings import MOST_FINDINGS, NOTHING_FOUND, headline, severity, whose_line
+from kinetoscope.analyses.overview import overview
 from kinetoscope.display.description import incomplete, main_counts
 from kinetoscope.display.html import Cell, columns_chart, note, page, table
 from kinetoscope.model import units
-from kinetoscope.tables.breakdown import HostShares, StepTime, busiest_places, host_shares
-from kinetoscope.tables.host.lines import lines_in
-from kinetoscope.tables.host.modules import modules_in
-from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
-from kinetoscope.tables.host.processes import process_tree, steps_of_one
 from kinetoscope.tables.host.source_lines import line_text
-from kinetoscope.tables.memory.peak import device_peaks, memory_peak
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kinetoscope.model.rows import ProcessRow
+    from kinetoscope.analyses.overview import HostTime, Overview
     from kinetoscope.model.trace_data import TraceData
 
 ROWS = 10
@@ -60,17 +48,18 @@ def trace_page(
     Returns:
         The HTML, with all names escaped.
     """
-    parts = [_facts(trace, title), _steps(trace)]
+    shown = overview(trace)
+    parts = [_facts(trace, title), _steps(shown)]
     if details or len(trace.columns("spans")) <= MOST_SPANS:
-        parts += [_findings(trace), _processes(trace, rows), _operators(trace, rows), _ranges(trace, rows)]
+        parts += [_findings(shown), _processes(shown, rows), _operators(shown, rows), _ranges(shown, rows)]
     else:
-        parts.append(_processes(trace, rows))
+        parts.append(_processes(shown, rows))
         parts.append(note('This trace has many spans; table("ops") sums them by operator.'))
     if details:
         parts += [
-            _modules(trace, rows),
-            _lines(trace, rows, file_label or _file_name),
-            _memory(trace, rows, file_label or _file_name),
+            _modules(shown, rows),
+            _lines(shown, rows, file_label or _file_name),
+            _memory(shown, rows, file_label or _file_name),
         ]
     return page(*parts)
 
@@ -88,94 +77,85 @@ def _facts(trace: TraceData, title: str) -> str:
     )
 
 
-def _steps(trace: TraceData) -> str:
+def _steps(shown: Overview) -> str:
     """Return a chart of the step times."""
-    process, rows = steps_of_one(trace)
-    steps = trace.column("steps", "duration_ns")[rows].tolist()
-    if len(steps) < 2:
+    steps = shown.steps
+    if steps is None or steps.shown < 2:
         return ""
-    text = f"{units.count(len(steps), 'step')}: {units.duration(min(steps))} to {units.duration(max(steps))}, median {units.duration(median(steps))}"
-    text += f" (of {process})" if process else ""
-    return f"<div>{columns_chart(steps, text)}</div>{note(text)}"
+    times = steps.shown_ns
+    text = f"{units.count(steps.shown, 'step')}: {units.duration(min(times))} to {units.duration(max(times))}, median {units.duration(median(times))}"
+    text += f" (of {steps.shown_of})" if steps.shown_of else ""
+    before = (
+        ""
+        if steps.start_up_ns is None
+        else f", start-up and the step before these: {units.duration(steps.start_up_ns)}"
+    )
+    return f"<div>{columns_chart(times, text)}</div>{note(text + before)}"
 
 
-def _findings(trace: TraceData) -> str:
+def _findings(shown: Overview) -> str:
     """Return what makes the run slow, each finding with what to change below it; empty for a trace without time."""
-    report = examine(trace)
+    report = shown.report
     if report.whole_ns <= 0:
         return ""
-    shown = "".join(
+    notes = "".join(
         note(headline(one, report.whole_ns), warns=severity(one) == "warning") + note(one.advice)
         for one in report.findings[:MOST_FINDINGS]
     )
     whose = note(whose_line(report)) if report.process else ""
-    return whose + (shown or note(NOTHING_FOUND)) + _rest(len(report.findings), MOST_FINDINGS, "findings")
+    return whose + (notes or note(NOTHING_FOUND)) + _rest(len(report.findings), MOST_FINDINGS, "findings")
 
 
-def _processes(trace: TraceData, rows: int) -> str:
+def _processes(shown: Overview, rows: int) -> str:
     """Return a table of the first process and the busiest others, as a tree; empty for a trace of one process."""
-    tree = process_tree(trace)
-    if not tree:
+    if not shown.processes:
         return ""
-    places = busiest_places(trace)
-    worked = [places[row["row"]].working_ns if row["row"] in places else 0 for row in tree]
-    largest = sorted(range(len(tree)), key=lambda at: (at > 0, -worked[at], at))
     body: list[list[Cell | str]] = [
         [
-            f"{'  ' * tree[at]['depth']}{tree[at]['name']}",
-            str(tree[at]["pid"]),
-            str(tree[at]["rank"]) if tree[at]["rank"] >= 0 else "–",
-            _time(worked[at], _whole_ns(places, tree[at])),
-            units.percent(worked[at], _whole_ns(places, tree[at])),
-            _time(_whole_ns(places, tree[at])),
+            f"{'  ' * one.depth}{one.name}",
+            str(one.pid),
+            str(one.rank) if one.rank >= 0 else "–",
+            _time(one.working_ns, one.whole_ns),
+            units.percent(one.working_ns, one.whole_ns),
+            _time(one.whole_ns),
         ]
-        for at in sorted(largest[:rows])
+        for one in shown.busiest_processes(rows)
     ]
     headings = ["process", "PID", "rank", "busy", "share", "of"]
-    return table(headings, body, caption="Processes") + _rest(len(tree), rows, "processes")
+    return table(headings, body, caption="Processes") + _rest(len(shown.processes), rows, "processes")
 
 
-def _whole_ns(places: dict[ProcessRow, StepTime], row: dict[str, Any]) -> int:
-    """Return the step time of a process or, without steps, its recorded time."""
-    place = places.get(row["row"])
-    return row["duration_ns"] if place is None else place.duration_ns
-
-
-def _operators(trace: TraceData, rows: int) -> str:
+def _operators(shown: Overview, rows: int) -> str:
     """Return the operators with the most self time."""
-    shares = host_shares(trace)
-    found = operators_in(trace, shares)
-    columns = ["name", "kind", "device_self_ns", "self_bytes"]
-    by_operator = {(row["name"], row["kind"]): row for row in ops(trace).select(columns).to_pylist()}
-    on_device = any(row["device_self_ns"] for row in by_operator.values())
-    with_memory = any(row["self_bytes"] is not None for row in by_operator.values())
+    found, whole_ns, totals = shown.host.operators, shown.host.shares.whole_ns, shown.operator_totals
+    on_device = any(row["device_self_ns"] for row in totals.values())
+    with_memory = any(row["self_bytes"] is not None for row in totals.values())
     headings = ["operator", "self", "share", "calls", "mean"]
     headings += ["device self"] * on_device + ["memory self"] * with_memory
     body: list[list[Cell | str]] = [
         [
             Cell(row["name"], row["kind"]),
-            _time(row["self_ns"], shares.whole_ns),
-            units.percent(row["self_ns"], shares.whole_ns),
+            _time(row["self_ns"], whole_ns),
+            units.percent(row["self_ns"], whole_ns),
             f"{row['count']:,}",
             _time(round(row["self_ns"] / row["count"])),
-            *([_time(by_operator[row["name"], row["kind"]]["device_self_ns"])] if on_device else []),
-            *([_bytes(by_operator[row["name"], row["kind"]]["self_bytes"])] if with_memory else []),
+            *([_time(totals[row["name"], row["kind"]]["device_self_ns"])] if on_device else []),
+            *([_bytes(totals[row["name"], row["kind"]]["self_bytes"])] if with_memory else []),
         ]
         for row in found[:rows]
     ]
-    caption = f"Operators, {_of(shares)}"
+    caption = f"Operators, {_of(shown.host)}"
     return table(headings, body, caption=caption) + _rest(len(found), rows, "ops") if body else ""
 
 
-def _ranges(trace: TraceData, rows: int) -> str:
+def _ranges(shown: Overview, rows: int) -> str:
     """Return the ranges with the most total time."""
-    shares = host_shares(trace)
-    found = ranges_in(trace, shares)
+    found, whole_ns = shown.ranges, shown.host.shares.whole_ns
     body: list[list[Cell | str]] = [
         [
             row["name"],
-            _time(row["total_ns"], shares.whole_ns),
-            units.percent(row["total_ns"], shares.whole_ns),
+            _time(row["total_ns"], whole_ns),
+            units.percent(row["total_ns"], whole_ns),
             _time(row["self_ns"]),
             f"{row['count']:,}",
         ]
@@ -185,50 +165,45 @@ def _ranges(trace: TraceData, rows: int) -> str:
     return table(headings, body, caption="Ranges") + _rest(len(found), rows, "ops") if body else ""
 
 
-def _of(shares: HostShares) -> str:
+def _of(host: HostTime) -> str:
     """Return what shares refer to."""
-    return "shares of step time" if shares.in_steps else "shares of the recorded time"
+    return "shares of step time" if host.shares.in_steps else "shares of the recorded time"
 
 
-def _modules(trace: TraceData, rows: int) -> str:
+def _modules(shown: Overview, rows: int) -> str:
     """Return the modules with the most total time, in tree order."""
-    shares = host_shares(trace)
-    found = modules_in(trace, shares)
-    largest = sorted(range(len(found)), key=lambda place: (-found[place]["total_ns"], found[place]["depth"]))[
-        :rows
-    ]
+    whole_ns = shown.host.shares.whole_ns
     body: list[list[Cell | str]] = [
         [
             f"{'  ' * row['depth']}{row['path']}",
             row["class"] or "",
-            _time(row["total_ns"], shares.whole_ns),
-            units.percent(row["total_ns"], shares.whole_ns),
+            _time(row["total_ns"], whole_ns),
+            units.percent(row["total_ns"], whole_ns),
             _time(row["forward_ns"]),
             _time(row["backward_ns"]),
         ]
-        for row in (found[place] for place in sorted(largest))
-        if row["total_ns"] > 0
+        for row in shown.largest_modules(rows)
     ]
     headings = ["module", "class", "total", "share", "forward", "backward"]
     return (
-        table(headings, body, left=(0, 1), caption="Modules") + _rest(len(found), rows, "modules")
+        table(headings, body, left=(0, 1), caption="Modules") + _rest(len(shown.modules), rows, "modules")
         if body
         else ""
     )
 
 
-def _lines(trace: TraceData, rows: int, file_label: Callable[[str], str]) -> str:
+def _lines(shown: Overview, rows: int, file_label: Callable[[str], str]) -> str:
     """Return the source lines with the most time, with their text if the file is readable."""
-    shares = host_shares(trace)
+    whole_ns = shown.host.shares.whole_ns
     # Lines without time of their own only called others.
-    found = [row for row in lines_in(trace, shares) if row["time_ns"] > 0]
+    found = [row for row in shown.host.lines if row["time_ns"] > 0]
     body = [
         [
             Cell(f"{file_label(row['file'])}:{row['line']}", row["file"]),
-            line_text(trace, row["file"], row["line"]) or row["function"] or "",
-            _time(row["self_ns"], shares.whole_ns),
-            _time(row["python_ns"] + row["blocked_ns"], shares.whole_ns),
-            units.percent(row["time_ns"], shares.whole_ns),
+            line_text(shown.trace, row["file"], row["line"]) or row["function"] or "",
+            _time(row["self_ns"], whole_ns),
+            _time(row["python_ns"] + row["blocked_ns"], whole_ns),
+            units.percent(row["time_ns"], whole_ns),
         ]
         for row in found[:rows]
     ]
@@ -240,13 +215,12 @@ def _lines(trace: TraceData, rows: int, file_label: Callable[[str], str]) -> str
     )
 
 
-def _memory(trace: TraceData, rows: int, file_label: Callable[[str], str]) -> str:
+def _memory(shown: Overview, rows: int, file_label: Callable[[str], str]) -> str:
     """Return the owners of the memory at its peak."""
-    peaks = device_peaks(trace)
-    if not peaks:
+    if not shown.peaks:
         return ""
-    top = peaks[0]
-    found = memory_peak(trace, device=top.device)
+    top = shown.peaks[0]
+    found = shown.peak_owners(top.device)
     body = [
         [
             row["operator"] or "(before)",

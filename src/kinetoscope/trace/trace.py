@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console, ConsoleOptions, RenderResult
 
+    from kinetoscope.analyses.overview import Overview
     from kinetoscope.model.assemble import Strings
     from kinetoscope.model.columns import Columns
     from kinetoscope.torch_events.event_list import EventList
@@ -149,6 +150,22 @@ class Trace(TraceData):
             StateError: The trace was closed.
         """
         return self.table("findings")
+
+    def overview(self) -> Overview:
+        """Return where the time went: the numbers of the summary, of a notebook's page and of the viewer's overview.
+
+        Returns:
+            The steps and their parts, the busiest operators, ranges, modules, lines and kernels, processes, operations and memory; each is
+            computed when it is first read.
+
+        Raises:
+            StateError: The trace was closed.
+        """
+        import_aside()
+        from kinetoscope.analyses.overview import overview
+
+        self.columns("spans")  # says it if the trace was closed
+        return overview(self)
 
     def compare_steps(self, step: int | None = None, other: int | None = None) -> pyarrow.Table:
         """Return what a step has more of than others: the table `step_difference`.

@@ -94,7 +94,7 @@ def test_kernels_are_the_operators_that_launched_them_with_stacks_modules_and_sh
     assert averages.self_device_time_total == pytest.approx(20 * KERNEL_NS / 1000)
     assert trace.complete
     assert trace.info["engine"] == "native"
-    assert [fact.text for fact in describe(trace) if fact.label == "Engine"] == ["hybrid"]
+    assert [fact.text for fact in describe(trace.overview()) if fact.label == "Engine"] == ["hybrid"]
     assert trace.info["deviceProperties"][0]["name"] == "A device of the tests"
     checks = trace.info["clock_checks"]
     assert (checks["device_calls"], checks["device_calls_astride"], checks["device_shift_ns"]) == (20, 0, 0)

@@ -5,30 +5,17 @@ The steps' parts and the devices come from the tables `breakdown` and `devices` 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from kinetoscope._errors import ArgumentError
-from kinetoscope.analyses.warm_up import warm_up
+from kinetoscope.analyses.overview import TOP
 from kinetoscope.display.description import command_line, environment
 from kinetoscope.display.sentence import Sentence, sentence
-from kinetoscope.model.arrow import number_array, text_array, to_arrow
-from kinetoscope.model.kinds import is_device_work
-from kinetoscope.model.processes import host_threads, of_processes
-from kinetoscope.model.schema import Column, SpanKind, Table
-from kinetoscope.model.strings import to_utf8
-from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
-from kinetoscope.tables.costs.flops import counted_flops
+from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.device.work import busy, device_work
-from kinetoscope.tables.host.lines import lines_in
-from kinetoscope.tables.host.modules import modules_in
-from kinetoscope.tables.host.ops import operators_in
-from kinetoscope.tables.memory.peak import device_peaks
-from kinetoscope.tables.stored import memory_recorded
-from kinetoscope.tables.windows import start_up_steps
 from kinetoscope.viewer.server.requests import Limited
 from kinetoscope.viewer.timeline.tracks import counters_of
 
@@ -36,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
+    from kinetoscope.analyses.overview import Overview
     from kinetoscope.tables.intervals import Intervals
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.server.requests import Query
@@ -117,120 +105,16 @@ def _add(
     fields.append(Column(name, "float64", unit, label))
 
 
-# The first rows of tables by time, for lists of what took most.
-
-MOST = 10
-TIMES = ("host", "device")
-
-# Of each table: its column for the time on devices, and those for `name`, `detail`, `kind`, `key`, `depth` and `count`.
-_COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
-    "ops": ("device_self_ns", {"name": "name", "kind": "kind", "count": "count"}),
-    "modules": (
-        "device_ns",
-        {"name": "path", "detail": "class", "key": "id", "depth": "depth", "count": "total_operators"},
-    ),
-    "lines": (
-        "device_self_ns",
-        {"name": "file", "detail": "function", "key": "line", "count": "count"},
-    ),
-    "kernels": ("total_ns", {"name": "name", "detail": "operator", "kind": "category", "count": "count"}),
-}  # fmt: skip
-_TEXTS, _NUMBERS = ("name", "detail", "kind"), ("key", "depth", "count")
-
-
 def top(trace: Trace, query: Query, name: str) -> Limited:
-    """Respond to `top/ops`, `top/modules`, `top/lines` or `top/kernels`: the rows with the most time.
-
-    The option `time` says whose: `host` or `device`. On the host these are times in the steps, start-up left out, and shares of step
-    time; ranges are no operators. On devices they are shares of all such time. Modules stay in the order of their tree; those of several processes that
-    have one path and class are one.
-
-    Returns:
-        `name`, `detail`, `kind`, `key`, `depth`, `count`, `time_ns`, and `share` in percent.
+    """Respond to `top/ops`, `top/modules`, `top/lines` or `top/kernels`: the rows with the most `time`, as `Overview.top` has them.
 
     Raises:
         LookupError: Another table.
         ArgumentError: Another time.
     """
-    if name not in _COLUMNS:
+    if name not in TOP:
         raise LookupError(name)
-    time = query.get("time", "host")
-    if time not in TIMES:
-        raise ArgumentError(f"time={time[:50]!r} is not valid: use 'host' or 'device'")
-    return trace.cached(f"viewer: top {name} {time}", lambda: _top(trace, name, time))
-
-
-def _top(trace: Trace, name: str, time: str) -> Limited:
-    """Put the rows together."""
-    if time == "host" and name != "kernels":
-        return _of_host(trace, name)
-    times, columns = _COLUMNS[name]
-    found = trace.table(name)
-    total = len(found)
-    made: dict[str, Any] = {
-        column: found[columns[column]].cast(pa.string())
-        if column in columns
-        else pa.nulls(len(found), pa.string())
-        for column in _TEXTS
-    }
-    made |= {
-        column: found[columns[column]].cast(pa.int64()) if column in columns else pa.nulls(len(found), pa.int64())
-        for column in _NUMBERS
-    }  # fmt: skip
-    made["time_ns"] = found[times].cast(pa.int64())
-    table = pa.table(made)
-    if name == "modules" and len(trace.columns("processes")):
-        table = _alike_together(table)
-    if name == "kernels":
-        whole = int(pc.sum(table["time_ns"]).as_py() or 0)
-    else:
-        whole = int(trace.column("spans", "device_self_ns").clip(0).sum())
-    return _largest(table, name, whole, total)
-
-
-def _of_host(trace: Trace, name: str) -> Limited:
-    """The rows by their time on the host in the steps, as share of step time."""
-    shares = host_shares(trace)
-    makers = {"ops": operators_in, "modules": modules_in, "lines": lines_in}
-    rows: list[dict[str, Any]] = makers[name](trace, shares)
-    time = {"modules": "total_ns", "lines": "time_ns"}.get(name, "self_ns")
-    _, columns = _COLUMNS[name]
-    made: dict[str, Any] = {
-        column: text_array(to_utf8(row[columns[column]]) for row in rows)
-        if column in columns
-        else pa.nulls(len(rows), pa.string())
-        for column in _TEXTS
-    }
-    made |= {
-        column: number_array(np.array([row[columns[column]] for row in rows], dtype=np.int64))
-        if column in columns
-        else pa.nulls(len(rows), pa.int64())
-        for column in _NUMBERS
-    }
-    made["time_ns"] = number_array(np.array([row[time] for row in rows], dtype=np.int64))
-    return _largest(pa.table(made), name, shares.whole_ns, len(rows))
-
-
-def _largest(table: pa.Table, name: str, whole: int, total: int) -> Limited:
-    """The rows with the most time, with their shares of a whole."""
-    share = pc.divide(pc.multiply(table["time_ns"].cast(pa.float64()), 100.0), float(whole or 1))
-    table = table.append_column("share", share).filter(pc.greater(table["time_ns"], 0))
-    order = pc.sort_indices(table["time_ns"], sort_keys=[("", "descending")])[:MOST]
-    if name == "modules":
-        order = pc.take(order, pc.sort_indices(order))
-    return Limited(table.take(order), total)
-
-
-def _alike_together(table: pa.Table) -> pa.Table:
-    """Add up the modules of one path and class, each in the place of the first."""
-    keys = ["name", "detail", "depth"]
-    sums = table.append_column("place", number_array(np.arange(len(table)))).group_by(keys)
-    added = sums.aggregate([("key", "min"), ("count", "sum"), ("time_ns", "sum"), ("place", "min")])
-    added = added.sort_by("place_min")
-    made = {name: added[name] for name in keys}
-    made |= {"key": added["key_min"], "count": added["count_sum"], "time_ns": added["time_ns_sum"]}
-    made["kind"] = pa.nulls(len(added), pa.string())
-    return pa.table({name: made[name] for name in table.column_names})
+    return Limited(*trace.overview().top(name, query.get("time", "host")))
 
 
 # The numbers at the top of the overview.
@@ -253,11 +137,11 @@ def counted(count: int, noun: str, nouns: str = "") -> Sentence:
     return sentence(f"{{}} {noun if count == 1 else nouns or noun + 's'}", count)
 
 
-def tiles(trace: Trace, facts: dict[str, Any]) -> list[dict[str, Any]]:
+def tiles(shown: Overview, facts: dict[str, Any]) -> list[dict[str, Any]]:
     """Return all that can be computed.
 
     Args:
-        trace: The trace.
+        shown: The overview of the trace.
         facts: The rest of the answer to `overview`.
     """
     processes, kernels, operators = (facts[name] for name in ("processes", "kernels", "operators"))
@@ -267,7 +151,7 @@ def tiles(trace: Trace, facts: dict[str, Any]) -> list[dict[str, Any]]:
     found = [tile("Recorded", facts["duration_ns"], "ns", recorded)]
     if facts["steps"]:
         found.append(step_tile(facts["steps"]))
-    found.append(busy_tile(trace, facts))
+    found.append(busy_tile(shown))
     if facts["memory"]:
         found.append(late("Memory peak", "overview/memory"))
     found.append(
@@ -300,15 +184,14 @@ def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
     return tile("Step" if count == 1 else "Median step", steps["median_ns"], "ns", more, hint)
 
 
-def busy_tile(trace: Trace, facts: dict[str, Any]) -> dict[str, Any]:
-    """How much of the steps, or of the trace, devices worked, or operators ran where there is no device.
-
-    Processes without steps, such as workers that load data, do not count where others have steps.
-    """
-    places = [place for place in step_time(trace) if place.steps or not facts["steps"]]
-    shares = [100 * place.working_ns / place.duration_ns for place in places if place.duration_ns]
-    on_host = facts["device_work"] == 0
-    of = "of step time" if facts["steps"] else "of recorded time"
+def busy_tile(shown: Overview) -> dict[str, Any]:
+    """How much of the steps, or of the trace, devices worked, or operators ran where there is no device."""
+    counted_places = shown.places_that_count
+    shares = [
+        one.percent for one in shown.utilization if one.place in counted_places and one.place.duration_ns
+    ]
+    on_host = shown.work_counts["device_work"] == 0
+    of = "of step time" if shown.steps else "of recorded time"
     more = sentence(of)
     if len(shares) > 1:
         more = sentence(
@@ -318,10 +201,8 @@ def busy_tile(trace: Trace, facts: dict[str, Any]) -> dict[str, Any]:
     what = (
         "an operator or backward function ran" if on_host else "the device computed, communicated or copied"
     )
-    whole = sum(place.duration_ns for place in places)
-    share = 100 * sum(place.working_ns for place in places) / whole if whole else None
     title = "In operators" if on_host else "Device busy"
-    return tile(title, share, "%", more, sentence(f"The share {of} during which {what}."))
+    return tile(title, shown.busy_percent, "%", more, sentence(f"The share {of} during which {what}."))
 
 
 def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -395,51 +276,36 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
 
 def overview(trace: Trace, query: Query) -> dict[str, Any]:
     """Respond to `overview`: what ran where, how much of what there is, and how long the steps took."""
-    kind, began = trace.column("spans", "kind"), trace.run_info.start_realtime_ns
-    of_kind = np.bincount(kind, minlength=len(SpanKind))
-    rows = {
-        name: len(trace.columns(name))
-        for name in ("modules", "stacks", "shapes", "allocations", "collectives", "counters")
-    }
+    shown = trace.overview()
+    counts = shown.counts | shown.work_counts
     found = {
         "program": command_line(trace.run_info) or None,
         "ended": trace.run_info.program_ended or None,
-        "start_realtime_ns": began,
+        "start_realtime_ns": trace.run_info.start_realtime_ns,
         "duration_ns": trace.duration_ns,
         "facts": [{"label": fact.label, "value": fact.text} for fact in environment(trace)],
-        "processes": max(1, len(trace.columns("processes"))),
+        "processes": max(1, counts["processes"]),
         "process_names": process_names(trace),
-        "spans": len(kind),
-        "operators": int(of_kind[[SpanKind.OPERATOR, SpanKind.BACKWARD, SpanKind.FUSED_KERNEL]].sum()),
-        "kernels": int(of_kind[SpanKind.KERNEL]),
-        "device_work": int(is_device_work(kind).sum()),
-        "threads": int(host_threads(trace).sum()),
-        **rows,
-        "memory": memory_recorded(trace),
-        "steps": steps(trace),
-        "utilization": utilization(trace),
+        **{name: counts[name] for name in _COUNTS},
+        "memory": shown.memory_recorded,
+        "steps": steps(shown),
+        "utilization": utilization(shown),
     }
-    return {**found, "tiles": tiles(trace, found)}
+    return {**found, "tiles": tiles(shown, found)}
 
 
-def steps(trace: Trace) -> dict[str, Any] | None:
-    """How long the steps took, those with start-up excluded; None without any."""
-    own = trace.columns("steps")
-    if len(own) == 0:
+_COUNTS = (
+    "spans", "operators", "kernels", "device_work", "threads", "modules", "stacks", "shapes", "allocations", "collectives",
+    "counters",
+)  # fmt: skip
+
+
+def steps(shown: Overview) -> dict[str, Any] | None:
+    """How long the steps took; None without any."""
+    if shown.steps is None:
         return None
-    counted = ~start_up_steps(trace)
-    duration = own["duration_ns"][counted]
-    return {
-        "count": len(own),
-        "numbers": len(np.unique(own["number"])),
-        "processes": len(np.unique(own["process_row"])),
-        "median_ns": float(np.median(duration)),
-        "min_ns": int(duration.min()),
-        "max_ns": int(duration.max()),
-        "p95_ns": float(np.percentile(duration, 95)),
-        "start_up": int((~counted).sum()),
-        "warm_up": warm_up(trace).text,
-    }
+    names = ("count", "numbers", "processes", "median_ns", "min_ns", "max_ns", "p95_ns", "start_up")
+    return {name: getattr(shown.steps, name) for name in names} | {"warm_up": shown.warm_up.text}
 
 
 def process_names(trace: Trace) -> dict[str, str]:
@@ -449,39 +315,20 @@ def process_names(trace: Trace) -> dict[str, str]:
     return {str(pid): name[:200] for pid, name in list(names)[:MOST_NAMED] if pid >= 0}
 
 
-def utilization(trace: Trace) -> list[dict[str, Any]]:
-    """How busy each device was, or each process that used none: the share of its step time or, without steps, of its recorded time.
-
-    At most `MOST_PLACES`, those first that have steps, and of each sort the busiest.
-    """
-    models = {
-        (row["process"], row["device"]): row["model"]
-        for row in trace.table("devices").select(["process", "device", "model"]).to_pylist()
-    }
-    pids = of_processes(trace, np.array([place.process for place in step_time(trace)], np.int32))[
-        "process"
-    ].tolist()
-    rows = list(zip(step_time(trace), pids, strict=True))
-    rows.sort(key=lambda row: (row[0].steps == 0, -_share(row[0].working_ns, row[0].duration_ns)))
+def utilization(shown: Overview) -> list[dict[str, Any]]:
+    """How busy each device was, or each process that used none: at most `MOST_PLACES`."""
     return [
         {
-            "title": place_title(trace, place),
-            "percent": _share(place.working_ns, place.duration_ns),
-            "model": models.get((None if pid < 0 else pid, place.device)),
-            "working_ns": place.working_ns,
-            "duration_ns": place.duration_ns,
-            "steps": place.steps,
-            "on_host": place.device == "cpu",
+            "title": " · ".join(shown.place_names(one.place)),
+            "percent": one.percent,
+            "model": one.model,
+            "working_ns": one.place.working_ns,
+            "duration_ns": one.place.duration_ns,
+            "steps": one.place.steps,
+            "on_host": one.place.device == "cpu",
         }
-        for place, pid in rows[:MOST_PLACES]
+        for one in shown.utilization[:MOST_PLACES]
     ]
-
-
-def place_title(trace: Trace, place: StepTime) -> str:
-    """What the place of a breakdown is called: its process, where there are several, or its rank, and its device."""
-    named = place.process >= 0 and (place.rank < 0 or place.steps == 0)
-    name = trace.columns("processes")["name"][place.process] if named else ""
-    return " · ".join(filter(None, (name, f"rank {place.rank}" if place.rank >= 0 else "", place.device)))
 
 
 def part(trace: Trace, query: Query, name: str) -> dict[str, Any]:
@@ -490,61 +337,24 @@ def part(trace: Trace, query: Query, name: str) -> dict[str, Any]:
     Raises:
         LookupError: It is none of them.
     """
+    shown = trace.overview()
     if name == "work":
-        found = work(trace)
+        found = asdict(shown.work)
         return {**found, "tile": work_tile(found)}
     if name == "memory":
-        peaks = trace.cached("viewer: memory peaks", lambda: memory_peaks(trace))
+        peaks = memory_peaks(shown)
         return {"peaks": peaks, "tile": memory_tile(peaks)}
     raise LookupError(name)
 
 
-def work(trace: Trace) -> dict[str, Any]:
-    """How many operations were counted, how fast, and how near to the peak of the devices.
-
-    With steps these are the numbers of the median step that has any, without them those of the whole trace. Where too little is
-    known of what was computed, they are None and `why` says why.
-    """
-    counted = counted_flops(trace)
-    found: dict[str, Any] = {
-        "flops": counted.flops, "covered_percent": counted.covered_percent, "why": counted.why,
-        "flops_per_s": None, "mfu_percent": None,
-    }  # fmt: skip
-    if counted.flops is None:
-        return found
-    table = trace.table("steps")
-    rates = [rate for rate in table["flops_per_s"].to_pylist() if rate is not None]
-    used = [mfu for mfu in table["mfu"].to_pylist() if mfu is not None]
-    of_trace = counted.flops * 1e9 / trace.duration_ns if counted.flops and trace.duration_ns else None
-    found["flops_per_s"] = float(np.median(rates)) if rates else of_trace
-    found["mfu_percent"] = 100.0 * float(np.median(used)) if used else None
-    return found
-
-
-def memory_peaks(trace: Trace) -> list[dict[str, Any]]:
+def memory_peaks(shown: Overview) -> list[dict[str, Any]]:
     """The most memory of each device, the largest first, how much of it is attributed, and to which categories."""
-    if not memory_recorded(trace):
-        return []
-    listed = trace.table("devices").select(["device", "memory_bytes"]).to_pylist()
-    size = {row["device"]: row["memory_bytes"] for row in listed}
-    found = []
-    for peak in device_peaks(trace):
-        held = trace.table("memory_peak", device=peak.device).select(["category", "bytes"])
-        sums = held.group_by("category").aggregate([("bytes", "sum")]).to_pylist()
-        categories = [{"category": row["category"], "bytes": row["bytes_sum"]} for row in sums]
-        found.append({
-            "device": peak.device,
-            "bytes": peak.bytes,
-            "time_ns": peak.time_ns,
-            "counted": peak.counted,
-            "attributed_bytes": peak.attributed_bytes,
-            "reserved_bytes": peak.reserved_bytes,
-            "size_bytes": size.get(peak.device),
-            "categories": sorted(categories, key=lambda row: (-row["bytes"], row["category"] or "")),
-        })  # fmt: skip
-    return found
-
-
-def _share(part: int, whole: int) -> float:
-    """A share in percent; 0 of nothing."""
-    return 100.0 * part / whole if whole else 0.0
+    names = ("device", "bytes", "time_ns", "counted", "attributed_bytes", "reserved_bytes")
+    return [
+        {name: getattr(peak, name) for name in names}
+        | {
+            "size_bytes": shown.device_bytes.get(peak.device),
+            "categories": shown.peak_categories(peak.device),
+        }
+        for peak in (shown.peaks if shown.memory_recorded else ())
+    ]

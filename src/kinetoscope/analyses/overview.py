@@ -1,0 +1,537 @@
+"""Where the time went: what the summary, a notebook and the viewer's overview show of a trace, each number computed once and in one way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.analyses.findings import Report, examine
+from kinetoscope.analyses.warm_up import WarmUp, warm_up
+from kinetoscope.model.arrow import number_array, text_array
+from kinetoscope.model.hierarchy import host_work, operator_spans
+from kinetoscope.model.kinds import is_copy, is_device_work
+from kinetoscope.model.processes import host_threads, of_processes
+from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.model.strings import to_utf8
+from kinetoscope.tables.breakdown import HostShares, StepTime, busiest_places, host_shares, step_time
+from kinetoscope.tables.costs.flops import counted_flops
+from kinetoscope.tables.device.collectives import count_collectives
+from kinetoscope.tables.device.kernels import kernels
+from kinetoscope.tables.device.streams import devices
+from kinetoscope.tables.host.lines import lines, lines_in
+from kinetoscope.tables.host.modules import modules, modules_in
+from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
+from kinetoscope.tables.host.processes import process_tree, steps_of_one
+from kinetoscope.tables.host.steps import phase_moments, phase_times, steps
+from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, memory_peak
+from kinetoscope.tables.stored import memory_recorded
+from kinetoscope.tables.windows import start_up_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow
+
+    from kinetoscope.model.trace_data import TraceData
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How long the steps took. All are counted; times leave out those that contain what ran before the loop.
+
+    Attributes:
+        count: How many there are, of all processes.
+        numbers: How many different numbers these have.
+        processes: How many processes have steps.
+        start_up: How many contain what ran before the loop, because their start is not marked.
+        median_ns: The median of the others.
+        min_ns: The shortest of them.
+        max_ns: The longest of them.
+        p95_ns: 95 % of them took at most this long.
+        shown_of: The first process that has steps, by name and rank; empty in a trace of one process.
+        shown_ns: How long its steps took, in order.
+        start_up_ns: How long the step took that contains what ran before them; None without one.
+    """
+
+    count: int
+    numbers: int
+    processes: int
+    start_up: int
+    median_ns: float
+    min_ns: int
+    max_ns: int
+    p95_ns: float
+    shown_of: str
+    shown_ns: tuple[int, ...]
+    start_up_ns: int | None
+
+    @property
+    def shown(self) -> int:
+        """How many steps the shown process has, with start-up."""
+        return len(self.shown_ns) + (self.start_up_ns is not None)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The floating-point operations that were counted.
+
+    Attributes:
+        flops: How many; None where too little is known of what was computed.
+        covered_percent: The share of the operators' own time in which they are known.
+        why: Why `flops` is None, as a sentence; else empty.
+        flops_per_s: The rate in the median step, start-up left out, or without steps in the whole trace; None where not known.
+        mfu_percent: Model FLOPs utilization in the median step; None where the peak of the devices or the operations are not known.
+    """
+
+    flops: int | None
+    covered_percent: float | None
+    why: str
+    flops_per_s: float | None
+    mfu_percent: float | None
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """How busy one device was, or one process that used none.
+
+    Attributes:
+        place: Where its time went.
+        model: What the device is, such as `NVIDIA H200`; None where not known.
+    """
+
+    place: StepTime
+    model: str | None
+
+    @property
+    def percent(self) -> float:
+        """The share of its step time or, without steps, of its recorded time; 0 of nothing."""
+        return 100.0 * self.place.working_ns / self.place.duration_ns if self.place.duration_ns else 0.0
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of a trace of several.
+
+    Attributes:
+        row: Its row in the table `processes`.
+        name: Its name.
+        pid: Its number in the system.
+        rank: Its rank, -1 for none.
+        depth: How far below the first one it is in the tree of processes.
+        operators: How many operators and backward functions it ran.
+        place: The device on which it worked most; None where nothing of it is known.
+        whole_ns: Its step time or, without steps, the time it was recorded: what its share is of.
+    """
+
+    row: int
+    name: str
+    pid: int
+    rank: int
+    depth: int
+    operators: int
+    place: StepTime | None
+    whole_ns: int
+
+    @property
+    def working_ns(self) -> int:
+        """How long the device worked."""
+        return 0 if self.place is None else self.place.working_ns
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """What took the host's time: lists with the most time first. Times are those in steps, start-up left out; without steps, all.
+
+    Attributes:
+        name: The process, where it is that of one.
+        shares: Which spans count, and what shares are of.
+        operators: Rows of operators, as `operators_in` returns them.
+        lines: Rows of source lines, as `lines_in` returns them.
+    """
+
+    name: str
+    shares: HostShares
+    operators: list[Row]
+    lines: list[Row]
+
+
+class Overview:
+    """Where the time of a trace went. Everything is computed when it is first read; times are nanoseconds.
+
+    Attributes:
+        trace: The trace.
+    """
+
+    def __init__(self, trace: TraceData) -> None:
+        """Hold the trace."""
+        self.trace = trace
+
+    # How much there is
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """The rows of stored tables, and of threads those of the host."""
+        names = (
+            "processes", "spans", "threads", "steps", "modules", "stacks", "shapes", "allocations", "streams", "launches",
+            "counters",
+        )  # fmt: skip
+        return {name: len(self.trace.columns(name)) for name in names} | {
+            "threads": int(host_threads(self.trace).sum())
+        }
+
+    @cached_property
+    def work_counts(self) -> dict[str, int]:
+        """How many `operators`, `kernels`, `copies`, `device_work` and `collectives` there are: what takes a look at every span."""
+        kind = self.trace.column("spans", "kind")
+        return {
+            "operators": int(operator_spans(self.trace).mask.sum()),
+            "kernels": int((kind == SpanKind.KERNEL).sum()),
+            "copies": int(is_copy(kind).sum()),
+            "device_work": int(is_device_work(kind).sum()),
+            # Those of the derived table, which also has calls whose arguments were not recorded, and lone kernels.
+            "collectives": count_collectives(self.trace),
+        }
+
+    @cached_property
+    def working_threads(self) -> int:
+        """The number of threads that ran operators, ranges or calls of a runtime."""
+        return len(np.unique(self.trace.column("spans", "thread")[host_work(self.trace).mask]))
+
+    # Steps, and where their time went
+
+    @cached_property
+    def steps(self) -> Steps | None:
+        """How long the steps took; None without any."""
+        own = self.trace.columns("steps")
+        if len(own) == 0:
+            return None
+        start_up = start_up_steps(self.trace)
+        duration = own["duration_ns"][~start_up]
+        shown_of, mine = steps_of_one(self.trace)
+        before = own["duration_ns"][mine & start_up].tolist()
+        return Steps(
+            count=len(own),
+            numbers=len(np.unique(own["number"])),
+            processes=len(np.unique(own["process_row"])),
+            start_up=int(start_up.sum()),
+            median_ns=float(np.median(duration)),
+            min_ns=int(duration.min()),
+            max_ns=int(duration.max()),
+            p95_ns=float(np.percentile(duration, 95)),
+            shown_of=shown_of,
+            shown_ns=tuple(own["duration_ns"][mine & ~start_up].tolist()),
+            start_up_ns=before[0] if before else None,
+        )
+
+    @cached_property
+    def warm_up(self) -> WarmUp:
+        """What the first steps cost."""
+        return warm_up(self.trace)
+
+    @property
+    def warm_up_is_shown(self) -> bool:
+        """Whether these are steps of the process whose steps are shown."""
+        _, mine = steps_of_one(self.trace)
+        return bool((self.trace.column("steps", "process_row")[mine] == self.warm_up.process).any())
+
+    @cached_property
+    def places(self) -> list[StepTime]:
+        """Where the step time of each process and device went; without steps, where its recorded time went."""
+        return step_time(self.trace)
+
+    @property
+    def places_that_count(self) -> list[StepTime]:
+        """Those with steps where any has some: what loads data for others is no part of their time."""
+        return [place for place in self.places if place.steps or not self.counts["steps"]]
+
+    def place_names(self, place: StepTime) -> list[str]:
+        """The process of a place, where there are several, or its rank, and its device."""
+        named = place.process >= 0 and (place.rank < 0 or place.steps == 0)
+        name = self.trace.columns("processes")["name"][place.process] if named else ""
+        return [
+            part for part in (name, f"rank {place.rank}" if place.rank >= 0 else "", place.device) if part
+        ]
+
+    @cached_property
+    def utilization(self) -> list[Utilization]:
+        """How busy each device was, or each process that used none: those with steps first, and of each sort the busiest."""
+        rows = devices(self.trace).select(["process", "device", "model"]).to_pylist()
+        models = {(row["process"], row["device"]): row["model"] for row in rows}
+        of_rows = of_processes(self.trace, np.array([place.process for place in self.places], np.int32))
+        pids = of_rows["process"].tolist()
+        found = [
+            Utilization(place, models.get((None if pid < 0 else pid, place.device)))
+            for place, pid in zip(self.places, pids, strict=True)
+        ]
+        return sorted(found, key=lambda one: (one.place.steps == 0, -one.percent))
+
+    @property
+    def busy_percent(self) -> float | None:
+        """How busy the places that count were, together; None if they have no time."""
+        whole_ns = sum(place.duration_ns for place in self.places_that_count)
+        return (
+            100 * sum(place.working_ns for place in self.places_that_count) / whole_ns if whole_ns else None
+        )
+
+    @cached_property
+    def processes(self) -> list[Process]:
+        """The processes of a trace of several, as a tree."""
+        tree, places = process_tree(self.trace), busiest_places(self.trace)
+        if not tree:
+            return []
+        whose = self.trace.column("threads", "process_row")[self.trace.column("spans", "thread")]
+        operators = np.bincount(whose[operator_spans(self.trace).mask], minlength=len(tree)).tolist()
+        found = []
+        for row in tree:
+            place = places.get(row["row"])
+            of_row = {name: row[name] for name in ("row", "name", "pid", "rank", "depth")}
+            whole_ns = row["duration_ns"] if place is None else place.duration_ns
+            found.append(Process(**of_row, operators=operators[row["row"]], place=place, whole_ns=whole_ns))
+        return found
+
+    def busiest_processes(self, most: int) -> list[Process]:
+        """The first process and the busiest others, as a tree; the busiest alone where `most` is 1."""
+        found = self.processes
+        largest = sorted(range(len(found)), key=lambda at: (at > 0 and most > 1, -found[at].working_ns, at))
+        return [found[at] for at in sorted(largest[:most])]
+
+    # What took it
+
+    @cached_property
+    def host(self) -> HostTime:
+        """What took the host's time: of the processes that have steps or, where none has any, of all."""
+        return self._host_time("", host_shares(self.trace))
+
+    @cached_property
+    def elsewhere(self) -> HostTime | None:
+        """What the busiest process without steps did, such as a worker of a `DataLoader`, where others have steps."""
+        idle = [
+            place for place in self.places if place.process >= 0 and place.steps == 0 and place.working_ns
+        ]
+        if not idle or not self.host.shares.in_steps:
+            return None
+        process = max(idle, key=lambda place: place.working_ns).process
+        name = self.trace.columns("processes")["name"][process]
+        return self._host_time(name, host_shares(self.trace, process))
+
+    def _host_time(self, name: str, shares: HostShares) -> HostTime:
+        return HostTime(name, shares, operators_in(self.trace, shares), lines_in(self.trace, shares))
+
+    @cached_property
+    def operator_totals(self) -> dict[tuple[str, str], Row]:
+        """`device_self_ns` and `self_bytes` of each operator in the whole trace, by its name and kind."""
+        rows = ops(self.trace).select(["name", "kind", "device_self_ns", "self_bytes"]).to_pylist()
+        return {(row["name"], row["kind"]): row for row in rows}
+
+    @cached_property
+    def ranges(self) -> list[Row]:
+        """The ranges with the most time, as `ranges_in` returns them."""
+        return ranges_in(self.trace, self.host.shares)
+
+    @cached_property
+    def modules(self) -> list[Row]:
+        """The modules as a tree, as `modules_in` returns them."""
+        return modules_in(self.trace, self.host.shares)
+
+    def largest_modules(self, most: int) -> list[Row]:
+        """The modules with the most time, in the order of the tree; one is left out only after its submodules."""
+        found = self.modules
+        largest = sorted(range(len(found)), key=lambda row: (-found[row]["total_ns"], found[row]["depth"]))
+        return [found[row] for row in sorted(largest[:most]) if found[row]["total_ns"] > 0]
+
+    @cached_property
+    def phases_ns(self) -> tuple[int, ...]:
+        """How long the processes ran something of each phase: forward and other, backward, optimizer; without waits."""
+        return phase_moments(self.trace, self.host.shares.counts)
+
+    @cached_property
+    def outside_ns(self) -> tuple[int, ...]:
+        """The self time of each phase outside all modules, on all threads, without waits."""
+        spans = self.trace.columns("spans")
+        times_ns = np.where(spans["module"] < 0, self._phase_times_ns, 0)
+        # Exact as long as a sum stays below 2 to the 53, which is a hundred days.
+        sums = np.bincount(spans["phase"], weights=times_ns, minlength=len(Phase))
+        return tuple(sums.astype(np.int64).tolist())
+
+    @property
+    def threads_ns(self) -> int:
+        """The self time of all threads together, without waits: more than the whole where several worked at once."""
+        return int(self._phase_times_ns.sum())
+
+    @cached_property
+    def _phase_times_ns(self) -> Any:
+        return np.where(self.host.shares.counts, phase_times(self.trace), 0)
+
+    @cached_property
+    def kernels(self) -> pyarrow.Table:
+        """The table `kernels`, the most time first."""
+        return kernels(self.trace)
+
+    @cached_property
+    def report(self) -> Report:
+        """What makes the run slow."""
+        return examine(self.trace)
+
+    def top(self, name: str, time: str = "host", most: int = 10) -> tuple[pyarrow.Table, int]:
+        """Return what took most of the time.
+
+        Args:
+            name: `ops`, `modules`, `lines` or `kernels`.
+            time: `host`: times in the steps, start-up left out, as shares of step time, and no ranges. `device`: all time on devices,
+                as shares of it. Kernels have only this.
+            most: The most rows.
+
+        Returns:
+            The rows with time, with `name`, `detail`, `kind`, `key`, `depth`, `count`, `time_ns`, and `share` in percent, and how many rows
+            there are in all. Modules are in the order of their tree; those of several processes that have one path and class are one.
+
+        Raises:
+            ArgumentError: Another table, or another time.
+        """
+        if name not in TOP:
+            raise ArgumentError(f"top({name[:50]!r}) is not valid: choose one of {', '.join(TOP)}")
+        if time not in TIMES:
+            raise ArgumentError(f"time={time[:50]!r} is not valid: use 'host' or 'device'")
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        key = f"overview: top {name} {time}"
+        rows, whole = self.trace.cached(key, lambda: self._top(name, time))
+        share = pc.divide(pc.multiply(rows["time_ns"].cast(pa.float64()), 100.0), float(whole or 1))
+        table = rows.append_column("share", share).filter(pc.greater(rows["time_ns"], 0))
+        order = pc.sort_indices(table["time_ns"], sort_keys=[("", "descending")])[:most]
+        if name == "modules":
+            order = pc.take(order, pc.sort_indices(order))
+        return table.take(order), len(rows)
+
+    def _top(self, name: str, time: str) -> tuple[pyarrow.Table, int]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        columns = TOP[name]
+        if time == "host" and name != "kernels":
+            rows = {"ops": self.host.operators, "modules": self.modules, "lines": self.host.lines}[name]
+            own = {"modules": "total_ns", "lines": "time_ns"}.get(name, "self_ns")
+            found = pa.table({
+                column: text_array(to_utf8(row[column]) for row in rows)
+                if column in _TEXTS
+                else number_array(np.array([row[column] for row in rows], dtype=np.int64))
+                for column in [own, *columns.values()]
+            })  # fmt: skip
+            return _named(found, own, columns), self.host.shares.whole_ns
+        own, make = _ON_DEVICE[name]
+        found = _named(make(self.trace), own, columns)
+        if name == "modules" and self.counts["processes"]:
+            found = _alike_together(found)
+        whole = pc.sum(found["time_ns"]).as_py() or 0
+        if name != "kernels":
+            whole = int(self.trace.column("spans", "device_self_ns").clip(0).sum())
+        return found, whole
+
+    # Operations and memory
+
+    @cached_property
+    def work(self) -> Work:
+        """The floating-point operations."""
+        counted = counted_flops(self.trace)
+        rate, used = None, None
+        if counted.flops is not None and self.counts["steps"]:
+            rows = steps(self.trace).select(["start_up", "flops_per_s", "mfu"]).to_pylist()
+            rate, used = (
+                _median(row[name] for row in rows if not row["start_up"]) for name in ("flops_per_s", "mfu")
+            )
+        elif counted.flops and self.trace.duration_ns:
+            rate = counted.flops * 1e9 / self.trace.duration_ns
+        mfu = None if used is None else 100.0 * used
+        return Work(counted.flops, counted.covered_percent, counted.why, rate, mfu)
+
+    @property
+    def memory_recorded(self) -> bool:
+        """Whether allocations were recorded."""
+        return memory_recorded(self.trace)
+
+    @cached_property
+    def peaks(self) -> list[DevicePeak]:
+        """The memory peak of each device, the largest first; empty if memory was not recorded."""
+        return device_peaks(self.trace)
+
+    @cached_property
+    def device_bytes(self) -> dict[str, int | None]:
+        """How much memory each device has, where that is known."""
+        rows = devices(self.trace).select(["device", "memory_bytes"]).to_pylist()
+        return {row["device"]: row["memory_bytes"] for row in rows}
+
+    def peak_owners(self, device: str) -> pyarrow.Table:
+        """What held the memory of a device at its peak: the table `memory_peak`."""
+        return memory_peak(self.trace, device=device)
+
+    def peak_categories(self, device: str) -> list[Row]:
+        """What was held at the peak of a device by `category`, in `bytes`, the most first."""
+        held = self.peak_owners(device).select(["category", "bytes"])
+        sums = held.group_by("category").aggregate([("bytes", "sum")]).to_pylist()
+        found = [{"category": row["category"], "bytes": row["bytes_sum"]} for row in sums]
+        return sorted(found, key=lambda row: (-row["bytes"], row["category"] or ""))
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
+
+
+def overview(trace: TraceData) -> Overview:
+    """Return where the time of a trace went; the same object each time."""
+    return trace.cached("overview", lambda: Overview(trace))
+
+
+TIMES = ("host", "device")
+
+TOP: dict[str, dict[str, str]] = {
+    "ops": {"name": "name", "kind": "kind", "count": "count"},
+    "modules": {"name": "path", "detail": "class", "key": "id", "depth": "depth", "count": "total_operators"},
+    "lines": {"name": "file", "detail": "function", "key": "line", "count": "count"},
+    "kernels": {"name": "name", "detail": "operator", "kind": "category", "count": "count"},
+}  # fmt: skip
+"""The lists of what took most: which columns of the table are `name`, `detail`, `kind`, `key`, `depth` and `count`."""
+
+_TEXTS = ("name", "kind", "path", "class", "file", "function")
+# The column with the time on devices, and what makes the table.
+_ON_DEVICE = {
+    "ops": ("device_self_ns", ops),
+    "modules": ("device_ns", modules),
+    "lines": ("device_self_ns", lines),
+    "kernels": ("total_ns", kernels),
+}
+
+
+def _named(table: pyarrow.Table, time: str, columns: dict[str, str]) -> pyarrow.Table:
+    """The columns of a list of what took most, from those of a table; null where the table has none."""
+    import pyarrow as pa
+
+    types = dict.fromkeys(("name", "detail", "kind"), pa.string()) | dict.fromkeys(
+        ("key", "depth", "count", "time_ns"), pa.int64()
+    )
+    columns = columns | {"time_ns": time}
+    return pa.table({
+        name: table[columns[name]].cast(of) if name in columns else pa.nulls(len(table), of)
+        for name, of in types.items()
+    })  # fmt: skip
+
+
+def _alike_together(table: pyarrow.Table) -> pyarrow.Table:
+    """Add up the modules of one path and class, each in the place of the first."""
+    import pyarrow as pa
+
+    keys = ["name", "detail", "depth"]
+    sums = table.append_column("place", number_array(np.arange(len(table)))).group_by(keys)
+    added = sums.aggregate([("key", "min"), ("count", "sum"), ("time_ns", "sum"), ("place", "min")])
+    added = added.sort_by("place_min")
+    made = {name: added[name] for name in keys}
+    made |= {"key": added["key_min"], "count": added["count_sum"], "time_ns": added["time_ns_sum"]}
+    made["kind"] = pa.nulls(len(added), pa.string())
+    return pa.table({name: made[name] for name in table.column_names})

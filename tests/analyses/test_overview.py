@@ -1,0 +1,125 @@
+"""The overview: one set of numbers, whoever shows them."""
+
+import html
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kinetoscope
+from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.analyses.overview import TOP
+from kinetoscope.cli.summary import Run, summary_lines
+from kinetoscope.combine.processes import merge_processes
+from kinetoscope.display.description import contents
+from kinetoscope.model import units
+from kinetoscope.trace.page import trace_page
+from kinetoscope.viewer.server.routes import answer
+from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.trace_builder import TraceBuilder
+
+
+def training(rank=None):
+    """Steps that only the optimizer marks, of which the first contains what came before them; they get shorter, and do equal work."""
+    builder = TraceBuilder()
+    if rank is not None:
+        builder.know("process", 10 + rank).know("process_name", "train.py")
+        builder.know("distributedInfo", {"rank": rank, "world_size": 2})
+    square = builder.shapes([[100, 100], [100, 100]], ["float", "float"])
+    stack, module = builder.stack(("/code/train.py", 7, "train")), builder.module("Net")
+    for end in (9_000_000, 11_000_000, 12_000_000, 12_500_000):
+        builder.span("aten::mm", end - 400_000, 3000, shapes=square, stack=stack, module=module)
+        builder.annotation("Optimizer.step#SGD.step", end - 1000, 1000)
+    return builder.build()
+
+
+def texts(trace):
+    """The summary and a notebook's page as plain text."""
+    lines = summary_lines(Run(trace, "x", "native", "", (), memory=False, folder=Path("/code")), 200, 9, 60)
+    page = html.unescape(re.sub("<[^>]*>", " ", trace_page(trace, details=True)))
+    return "\n".join(line.plain for line in lines), page
+
+
+def test_a_summary_a_notebook_and_the_viewer_have_the_same_steps():
+    trace = training()
+    steps = trace.overview().steps
+    rows = trace.table("steps").to_pylist()
+    usual = [row["duration_ns"] for row in rows if not row["start_up"]]
+    assert (steps.count, steps.start_up, steps.start_up_ns) == (4, 1, rows[0]["duration_ns"])
+    assert (steps.min_ns, steps.median_ns, steps.max_ns) == (min(usual), np.median(usual), max(usual))
+    of_viewer = answer(trace, "overview", {})["steps"]
+    assert (of_viewer["min_ns"], of_viewer["median_ns"]) == (steps.min_ns, steps.median_ns)
+    for text in texts(trace):
+        assert f"median {units.duration(steps.median_ns)}" in text
+        assert f"start-up and the step before these: {units.duration(steps.start_up_ns)}" in text
+
+
+def test_a_summary_and_the_viewer_have_the_same_rate_of_operations():
+    trace = training()
+    rates = [row["flops_per_s"] for row in trace.table("steps").to_pylist() if not row["start_up"]]
+    assert trace.overview().work.flops_per_s == pytest.approx(np.median(rates)) == 2e9
+    assert answer(trace, "overview/work", {})["flops_per_s"] == trace.overview().work.flops_per_s
+    assert "8 MFLOP, 2 GFLOP/s in the median step" in texts(trace)[0]
+
+
+def test_steps_without_work_have_no_rate():
+    builder = TraceBuilder().step(0, 100, 100)
+    shapes = builder.shapes([[10, 10], [10, 10]], ["float", "float"])
+    work = builder.span("aten::mm", 0, 50, shapes=shapes).build().overview().work
+    assert (work.flops, work.flops_per_s or 0) == (2000, 0)
+
+
+def test_processes_are_counted_once_and_the_busiest_come_first():
+    trace = merge_processes([training(0), training(1)], [0, 100])
+    shown = trace.overview()
+    assert [(one.name, one.rank, one.operators) for one in shown.processes] == [
+        ("train.py", 0, 4),
+        ("train.py", 1, 4),
+    ]
+    assert (shown.steps.processes, shown.steps.shown_of) == (2, "train.py, rank 0")
+    assert [" · ".join(shown.place_names(place)) for place in shown.places] == [
+        "rank 0 · cpu",
+        "rank 1 · cpu",
+    ]
+    assert [one.percent for one in shown.utilization] == pytest.approx([shown.busy_percent] * 2)
+
+
+@pytest.mark.parametrize("name", TOP)
+def test_lists_of_what_took_most_are_the_viewer_s(name):
+    trace = training()
+    rows, total = trace.overview().top(name, most=1)
+    of_viewer = answer(trace, f"top/{name}", {})
+    assert rows.to_pylist() == of_viewer.table.to_pylist()[:1]
+    assert total == of_viewer.total
+
+
+def test_other_lists_and_times_are_refused_with_what_there_is():
+    shown = training().overview()
+    with pytest.raises(
+        ArgumentError, match=r"top\('spans'\) is not valid: choose one of ops, modules, lines, kernels"
+    ):
+        shown.top("spans")
+    with pytest.raises(ArgumentError, match="time='both' is not valid: use 'host' or 'device'"):
+        shown.top("ops", time="both")
+
+
+def test_an_empty_trace_has_an_overview():
+    shown = TraceBuilder().build().overview()
+    assert (shown.steps, shown.processes, shown.elsewhere, shown.peaks) == (None, [], None, [])
+    assert (shown.busy_percent, shown.threads_ns, shown.work.flops) == (None, 0, None)
+
+
+def test_a_closed_trace_has_none():
+    trace = training()
+    trace.close()
+    with pytest.raises(StateError, match="closed"):
+        trace.overview()
+
+
+@needs_shared_traces
+def test_collectives_are_counted_the_same_everywhere():
+    with kinetoscope.open(shared_trace("a100_nccl_rank3of8")) as trace:
+        rows = trace.table("collectives").num_rows
+        assert answer(trace, "overview", {})["collectives"] == rows > 0
+        assert f"{rows} collectives" in contents(trace.overview())
