@@ -68,3 +68,15 @@ class RecorderError(KinetoscopeError, RuntimeError):
 
 class MissingDependencyError(KinetoscopeError, ImportError):
     """A call needs an optional package that is not installed."""
+
+
+def checked_choice(option: str, value: object, values: tuple[str, ...]) -> str:
+    """Check an option that is one of some texts.
+
+    Raises:
+        ArgumentError: It is another one.
+    """
+    if value not in values:
+        shown = repr(value[:50] if isinstance(value, str) else value)
+        raise ArgumentError(f"{option}={shown} is not valid: use one of {', '.join(values)}")
+    return str(value)

@@ -88,6 +88,30 @@ def test_columns_can_be_chosen_with_or_without_their_unit(call, trace_path):
     assert shown.splitlines()[0] == '"duration_ns","name"'
 
 
+def test_tables_are_grouped_and_filtered_as_in_python(call, trace_path):
+    shown = rows(
+        call("table", trace_path, "ops", "--by", "module", "--where", "name=aten::addmm", "--csv").stdout
+    )
+    assert [(row["name"], row["place"]) for row in shown] == [("aten::addmm", "fc")]
+    names = call(
+        "table", trace_path, "spans", "--where", "name=aten::addmm", "--where", "name=aten::linear", "--csv"
+    ).stdout
+    assert {row["name"] for row in rows(names)} == {"aten::addmm", "aten::linear"}
+    assert all(
+        row["module"] == ""
+        for row in rows(call("table", trace_path, "spans", "--where", "module=", "--csv").stdout)
+    )
+
+
+def test_groups_and_filters_that_there_are_not_are_told_those_there_are(call, trace_path):
+    assert "use one of name, shape, line, stack, module" in call("table", trace_path, "--by", "color").stderr
+    assert "has no option 'by'" in call("table", trace_path, "spans", "--by", "name").stderr
+    assert "use COLUMN=VALUE" in call("table", trace_path, "--where", "name").stderr
+    assert (
+        "the columns of the table are name, kind" in call("table", trace_path, "--where", "color=red").stderr
+    )
+
+
 def test_a_narrow_terminal_gets_the_columns_that_fit_and_is_told_the_others(call, trace_path):
     shown = call("table", trace_path, "spans", columns=50)
     lines = shown.stdout.splitlines()

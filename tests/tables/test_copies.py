@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from kinetoscope._errors import ArgumentError
 from kinetoscope.tables.device.copies import Direction, direction_of
 from tests.support.trace_builder import TraceBuilder
 
@@ -115,3 +116,23 @@ def test_waits_before_the_call_or_of_others_do_not_block():
 
 def test_a_trace_without_a_device_has_no_copies():
     assert copied(TraceBuilder().span("aten::copy_", 0, 5)) == []
+
+
+def test_copies_are_added_up_by_direction_and_by_operator():
+    builder = TraceBuilder()
+    for number, operator in enumerate(("aten::copy_", "aten::to", "aten::to")):
+        builder.span(operator, 100 * number, 90).runtime(
+            "cudaMemcpyAsync", 100 * number + 5, 5, correlation=number + 1
+        )
+        builder.copy("Memcpy HtoD (Pinned -> Device)", 100 * number + 20, 10 + number, correlation=number + 1)
+    trace = builder.build()
+    (row,) = trace.table("copies", by="direction").to_pylist()
+    assert (row["direction"], row["source"], row["operator"]) == ("HtoD", "pinned", None)
+    assert (row["count"], row["total_ns"], row["max_ns"]) == (3, 33, 12)
+    found = trace.table("copies", by="operator").to_pylist()
+    assert [(row["operator"], row["count"], row["total_ns"]) for row in found] == [
+        ("aten::to", 2, 23),
+        ("aten::copy_", 1, 10),
+    ]
+    with pytest.raises(ArgumentError, match="by='stream' is not valid: use one of copy, direction, operator"):
+        trace.table("copies", by="stream")

@@ -2,7 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kinetoscope
-from kinetoscope.viewer.pages.operators import WAYS
+from kinetoscope.tables.host.ops import WAYS
 from kinetoscope.viewer.server.routes import answer
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.viewer.pages.operators import bar_edges
+from kinetoscope.tables.host.places import histogram_edges
 from kinetoscope.viewer.server.routes import answer
 from tests.support.trace_builder import TraceBuilder
 
@@ -69,7 +69,7 @@ def test_nothing_of_a_name_is_an_empty_histogram():
 @given(st.lists(st.one_of(st.integers(0, 30), st.integers(0, 2**62)), min_size=1))
 def test_bars_hold_everything_and_their_edges_rise(durations):
     sorted_ns = np.sort(np.array(durations, np.int64))
-    edges = bar_edges(sorted_ns)
+    edges = histogram_edges(sorted_ns)
     assert (np.diff(edges) > 0).all()
     assert np.diff(np.searchsorted(sorted_ns, edges)).sum() == len(durations)
     assert 2 <= len(edges) <= 43

@@ -114,6 +114,8 @@ def same_as_table(trace, device):
             sums[row[by]] += row["bytes"]
         grouped = table(trace, "memory/live", device=device, by=by).to_pylist()
         assert {row[by]: row["bytes"] for row in grouped} == sums
+        of_table = trace.table("memory_peak", device=device, by=by).to_pylist()
+        assert [(row[by], row["bytes"]) for row in of_table] == [(row[by], row["bytes"]) for row in grouped]
         assert sum(row["percent"] for row in grouped) == pytest.approx(100 if rows else 0)
 
 
@@ -126,6 +128,9 @@ def test_what_was_live_at_any_time(time, sizes):
     assert [row["bytes"] for row in found] == sizes
     (row,) = table(trace, "memory/at", device="cuda:0", time=time).to_pylist()
     assert (row["time_ns"], row["total"]) == (time, sum(sizes))
+    of_table = trace.table("memory_peak", device="cuda:0", at_ns=int(time)).to_pylist()
+    assert [row["bytes"] for row in of_table] == sizes
+    assert [row["peak_percent"] for row in of_table] == pytest.approx([row["percent"] for row in found])
 
 
 def test_the_values_at_the_peak_are_those_of_the_peak():
@@ -316,7 +321,7 @@ def test_a_trace_without_memory_says_so():
     ("path", "query", "words"),
     [
         ("memory/curve", {"device": "cuda:7"}, r"device='cuda:7'.*cpu, cuda:0"),
-        ("memory/curve", {"by": "color"}, "by category or by module"),
+        ("memory/curve", {"by": "color"}, "use one of category, module"),
         ("memory/curve", {"start": "5", "end": "5"}, "empty"),
         ("memory/live", {"by": "color"}, "all, category, module, operator, line"),
         ("memory/live", {"time": "noon"}, "must be a number"),

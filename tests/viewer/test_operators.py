@@ -3,7 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.viewer.pages.operators import WAYS, reported
+from kinetoscope.tables.host.ops import WAYS
+from kinetoscope.viewer.pages.operators import reported
 from kinetoscope.viewer.server.routes import answer
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from kinetoscope._errors import ArgumentError
+
 
 @click.command("table")
 @click.argument("path", metavar="TRACE")
@@ -15,10 +17,30 @@ import click
     type=click.IntRange(min=0),
     help="Print at most N rows; 0 prints all.  [default: as many as the terminal has room for, else 20]",
 )
+@click.option(
+    "--by",
+    metavar="WAY",
+    help="Group rows by WAY, such as module (ops), launch (kernels) or category (memory_peak).",
+)
+@click.option(
+    "--where",
+    "wheres",
+    metavar="COLUMN=VALUE",
+    multiple=True,
+    help="Print only rows with this value, such as name=aten::mm (repeatable).",
+)
 @click.option("--columns", metavar="A,B,...", help="Print only these columns.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print all rows as CSV, with times in nanoseconds.")
 def command(
-    path: str, name: str, *, sort: str | None, limit: int | None, columns: str | None, as_csv: bool
+    path: str,
+    name: str,
+    *,
+    sort: str | None,
+    limit: int | None,
+    by: str | None,
+    wheres: tuple[str, ...],
+    columns: str | None,
+    as_csv: bool,
 ) -> None:
     """Print a table of a trace. The default NAME is ops, the table of operators.
 
@@ -28,8 +50,14 @@ def command(
     from kinetoscope.display.terminal import console, rows_in_view
     from kinetoscope.display.text_table import choose_columns, print_csv, print_table, put_first, sort_rows
 
+    where: dict[str, list[str | None]] = {}
+    for one in wheres:
+        column, equals, value = one.partition("=")
+        if not equals:
+            raise ArgumentError(f"--where {one} is not valid: use COLUMN=VALUE, such as name=aten::mm")
+        where.setdefault(column, []).append(value or None)
     with open_trace(path) as trace:
-        found = trace.table(name)
+        found = trace.table(name, where=where or None, **({} if by is None else {"by": by}))
     if sort is not None:
         found = sort_rows(found, sort)
     if columns is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope._errors import ArgumentTypeError
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import module_classes, stack_texts
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
@@ -211,7 +212,13 @@ class _Rows:
 
 
 def spans(trace: TraceData, *, rows: slice = EVERY) -> pyarrow.Table:
-    """Return the `spans` table, or some rows of it: large files are written in parts."""
+    """Return the `spans` table, or some rows of it: large files are written in parts.
+
+    Raises:
+        ArgumentTypeError: `rows` is not a slice.
+    """
+    if not isinstance(rows, slice):
+        raise ArgumentTypeError(f"rows={rows!r} is not valid: use a slice, such as slice(0, 10)")
     own = _Rows(trace.columns("spans"), rows)
     strings, texts = trace.strings, stack_texts(trace)
     step, thread, module, shapes, flags = (

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope._import_aside import import_aside
 
 if TYPE_CHECKING:
@@ -29,6 +32,55 @@ class TableDefinition:
 
     make: Make
     schema: Table
+
+
+def checked_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Check that the table `name` has some options.
+
+    Raises:
+        ArgumentTypeError: It does not have one of them.
+    """
+    _, *known = inspect.signature(definition(name).make).parameters
+    for option in options:
+        if option not in known:
+            what = f"its options are {', '.join([*known, 'where'])}" if known else "its only option is where"
+            raise ArgumentTypeError(f"the table {name!r} has no option {option[:50]!r}: {what}")
+    return options
+
+
+def rows_where(table: pyarrow.Table, where: Mapping[str, object]) -> pyarrow.Table:
+    """Return the rows of a table that have some values.
+
+    Args:
+        table: The table.
+        where: For each column a value, or several of which it may have any; None is null.
+
+    Raises:
+        ArgumentError: There is no such column, or a value that it cannot have.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not isinstance(where, Mapping):
+        raise ArgumentTypeError(f"where={where!r} is not valid: use a mapping such as {{'name': 'aten::mm'}}")
+    for name, value in where.items():
+        if name not in table.column_names:
+            listed = ", ".join(table.column_names)
+            raise ArgumentError(
+                f"where={{{name!r}: ...}} is not valid: the columns of the table are {listed}"
+            )
+        column = table[name]
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        values = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+        try:
+            wanted = pa.array(values).cast(column.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise ArgumentError(
+                f"where={{{name!r}: {value!r}}} is not valid: the column has values of type {column.type}"
+            ) from error
+        table = table.filter(pc.is_in(column, value_set=wanted))
+    return table
 
 
 def definition(name: str) -> TableDefinition:
@@ -57,11 +109,12 @@ def _operators() -> tuple[tuple[Make, Table], ...]:
 def _host() -> tuple[tuple[Make, Table], ...]:
     import_aside()
     from kinetoscope.tables import breakdown
-    from kinetoscope.tables.host import compiling, data_loading, lines, modules, samples, steps
+    from kinetoscope.tables.host import compiling, data_loading, lines, modules, places, samples, steps
 
     return (
         (modules.modules, modules.MODULES_SCHEMA),
         (steps.steps, steps.STEPS_SCHEMA),
+        (places.histogram, places.HISTOGRAM_SCHEMA),
         (lines.lines, lines.LINES_SCHEMA),
         (lines.stacks, lines.STACKS_SCHEMA),
         (samples.samples, samples.SAMPLES_SCHEMA),
@@ -147,6 +200,7 @@ def _analyses() -> tuple[tuple[Make, Table], ...]:
 TABLES: dict[str, Callable[[], tuple[tuple[Make, Table], ...]]] = {
     "ops": _operators,
     "modules": _host,
+    "histogram": _host,
     "steps": _host,
     "flops": _costs,
     "flops_coverage": _costs,

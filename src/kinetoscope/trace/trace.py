@@ -16,7 +16,7 @@ from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, Part, cut
 from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, suffix_of
 from kinetoscope.model import units
 from kinetoscope.model.trace_data import TraceData
-from kinetoscope.trace.tables import TABLES, definition
+from kinetoscope.trace.tables import TABLES, checked_options, definition, rows_where
 
 if TYPE_CHECKING:
     import os
@@ -119,25 +119,28 @@ class Trace(TraceData):
 
     # As tables
 
-    def table(self, name: str, **options: Any) -> pyarrow.Table:
+    def table(self, name: str, *, where: Mapping[str, object] | None = None, **options: Any) -> pyarrow.Table:
         """Return a table with names, modules and stacks as strings, and -1 as null.
 
         Args:
             name: One of `table_names`, such as `spans`, `ops`, `modules`, `steps`, `lines` or `memory`.
-            **options: Options of that table.
+            where: Only rows with these values: for each column a value, or a list of which any will do, such as
+                ``{"name": "aten::mm"}``; None is null. Shares are still those of the whole table.
+            **options: Options of that table, such as ``by="module"``. :ref:`table-options` lists them.
 
         Returns:
             An Arrow table. It has `__arrow_c_stream__`, so pandas, polars and DuckDB use it without a copy; the
             description of each column is in the metadata of its field.
 
         Raises:
-            ArgumentError: No such table.
+            ArgumentError: No such table, option or column, or a value that it cannot have.
         """
         if self._closed:
             raise StateError("the trace was closed; open it again to read more of it")
         if name not in TABLES:
             raise ArgumentError(f"there is no table {name!r}; choose one of: {', '.join(self.table_names)}")
-        return definition(name).make(self, **options)
+        found = definition(name).make(self, **checked_options(name, options))
+        return found if where is None else rows_where(found, where)
 
     def findings(self) -> pyarrow.Table:
         """Return what makes the run slow: the table `findings`, the largest possible gain first.

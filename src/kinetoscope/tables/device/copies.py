@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope._errors import checked_choice
+from kinetoscope.model.arrow import Labels, number_array, to_arrow, to_numpy
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.tables.device.launches import starters, waiting_calls
@@ -121,15 +122,22 @@ COPIES_SCHEMA = Table(
 )  # fmt: skip
 
 
-def copies(trace: TraceData) -> pyarrow.Table:
+def copies(trace: TraceData, by: str = "copy") -> pyarrow.Table:
     """Return the `copies` table: one row for each copy between memories and each filling of one.
 
     Args:
         trace: The trace.
+        by: `copy`; or `direction` to add them up by direction, kind, source and destination, `operator` also by operator.
 
     Returns:
-        The table; the meaning of its columns is in `COPIES_SCHEMA`.
+        The table; the meaning of its columns is in `COPIES_SCHEMA`. Added up, it has their `count`, their total, mean and longest duration,
+        their bytes and rates, and how many of them the host waited for; the meaning of these columns is in the metadata of the table.
+
+    Raises:
+        ArgumentError: Another value of `by`.
     """
+    if checked_choice("by", by, ("copy", "direction", "operator")) != "copy":
+        return _grouped(copies(trace), by)
     spans, texts, streams = trace.columns("spans"), trace.strings, trace.columns("streams")
     rows = np.flatnonzero(is_copy(spans["kind"]))
     rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
@@ -222,3 +230,70 @@ def _blocked(trace: TraceData, rows: NDArray[np.int64], call: NDArray[np.int32])
     waited = last[np.where(call >= 0, parent[call], -1)]
     found |= (call >= 0) & (waited >= 0) & (start[waited] >= end[call]) & (end[waited] >= done)
     return found
+
+
+_GROUPED_SCHEMA = Table(
+    "copies",
+    "Copies and memsets by source and destination. Largest total time first.",
+    (
+        Column("direction", "category", "", "Source and destination: host (H), device (D) or another device (P); null for memsets."),
+        Column("kind", "category", "", "`memcpy` or `memset`."),
+        Column("source", "category", "", "The source memory: `pageable`, `pinned`, `device` and others."),
+        Column("target", "category", "", "The destination memory."),
+        Column("operator", "category", "", "The operator or range that launched it; null where not grouped by it, or unknown."),
+        Column("count", "int64", "", "How many.", 0),
+        Column("total_ns", "int64", "ns", "Total duration.", 0),
+        Column("mean_ns", "float64", "ns", "Mean duration."),
+        Column("max_ns", "int64", "ns", "The longest.", 0),
+        Column("bytes", "int64", "bytes", "Bytes written; null if no sizes were recorded."),
+        Column("gb_per_s", "float64", "GB/s", "`bytes` by the time of those where both are known, in 10^9 bytes a second."),
+        Column("min_gb_per_s", "float64", "GB/s", "The slowest of them."),
+        Column("max_gb_per_s", "float64", "GB/s", "The fastest of them."),
+        Column("blocked", "int64", "", "For how many of them the host waited.", 0),
+        Column("blocked_ns", "int64", "ns", "How long these took.", 0),
+    ),
+)  # fmt: skip
+_KEYS = ("direction", "kind", "source", "target")
+
+
+def _grouped(one: pyarrow.Table, by: str) -> pyarrow.Table:
+    """Add up copies one by one by direction, or by direction and operator."""
+    import pyarrow as pa
+
+    names = (*_KEYS, "operator") if by == "operator" else _KEYS
+    ids = []
+    for name in names:
+        indices = one[name].combine_chunks().indices.fill_null(-1)
+        ids.append(to_numpy(pa.chunked_array([indices])).astype(np.int32))
+    group, first = _core.group(ids)
+    groups = len(first)
+
+    def number(name: str, none: float) -> Any:
+        return to_numpy(one[name].fill_null(none))
+
+    duration, size, rate = number("duration_ns", 0), number("bytes", -1), number("gb_per_s", np.nan)
+    blocked = to_numpy(one["blocked"].fill_null(False))
+    known = (size >= 0) & (duration > 0)
+    total, count = _core.group_sums(group, groups, duration), _core.group_counts(group, groups)
+    sized = np.bincount(group[size >= 0], minlength=groups)
+    rated = _core.group_sums(group, groups, np.where(known, duration, 0))
+    slowest, fastest = np.full(groups, np.inf), np.full(groups, -np.inf)
+    np.minimum.at(slowest, group[known], rate[known])
+    np.maximum.at(fastest, group[known], rate[known])
+    moved = _core.group_sums(group, groups, np.where(known, size, 0))
+    keys = {name: one[name].take(number_array(first)).to_pylist() for name in names}
+    table = to_arrow(_GROUPED_SCHEMA, {
+        "operator": None,
+        **keys,
+        "count": count,
+        "total_ns": total,
+        "mean_ns": total / np.maximum(count, 1),
+        "max_ns": _core.group_max(group, groups, duration),
+        "bytes": np.where(sized > 0, _core.group_sums(group, groups, np.maximum(size, 0)), -1),
+        "gb_per_s": moved / np.where(rated > 0, rated, np.nan),
+        "min_gb_per_s": np.where(np.isfinite(slowest), slowest, np.nan),
+        "max_gb_per_s": np.where(np.isfinite(fastest), fastest, np.nan),
+        "blocked": _core.group_sums(group, groups, blocked.astype(np.int64)),
+        "blocked_ns": _core.group_sums(group, groups, np.where(blocked, duration, 0)),
+    })  # fmt: skip
+    return table.take(np.argsort(-total, kind="stable"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.schema import Column, SpanKind, Table
 from kinetoscope.tables.costs.columns import costs_of
@@ -87,8 +87,7 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
     Raises:
         ArgumentError: Another value of `by`.
     """
-    if by not in _WAYS:
-        raise ArgumentError(f"by={by!r} is not valid: use one of {', '.join(_WAYS)}")
+    checked_choice("by", by, _WAYS)
     spans, work = trace.columns("spans"), device_work(trace)
     chosen = spans["kind"][work.rows] == SpanKind.KERNEL
     rows, category = work.rows[chosen], work.category[chosen]

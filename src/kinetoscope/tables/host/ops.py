@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.hierarchy import host_work, recorded_calls
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import per_byte, per_second, working_ns
 from kinetoscope.tables.host.data_loading import loading_spans
+from kinetoscope.tables.host.places import PLACES, STEPS, place_labels
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stored import memory_recorded
 
@@ -56,19 +58,53 @@ OPS_SCHEMA = Table(
 )  # fmt: skip
 
 
-def ops(trace: TraceData) -> pyarrow.Table:
+PLACE = Column(
+    "place",
+    "category",
+    "",
+    "What else they have in common: the sizes of their inputs, the innermost line of the user's code, its stack, or the module; "
+    "null where it is not known.",
+)
+_BY_PLACE_SCHEMA = Table(
+    "ops", "As `ops`, of one place.", (*OPS_SCHEMA.columns[:2], PLACE, *OPS_SCHEMA.columns[2:])
+)
+
+WAYS = ("name", *PLACES)
+SORTS = ("work", "calls")
+
+
+def ops(trace: TraceData, by: str = "name", of: str = "work") -> pyarrow.Table:
     """Return the `ops` table: one row for each name and kind of what ran on the host.
 
     Args:
         trace: The trace.
+        by: `name`, or `shape`, `line`, `stack` or `module` for one row for each name, kind and place: with the same input shapes, from the
+            same line or stack of the user's code, or in the same module.
+        of: `work`, or `calls` for the recorded calls of Python functions and modules, which enclose work and are no part of it.
 
     Returns:
-        The table; the meaning of its columns is in `OPS_SCHEMA`.
+        The table; the meaning of its columns is in `OPS_SCHEMA`. Unless it is by name, it has a column `place`, null where not known.
+
+    Raises:
+        ArgumentError: Another value of `by` or `of`.
     """
-    keys, work = operator_keys(trace), host_work(trace)
-    group_of, first = _core.group([keys], None if work.is_everything else work.mask)
-    columns = added_up(trace, keys, group_of, first)
-    return to_arrow(OPS_SCHEMA, columns, np.argsort(-columns["self_ns"], kind="stable"))
+    keys, place = operator_keys(trace), None
+    work = host_work(trace) if checked_choice("of", of, SORTS) == "work" else recorded_calls(trace)
+    groups_by = [keys]
+    if checked_choice("by", by, WAYS) != "name":
+        place = place_labels(trace, by)
+        groups_by.append(place.ids)
+    group_of, first = _core.group(groups_by, None if work.is_everything else work.mask)
+    columns = added_up(trace, keys if place is None else group_of, group_of, first)
+    if of == "calls":
+        # The bytes and operations in a call are those of the work in it.
+        columns |= dict.fromkeys(
+            ("self_bytes", "flops", "bytes_moved", "flops_per_s", "arithmetic_intensity")
+        )
+    order = np.argsort(-columns["self_ns"], kind="stable")
+    if place is None:
+        return to_arrow(OPS_SCHEMA, columns, order)
+    return to_arrow(_BY_PLACE_SCHEMA, columns | {"place": Labels(place.ids[first], place.texts)}, order)
 
 
 def operators_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
@@ -208,6 +244,6 @@ def operator_keys(trace: TraceData) -> NDArray[np.int32]:
 def operator_names(trace: TraceData, names: NDArray[np.int32], kinds: NDArray[np.uint8]) -> list[str]:
     """The names of groups by their first span."""
     return [
-        "ProfilerStep*" if kind == SpanKind.STEP else trace.strings[name]
+        STEPS if kind == SpanKind.STEP else trace.strings[name]
         for name, kind in zip(names.tolist(), kinds.tolist(), strict=True)
     ]

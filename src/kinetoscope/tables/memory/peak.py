@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope._errors import ArgumentTypeError, checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.rows import AllocationRow, SpanRow, StepRow
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
+    from kinetoscope.tables.memory.timeline import Changes
 
 
 MEMORY_PEAK_SCHEMA = Table(
@@ -196,47 +198,100 @@ def live_at(trace: TraceData, at: Peak | None) -> NDArray[np.int64]:
     """Return the blocks that were live at a peak."""
     if at is None:
         return np.zeros(0, dtype=np.int64)
+    return _live(trace, find_device(trace, at.device), at.rank)
+
+
+def _live(trace: TraceData, device: int, rank: int) -> NDArray[np.int64]:
+    """The blocks of a device that were live after the event of a rank."""
     blocks = blocks_of(trace)
-    here = blocks.device == find_device(trace, at.device)
-    return np.flatnonzero(here & (blocks.start_rank <= at.rank) & (blocks.end_rank > at.rank))
+    here = blocks.device == device
+    return np.flatnonzero(here & (blocks.start_rank <= rank) & (blocks.end_rank > rank))
 
 
-def memory_peak(trace: TraceData, *, device: str | None = None, rows: int | None = None) -> pyarrow.Table:
-    """Return the `memory_peak` table.
+def rank_at(changes: Changes, time_ns: int) -> int:
+    """The rank of the last event of a device until a time; what was there before the first one has none, which is -2."""
+    row = int(np.searchsorted(np.maximum.accumulate(changes.time_ns.clip(0)), time_ns, side="right")) - 1
+    return int(changes.rank[row]) if row >= 0 else -2
+
+
+HOLDERS = ("category", "module", "operator", "line")
+GROUPINGS: dict[str, tuple[str, ...]] = {"all": HOLDERS} | {name: (name,) for name in HOLDERS}
+"""What live blocks can be grouped by."""
+
+
+def memory_peak(
+    trace: TraceData,
+    *,
+    device: str | None = None,
+    rows: int | None = None,
+    at_ns: int | None = None,
+    by: str = "all",
+) -> pyarrow.Table:
+    """Return the `memory_peak` table: what held the memory of a device at its peak, or at any other time.
 
     Args:
         trace: The trace.
         device: The device, such as `cpu` or `cuda:0`; None: the one that held the most.
         rows: At most this many rows; None: all.
+        at_ns: The time, from the start of the trace; None: that of the peak. Shares are then of what was live.
+        by: `category`, `module`, `operator` or `line` to group by that alone; the other three are null.
 
     Returns:
         The table, without rows if no memory was recorded; the meaning of its columns is in `MEMORY_PEAK_SCHEMA`.
 
     Raises:
-        ArgumentError: No memory of that device was recorded.
+        ArgumentError: No memory of that device was recorded, another value of `by`, or a time or number of rows that is no whole number.
     """
-    judged = judged_blocks(trace)
+    for name, value in (("rows", rows), ("at_ns", at_ns)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer)):
+            raise ArgumentTypeError(f"{name}={value!r} is not valid: use a whole number, or None")
     place = find_device(trace, device)
-    at = _top(trace, place)
-    live = live_at(trace, at)
-    operator = look_up(requesting_operators(trace, judged.blocks.span[live]), trace.column("spans", "name"))
-    stack, category, module = judged.stack[live], judged.category[live], judged.module[live]
-    line = look_up(look_up(stack, user_stacks(trace)), trace.column("stacks", "frame"))
-    group_of, first = grouped([category, module, operator, line])
-    size = _core.group_sums(group_of, len(first), judged.blocks.bytes[live])
-    columns: dict[str, Any] = {
-        "bytes": size,
-        "peak_percent": percent(size, at.bytes if at is not None else 0),
-        "blocks": _core.group_counts(group_of, len(first)),
-        "category": Labels(category[first], CATEGORY_NAMES),
-        "module": Labels(module[first], trace.columns("modules")["path"]),
-        "operator": Labels(operator[first], trace.strings),
-        "line": Labels(line[first], frame_texts(trace)),
-        "stack": Labels(stack[first], stack_texts(trace)),
+    if at_ns is None:
+        at = _top(trace, place)
+        live, whole = live_at(trace, at), 0 if at is None else at.bytes
+    else:
+        live = _live(trace, place, rank_at(changes_of(trace, place), at_ns))
+        whole = int(blocks_of(trace).bytes[live].sum())
+    columns, first = by_holder(trace, live, checked_choice("by", by, tuple(GROUPINGS)))
+    columns |= {
+        "peak_percent": percent(columns["bytes"], whole),
+        "stack": Labels(judged_blocks(trace).stack[live][first], stack_texts(trace)),
         "device": Labels(np.full(len(first), place), device_names(trace)),
     }
+    size = columns["bytes"]
     table = to_arrow(MEMORY_PEAK_SCHEMA, columns, np.argsort(-size, kind="stable"))
     return table if rows is None else table.slice(0, rows)
+
+
+def by_holder(trace: TraceData, live: NDArray[np.int64], by: str) -> tuple[dict[str, Any], NDArray[np.int32]]:
+    """Group blocks by one of `GROUPINGS`.
+
+    Returns:
+        The columns `bytes` and `blocks`, and the four of `HOLDERS`, of which those are None by which they are not grouped; and which of the
+        blocks is the first of each group.
+    """
+    found = holders(trace, live)
+    group_of, first = grouped([found[name].ids for name in GROUPINGS[by]])
+    columns: dict[str, Any] = {
+        "bytes": _core.group_sums(group_of, len(first), blocks_of(trace).bytes[live]),
+        "blocks": _core.group_counts(group_of, len(first)),
+        **dict.fromkeys(HOLDERS),
+        **{name: Labels(found[name].ids[first], found[name].texts) for name in GROUPINGS[by]},
+    }
+    return columns, first
+
+
+def holders(trace: TraceData, blocks: NDArray[np.int64]) -> dict[str, Labels]:
+    """What each of some blocks is for, and who allocated it: the labels of `HOLDERS`."""
+    judged, spans = judged_blocks(trace), trace.columns("spans")
+    operator = look_up(requesting_operators(trace, judged.blocks.span[blocks]), spans["name"])
+    line = look_up(look_up(judged.stack[blocks], user_stacks(trace)), trace.column("stacks", "frame"))
+    return {
+        "category": Labels(judged.category[blocks], CATEGORY_NAMES),
+        "module": Labels(judged.module[blocks], trace.columns("modules")["path"]),
+        "operator": Labels(operator, trace.strings),
+        "line": Labels(line, frame_texts(trace)),
+    }
 
 
 def requesting_operators(trace: TraceData, rows: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import frame_texts
@@ -16,12 +15,11 @@ from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, keys_of, processes_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
-from kinetoscope.tables.memory.peak import grouped, look_up, requesting_operators
+from kinetoscope.tables.memory.peak import GROUPINGS, by_holder, holders, look_up
 from kinetoscope.tables.memory.timeline import changes_of, device_names
 from kinetoscope.tables.shares import percent
-from kinetoscope.tables.stacks import user_stacks
 from kinetoscope.tables.stored import memory_recorded
-from kinetoscope.viewer.server.requests import Limited, number
+from kinetoscope.viewer.server.requests import Limited, choice, number
 
 if TYPE_CHECKING:
     import pyarrow
@@ -443,9 +441,7 @@ def held_after(place: Place, part: NDArray[np.int8], parts: int, changes: Rows) 
 
 def _divided(trace: Trace, query: Query) -> tuple[Place, list[str], NDArray[np.int8]]:
     """The requested memory, the labels of its parts, and the part of each change."""
-    place, by = chosen(trace, query), query.get("by", BY[0])
-    if by not in BY:
-        raise ArgumentError(f"by={by[:50]!r}: memory is grouped by category or by module")
+    place, by = chosen(trace, query), choice(query, "by", BY)
     return place, *_parts(trace, place, by)
 
 
@@ -539,10 +535,6 @@ MOST_BLOCKS = 2000
 
 MOST_STACK_ROWS = 100_000
 
-_HOLDERS = ("category", "module", "operator", "line")
-GROUPINGS: dict[str, tuple[str, ...]] = {"all": _HOLDERS} | {name: (name,) for name in _HOLDERS}
-"""What live blocks can be grouped by."""
-
 ORDERS = ("biggest", "longest", "never freed")
 
 _SIZE = (
@@ -619,20 +611,12 @@ def live(trace: Trace, query: Query) -> pyarrow.Table:
         ArgumentError: No such device, grouping or time.
     """
     place = chosen(trace, query)
-    by = query.get("by", "all")
-    if by not in GROUPINGS:
-        raise ArgumentError(f"by={by[:50]!r}: live blocks are grouped by one of {', '.join(GROUPINGS)}")
+    by = choice(query, "by", tuple(GROUPINGS))
     time = number(query, "time") if "time" in query else None
     rows = place.live(place.rank_at(time))
-    who = _holders(trace, rows)
-    of_group, first = grouped([who[name].ids for name in GROUPINGS[by]])
-    size = _core.group_sums(of_group, len(first), place.blocks.bytes[rows])
-    columns: dict[str, Any] = {
-        "bytes": size,
-        "percent": percent(size, int(size.sum())),
-        "blocks": _core.group_counts(of_group, len(first)),
-        "stack": judged_blocks(trace).stack[rows][first],
-    } | {name: Labels(who[name].ids[first], who[name].texts) for name in GROUPINGS[by]}
+    columns, first = by_holder(trace, rows, by)
+    size = columns["bytes"]
+    columns |= {"percent": percent(size, int(size.sum())), "stack": judged_blocks(trace).stack[rows][first]}
     shown = tuple(column for column in _WHO if column.name in GROUPINGS[by])
     table = Table("live", "Blocks that were live.", (*_SIZE, *shown, _STACK))
     return to_arrow(table, columns, np.argsort(-size, kind="stable"))
@@ -645,11 +629,9 @@ def blocks(trace: Trace, query: Query) -> Limited:
         ArgumentError: No such device or order.
     """
     place = chosen(trace, query)
-    order = query.get("order", ORDERS[0])
-    if order not in ORDERS:
-        raise ArgumentError(f"order={order[:50]!r}: blocks are listed by one of {', '.join(ORDERS)}")
+    order = choice(query, "order", ORDERS)
     rows, total = _listed(place, order)
-    known, who = place.blocks, _holders(trace, rows)
+    known, who = place.blocks, holders(trace, rows)
     start, end = known.start_ns[rows], known.end_ns[rows]
     freed, recorded = end < NEVER_NS, known.allocation[rows] >= 0
     step = look_up(known.span[rows], trace.column("spans", "step"))
@@ -724,19 +706,6 @@ def _most(values: NDArray[np.int64]) -> int | None:
     """The highest of what an allocator counted, None where it recorded nothing."""
     most = int(values.max(initial=-1))
     return most if most >= 0 else None
-
-
-def _holders(trace: Trace, rows: NDArray[np.int64]) -> dict[str, Labels]:
-    """What each of some blocks is for, and who allocated it."""
-    judged, spans = judged_blocks(trace), trace.columns("spans")
-    operator = look_up(requesting_operators(trace, judged.blocks.span[rows]), spans["name"])
-    line = look_up(look_up(judged.stack[rows], user_stacks(trace)), trace.column("stacks", "frame"))
-    return {
-        "category": Labels(judged.category[rows], CATEGORY_NAMES),
-        "module": Labels(judged.module[rows], trace.columns("modules")["path"]),
-        "operator": Labels(operator, trace.strings),
-        "line": Labels(line, frame_texts(trace)),
-    }
 
 
 def _listed(place: Place, order: str) -> tuple[NDArray[np.int64], int]:

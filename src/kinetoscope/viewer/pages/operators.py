@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.hierarchy import host_work, recorded_calls
+from kinetoscope.model.hierarchy import recorded_calls
 from kinetoscope.model.kinds import is_device_work
-from kinetoscope.model.names import frame_texts, stack_frames
-from kinetoscope.model.rows import StackRow
-from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.tables.device.launches import starters
-from kinetoscope.tables.host.ops import OPS_SCHEMA, added_up, operator_keys, operator_names
-from kinetoscope.tables.stacks import user_frames, user_stacks
-from kinetoscope.torch_events.function_event import STEP_KEY
-from kinetoscope.viewer.server.requests import MOST_ROWS, Limited, choice, number, whole_number
+from kinetoscope.tables.host.ops import PLACE, SORTS, WAYS, operator_keys, operator_names
+from kinetoscope.tables.host.places import durations, place_labels, spans_of
+from kinetoscope.viewer.server.requests import MOST_ROWS, Limited, number, whole_number
 from kinetoscope.viewer.timeline.rows import span_tracks
 
 if TYPE_CHECKING:
@@ -33,111 +32,21 @@ if TYPE_CHECKING:
     Describe = Callable[[NDArray[np.intp]], list[dict[str, Any]]]
 
 
-WAYS = ("name", "shape", "line", "stack", "module")
-SORTS = ("work", "calls")
-CALLER = " ← "
-"""Between the frames of a stack in one text, the innermost first."""
-
-_MOST_FRAMES = 16
-
-OPERATORS_SCHEMA = Table(
-    "operators",
-    "All spans of one name and kind, as in `ops`, and of one place where grouped by place. Largest self time first.",
-    (
-        *OPS_SCHEMA.columns[:2],
-        Column("place", "category", "", "What else they have in common: the sizes of their inputs, the innermost line of"
-               " the user's code, its stack, or the module; null where it is not known."),
-        *OPS_SCHEMA.columns[2:],
-    ),
-)  # fmt: skip
-
-
 def operators(trace: Trace, query: Query) -> Limited:
-    """Respond to `operators`: what ran on the host, added up `by` one of `WAYS`.
-
-    With `of=calls` it is the recorded calls of Python functions and modules, which `ops` leaves out: they enclose work
-    and do none that is not counted for the operators in them.
+    """Respond to `operators`: the table `ops`, `by` name or place, `of` work or recorded calls.
 
     Raises:
-        ArgumentError: No such way, or another value of `of`.
+        ArgumentError: Another value of one of them.
     """
-    way, sort = choice(query, "by", WAYS), choice(query, "of", SORTS)
-    key = f"viewer: operators {way} {sort}"
-    found, total = trace.cached(key, lambda: _added_up(trace, way, sort))
-    return Limited(found, total)
-
-
-def place_labels(trace: Trace, way: str) -> Labels:
-    """For every span the key that it is grouped by, as a text; below 0 where it has none."""
-    return trace.cached(f"viewer: places by {way}", lambda: _labels(trace, way))
-
-
-def in_place(trace: Trace, query: Query) -> NDArray[np.bool_]:
-    """Which spans have the `place` that a request names, when grouped `by` something; without `place`, which have none."""
-    labels = place_labels(trace, choice(query, "by", WAYS[1:]))
-    place = query.get("place")
-    if place is None:
-        found: NDArray[np.bool_] = labels.ids < 0
-        return found
-    numbers = [number for number, text in enumerate(labels.texts) if to_utf8(text) == place]
-    return np.isin(labels.ids, numbers) if numbers else np.zeros(len(labels.ids), dtype=bool)
-
-
-def _added_up(trace: Trace, way: str, sort: str) -> tuple[Any, int]:
-    """The rows with the most self time, and how many there are."""
-    where = (recorded_calls(trace) if sort == "calls" else host_work(trace)).mask
-    keys, place = operator_keys(trace), None
-    by = [keys]
-    if way != "name":
-        place = place_labels(trace, way)
-        by = [keys, place.ids]
-    group_of, first = _core.group(by, where)
-    columns = added_up(trace, keys if place is None else group_of, group_of, first)
-    columns["place"] = None if place is None else Labels(place.ids[first], place.texts)
-    order = np.argsort(-columns["self_ns"], kind="stable")
-    if sort == "calls":
-        # The bytes and operations in a call are those of the work in it.
-        columns |= dict.fromkeys(
-            ("self_bytes", "flops", "bytes_moved", "flops_per_s", "arithmetic_intensity")
-        )
-    return to_arrow(OPERATORS_SCHEMA, columns, order[:MOST_ROWS]), len(order)
-
-
-def _labels(trace: Trace, way: str) -> Labels:
-    """The places of all spans, each text once."""
-    spans = trace.columns("spans")
-    if way == "shape":
-        return _each_once(spans["shapes"], trace.columns("shapes")["dims"])
-    if way == "module":
-        return _each_once(spans["module"], trace.columns("modules")["path"])
-    stacks = user_stacks(trace)
-    place = np.append(stacks, np.int32(-1))[spans["stack"]]
-    used = np.unique(place[place >= 0])
-    texts = [""] * len(stacks)
-    is_user, frames = user_frames(trace), frame_texts(trace)
-    for row in used.tolist():
-        texts[row] = _stack_text(trace, StackRow(row), 1 if way == "line" else _MOST_FRAMES, is_user, frames)
-    return _each_once(place, texts)
-
-
-def _stack_text(
-    trace: Trace, stack: StackRow, most: int, is_user: NDArray[np.bool_], frames: Sequence[str]
-) -> str:
-    """The frames of the user's code of a stack that ends in one, the innermost first."""
-    rows = stack_frames(trace, stack, None if most > 1 else 1)
-    shown = [rows[0], *(row for row in rows[1:] if is_user[row])] if rows else []
-    texts = [frames[row] for row in shown[:most]]
-    return CALLER.join(texts if len(shown) <= most else [*texts, "…"])
-
-
-def _each_once(ids: NDArray[Any], texts: Sequence[str]) -> Labels:
-    """The same labels, where rows of equal texts have one number and an empty text is none."""
-    numbers: dict[str, int] = {}
-    place = np.full(len(texts) + 1, -1, dtype=np.int32)
-    for row in np.unique(ids[ids >= 0]).tolist():
-        if texts[row]:
-            place[row] = numbers.setdefault(texts[row], len(numbers))
-    return Labels(place[ids], list(numbers))
+    options: dict[str, Any] = {name: query[name] for name in ("by", "of") if name in query}
+    found = trace.cached(
+        f"viewer: operators {sorted(options.items())}", lambda: trace.table("ops", **options)
+    )
+    if PLACE.name not in found.column_names:
+        of = pa.dictionary(pa.int32(), pa.string())
+        field = pa.field(PLACE.name, of, metadata={"meaning": PLACE.meaning})
+        found = found.add_column(found.column_names.index("count"), field, pa.nulls(len(found), of))
+    return Limited(found.slice(0, MOST_ROWS), found.num_rows)
 
 
 _MOST_REPORTED = 80
@@ -225,85 +134,18 @@ def histogram(trace: Trace, query: Query) -> dict[str, Any]:
     Raises:
         ArgumentError: An option that cannot be used.
     """
-    durations = np.sort(trace.column("spans", "duration_ns")[named(trace, query)])
-    edges = bar_edges(durations)
-    counts = np.diff(np.searchsorted(durations, edges)) if len(edges) else edges
-    calls = len(durations)
-    facts = {"min_ns": 0, "median_ns": calls // 2, "p95_ns": int(calls * 0.95), "max_ns": calls - 1}
-    return {
-        "edges_ns": edges.tolist(),
-        "counts": counts.tolist(),
-        "calls": calls,
-        "total_ns": int(durations.sum()),
-        "mean_ns": float(durations.mean()) if calls else None,
-        **{name: int(durations[place]) if calls else None for name, place in facts.items()},
-    }
+    return asdict(durations(trace, named(trace, query)))
 
 
 def named(trace: Trace, query: Query) -> NDArray[np.int64]:
     """The spans of the name, kind and place that a request is about; all kinds without `kind`.
 
     Raises:
-        ArgumentError: There is no name, or no such kind.
+        ArgumentError: There is no name, or no such kind or place.
     """
-    name, kind = query.get("name"), query.get("kind")
-    if name is None:
+    if "name" not in query:
         raise ArgumentError("the request needs the option 'name'")
-    if kind is not None and kind not in KIND_NAMES:
-        raise ArgumentError(f"kind={kind[:50]!r} is not valid: choose one of {', '.join(KIND_NAMES)}")
-    spans = trace.columns("spans")
-    if name == STEP_KEY:
-        # The table `ops` puts all steps together under this name.
-        found = np.flatnonzero(spans["kind"] == SpanKind.STEP)
-    else:
-        order, edges = _by_string(trace)
-        same = [order[edges[text] : edges[text + 1]] for text in _strings(trace).get(name, [])]
-        found = np.sort(np.concatenate(same)) if same else np.zeros(0, np.int64)
-    if kind is not None:
-        found = found[spans["kind"][found] == KIND_NAMES.index(kind)]
-    if "by" in query:
-        found = found[in_place(trace, query)[found]]
-    return found
-
-
-def bar_edges(durations: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where the bars of sorted durations begin and the last one ends: each is longer than the one before by one factor.
-
-    What takes no time has a bar of its own.
-    """
-    if len(durations) == 0:
-        return np.zeros(0, np.int64)
-    low, high = max(int(durations[0]), 1), int(durations[-1]) + 1
-    between = np.geomspace(low, max(high, low), _BARS + 1)[1:-1].round().astype(np.int64)
-    ends = [0, 1] if durations[0] <= 0 else [low]
-    edges: NDArray[np.int64] = np.unique(np.concatenate((ends, np.clip(between, low, high), [high])))
-    return edges
-
-
-def _by_string(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The spans in order of their names, and where those of each string begin and end."""
-
-    def make() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        name = trace.column("spans", "name")
-        edges = np.zeros(len(trace.strings) + 1, np.int64)
-        np.cumsum(np.bincount(name, minlength=len(trace.strings)), out=edges[1:])
-        return np.argsort(name, kind="stable"), edges
-
-    return trace.cached("viewer: spans by name", make)
-
-
-def _strings(trace: Trace) -> dict[str, list[int]]:
-    """Each name of spans as pages spell it, and the strings that are spelt so."""
-
-    def make() -> dict[str, list[int]]:
-        used = np.zeros(len(trace.strings), dtype=bool)
-        used[trace.column("spans", "name")] = True
-        found: dict[str, list[int]] = {}
-        for row in np.flatnonzero(used).tolist():
-            found.setdefault(to_utf8(trace.strings[row]), []).append(row)
-        return found
-
-    return trace.cached("viewer: names of spans", make)
+    return spans_of(trace, query["name"], query.get("kind"), query.get("by"), query.get("place"))
 
 
 # The spans of one name: where their time went, and what called them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, checked_choice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,10 +84,7 @@ def choice(query: Query, name: str, values: Sequence[str]) -> str:
     Raises:
         ArgumentError: It is another one.
     """
-    value = query.get(name, values[0])
-    if value not in values:
-        raise ArgumentError(f"{name}={value[:50]!r} is not valid: use one of {', '.join(values)}")
-    return value
+    return checked_choice(name, query.get(name, values[0]), tuple(values))
 
 
 MOST_PIXELS = 16_384

@@ -161,18 +161,15 @@ def answer(trace: Trace, path: str, query: Query) -> Answer:
 
 
 def table(trace: Trace, query: Query, name: str) -> Limited:
-    """Return the first rows of a table of the trace; the options are those of its function.
+    """Return the first rows of a table of the trace; the options are those of the table, numbers among them as digits.
 
     Raises:
         ArgumentError: No such table, or an option that it does not have.
     """
-    options: dict[str, Any] = dict(query)
-    if query.get("step", "").isdecimal():
-        options["step"] = int(query["step"])
-    try:
-        found = trace.table(name, **options)
-    except TypeError as error:
-        raise ArgumentError(f"the table {name!r} has no such options: {', '.join(query)}") from error
+    options: dict[str, Any] = {
+        option: int(text) if text.isdecimal() else text for option, text in query.items()
+    }
+    found = trace.table(name, **options)
     return Limited(found.slice(0, MOST_ROWS), found.num_rows)
 
 

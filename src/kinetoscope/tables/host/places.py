@@ -1,0 +1,253 @@
+"""Spans of one name told apart by place: by the shapes of their inputs, by line, stack or module; and how long each took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError, checked_choice
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.hierarchy import operator_spans
+from kinetoscope.model.names import frame_texts, stack_frames
+from kinetoscope.model.rows import StackRow
+from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.model.strings import to_utf8
+from kinetoscope.tables.stacks import user_frames, user_stacks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+
+PLACES = ("shape", "line", "stack", "module")
+STEPS = "ProfilerStep*"
+"""The name that all steps share."""
+
+CALLER = " ← "
+"""Between the frames of a stack in one text, the innermost first."""
+
+_MOST_FRAMES = 16
+
+
+def place_labels(trace: TraceData, by: str) -> Labels:
+    """For every span the text of its place, one of `PLACES`; below 0 where it has none."""
+    return trace.cached(f"places by {by}", lambda: _labels(trace, by))
+
+
+def _labels(trace: TraceData, by: str) -> Labels:
+    spans = trace.columns("spans")
+    if by == "shape":
+        return _each_once(spans["shapes"], trace.columns("shapes")["dims"])
+    if by == "module":
+        return _each_once(spans["module"], trace.columns("modules")["path"])
+    stacks = user_stacks(trace)
+    place = np.append(stacks, np.int32(-1))[spans["stack"]]
+    used = np.unique(place[place >= 0])
+    texts = [""] * len(stacks)
+    is_user, frames = user_frames(trace), frame_texts(trace)
+    for row in used.tolist():
+        texts[row] = _stack_text(trace, StackRow(row), 1 if by == "line" else _MOST_FRAMES, is_user, frames)
+    return _each_once(place, texts)
+
+
+def _stack_text(
+    trace: TraceData, stack: StackRow, most: int, is_user: NDArray[np.bool_], frames: Sequence[str]
+) -> str:
+    """The frames of the user's code of a stack that ends in one, the innermost first."""
+    rows = stack_frames(trace, stack, None if most > 1 else 1)
+    shown = [rows[0], *(row for row in rows[1:] if is_user[row])] if rows else []
+    texts = [frames[row] for row in shown[:most]]
+    return CALLER.join(texts if len(shown) <= most else [*texts, "…"])
+
+
+def _each_once(ids: NDArray[Any], texts: Sequence[str]) -> Labels:
+    """The same labels, where rows of equal texts have one number and an empty text is none."""
+    numbers: dict[str, int] = {}
+    place = np.full(len(texts) + 1, -1, dtype=np.int32)
+    for row in np.unique(ids[ids >= 0]).tolist():
+        if texts[row]:
+            place[row] = numbers.setdefault(texts[row], len(numbers))
+    return Labels(place[ids], list(numbers))
+
+
+def spans_of(
+    trace: TraceData, name: str, kind: str | None = None, by: str | None = None, place: str | None = None
+) -> NDArray[np.int64]:
+    """Return the rows of `spans` that a row of the table `ops` adds up.
+
+    Args:
+        trace: The trace.
+        name: Their name.
+        kind: Their kind; None for all kinds.
+        by: What they are told apart by, one of `PLACES`; None for all.
+        place: With `by`, the place, as in the table; None for those without one.
+
+    Raises:
+        ArgumentError: There is no such kind, no such way to tell them apart, or a place without one.
+    """
+    if place is not None and by is None:
+        raise ArgumentError(f"place={place!r} needs by=, which says what kind of place it is")
+    if kind is not None:
+        checked_choice("kind", kind, KIND_NAMES)
+    spans = trace.columns("spans")
+    if name == STEPS:
+        found = np.flatnonzero(spans["kind"] == SpanKind.STEP)
+    else:
+        order, edges = _by_string(trace)
+        same = [order[edges[text] : edges[text + 1]] for text in _strings(trace).get(name, [])]
+        found = np.sort(np.concatenate(same)) if same else np.zeros(0, np.int64)
+    if kind is not None:
+        found = found[spans["kind"][found] == KIND_NAMES.index(kind)]
+    if by is None:
+        return found
+    labels = place_labels(trace, checked_choice("by", by, PLACES))
+    if place is None:
+        return found[labels.ids[found] < 0]
+    numbers = [number for number, text in enumerate(labels.texts) if to_utf8(text) == place]
+    return found[np.isin(labels.ids[found], numbers)]
+
+
+def _by_string(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The spans in order of their names, and where those of each string begin and end."""
+
+    def make() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        name = trace.column("spans", "name")
+        edges = np.zeros(len(trace.strings) + 1, np.int64)
+        np.cumsum(np.bincount(name, minlength=len(trace.strings)), out=edges[1:])
+        return np.argsort(name, kind="stable"), edges
+
+    return trace.cached("spans by name", make)
+
+
+def _strings(trace: TraceData) -> dict[str, list[int]]:
+    """Each name of spans as valid UTF-8, and the strings that are spelt so."""
+
+    def make() -> dict[str, list[int]]:
+        used = np.zeros(len(trace.strings), dtype=bool)
+        used[trace.column("spans", "name")] = True
+        found: dict[str, list[int]] = {}
+        for row in np.flatnonzero(used).tolist():
+            found.setdefault(to_utf8(trace.strings[row]), []).append(row)
+        return found
+
+    return trace.cached("names of spans", make)
+
+
+# How many spans took how long.
+
+_BARS = 40
+
+HISTOGRAM_SCHEMA = Table(
+    "histogram",
+    "How many spans took about as long: a range of durations. All operators and backward functions or, with `span`, the spans of one "
+    "name. Ranges are about equally wide on a logarithmic scale; spans that took no time have one of their own.",
+    (
+        Column("from_ns", "int64", "ns", "The shortest duration.", 0),
+        Column("below_ns", "int64", "ns", "Durations are below this.", 0),
+        Column("count", "int64", "", "How many spans.", 0),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Durations:
+    """How long some spans took.
+
+    Attributes:
+        edges_ns: Where the ranges of the histogram begin, and where the last one ends; empty without spans.
+        counts: How many spans are in each.
+        calls: How many there are.
+        total_ns: Their sum.
+        mean_ns: Their mean; this and what follows is None without spans.
+        min_ns: The shortest.
+        median_ns: The median.
+        p95_ns: 95 % of them took at most this long.
+        max_ns: The longest.
+    """
+
+    edges_ns: list[int]
+    counts: list[int]
+    calls: int
+    total_ns: int
+    mean_ns: float | None
+    min_ns: int | None
+    median_ns: int | None
+    p95_ns: int | None
+    max_ns: int | None
+
+
+def durations(trace: TraceData, rows: NDArray[np.int64]) -> Durations:
+    """Return how long some rows of `spans` took."""
+    found = np.sort(trace.column("spans", "duration_ns")[rows])
+    edges, calls = histogram_edges(found), len(found)
+    counts = np.diff(np.searchsorted(found, edges)) if calls else edges
+    ranks = (0, calls // 2, int(calls * 0.95), calls - 1)
+    return Durations(
+        edges.tolist(),
+        counts.tolist(),
+        calls,
+        int(found.sum()),
+        float(found.mean()) if calls else None,
+        *(int(found[rank]) if calls else None for rank in ranks),
+    )
+
+
+def histogram_edges(durations: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the ranges of sorted durations begin and the last one ends: each is longer than the one before by one factor.
+
+    What takes no time has a range of its own.
+    """
+    if len(durations) == 0:
+        return np.zeros(0, np.int64)
+    low, high = max(int(durations[0]), 1), int(durations[-1]) + 1
+    between = np.geomspace(low, max(high, low), _BARS + 1)[1:-1].round().astype(np.int64)
+    ends = [0, 1] if durations[0] <= 0 else [low]
+    edges: NDArray[np.int64] = np.unique(np.concatenate((ends, np.clip(between, low, high), [high])))
+    return edges
+
+
+def histogram(
+    trace: TraceData,
+    *,
+    span: str | None = None,
+    kind: str | None = None,
+    by: str | None = None,
+    place: str | None = None,
+) -> pyarrow.Table:
+    """Return the `histogram` table.
+
+    Args:
+        trace: The trace.
+        span: The name of the spans, as in `ops`; None for all operators and backward functions.
+        kind: Their kind; None for all kinds.
+        by: Only spans of one place: `shape`, `line`, `stack` or `module`.
+        place: With `by`, the place, as in `table("ops", by=...)`; None for spans without one.
+
+    Returns:
+        The table, the shortest first; the meaning of its columns is in `HISTOGRAM_SCHEMA`.
+
+    Raises:
+        ArgumentError: There is no such kind or way, or one of them without a name.
+    """
+    if span is None and (kind, by, place) != (None, None, None):
+        raise ArgumentError(
+            "a histogram by kind or place needs the name of the spans, such as span='aten::mm'"
+        )
+    rows = (
+        np.flatnonzero(operator_spans(trace).mask) if span is None else spans_of(trace, span, kind, by, place)
+    )
+    found = durations(trace, rows)
+    return to_arrow(
+        HISTOGRAM_SCHEMA,
+        {
+            "from_ns": np.array(found.edges_ns[:-1], np.int64),
+            "below_ns": np.array(found.edges_ns[1:], np.int64),
+            "count": np.array(found.counts, np.int64),
+        },
+    )
