@@ -1,6 +1,8 @@
 """Write docs/tables.md and docs/options.md from the definitions of tables and options; with `--check`, only check them."""
 
 import argparse
+import inspect
+import re
 import sys
 from pathlib import Path
 
@@ -19,6 +21,10 @@ HEAD = """\
 `trace.table(name)` returns any of these as an Arrow table, `trace.to_pandas(name)` and `trace.to_polars(name)` as a data frame, and
 `trace.sql(query)` can query all of them by name. Names, stacks, modules and kinds are dictionary-encoded strings. Times are integer
 nanoseconds from the start of the trace; column names end in their unit.
+
+Tables have options, which are named with each, such as `trace.table("ops", by="module")` or `kinetoscope table TRACE ops --by module`. All have
+`where`, which keeps the rows with some values: `trace.table("ops", where={{"name": "aten::mm"}})`, or `--where name=aten::mm`. A list means any of
+its values, and `None` means null.
 
 The kinds of spans are {kinds}.
 """
@@ -72,11 +78,25 @@ def lines_of(table: Table, *, stored: bool) -> list[str]:
     return lines
 
 
+def options_of(name: str) -> list[str]:
+    """Return the options of one table, as the docstring of what makes it describes them."""
+    _, _, text = (inspect.getdoc(definition(name).make) or "").partition("Args:\n")
+    options = [
+        " ".join(part.split()) for part in re.split(r"\n    (?=\w+: )", "\n" + text.partition("\n\n")[0])
+    ]
+    listed = [
+        re.sub(r"^(\w+): ", r"- `\1`: ", option)
+        for option in options
+        if option and not option.startswith("trace:")
+    ]
+    return ["", "Options:", "", *listed] if listed else []
+
+
 def page() -> str:
     """Return the page."""
     lines = [HEAD.format(kinds=", ".join(f"`{kind}`" for kind in KIND_NAMES)).rstrip()]
     for name in TABLES:
-        lines += lines_of(definition(name).schema, stored=False)
+        lines += lines_of(definition(name).schema, stored=False) + options_of(name)
         if name == "losses":
             lines += ["", *CODES_HEAD.splitlines()]
             lines += [

@@ -1,3 +1,13 @@
 """Judgements about a trace: sentences with their numbers and evidence, computed from its tables."""
 
-__all__ = ["finding", "findings", "health", "lateness", "loop", "rules", "step_difference", "warm_up"]
+__all__ = [
+    "finding",
+    "findings",
+    "health",
+    "lateness",
+    "loop",
+    "overview",
+    "rules",
+    "step_difference",
+    "warm_up",
+]

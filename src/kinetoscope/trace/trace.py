@@ -126,7 +126,7 @@ class Trace(TraceData):
             name: One of `table_names`, such as `spans`, `ops`, `modules`, `steps`, `lines` or `memory`.
             where: Only rows with these values: for each column a value, or a list of which any will do, such as
                 ``{"name": "aten::mm"}``; None is null. Shares are still those of the whole table.
-            **options: Options of that table, such as ``by="module"``. :ref:`table-options` lists them.
+            **options: Options of that table, such as ``by="module"``. The page "Tables" of the documentation lists them.
 
         Returns:
             An Arrow table. It has `__arrow_c_stream__`, so pandas, polars and DuckDB use it without a copy; the

@@ -6,6 +6,7 @@ __all__ = [
     "lines",
     "modules",
     "ops",
+    "places",
     "processes",
     "python_time",
     "rebuilt_calls",
