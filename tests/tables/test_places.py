@@ -40,6 +40,10 @@ def test_operators_are_added_up_by_place(by, places):
     assert {row["place"]: row["self_ns"] for row in found} == places
 
 
+def test_operators_are_grouped_by_name_or_by_any_place():
+    assert ("name", *PLACES) == WAYS
+
+
 def test_by_name_there_is_no_place():
     assert "place" not in trained().table("ops", by="name").column_names
 

@@ -19,6 +19,7 @@ from kinetoscope.display.sentence import plain
 from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.processes import process_and_rank
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ _WARNING_PERCENT = 5.0
 _MOST_SPANS = 5
 
 
+@derived
 def examine(trace: TraceData) -> Report:
     """Apply all rules to a trace, once.
 
@@ -93,28 +95,24 @@ def examine(trace: TraceData) -> Report:
     Returns:
         The findings, ordered by what can be gained at most, and the rules that could not decide.
     """
-
-    def make() -> Report:
-        loop = Loop(trace)
-        results = []
-        for rule in RULES if loop.whole_ns > 0 else ():
-            try:
-                results.append(rule(loop))
-            except Exception as error:  # noqa: BLE001  (the other rules, and what is printed besides, do not suffer)
-                warnings.warn(
-                    f"the rule {rule.__name__} failed on this trace ({type(error).__name__}: {error}): please report it",
-                    RuntimeWarning,
-                    stacklevel=4,
-                )
-        found = ranked([one for one in results if isinstance(one, Finding)])
-        if len(loop.steps) == 0:
-            found = tuple(replace(one, finding=_without_steps(one.finding)) for one in found)
-        unknown = tuple(one for one in results if isinstance(one, CannotTell))
-        several = len(np.unique(trace.column("steps", "process_row"))) > 1
-        process = process_and_rank(trace, loop.process) if several and loop.process >= 0 else ""
-        return Report(found, unknown, len(loop.steps), loop.whole_ns, process)
-
-    return trace.cached("findings", make)
+    loop = Loop(trace)
+    results = []
+    for rule in RULES if loop.whole_ns > 0 else ():
+        try:
+            results.append(rule(loop))
+        except Exception as error:  # noqa: BLE001  (the other rules, and what is printed besides, do not suffer)
+            warnings.warn(
+                f"the rule {rule.__name__} failed on this trace ({type(error).__name__}: {error}): please report it",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+    found = ranked([one for one in results if isinstance(one, Finding)])
+    if len(loop.steps) == 0:
+        found = tuple(replace(one, finding=_without_steps(one.finding)) for one in found)
+    unknown = tuple(one for one in results if isinstance(one, CannotTell))
+    several = len(np.unique(trace.column("steps", "process_row"))) > 1
+    process = process_and_rank(trace, loop.process) if several and loop.process >= 0 else ""
+    return Report(found, unknown, len(loop.steps), loop.whole_ns, process)
 
 
 # How sentences of rules speak of steps, and what they say of a recording that has none and counts as one.

@@ -161,7 +161,13 @@ def summary_lines(run: Run, width: int, rows: int, most_lines: int = MOST_LINES)
             _processes(run.overview, width, min(6, most)),
             _kernels(run.overview, width, min(6, most)),
             _operators("operators", run.overview.host, width, most),
-            _ranges(run.overview, width, min(4, most)),
+            _calls(
+                ("ranges", "total"),
+                run.overview.ranges[: min(4, most)],
+                "total_ns",
+                run.overview.host.shares.whole_ns,
+                width,
+            ),
             _modules(run.overview, width, most),
             _lines("source lines", run.overview.host, run, width, min(5, most)),
             _elsewhere(run, width, min(3, most)),
@@ -335,37 +341,25 @@ def _kernels(shown: Overview, width: int, most: int) -> list[Text]:
 
 def _operators(label: str, host: HostTime, width: int, most: int) -> list[Text]:
     """The operators with the most self time, as shares of step time."""
-    rows, whole_ns = [row for row in host.operators[:most] if row["self_ns"]], host.shares.whole_ns
+    rows = [row for row in host.operators[:most] if row["self_ns"]]
+    return _calls((label, "self"), rows, "self_ns", host.shares.whole_ns, width)
+
+
+def _calls(
+    heads: tuple[str, str], rows: list[dict[str, Any]], time: str, whole_ns: int, width: int
+) -> list[Text]:
+    """A table of names with their time, its share of a whole, calls and mean."""
     cells = [
         (
             row["name"],
-            units.duration(row["self_ns"]),
-            units.percent(row["self_ns"], whole_ns),
+            units.duration(row[time]),
+            units.percent(row[time], whole_ns),
             f"{row['count']:,}",
-            units.duration(row["self_ns"] / row["count"]),
+            units.duration(row[time] / row["count"]),
         )
         for row in rows
     ]
-    return bar_table(
-        (label, "self", "share", "calls", "mean"), cells, width, [row["self_ns"] for row in rows], whole_ns
-    )
-
-
-def _ranges(shown: Overview, width: int, most: int) -> list[Text]:
-    """The ranges with the most total time."""
-    rows, whole_ns = shown.ranges[:most], shown.host.shares.whole_ns
-    cells = [
-        (
-            row["name"],
-            units.duration(row["total_ns"]),
-            units.percent(row["total_ns"], whole_ns),
-            f"{row['count']:,}",
-            units.duration(row["total_ns"] / row["count"]),
-        )
-        for row in rows
-    ]
-    header = ("ranges", "total", "share", "calls", "mean")
-    return bar_table(header, cells, width, [row["total_ns"] for row in rows], whole_ns)
+    return bar_table((*heads, "share", "calls", "mean"), cells, width, [row[time] for row in rows], whole_ns)
 
 
 def _elsewhere(run: Run, width: int, most: int) -> list[Text]:

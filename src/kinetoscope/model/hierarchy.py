@@ -11,6 +11,7 @@ import numpy as np
 from kinetoscope.model.kinds import is_call, is_device_work, is_operator
 from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
+from kinetoscope.model.trace_data import derived
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,56 +208,44 @@ def recorded_calls(trace: TraceData) -> Hierarchy:
     )
 
 
+@derived
 def module_calls(trace: TraceData) -> Hierarchy:
     """Calls of modules, where these were recorded; a parent is the innermost call of a module around."""
+    spans = trace.columns("spans")
+    mask: Mask = spans["kind"] == SpanKind.MODULE
 
-    def find() -> Hierarchy:
-        spans = trace.columns("spans")
-        mask: Mask = spans["kind"] == SpanKind.MODULE
+    def parent() -> NDArray[np.int32]:
+        own = np.where(mask, np.arange(len(spans), dtype=np.int32), np.int32(-1))
+        # For each span the call that it is or is in.
+        inside = np.append(spread_down(spans["parent"], spans["depth"], own, -1), np.int32(-1))
+        found: NDArray[np.int32] = inside[spans["parent"]]
+        return found
 
-        def parent() -> NDArray[np.int32]:
-            own = np.where(mask, np.arange(len(spans), dtype=np.int32), np.int32(-1))
-            # For each span the call that it is or is in.
-            inside = np.append(spread_down(spans["parent"], spans["depth"], own, -1), np.int32(-1))
-            found: NDArray[np.int32] = inside[spans["parent"]]
-            return found
-
-        return Enclosing(spans, mask, parent)
-
-    return trace.cached("module_calls", find)
+    return Enclosing(spans, mask, parent)
 
 
+@derived
 def device_spans(trace: TraceData) -> Hierarchy:
     """What was recorded on devices: kernels, copies, fills, and ranges and waits that a source shows on a stream."""
-
-    def find() -> Hierarchy:
-        spans = trace.columns("spans")
-        if len(trace.columns("streams")) == 0:
-            return Hierarchy(spans, np.zeros(len(spans), dtype=np.bool_))
-        return Hierarchy(spans, spans["stream"] >= 0)
-
-    return trace.cached("device_spans", find)
+    spans = trace.columns("spans")
+    if len(trace.columns("streams")) == 0:
+        return Hierarchy(spans, np.zeros(len(spans), dtype=np.bool_))
+    return Hierarchy(spans, spans["stream"] >= 0)
 
 
+@derived
 def device_work_spans(trace: TraceData) -> Hierarchy:
     """The work of devices: kernels, copies and fills on a stream."""
-
-    def find() -> Hierarchy:
-        spans = trace.columns("spans")
-        return Hierarchy(spans, is_device_work(spans["kind"]) & (spans["stream"] >= 0))
-
-    return trace.cached("device_work_spans", find)
+    spans = trace.columns("spans")
+    return Hierarchy(spans, is_device_work(spans["kind"]) & (spans["stream"] >= 0))
 
 
+@derived
 def asynchronous_spans(trace: TraceData) -> Hierarchy:
     """Spans that ended on another thread than they began on."""
-
-    def find() -> Hierarchy:
-        spans = trace.columns("spans")
-        mask: Mask = (spans["flags"] & FLAG_ASYNC) != 0
-        return Hierarchy(spans, mask)
-
-    return trace.cached("asynchronous_spans", find)
+    spans = trace.columns("spans")
+    mask: Mask = (spans["flags"] & FLAG_ASYNC) != 0
+    return Hierarchy(spans, mask)
 
 
 def is_outermost(trace: TraceData, rows: NDArray[np.int64]) -> Mask:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kinetoscope.model.rows import FrameRow, StackRow
 from kinetoscope.model.schema import DeviceType
+from kinetoscope.model.trace_data import derived
 
 if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
@@ -74,18 +75,15 @@ def short_kernel_name(name: str) -> str:
     )
 
 
+@derived
 def frame_texts(trace: TraceData) -> list[str]:
     """Return `file(line): function` for every frame."""
-
-    def make() -> list[str]:
-        frames, strings = trace.columns("frames"), trace.strings
-        files, functions, lines = (frames[name].tolist() for name in ("file", "function", "line"))
-        return [
-            f"{strings[file]}({line}): {strings[function]}"
-            for file, line, function in zip(files, lines, functions, strict=True)
-        ]
-
-    return trace.cached("frame_texts", make)
+    frames, strings = trace.columns("frames"), trace.strings
+    files, functions, lines = (frames[name].tolist() for name in ("file", "function", "line"))
+    return [
+        f"{strings[file]}({line}): {strings[function]}"
+        for file, line, function in zip(files, lines, functions, strict=True)
+    ]
 
 
 def stack_frames(trace: TraceData, stack: StackRow, limit: int | None = None) -> list[FrameRow]:
@@ -101,20 +99,17 @@ def stack_frames(trace: TraceData, stack: StackRow, limit: int | None = None) ->
     return [frame for frame in found if frame >= 0]
 
 
+@derived
 def stack_texts(trace: TraceData) -> list[str]:
     """Return every stack as one string, root first, the frames joined by `;`."""
-
-    def make() -> list[str]:
-        stacks, frames = trace.columns("stacks"), frame_texts(trace)
-        texts: list[str] = []
-        for row, (parent, frame) in enumerate(
-            zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
-        ):
-            text = frames[frame] if 0 <= frame < len(frames) else ""
-            texts.append(f"{texts[parent]}{STACK_SEPARATOR}{text}" if 0 <= parent < row else text)
-        return texts
-
-    return trace.cached("stack_texts", make)
+    stacks, frames = trace.columns("stacks"), frame_texts(trace)
+    texts: list[str] = []
+    for row, (parent, frame) in enumerate(
+        zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+    ):
+        text = frames[frame] if 0 <= frame < len(frames) else ""
+        texts.append(f"{texts[parent]}{STACK_SEPARATOR}{text}" if 0 <= parent < row else text)
+    return texts
 
 
 def module_classes(trace: TraceData) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kinetoscope._errors import ArgumentError, StateError
@@ -232,3 +233,14 @@ def _made_again(kind: type[AnyTrace], parts: Parts) -> AnyTrace:
     """Make the trace that was pickled."""
     tables, strings, info, path = parts
     return kind.from_columns(tables, strings=strings, info=info, path=path)
+
+
+def derived(make: Callable[[AnyTrace], Made]) -> Callable[[AnyTrace], Made]:
+    """Decorate a function of a trace alone, so that it runs once for each trace; others get what it returned, which they must not change."""
+    key = f"{make.__module__}.{make.__qualname__}"
+
+    @wraps(make)
+    def cached(trace: AnyTrace) -> Made:
+        return trace.cached(key, lambda: make(trace))
+
+    return cached

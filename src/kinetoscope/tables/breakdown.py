@@ -11,6 +11,7 @@ from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.processor_waits import processor_waits, running_thread, without_waits
 from kinetoscope.tables.windows import (
     Windows,
@@ -147,28 +148,25 @@ class StepTime:
         return sum(self.parts_ns[:3])
 
 
+@derived
 def step_time(trace: TraceData) -> list[StepTime]:
     """Where the step time of each process and device went: the one source of all shares of step time that a person sees."""
-
-    def make() -> list[StepTime]:
-        start_up = np.append(start_up_steps(trace), False)
-        found = []
-        for window in windows(trace, "step"):
-            parts, counts = _breakdown_parts(trace, window), ~start_up[window.step]
-            owner, device = window.activity.owner, window.activity.device
-            found.append(
-                StepTime(
-                    owner.process,
-                    owner.rank,
-                    "cpu" if device is None else device.name,
-                    int((window.step[counts] >= 0).sum()),
-                    int((window.end_ns - window.start_ns)[counts].sum()),
-                    tuple(int(parts[name][counts].sum()) for name in PARTS),
-                )
+    start_up = np.append(start_up_steps(trace), False)
+    found = []
+    for window in windows(trace, "step"):
+        parts, counts = _breakdown_parts(trace, window), ~start_up[window.step]
+        owner, device = window.activity.owner, window.activity.device
+        found.append(
+            StepTime(
+                owner.process,
+                owner.rank,
+                "cpu" if device is None else device.name,
+                int((window.step[counts] >= 0).sum()),
+                int((window.end_ns - window.start_ns)[counts].sum()),
+                tuple(int(parts[name][counts].sum()) for name in PARTS),
             )
-        return found
-
-    return trace.cached("step_time", make)
+        )
+    return found
 
 
 def busiest_places(trace: TraceData) -> dict[ProcessRow, StepTime]:

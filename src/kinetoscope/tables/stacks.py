@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinetoscope.model.trace_data import derived
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
@@ -39,14 +41,11 @@ _OWN_ROOMS = tuple(
 )
 
 
+@derived
 def user_frames(trace: TraceData) -> NDArray[np.bool_]:
     """Return for each frame whether it is the user's: not in torch, not in this package, not in Python's import system."""
-
-    def make() -> NDArray[np.bool_]:
-        roots = _torch_roots(list(_paths(trace).values()))
-        return _frames_whose_file(trace, lambda path: not _is_library(path, roots))
-
-    return trace.cached("user_frames", make)
+    roots = _torch_roots(list(_paths(trace).values()))
+    return _frames_whose_file(trace, lambda path: not _is_library(path, roots))
 
 
 def _paths(trace: TraceData) -> dict[int, str]:
@@ -61,33 +60,27 @@ def _frames_whose_file(trace: TraceData, passes: Callable[[str], bool]) -> NDArr
     return np.array([passed[number] for number in trace.column("frames", "file").tolist()], dtype=bool)
 
 
+@derived
 def in_user_code(trace: TraceData) -> NDArray[np.bool_]:
     """Return for each stack whether its last frame is the user's; frames of Python's standard library that torch called are not."""
-
-    def make() -> NDArray[np.bool_]:
-        stacks, is_user = trace.columns("stacks"), user_frames(trace)
-        is_standard = _frames_whose_file(trace, _is_standard)
-        found: list[bool] = []
-        for row, (parent, frame) in enumerate(
-            zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
-        ):
-            mine = frame >= 0 and bool(is_user[frame])
-            if mine and is_standard[frame] and 0 <= parent < row:
-                mine = found[parent]
-            found.append(mine)
-        return np.array(found, dtype=bool)
-
-    return trace.cached("in_user_code", make)
+    stacks, is_user = trace.columns("stacks"), user_frames(trace)
+    is_standard = _frames_whose_file(trace, _is_standard)
+    found: list[bool] = []
+    for row, (parent, frame) in enumerate(
+        zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+    ):
+        mine = frame >= 0 and bool(is_user[frame])
+        if mine and is_standard[frame] and 0 <= parent < row:
+            mine = found[parent]
+        found.append(mine)
+    return np.array(found, dtype=bool)
 
 
+@derived
 def user_stacks(trace: TraceData) -> NDArray[np.int32]:
     """Return for each stack the stack whose last frame is the innermost user frame; itself where no frame is one."""
-
-    def make() -> NDArray[np.int32]:
-        themselves = np.arange(len(trace.columns("stacks")), dtype=np.int32)
-        return _innermost(trace, in_user_code(trace), themselves)
-
-    return trace.cached("user_stacks", make)
+    themselves = np.arange(len(trace.columns("stacks")), dtype=np.int32)
+    return _innermost(trace, in_user_code(trace), themselves)
 
 
 # Libraries that only compute what the program asks for: to a person who looks for a cause, their lines say nothing.
@@ -107,14 +100,11 @@ def library_frames(trace: TraceData) -> NDArray[np.bool_]:
     )
 
 
+@derived
 def program_stacks(trace: TraceData) -> NDArray[np.int32]:
     """The same as `user_stacks` without frames of Python's standard library and of libraries that compute, where others are left."""
-
-    def make() -> NDArray[np.int32]:
-        others = np.append(~library_frames(trace), False)[trace.column("stacks", "frame")]
-        return _innermost(trace, in_user_code(trace) & others, user_stacks(trace))
-
-    return trace.cached("program_stacks", make)
+    others = np.append(~library_frames(trace), False)[trace.column("stacks", "frame")]
+    return _innermost(trace, in_user_code(trace) & others, user_stacks(trace))
 
 
 def _innermost(
@@ -177,42 +167,37 @@ def stacks_inside(trace: TraceData, *places: str, functions: Collection[str] = (
     return np.array(found, dtype=bool)
 
 
+@derived
 def working_stacks(trace: TraceData) -> NDArray[np.int32]:
     """Return for each stack the one in which what it started ran: without the frames that only enter a range.
 
     A range begins inside of the `__enter__` of its context manager, which has returned when what is in the range runs.
     """
-
-    def make() -> NDArray[np.int32]:
-        frames, stacks, strings = trace.columns("frames"), trace.columns("stacks"), trace.strings
-        files, functions = frames["file"].tolist(), frames["function"].tolist()
-        enters = np.array(
-            [
-                strings[function].endswith(("__enter__", "enter_context"))
-                and strings[file]
-                .replace("\\", "/")
-                .endswith(("torch/autograd/profiler.py", "/contextlib.py"))
-                for file, function in zip(files, functions, strict=True)
-            ],
-            dtype=bool,
-        )
-        found = np.arange(len(stacks), dtype=np.int32)
-        if not enters.any():
-            return found
-        # A context manager of the program's own may do more than enter a range.
-        stays = (enters | ~user_frames(trace)).tolist()
-        inside = [False] * len(stacks)
-        for row, (parent, frame) in enumerate(
-            zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
-        ):
-            if not 0 <= parent < row or frame < 0:
-                continue
-            inside[row] = bool(enters[frame]) or (inside[parent] and stays[frame])
-            if inside[row]:
-                found[row] = found[parent]
+    frames, stacks, strings = trace.columns("frames"), trace.columns("stacks"), trace.strings
+    files, functions = frames["file"].tolist(), frames["function"].tolist()
+    enters = np.array(
+        [
+            strings[function].endswith(("__enter__", "enter_context"))
+            and strings[file].replace("\\", "/").endswith(("torch/autograd/profiler.py", "/contextlib.py"))
+            for file, function in zip(files, functions, strict=True)
+        ],
+        dtype=bool,
+    )
+    found = np.arange(len(stacks), dtype=np.int32)
+    if not enters.any():
         return found
-
-    return trace.cached("working_stacks", make)
+    # A context manager of the program's own may do more than enter a range.
+    stays = (enters | ~user_frames(trace)).tolist()
+    inside = [False] * len(stacks)
+    for row, (parent, frame) in enumerate(
+        zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+    ):
+        if not 0 <= parent < row or frame < 0:
+            continue
+        inside[row] = bool(enters[frame]) or (inside[parent] and stays[frame])
+        if inside[row]:
+            found[row] = found[parent]
+    return found
 
 
 def is_library_file(file: str) -> bool:

@@ -14,6 +14,7 @@ from kinetoscope.model.processes import of_processes, process_runs
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SampleState, SpanKind
 from kinetoscope.model.steps import OPTIMIZER
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.launches import queued_until_start, waiting_names
 from kinetoscope.tables.device.work import Device, Owner, busy, device_work, thread_owners
 from kinetoscope.tables.intervals import Intervals, united, united_by
@@ -89,26 +90,23 @@ class Activity:
     host: HostActivity
 
 
+@derived
 def activities(trace: TraceData) -> list[Activity]:
     """What each device did, and each process that used none; once for a trace."""
-
-    def make() -> list[Activity]:
-        work = device_work(trace)
-        devices, none = work.devices, Intervals.none()
-        queues = united_by(work.device, len(devices), *queued_until_start(trace, work.rows))
-        found = []
-        for device, when, queued in zip(devices, busy(trace), queues, strict=True):
-            host = host_activity(trace, device.owner)
-            carried = when.communication | host.communication
-            found.append(Activity(device.owner, device, when.compute, carried, when.copies, queued, host))
-        known = {device.owner for device in devices}
-        for owner in host_owners(trace):
-            if owner not in known and NOBODY not in known:
-                host = host_activity(trace, owner)
-                found.append(Activity(owner, None, host.compute, host.communication, none, none, host))
-        return found
-
-    return trace.cached("activities", make)
+    work = device_work(trace)
+    devices, none = work.devices, Intervals.none()
+    queues = united_by(work.device, len(devices), *queued_until_start(trace, work.rows))
+    found = []
+    for device, when, queued in zip(devices, busy(trace), queues, strict=True):
+        host = host_activity(trace, device.owner)
+        carried = when.communication | host.communication
+        found.append(Activity(device.owner, device, when.compute, carried, when.copies, queued, host))
+    known = {device.owner for device in devices}
+    for owner in host_owners(trace):
+        if owner not in known and NOBODY not in known:
+            host = host_activity(trace, owner)
+            found.append(Activity(owner, None, host.compute, host.communication, none, none, host))
+    return found
 
 
 def host_owners(trace: TraceData) -> list[Owner]:
@@ -229,25 +227,22 @@ class _Names(NamedTuple):
     makes: NDArray[np.bool_]  # a batch
 
 
+@derived
 def _names(trace: TraceData) -> _Names:
     """What the names of a trace stand for."""
-
-    def make() -> _Names:
-        spans = trace.columns("spans")
-        texts = trace.strings
-        seen = np.zeros(len(texts), dtype=bool)
-        seen[spans["name"][~is_call(spans["kind"])]] = True
-        found = _Names(*(np.zeros(len(texts), dtype=bool) for _ in _Names._fields))
-        for row in np.flatnonzero(seen).tolist():
-            text = texts[row]
-            found.loads[row] = text.startswith(_LOADING)
-            found.carries[row] = text.startswith(_CARRIED_BY_HOST)
-            found.asks[row] = text.startswith(_ASKING)
-            found.shards[row] = text.startswith(_SHARDING)
-            found.makes[row] = text in _MAKING
-        return found
-
-    return trace.cached("activity_names", make)
+    spans = trace.columns("spans")
+    texts = trace.strings
+    seen = np.zeros(len(texts), dtype=bool)
+    seen[spans["name"][~is_call(spans["kind"])]] = True
+    found = _Names(*(np.zeros(len(texts), dtype=bool) for _ in _Names._fields))
+    for row in np.flatnonzero(seen).tolist():
+        text = texts[row]
+        found.loads[row] = text.startswith(_LOADING)
+        found.carries[row] = text.startswith(_CARRIED_BY_HOST)
+        found.asks[row] = text.startswith(_ASKING)
+        found.shards[row] = text.startswith(_SHARDING)
+        found.makes[row] = text in _MAKING
+    return found
 
 
 @dataclass(frozen=True)
@@ -316,29 +311,24 @@ def recorded_extent(trace: TraceData, process: ProcessRow) -> tuple[int, int]:
     )
 
 
+@derived
 def start_up_steps(trace: TraceData) -> NDArray[np.bool_]:
     """For each row of `steps` whether it holds what ran before the loop.
 
     That is the first step of a process whose steps are found from the optimizer, unless it is the only one, or the recording began,
     or what a ring has left of it begins, in the loop. Every sum and share of step time leaves it out.
     """
-
-    def make() -> NDArray[np.bool_]:
-        own = trace.columns("steps")
-        found = np.zeros(len(own), dtype=bool)
-        thread_of_step = np.append(trace.column("spans", "thread"), -1)[own["span"]]
-        owner, known = thread_owners(trace)[0][thread_of_step], process_runs(trace)
-        for one in np.unique(owner).tolist():
-            mine = np.flatnonzero(owner == one)
-            first = mine[np.argmin(own["start_ns"][mine])]
-            in_loop = (
-                bool(known[max(int(own["process_row"][first]), 0)].first_step) or own["number"][first] > 0
-            )
-            if len(mine) > 1 and own["source"][first] == OPTIMIZER and not in_loop:
-                found[first] = True
-        return found
-
-    return trace.cached("start_up_steps", make)
+    own = trace.columns("steps")
+    found = np.zeros(len(own), dtype=bool)
+    thread_of_step = np.append(trace.column("spans", "thread"), -1)[own["span"]]
+    owner, known = thread_owners(trace)[0][thread_of_step], process_runs(trace)
+    for one in np.unique(owner).tolist():
+        mine = np.flatnonzero(owner == one)
+        first = mine[np.argmin(own["start_ns"][mine])]
+        in_loop = bool(known[max(int(own["process_row"][first]), 0)].first_step) or own["number"][first] > 0
+        if len(mine) > 1 and own["source"][first] == OPTIMIZER and not in_loop:
+            found[first] = True
+    return found
 
 
 def place_columns(trace: TraceData, found: list[Windows]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from kinetoscope.model.names import HIDDEN_NAMES, frame_texts
 from kinetoscope.model.nesting import Nesting, nest
 from kinetoscope.model.schema import SCOPE_BACKWARD, STORED, SpanKind
 from kinetoscope.model.steps import MARK
-from kinetoscope.model.trace_data import TraceData
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.host.rebuilt_calls import (
     as_module_calls,
     call_names,
@@ -263,19 +263,16 @@ def _without_overlaps(
                 around = int(parent[around])
 
 
+@derived
 def _outlasted_spans(trace: TraceData) -> NDArray[np.int64]:
     """The spans in which another one begins that ends after them; none where these are too many to be looked at."""
-
-    def make() -> NDArray[np.int64]:
-        spans, rows = trace.columns("spans"), event_tree(trace).rows
-        times = (spans["thread"][rows], spans["start_ns"][rows], spans["duration_ns"][rows])
-        crossing = np.count_nonzero(nest(*times).lane)
-        if not 0 < crossing <= _MOST_CROSSING:
-            return rows[:0]
-        outlasted: NDArray[np.int64] = rows[_without_overlaps(*times)[0] != times[2]]
-        return outlasted
-
-    return trace.cached("outlasted_spans", make)
+    spans, rows = trace.columns("spans"), event_tree(trace).rows
+    times = (spans["thread"][rows], spans["start_ns"][rows], spans["duration_ns"][rows])
+    crossing = np.count_nonzero(nest(*times).lane)
+    if not 0 < crossing <= _MOST_CROSSING:
+        return rows[:0]
+    outlasted: NDArray[np.int64] = rows[_without_overlaps(*times)[0] != times[2]]
+    return outlasted
 
 
 def _with_calls(trace: TraceData) -> TraceData:
@@ -396,19 +393,16 @@ def event_tree(trace: TraceData) -> Hierarchy:
     return trace.cached("event_tree", lambda: _find_tree(trace))
 
 
+@derived
 def event_names(trace: TraceData) -> NDArray[np.int32]:
     """For each span a row of strings that is equal where events have the same name: all marks of steps share one."""
-
-    def make() -> NDArray[np.int32]:
-        names: NDArray[np.int32] = trace.column("spans", "name")
-        marks = [row for row, text in enumerate(trace.strings) if text.startswith(MARK)]
-        if len(marks) < 2:
-            return names
-        shared = np.arange(len(trace.strings), dtype=np.int32)
-        shared[marks] = marks[0]
-        return shared[names]
-
-    return trace.cached("event_names", make)
+    names: NDArray[np.int32] = trace.column("spans", "name")
+    marks = [row for row, text in enumerate(trace.strings) if text.startswith(MARK)]
+    if len(marks) < 2:
+        return names
+    shared = np.arange(len(trace.strings), dtype=np.int32)
+    shared[marks] = marks[0]
+    return shared[names]
 
 
 def _absorbed_calls(trace: TraceData) -> NDArray[np.bool_] | None:
@@ -744,19 +738,16 @@ def _changed_during(trace: TraceData, rows: NDArray[np.int64], *, on_device: boo
     return found
 
 
+@derived
 def event_of_launch(trace: TraceData) -> NDArray[np.int32]:
     """For each launch the event that started it: the operator around a runtime call; -1 where none is."""
-
-    def make() -> NDArray[np.int32]:
-        if isinstance(trace, EventTrace):
-            # A call starts nothing: the operator around it does.
-            return visible_spans(trace).shown(trace.moved[event_of_launch(trace.source)])
-        spans, tree = trace.columns("spans"), event_tree(trace)
-        nests = tree.mask & (tree.lane == 0)
-        host = operators_around(spans, trace.column("launches", "host"), tree.parent, nests)
-        return visible_spans(trace).shown(host)
-
-    return trace.cached("event_of_launch", make)
+    if isinstance(trace, EventTrace):
+        # A call starts nothing: the operator around it does.
+        return visible_spans(trace).shown(trace.moved[event_of_launch(trace.source)])
+    spans, tree = trace.columns("spans"), event_tree(trace)
+    nests = tree.mask & (tree.lane == 0)
+    host = operators_around(spans, trace.column("launches", "host"), tree.parent, nests)
+    return visible_spans(trace).shown(host)
 
 
 def _device_self(trace: TraceData) -> NDArray[np.int64]:

@@ -24,6 +24,7 @@ from kinetoscope.model.schema import (
     SpanKind,
 )
 from kinetoscope.model.steps import MARK
+from kinetoscope.model.trace_data import derived
 from kinetoscope.torch_events.event_tree import (
     SIZES,
     TIMES,
@@ -206,39 +207,33 @@ class Arrows(NamedTuple):
     starts: NDArray[np.bool_]
 
 
+@derived
 def autograd(trace: TraceData) -> Autograd:
     """Autograd's columns; the engine's wrapper around a backward function has those of the function."""
-
-    def make() -> Autograd:
-        spans, tree = trace.columns("spans"), event_tree(trace)
-        sequence, thread = spans["sequence"].copy(), spans["forward_thread"].copy()
-        rows = np.flatnonzero(spans["scope"] == SCOPE_BACKWARD)
-        around = tree.parent[rows]
-        is_wrapper = np.array([text.startswith(ENGINE_WRAPPER) for text in trace.strings], dtype=bool)
-        wrapped = (around >= 0) & is_wrapper[spans["name"][around]]
-        for values in (sequence, thread):
-            values[around[wrapped]] = values[rows[wrapped]]
-        # torch names a forward thread only where a number says which call on it is meant.
-        thread[sequence < 0] = -1
-        return Autograd(sequence, thread)
-
-    return trace.cached("event_autograd", make)
+    spans, tree = trace.columns("spans"), event_tree(trace)
+    sequence, thread = spans["sequence"].copy(), spans["forward_thread"].copy()
+    rows = np.flatnonzero(spans["scope"] == SCOPE_BACKWARD)
+    around = tree.parent[rows]
+    is_wrapper = np.array([text.startswith(ENGINE_WRAPPER) for text in trace.strings], dtype=bool)
+    wrapped = (around >= 0) & is_wrapper[spans["name"][around]]
+    for values in (sequence, thread):
+        values[around[wrapped]] = values[rows[wrapped]]
+    # torch names a forward thread only where a number says which call on it is meant.
+    thread[sequence < 0] = -1
+    return Autograd(sequence, thread)
 
 
+@derived
 def arrows(trace: TraceData) -> Arrows:
     """Which forward operators and backward functions belong together."""
-
-    def make() -> Arrows:
-        forward = trace.column("spans", "forward")
-        number, starts = np.zeros(len(forward), dtype=np.int64), np.zeros(len(forward), dtype=bool)
-        ends = np.flatnonzero(forward >= 0)
-        # The numbers of the arrows in Chrome traces; several backward functions of one operator have that of the first.
-        _, first, place = np.unique(forward[ends], return_index=True, return_inverse=True)
-        number[ends] = number[forward[ends]] = first[place] + 1
-        starts[forward[ends]] = True
-        return Arrows(number, starts)
-
-    return trace.cached("event_arrows", make)
+    forward = trace.column("spans", "forward")
+    number, starts = np.zeros(len(forward), dtype=np.int64), np.zeros(len(forward), dtype=bool)
+    ends = np.flatnonzero(forward >= 0)
+    # The numbers of the arrows in Chrome traces; several backward functions of one operator have that of the first.
+    _, first, place = np.unique(forward[ends], return_index=True, return_inverse=True)
+    number[ends] = number[forward[ends]] = first[place] + 1
+    starts[forward[ends]] = True
+    return Arrows(number, starts)
 
 
 class Launches(NamedTuple):
@@ -262,15 +257,12 @@ class Launches(NamedTuple):
         return SpanRow(int(self.starters[place]) if known else -1)
 
 
+@derived
 def launches(trace: TraceData) -> Launches:
     """The launches of a trace by the events that people see."""
-
-    def make() -> Launches:
-        host, device = event_of_launch(trace), trace.column("launches", "device")
-        by_host, by_device = np.argsort(host, kind="stable"), np.argsort(device, kind="stable")
-        return Launches(host[by_host], device[by_host], device[by_device], host[by_device])
-
-    return trace.cached("event_launches", make)
+    host, device = event_of_launch(trace), trace.column("launches", "device")
+    by_host, by_device = np.argsort(host, kind="stable"), np.argsort(device, kind="stable")
+    return Launches(host[by_host], device[by_host], device[by_device], host[by_device])
 
 
 # What single and averaged events share: averages, texts of times, and torch's old names.

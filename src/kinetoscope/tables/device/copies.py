@@ -13,6 +13,7 @@ from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, number_array, to_arrow, to_numpy
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.launches import starters, waiting_calls
 
 if TYPE_CHECKING:
@@ -174,17 +175,14 @@ def copies(trace: TraceData, by: str = "copy") -> pyarrow.Table:
     return to_arrow(COPIES_SCHEMA, columns)
 
 
+@derived
 def copy_bytes(trace: TraceData) -> NDArray[np.int64]:
     """For every span, and for -1, how many bytes it copied or filled; -1 where that is not known."""
-
-    def make() -> NDArray[np.int64]:
-        kind = trace.columns("copies")
-        found = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int64)
-        known = kind["span"] >= 0
-        found[kind["span"][known]] = kind["bytes"][known]
-        return found
-
-    return trace.cached("copy_bytes", make)
+    kind = trace.columns("copies")
+    found = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int64)
+    known = kind["span"] >= 0
+    found[kind["span"][known]] = kind["bytes"][known]
+    return found
 
 
 def copy_directions(trace: TraceData, rows: NDArray[np.int64]) -> list[Direction]:

@@ -12,6 +12,7 @@ from kinetoscope.model.device_time import counted_launches, started_by
 from kinetoscope.model.hierarchy import device_work_spans
 from kinetoscope.model.kinds import is_copy, is_device_work, is_runtime_call
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.intervals import united_by
 
 if TYPE_CHECKING:
@@ -36,21 +37,18 @@ class Starters(NamedTuple):
     operator: NDArray[np.int32]
 
 
+@derived
 def starters(trace: TraceData) -> Starters:
     """Find out what started each kernel, copy and filling, once for a trace."""
-
-    def make() -> Starters:
-        spans, launches = trace.columns("spans"), trace.columns("launches")
-        call = np.full(len(spans) + 1, -1, dtype=np.int32)
-        operator = call.copy()
-        counted = counted_launches(spans, launches)
-        device = launches["device"][counted]
-        owner = started_by(spans, launches)[counted]
-        call[device] = launches["host"][counted]
-        operator[device] = np.where(is_runtime_call(spans["kind"][owner]), -1, owner)
-        return Starters(call, operator)
-
-    return trace.cached("starters", make)
+    spans, launches = trace.columns("spans"), trace.columns("launches")
+    call = np.full(len(spans) + 1, -1, dtype=np.int32)
+    operator = call.copy()
+    counted = counted_launches(spans, launches)
+    device = launches["device"][counted]
+    owner = started_by(spans, launches)[counted]
+    call[device] = launches["host"][counted]
+    operator[device] = np.where(is_runtime_call(spans["kind"][owner]), -1, owner)
+    return Starters(call, operator)
 
 
 # Calls of a runtime in which the host waits: cudaStreamSynchronize, hipDeviceSynchronize, cuEventSynchronize,
@@ -63,13 +61,10 @@ _WAITS = re.compile(
 )
 
 
+@derived
 def waiting_names(trace: TraceData) -> NDArray[np.bool_]:
     """For each string whether a call of a runtime of this name waits for a device."""
-
-    def make() -> NDArray[np.bool_]:
-        return np.array([_WAITS.search(text) is not None for text in trace.strings], dtype=bool)
-
-    return trace.cached("waiting_names", make)
+    return np.array([_WAITS.search(text) is not None for text in trace.strings], dtype=bool)
 
 
 def waiting_calls(trace: TraceData) -> NDArray[np.int64]:

@@ -13,6 +13,7 @@ from kinetoscope.model.hierarchy import device_work_spans
 from kinetoscope.model.names import device_name
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.intervals import Intervals, united_by
 from kinetoscope.tables.stored import rank
 
@@ -121,39 +122,33 @@ class Busy:
     copies: Intervals
 
 
+@derived
 def device_work(trace: TraceData) -> DeviceWork:
     """Find the work of all devices, once for a trace."""
-
-    def make() -> DeviceWork:
-        spans = trace.columns("spans")
-        kind, rows = spans["kind"], device_work_spans(trace).rows
-        category = np.full(len(rows), WorkCategory.COMPUTE, dtype=np.uint8)
-        communicates, copies = _kernel_names(trace)
-        name = spans["name"][rows]
-        category[communicates[name] | _told_to_communicate(trace, rows)] = WorkCategory.COMMUNICATION
-        category[copies[name] | (kind[rows] != SpanKind.KERNEL)] = WorkCategory.COPY
-        device, devices = _devices(trace, rows)
-        start = spans["start_ns"][rows]
-        return DeviceWork(rows, category, device, devices, start, start + spans["duration_ns"][rows])
-
-    return trace.cached("device_work", make)
+    spans = trace.columns("spans")
+    kind, rows = spans["kind"], device_work_spans(trace).rows
+    category = np.full(len(rows), WorkCategory.COMPUTE, dtype=np.uint8)
+    communicates, copies = _kernel_names(trace)
+    name = spans["name"][rows]
+    category[communicates[name] | _told_to_communicate(trace, rows)] = WorkCategory.COMMUNICATION
+    category[copies[name] | (kind[rows] != SpanKind.KERNEL)] = WorkCategory.COPY
+    device, devices = _devices(trace, rows)
+    start = spans["start_ns"][rows]
+    return DeviceWork(rows, category, device, devices, start, start + spans["duration_ns"][rows])
 
 
+@derived
 def busy(trace: TraceData) -> list[Busy]:
     """When each of `device_work(trace).devices` did what, once for a trace."""
-
-    def make() -> list[Busy]:
-        work = device_work(trace)
-        groups = len(work.devices) * len(WorkCategory)
-        group = work.device * np.int32(len(WorkCategory)) + work.category
-        sets = united_by(group, groups, work.start_ns, work.end_ns)
-        found = []
-        for first in range(0, groups, len(WorkCategory)):
-            compute, communication, copies = sets[first : first + len(WorkCategory)]
-            found.append(Busy(compute, communication, copies))
-        return found
-
-    return trace.cached("device_busy", make)
+    work = device_work(trace)
+    groups = len(work.devices) * len(WorkCategory)
+    group = work.device * np.int32(len(WorkCategory)) + work.category
+    sets = united_by(group, groups, work.start_ns, work.end_ns)
+    found = []
+    for first in range(0, groups, len(WorkCategory)):
+        compute, communication, copies = sets[first : first + len(WorkCategory)]
+        found.append(Busy(compute, communication, copies))
+    return found
 
 
 def thread_ranks(trace: TraceData) -> NDArray[np.int64]:
@@ -163,20 +158,17 @@ def thread_ranks(trace: TraceData) -> NDArray[np.int64]:
     return np.append(np.where(own < 0, -1 if whole is None else whole, own), -1)
 
 
+@derived
 def thread_owners(trace: TraceData) -> tuple[NDArray[np.int64], list[Owner]]:
     """For each row of `threads`, and for -1, the place of its owner in a list, -1 where nothing is known; and that list."""
-
-    def make() -> tuple[NDArray[np.int64], list[Owner]]:
-        process = np.append(trace.column("threads", "process_row").astype(np.int64), -1)
-        if len(trace.columns("processes")) == 0:
-            process[:] = -1
-        pairs = np.stack([thread_ranks(trace), process], axis=1)
-        distinct, place = np.unique(pairs, axis=0, return_inverse=True)
-        # Unknown owners sort first, and -1 among the threads is always there.
-        owners = [Owner(rank, row) for rank, row in distinct[1:].tolist()]
-        return place.reshape(-1).astype(np.int64) - 1, owners
-
-    return trace.cached("thread_owners", make)
+    process = np.append(trace.column("threads", "process_row").astype(np.int64), -1)
+    if len(trace.columns("processes")) == 0:
+        process[:] = -1
+    pairs = np.stack([thread_ranks(trace), process], axis=1)
+    distinct, place = np.unique(pairs, axis=0, return_inverse=True)
+    # Unknown owners sort first, and -1 among the threads is always there.
+    owners = [Owner(rank, row) for rank, row in distinct[1:].tolist()]
+    return place.reshape(-1).astype(np.int64) - 1, owners
 
 
 def _kernel_names(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

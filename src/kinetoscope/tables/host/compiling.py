@@ -19,6 +19,7 @@ from kinetoscope.model.names import COMPILED_GRAPH, region_id
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.model.schema import STORED, Column, Table
 from kinetoscope.model.steps import step_at
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
@@ -202,19 +203,16 @@ class CompileRanges:
     stage: Rows
 
 
+@derived
 def compile_ranges(trace: TraceData) -> CompileRanges:
     """Find the ranges of compilations, once for a trace."""
-
-    def make() -> CompileRanges:
-        spans, names = trace.columns("spans"), trace.column("spans", "name")
-        stage_of = {
-            row: _STAGE_OF_RANGE[text] for row, text in enumerate(trace.strings) if text in _STAGE_OF_RANGE
-        }
-        rows = np.flatnonzero(np.isin(names, list(stage_of)) & ~is_call(spans["kind"]))
-        rows = rows[is_outermost(trace, rows)]
-        return CompileRanges(rows, np.array([stage_of[one] for one in names[rows].tolist()], dtype=np.int64))
-
-    return trace.cached("compile_ranges", make)
+    spans, names = trace.columns("spans"), trace.column("spans", "name")
+    stage_of = {
+        row: _STAGE_OF_RANGE[text] for row, text in enumerate(trace.strings) if text in _STAGE_OF_RANGE
+    }
+    rows = np.flatnonzero(np.isin(names, list(stage_of)) & ~is_call(spans["kind"]))
+    rows = rows[is_outermost(trace, rows)]
+    return CompileRanges(rows, np.array([stage_of[one] for one in names[rows].tolist()], dtype=np.int64))
 
 
 # The column of the phase that a range belongs to.

@@ -20,6 +20,7 @@ from kinetoscope.model.schema import (
     SpanKind,
     Table,
 )
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.stored import processes, ranks
 
 if TYPE_CHECKING:
@@ -53,33 +54,30 @@ class LoadingSpans:
     pins: Rows
 
 
+@derived
 def loading_spans(trace: TraceData) -> LoadingSpans:
     """Find them, once for a trace."""
+    spans, texts = trace.columns("spans"), trace.strings
+    on_host = (spans["stream"] < 0) & (
+        (spans["kind"] == SpanKind.USER_ANNOTATION) | (spans["kind"] == SpanKind.OPERATOR)
+    )
 
-    def make() -> LoadingSpans:
-        spans, texts = trace.columns("spans"), trace.strings
-        on_host = (spans["stream"] < 0) & (
-            (spans["kind"] == SpanKind.USER_ANNOTATION) | (spans["kind"] == SpanKind.OPERATOR)
-        )
+    def rows(*names: int) -> Rows:
+        if not names:
+            return np.zeros(0, dtype=np.int64)
+        rows = np.flatnonzero(on_host & np.isin(spans["name"], names))
+        # A dataset may use a loader of its own.
+        return rows[is_outermost(trace, rows)]
 
-        def rows(*names: int) -> Rows:
-            if not names:
-                return np.zeros(0, dtype=np.int64)
-            rows = np.flatnonzero(on_host & np.isin(spans["name"], names))
-            # A dataset may use a loader of its own.
-            return rows[is_outermost(trace, rows)]
-
-        places: dict[str, list[int]] = {NEXT_BATCH: [], FETCH_BATCH: [], COLLATE_BATCH: [], PIN_BATCH: []}
-        for place, text in enumerate(texts):
-            if text in places:
-                places[text].append(place)
-            elif text.startswith(NEXT_BATCH):
-                places[NEXT_BATCH].append(place)
-        return LoadingSpans(
-            *(rows(*places[name]) for name in (NEXT_BATCH, FETCH_BATCH, COLLATE_BATCH, PIN_BATCH))
-        )
-
-    return trace.cached("loading_spans", make)
+    places: dict[str, list[int]] = {NEXT_BATCH: [], FETCH_BATCH: [], COLLATE_BATCH: [], PIN_BATCH: []}
+    for place, text in enumerate(texts):
+        if text in places:
+            places[text].append(place)
+        elif text.startswith(NEXT_BATCH):
+            places[NEXT_BATCH].append(place)
+    return LoadingSpans(
+        *(rows(*places[name]) for name in (NEXT_BATCH, FETCH_BATCH, COLLATE_BATCH, PIN_BATCH))
+    )
 
 
 def waits_that_make(trace: TraceData) -> Rows:

@@ -12,6 +12,7 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.schema import Column, Phase, Table
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.tables.shares import percent
@@ -67,37 +68,34 @@ class StackSums:
     device_ns: NDArray[np.int64]
 
 
+@derived
 def stack_sums(trace: TraceData) -> StackSums:
     """Add up the spans by stack, once for a trace."""
-
-    def make() -> StackSums:
-        spans, stacks = trace.columns("spans"), trace.columns("stacks")
-        stack, self_ns, phase = span_stacks(trace), spans["self_ns"], spans["phase"]
-        covered = covered_ranges(trace)
-        known = np.flatnonzero((stack >= 0) & host_work(trace, with_steps=False).mask)
-        self_ns = np.where(covered, 0, self_ns)
-        own = np.zeros(len(stacks), dtype=np.int64)
-        np.add.at(own, stack[known], self_ns[known])
-        backward = np.zeros(len(stacks), dtype=np.int64)
-        behind = known[phase[known] == Phase.BACKWARD]
-        np.add.at(backward, stack[behind], self_ns[behind])
-        count = np.bincount(stack[known], minlength=len(stacks)).astype(np.int64)
-        depth = stack_depths(stacks["parent"])
-        on_device = np.zeros(len(stacks), dtype=np.int64)
-        if len(trace.columns("launches")):
-            launched = spans["device_self_ns"]
-            starts = np.flatnonzero((stack >= 0) & (launched > 0))
-            np.add.at(on_device, stack[starts], launched[starts])
-            on_device += captured_time(trace, stack, len(stacks))
-        python, blocked = between_operators(trace)
-        below = [
-            _core.sums_below(stacks["parent"], depth, values) for values in (own, python, blocked, on_device)
-        ]
-        return StackSums(
-            depth, own, backward, below[0], python, below[1], blocked, below[2], count, on_device, below[3]
-        )
-
-    return trace.cached("stack_sums", make)
+    spans, stacks = trace.columns("spans"), trace.columns("stacks")
+    stack, self_ns, phase = span_stacks(trace), spans["self_ns"], spans["phase"]
+    covered = covered_ranges(trace)
+    known = np.flatnonzero((stack >= 0) & host_work(trace, with_steps=False).mask)
+    self_ns = np.where(covered, 0, self_ns)
+    own = np.zeros(len(stacks), dtype=np.int64)
+    np.add.at(own, stack[known], self_ns[known])
+    backward = np.zeros(len(stacks), dtype=np.int64)
+    behind = known[phase[known] == Phase.BACKWARD]
+    np.add.at(backward, stack[behind], self_ns[behind])
+    count = np.bincount(stack[known], minlength=len(stacks)).astype(np.int64)
+    depth = stack_depths(stacks["parent"])
+    on_device = np.zeros(len(stacks), dtype=np.int64)
+    if len(trace.columns("launches")):
+        launched = spans["device_self_ns"]
+        starts = np.flatnonzero((stack >= 0) & (launched > 0))
+        np.add.at(on_device, stack[starts], launched[starts])
+        on_device += captured_time(trace, stack, len(stacks))
+    python, blocked = between_operators(trace)
+    below = [
+        _core.sums_below(stacks["parent"], depth, values) for values in (own, python, blocked, on_device)
+    ]
+    return StackSums(
+        depth, own, backward, below[0], python, below[1], blocked, below[2], count, on_device, below[3]
+    )
 
 
 def between_operators(

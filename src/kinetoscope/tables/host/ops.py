@@ -14,7 +14,6 @@ from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import per_byte, per_second, working_ns
 from kinetoscope.tables.host.data_loading import loading_spans
-from kinetoscope.tables.host.places import PLACES, STEPS, place_labels
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stored import memory_recorded
 
@@ -69,7 +68,7 @@ _BY_PLACE_SCHEMA = Table(
     "ops", "As `ops`, of one place.", (*OPS_SCHEMA.columns[:2], PLACE, *OPS_SCHEMA.columns[2:])
 )
 
-WAYS = ("name", *PLACES)
+WAYS = ("name", "shape", "line", "stack", "module")
 SORTS = ("work", "calls")
 
 
@@ -92,6 +91,9 @@ def ops(trace: TraceData, by: str = "name", of: str = "work") -> pyarrow.Table:
     work = host_work(trace) if checked_choice("of", of, SORTS) == "work" else recorded_calls(trace)
     groups_by = [keys]
     if checked_choice("by", by, WAYS) != "name":
+        # Not loaded for the table by name, which is the one that most programs use.
+        from kinetoscope.tables.host.places import place_labels
+
         place = place_labels(trace, by)
         groups_by.append(place.ids)
     group_of, first = _core.group(groups_by, None if work.is_everything else work.mask)
@@ -244,6 +246,6 @@ def operator_keys(trace: TraceData) -> NDArray[np.int32]:
 def operator_names(trace: TraceData, names: NDArray[np.int32], kinds: NDArray[np.uint8]) -> list[str]:
     """The names of groups by their first span."""
     return [
-        STEPS if kind == SpanKind.STEP else trace.strings[name]
+        "ProfilerStep*" if kind == SpanKind.STEP else trace.strings[name]
         for name, kind in zip(names.tolist(), kinds.tolist(), strict=True)
     ]

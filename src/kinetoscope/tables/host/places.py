@@ -14,6 +14,7 @@ from kinetoscope.model.names import frame_texts, stack_frames
 from kinetoscope.model.rows import StackRow
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.model.strings import to_utf8
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.stacks import user_frames, user_stacks
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 PLACES = ("shape", "line", "stack", "module")
 STEPS = "ProfilerStep*"
-"""The name that all steps share."""
+"""The name that all steps share, as in `ops`."""
 
 CALLER = " ← "
 """Between the frames of a stack in one text, the innermost first."""
@@ -113,30 +114,24 @@ def spans_of(
     return found[np.isin(labels.ids[found], numbers)]
 
 
+@derived
 def _by_string(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The spans in order of their names, and where those of each string begin and end."""
-
-    def make() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        name = trace.column("spans", "name")
-        edges = np.zeros(len(trace.strings) + 1, np.int64)
-        np.cumsum(np.bincount(name, minlength=len(trace.strings)), out=edges[1:])
-        return np.argsort(name, kind="stable"), edges
-
-    return trace.cached("spans by name", make)
+    name = trace.column("spans", "name")
+    edges = np.zeros(len(trace.strings) + 1, np.int64)
+    np.cumsum(np.bincount(name, minlength=len(trace.strings)), out=edges[1:])
+    return np.argsort(name, kind="stable"), edges
 
 
+@derived
 def _strings(trace: TraceData) -> dict[str, list[int]]:
     """Each name of spans as valid UTF-8, and the strings that are spelt so."""
-
-    def make() -> dict[str, list[int]]:
-        used = np.zeros(len(trace.strings), dtype=bool)
-        used[trace.column("spans", "name")] = True
-        found: dict[str, list[int]] = {}
-        for row in np.flatnonzero(used).tolist():
-            found.setdefault(to_utf8(trace.strings[row]), []).append(row)
-        return found
-
-    return trace.cached("names of spans", make)
+    used = np.zeros(len(trace.strings), dtype=bool)
+    used[trace.column("spans", "name")] = True
+    found: dict[str, list[int]] = {}
+    for row in np.flatnonzero(used).tolist():
+        found.setdefault(to_utf8(trace.strings[row]), []).append(row)
+    return found
 
 
 # How many spans took how long.

@@ -20,6 +20,7 @@ from kinetoscope.model.hierarchy import Enclosing, host_work, is_outermost, reco
 from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import ProcessRow, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, Phase, SampleState, SpanKind
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import span_stacks, stack_depths, user_frames, user_stacks
@@ -141,24 +142,21 @@ class Shares:
         return row, at
 
 
+@derived
 def gaps(trace: TraceData) -> Gaps:
     """Find the time between operators and what ran in it, once for a trace."""
-
-    def make() -> Gaps:
-        found = [one for owner in host_owners(trace) if (one := _of_process(trace, owner)) is not None]
-        parts = [np.concatenate(column) for column in zip(*found, strict=True)] if found else _NOTHING
-        start, end, thread, step, before, in_loading, in_backward, *places = parts
-        sampled = _samples_of(trace, start, end, thread)
-        own = np.bincount(sampled[sampled >= 0], minlength=len(start)) >= _OWN_SAMPLES
-        keys = np.stack((np.where(own, np.arange(len(start)), -1), thread, *places), axis=1)
-        grouped, first = _core.group(list(np.ascontiguousarray(keys.T, dtype=np.int32)))
-        kind = grouped.astype(np.int64)
-        shares = _shares(trace, keys[first], np.append(kind, -1)[sampled])
-        return Gaps(
-            start, end, thread.astype(np.int32), step, before, in_loading != 0, in_backward != 0, kind, shares
-        )
-
-    return trace.cached("gaps", make)
+    found = [one for owner in host_owners(trace) if (one := _of_process(trace, owner)) is not None]
+    parts = [np.concatenate(column) for column in zip(*found, strict=True)] if found else _NOTHING
+    start, end, thread, step, before, in_loading, in_backward, *places = parts
+    sampled = _samples_of(trace, start, end, thread)
+    own = np.bincount(sampled[sampled >= 0], minlength=len(start)) >= _OWN_SAMPLES
+    keys = np.stack((np.where(own, np.arange(len(start)), -1), thread, *places), axis=1)
+    grouped, first = _core.group(list(np.ascontiguousarray(keys.T, dtype=np.int32)))
+    kind = grouped.astype(np.int64)
+    shares = _shares(trace, keys[first], np.append(kind, -1)[sampled])
+    return Gaps(
+        start, end, thread.astype(np.int32), step, before, in_loading != 0, in_backward != 0, kind, shares
+    )
 
 
 def charged(trace: TraceData, chosen: Mask | None = None) -> Rows:
@@ -186,19 +184,16 @@ def charged(trace: TraceData, chosen: Mask | None = None) -> Rows:
     return np.asarray(until - edges)
 
 
+@derived
 def covered_ranges(trace: TraceData) -> Mask:
     """Which spans are ranges whose self time is Python that `gaps` charge to lines: adding both up would count it twice."""
-
-    def make() -> Mask:
-        spans, found = trace.columns("spans"), gaps(trace)
-        measured = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
-        measured[found.thread] = True
-        covered = (spans["kind"] == SpanKind.USER_ANNOTATION) & measured[spans["thread"]]
-        covered &= (spans["stream"] < 0) & ((spans["flags"] & FLAG_ASYNC) == 0)
-        covered[np.setdiff1d(loading_spans(trace).waits, waits_that_make(trace))] = False
-        return np.asarray(covered)
-
-    return trace.cached("covered_ranges", make)
+    spans, found = trace.columns("spans"), gaps(trace)
+    measured = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
+    measured[found.thread] = True
+    covered = (spans["kind"] == SpanKind.USER_ANNOTATION) & measured[spans["thread"]]
+    covered &= (spans["stream"] < 0) & ((spans["flags"] & FLAG_ASYNC) == 0)
+    covered[np.setdiff1d(loading_spans(trace).waits, waits_that_make(trace))] = False
+    return np.asarray(covered)
 
 
 # A gap with that many samples says itself what ran in it.
@@ -412,24 +407,21 @@ def _innermost(spans: Columns, calls: Rows, population: Hierarchy, time_ns: Rows
     return _core.running_at(spans["start_ns"], spans["duration_ns"], population.parent, calls, time_ns)
 
 
+@derived
 def program_calls(trace: TraceData) -> Hierarchy:
     """The recorded calls of Python functions of the program's own code; a parent is the innermost one around."""
+    spans = trace.columns("spans")
+    frame = np.append(trace.column("stacks", "frame"), np.int32(-1))[spans["own_stack"]]
+    mask = (spans["kind"] == SpanKind.PYTHON) & np.append(user_frames(trace), False)[frame]
 
-    def find() -> Hierarchy:
-        spans = trace.columns("spans")
-        frame = np.append(trace.column("stacks", "frame"), np.int32(-1))[spans["own_stack"]]
-        mask = (spans["kind"] == SpanKind.PYTHON) & np.append(user_frames(trace), False)[frame]
+    def parent() -> NDArray[np.int32]:
+        caller = spans["caller"]
+        # A caller's row is lower than what it calls, so no depths are needed.
+        nearest = _core.nearest_marked(caller, np.zeros_like(caller), mask)
+        found: NDArray[np.int32] = np.append(nearest, np.int32(-1))[caller]
+        return found
 
-        def parent() -> NDArray[np.int32]:
-            caller = spans["caller"]
-            # A caller's row is lower than what it calls, so no depths are needed.
-            nearest = _core.nearest_marked(caller, np.zeros_like(caller), mask)
-            found: NDArray[np.int32] = np.append(nearest, np.int32(-1))[caller]
-            return found
-
-        return Enclosing(spans, mask, parent)
-
-    return trace.cached("program_calls", find)
+    return Enclosing(spans, mask, parent)
 
 
 def _functions(trace: TraceData) -> NDArray[np.int32]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from kinetoscope.model.names import COMPILED_GRAPH
 from kinetoscope.model.processes import thread_processes
+from kinetoscope.model.trace_data import derived
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -122,33 +123,30 @@ def processes_of(trace: TraceData, table: str, rows: slice | NDArray[Any] = EVER
     return owner
 
 
+@derived
 def allocating_spans(trace: TraceData) -> NDArray[np.int32]:
     """For each row of `allocations` the span that it belongs to; -1 without.
 
     That is the innermost one around it. A compiled graph allocates what its kernels write, each right before the call of the kernel:
     such a block belongs to the kernel, as it does to the operator in a program that is not compiled.
     """
-
-    def make() -> NDArray[np.int32]:
-        events, spans = trace.columns("allocations"), trace.columns("spans")
-        found: NDArray[np.int32] = events["span"].copy()
-        graphs = [row for row, text in enumerate(trace.strings) if text.startswith(COMPILED_GRAPH)]
-        of_graph = np.append(np.isin(spans["name"], graphs), False)
-        kernels = np.flatnonzero((spans["origin"] >= 0) & of_graph[spans["parent"]])
-        made = np.flatnonzero((events["bytes"] > 0) & of_graph[found])
-        graph = np.concatenate((found[made], spans["parent"][kernels]))
-        time_ns = np.concatenate((events["time_ns"][made], spans["start_ns"][kernels]))
-        order = np.lexsort((time_ns, graph))
-        is_kernel = order >= len(made)
-        places = np.where(is_kernel, np.arange(len(order)), len(order))
-        following = np.minimum.accumulate(places[::-1])[::-1]
-        next_graph = np.append(graph[order], -1)[following]
-        next_kernel = np.append(np.append(np.full(len(made), -1), kernels)[order], -1)[following]
-        moved = ~is_kernel & (next_graph == graph[order])
-        found[made[order[moved]]] = next_kernel[moved]
-        return found
-
-    return trace.cached("allocating_spans", make)
+    events, spans = trace.columns("allocations"), trace.columns("spans")
+    found: NDArray[np.int32] = events["span"].copy()
+    graphs = [row for row, text in enumerate(trace.strings) if text.startswith(COMPILED_GRAPH)]
+    of_graph = np.append(np.isin(spans["name"], graphs), False)
+    kernels = np.flatnonzero((spans["origin"] >= 0) & of_graph[spans["parent"]])
+    made = np.flatnonzero((events["bytes"] > 0) & of_graph[found])
+    graph = np.concatenate((found[made], spans["parent"][kernels]))
+    time_ns = np.concatenate((events["time_ns"][made], spans["start_ns"][kernels]))
+    order = np.lexsort((time_ns, graph))
+    is_kernel = order >= len(made)
+    places = np.where(is_kernel, np.arange(len(order)), len(order))
+    following = np.minimum.accumulate(places[::-1])[::-1]
+    next_graph = np.append(graph[order], -1)[following]
+    next_kernel = np.append(np.append(np.full(len(made), -1), kernels)[order], -1)[following]
+    moved = ~is_kernel & (next_graph == graph[order])
+    found[made[order[moved]]] = next_kernel[moved]
+    return found
 
 
 def blocks_of(trace: TraceData) -> Blocks:

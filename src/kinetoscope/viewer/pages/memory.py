@@ -13,6 +13,7 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, keys_of, processes_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import GROUPINGS, by_holder, holders, look_up
@@ -109,24 +110,21 @@ class Counts:
     reserved_bytes: NDArray[np.int64]
 
 
+@derived
 def places(trace: Trace) -> list[Place]:
     """Find the memories of a trace, once: in order of process and device."""
-
-    def make() -> list[Place]:
-        blocks, names = blocks_of(trace), device_names(trace)
-        processes = process_runs(trace)
-        many = len(processes) > 1
-        owner = _owners(trace, blocks) if many else np.zeros(len(blocks), np.int32)
-        found = []
-        for process, run in enumerate(processes):
-            for device, name in enumerate(names):
-                key = f"{process}/{name}" if many else name
-                place = _place(trace, key, process, run.rank, device, owner if many else None)
-                if place is not None:
-                    found.append(place)
-        return found
-
-    return trace.cached("viewer: memory places", make)
+    blocks, names = blocks_of(trace), device_names(trace)
+    processes = process_runs(trace)
+    many = len(processes) > 1
+    owner = _owners(trace, blocks) if many else np.zeros(len(blocks), np.int32)
+    found = []
+    for process, run in enumerate(processes):
+        for device, name in enumerate(names):
+            key = f"{process}/{name}" if many else name
+            place = _place(trace, key, process, run.rank, device, owner if many else None)
+            if place is not None:
+                found.append(place)
+    return found
 
 
 def chosen(trace: Trace, query: Query) -> Place:

@@ -16,6 +16,7 @@ from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.processes import processes, thread_processes
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.model.steps import MARK
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.tables.memory.blocks import allocating_spans
 from kinetoscope.tables.stacks import span_stacks, user_frames
@@ -425,22 +426,19 @@ def _tree(trace: Trace, options: tuple[str, str, bool, int]) -> Flame:
     return trace.cached(f"viewer: flame {options}", make)
 
 
+@derived
 def _like_frames(trace: Trace) -> NDArray[np.int32]:
     """For each frame the first that differs from it in nothing but the addresses of objects in its name."""
-
-    def make() -> NDArray[np.int32]:
-        frames, strings = trace.columns("frames"), trace.strings
-        like = np.arange(len(frames), dtype=np.int32)
-        functions, files, lines = (frames[name].tolist() for name in ("function", "file", "line"))
-        named = {row: _ADDRESS.sub("", strings[row]) for row in set(functions) if " at 0x" in strings[row]}
-        first: dict[tuple[str, int, int], int] = {}
-        for frame, function in enumerate(functions):
-            if function in named:
-                key = (named[function], files[frame], lines[frame])
-                like[frame] = first.setdefault(key, frame)
-        return like
-
-    return trace.cached("viewer: like frames", make)
+    frames, strings = trace.columns("frames"), trace.strings
+    like = np.arange(len(frames), dtype=np.int32)
+    functions, files, lines = (frames[name].tolist() for name in ("function", "file", "line"))
+    named = {row: _ADDRESS.sub("", strings[row]) for row in set(functions) if " at 0x" in strings[row]}
+    first: dict[tuple[str, int, int], int] = {}
+    for frame, function in enumerate(functions):
+        if function in named:
+            key = (named[function], files[frame], lines[frame])
+            like[frame] = first.setdefault(key, frame)
+    return like
 
 
 def _weights(trace: Trace, by: str, process: int) -> _Weights:

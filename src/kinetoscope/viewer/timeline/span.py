@@ -28,6 +28,7 @@ from kinetoscope.model.schema import (
     PHASE_NAMES,
     SpanKind,
 )
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.copies import Direction, direction_of
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.stored import processes, ranks
@@ -62,44 +63,35 @@ class Pairs:
         return np.searchsorted(self.source, first), np.searchsorted(self.source, last)
 
 
+@derived
 def launched(trace: Trace) -> Pairs:
     """Links from each host span that started device work to that work."""
-
-    def make() -> Pairs:
-        launches = trace.columns("launches")
-        return _pairs(launches["host"], launches["device"])
-
-    return trace.cached("viewer: launched", make)
+    launches = trace.columns("launches")
+    return _pairs(launches["host"], launches["device"])
 
 
+@derived
 def backward(trace: Trace) -> Pairs:
     """Links from each forward operator to its backward functions."""
-
-    def make() -> Pairs:
-        forward = trace.column("spans", "forward")
-        rows = np.flatnonzero(forward >= 0).astype(np.int32)
-        return _pairs(forward[rows], rows)
-
-    return trace.cached("viewer: backward", make)
+    forward = trace.column("spans", "forward")
+    rows = np.flatnonzero(forward >= 0).astype(np.int32)
+    return _pairs(forward[rows], rows)
 
 
+@derived
 def _collectives(trace: Trace) -> tuple[Pairs, Pairs]:
     """Links from each collective call to the device work that carried it out, and the other way round."""
-
-    def make() -> tuple[Pairs, Pairs]:
-        if "collectives" not in trace.table_names:
-            calls, work = np.zeros((2, 0), np.int32)
-        else:
-            table = trace.table("collectives")
-            calls, work = (
-                np.array([-1 if row is None else row for row in table[name].to_pylist()], np.int32)
-                for name in ("span", "transfer_span")
-            )
-            apart = calls != work
-            calls, work = calls[apart], work[apart]
-        return _pairs(calls, work), _pairs(work, calls)
-
-    return trace.cached("viewer: collectives", make)
+    if "collectives" not in trace.table_names:
+        calls, work = np.zeros((2, 0), np.int32)
+    else:
+        table = trace.table("collectives")
+        calls, work = (
+            np.array([-1 if row is None else row for row in table[name].to_pylist()], np.int32)
+            for name in ("span", "transfer_span")
+        )
+        apart = calls != work
+        calls, work = calls[apart], work[apart]
+    return _pairs(calls, work), _pairs(work, calls)
 
 
 def links(trace: Trace, rows: NDArray[Any]) -> list[tuple[str, NDArray[np.int64], NDArray[np.int32]]]:
@@ -467,14 +459,11 @@ def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
     }
 
 
+@derived
 def arguments(trace: Trace) -> tuple[NDArray[np.int32], list[str]]:
     """For each span the place of its arguments among JSON texts, -1 for none."""
-
-    def make() -> tuple[NDArray[np.int32], list[str]]:
-        column, texts = described_arguments(trace)
-        return (np.full(len(trace.columns("spans")), -1, np.int32) if column is None else column), texts
-
-    return trace.cached("viewer: described_arguments", make)
+    column, texts = described_arguments(trace)
+    return (np.full(len(trace.columns("spans")), -1, np.int32) if column is None else column), texts
 
 
 def parsed_arguments(text: str) -> dict[str, Any]:
@@ -525,18 +514,15 @@ class Arrows:
     sort: NDArray[np.int32]
 
 
+@derived
 def all_arrows(trace: Trace) -> Arrows:
     """Find the arrows of a trace, once."""
-
-    def make() -> Arrows:
-        pairs, start = (launched(trace), backward(trace)), trace.column("spans", "start_ns")
-        source = np.concatenate([pair.source for pair in pairs])
-        target = np.concatenate([pair.target for pair in pairs])
-        sort = np.repeat(np.arange(len(pairs), dtype=np.int32), [len(pair.source) for pair in pairs])
-        early, late = np.minimum(start[source], start[target]), np.maximum(start[source], start[target])
-        return Arrows(source, target, early, late, sort)
-
-    return trace.cached("viewer: arrows", make)
+    pairs, start = (launched(trace), backward(trace)), trace.column("spans", "start_ns")
+    source = np.concatenate([pair.source for pair in pairs])
+    target = np.concatenate([pair.target for pair in pairs])
+    sort = np.repeat(np.arange(len(pairs), dtype=np.int32), [len(pair.source) for pair in pairs])
+    early, late = np.minimum(start[source], start[target]), np.maximum(start[source], start[target])
+    return Arrows(source, target, early, late, sort)
 
 
 def arrows(trace: Trace, query: Query) -> Limited:

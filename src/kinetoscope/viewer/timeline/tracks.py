@@ -14,6 +14,7 @@ from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import processes, thread_processes
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import MARK
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.compiling import compile_phases
 from kinetoscope.tables.windows import start_up_steps
 from kinetoscope.viewer.server.requests import window_of
@@ -69,33 +70,30 @@ class Timeline:
     by_id: dict[int, Track]
 
 
+@derived
 def timeline(trace: Trace) -> Timeline:
     """Find the tracks of a trace, once."""
+    process = thread_processes(trace)
+    found = list(span_tracks(trace).tracks)
+    for sort in (PYTHON, MODULES):
+        found += run_tracks(trace, sort, process)
+    found += _compile_tracks(trace, process)
+    found += _step_tracks(trace)
+    busy = {track.number: track.busy_ns for track in found if track.sort == THREAD}
+    streams = trace.columns("streams")
+    where = [streams[name].tolist() for name in ("device_type", "device_index", "number")]
 
-    def make() -> Timeline:
-        process = thread_processes(trace)
-        found = list(span_tracks(trace).tracks)
-        for sort in (PYTHON, MODULES):
-            found += run_tracks(trace, sort, process)
-        found += _compile_tracks(trace, process)
-        found += _step_tracks(trace)
-        busy = {track.number: track.busy_ns for track in found if track.sort == THREAD}
-        streams = trace.columns("streams")
-        where = [streams[name].tolist() for name in ("device_type", "device_index", "number")]
+    def place(track: Track) -> tuple[Any, ...]:
+        if track.sort == STEPS:
+            return (track.process, 0, track.number)
+        if track.sort == STREAM:
+            return (track.process, 3, *(column[track.number] for column in where), track.number)
+        # Above the threads, which are deep while something is compiled.
+        rank = 1 if track.sort == COMPILING else 2
+        return (track.process, rank, -busy.get(track.number, 0), track.number, track.sort)
 
-        def place(track: Track) -> tuple[Any, ...]:
-            if track.sort == STEPS:
-                return (track.process, 0, track.number)
-            if track.sort == STREAM:
-                return (track.process, 3, *(column[track.number] for column in where), track.number)
-            # Above the threads, which are deep while something is compiled.
-            rank = 1 if track.sort == COMPILING else 2
-            return (track.process, rank, -busy.get(track.number, 0), track.number, track.sort)
-
-        tracks = sorted(found, key=place)
-        return Timeline(tracks, {track.id: track for track in tracks})
-
-    return trace.cached("viewer: timeline", make)
+    tracks = sorted(found, key=place)
+    return Timeline(tracks, {track.id: track for track in tracks})
 
 
 def tracks(trace: Trace, query: Query) -> dict[str, Any]:
@@ -247,22 +245,19 @@ def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str 
     return f"{name} · modules", detail, None
 
 
+@derived
 def _thread_labels(trace: Trace) -> dict[int, str]:
     """What the threads that have tracks are called; with their number where two of a process have one name."""
-
-    def make() -> dict[int, str]:
-        threads = trace.columns("threads")
-        used = {track.thread: track.process for track in timeline(trace).tracks if track.sort in _OF_THREADS}
-        names = {thread: threads["name"][thread] for thread in used}
-        often = collections.Counter((used[thread], name) for thread, name in names.items())
-        found = {}
-        for thread, name in names.items():
-            own = int(threads["os_tid"][thread])
-            alone = often[used[thread], name] == 1
-            found[thread] = (name if alone else f"{name} {own}") if name else f"thread {own}"
-        return found
-
-    return trace.cached("viewer: thread_labels", make)
+    threads = trace.columns("threads")
+    used = {track.thread: track.process for track in timeline(trace).tracks if track.sort in _OF_THREADS}
+    names = {thread: threads["name"][thread] for thread in used}
+    often = collections.Counter((used[thread], name) for thread, name in names.items())
+    found = {}
+    for thread, name in names.items():
+        own = int(threads["os_tid"][thread])
+        alone = often[used[thread], name] == 1
+        found[thread] = (name if alone else f"{name} {own}") if name else f"thread {own}"
+    return found
 
 
 def process_label(row: dict[str, Any]) -> str:
