@@ -12,7 +12,7 @@ from benchmarks.harness import Result, run
 from benchmarks.viewing import big_trace
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
-from kinetoscope.viewer.report import report
+from kinetoscope.viewer.server.report import report
 from kinetoscope.viewer.server.routes import page_text
 from kinetoscope.viewer.server.serve import Server
 from tests.support.browser import Chromium, what_is_missing

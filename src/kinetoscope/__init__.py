@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
     from kinetoscope.trace import open as open  # noqa: A004  (the verb is `kinetoscope.open`)
     from kinetoscope.trace.opening import compare, merge
-    from kinetoscope.viewer.report import report
+    from kinetoscope.viewer.server.report import report
     from kinetoscope.viewer.server.serve import view
 
 # Without `open`, so that `from kinetoscope import *` does not replace the built-in.
@@ -124,7 +124,7 @@ _HOMES = {
     "record_function": "kinetoscope.collect",
     "register_flops": "kinetoscope.tables.costs",
     "register_peak_flops": "kinetoscope.tables.costs",
-    "report": "kinetoscope.viewer.report",
+    "report": "kinetoscope.viewer.server.report",
     "schedule": "kinetoscope.collect",
     "steps": "kinetoscope.collect",
     "summarize": "kinetoscope.summaries.job",

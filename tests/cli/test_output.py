@@ -25,8 +25,12 @@ def pipe(tmp_path):
 @pytest.fixture
 def large_pipes(monkeypatch):
     """Lets pages fit into a pipe that nobody empties meanwhile: what they hold is another test's subject."""
-    monkeypatch.setattr("kinetoscope.viewer.report.report_page", lambda *_, **__: "<html>report</html>")
-    monkeypatch.setattr("kinetoscope.viewer.report.comparison_page", lambda *_: "<html>comparison</html>")
+    monkeypatch.setattr(
+        "kinetoscope.viewer.server.report.report_page", lambda *_, **__: "<html>report</html>"
+    )
+    monkeypatch.setattr(
+        "kinetoscope.viewer.server.report.comparison_page", lambda *_: "<html>comparison</html>"
+    )
 
 
 @pytest.mark.usefixtures("large_pipes")

@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.viewer.report import report_page
+from kinetoscope.viewer.server.report import report_page
 from kinetoscope.viewer.server.routes import answer
 from kinetoscope.viewer.timeline.tracks import timeline
 from tests.support.trace_builder import TraceBuilder

@@ -6,8 +6,8 @@ import pyarrow.ipc
 import pytest
 
 import kinetoscope
-from kinetoscope.viewer.report import comparison_page
-from kinetoscope.viewer.server.open_traces import Offer
+from kinetoscope.viewer.open_traces import Offer
+from kinetoscope.viewer.server.report import comparison_page
 from kinetoscope.viewer.server.routes import respond
 from tests.comparison.test_runs import built
 

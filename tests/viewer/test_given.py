@@ -8,8 +8,8 @@ import pytest
 
 import kinetoscope
 from kinetoscope import ArgumentError, FormatError
-from kinetoscope.viewer.server import open_traces
-from kinetoscope.viewer.server.open_traces import Given, given, names_of, stamp
+from kinetoscope.viewer import open_traces
+from kinetoscope.viewer.open_traces import Given, given, names_of, stamp
 from tests.support.recording_builder import RecordingBuilder
 from tests.support.trace_builder import TraceBuilder
 

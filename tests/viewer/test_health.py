@@ -11,7 +11,7 @@ from kinetoscope.model.losses import UNFINISHED_SPANS
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.trace import Trace
 from kinetoscope.viewer.pages.health import REPORTED
-from kinetoscope.viewer.report import write_report
+from kinetoscope.viewer.server.report import write_report
 from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples

@@ -9,7 +9,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.summaries.summary import save_summaries
-from kinetoscope.viewer.server.open_traces import Given, Offer, is_job
+from kinetoscope.viewer.open_traces import Given, Offer, is_job
 from kinetoscope.viewer.server.routes import respond
 from tests.summaries.test_job import COMPUTE_NS, TRANSFER_NS, rank_trace
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
-from kinetoscope.viewer.report import (
+from kinetoscope.viewer.server.report import (
     answer_with_report,
     report,
     report_page,

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from kinetoscope.viewer.open_traces import Offer
 from kinetoscope.viewer.server import routes as respond_module
-from kinetoscope.viewer.server.open_traces import Offer
 from kinetoscope.viewer.server.routes import content_policy, disposition, page_text, respond
 from tests.support.trace_builder import TraceBuilder
 

@@ -85,7 +85,7 @@ def show(found: Comparison, rows: int, *, as_json: bool, html_file: str | None) 
         from kinetoscope.cli.opening import open_trace
         from kinetoscope.cli.output import refuse_to_overwrite
         from kinetoscope.storage.atomic_write import open_atomically
-        from kinetoscope.viewer.report import comparison_page
+        from kinetoscope.viewer.server.report import comparison_page
 
         refuse_to_overwrite(Path(html_file), [*found.base.names, *found.new.names])
         with open_trace(found.base.names[0]) as base, open_trace(found.new.names[0]) as new:

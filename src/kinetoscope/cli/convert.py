@@ -70,7 +70,7 @@ def command(
     from kinetoscope.cli.opening import open_trace
     from kinetoscope.cli.output import refuse_to_overwrite, say_written
     from kinetoscope.formats.suffixes import suffix_of
-    from kinetoscope.viewer.report import write_memory_page
+    from kinetoscope.viewer.server.report import write_memory_page
 
     targets = [Path(output) for output in outputs]
     for target in targets:

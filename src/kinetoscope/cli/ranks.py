@@ -72,7 +72,7 @@ def command(
         from pathlib import Path, PurePath
 
         from kinetoscope.cli.output import refuse_to_overwrite, say_written
-        from kinetoscope.viewer.report import write_job_report
+        from kinetoscope.viewer.server.report import write_job_report
 
         refuse_to_overwrite(Path(html), sources)
         say_written(write_job_report(job, PurePath(sources[0]).name, Path(html)))

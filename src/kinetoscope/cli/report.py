@@ -38,7 +38,7 @@ def command(path: str, *, output: str | None, pages: tuple[str, ...], as_text: b
         with open_trace(path) as trace:
             print_trace(trace, path)
         return
-    from kinetoscope.viewer.report import PAGES, write_report
+    from kinetoscope.viewer.server.report import PAGES, write_report
 
     name = PurePath(path).name
     target = Path(output or f"{name.partition('.')[0] or 'report'}.html")

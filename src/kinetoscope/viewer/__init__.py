@@ -1,3 +1,3 @@
 """Looking at traces: a local server for the viewer, and reports that are one file."""
 
-__all__ = ["report", "server"]
+__all__ = ["server"]

@@ -3,7 +3,7 @@
 import pytest
 
 import kinetoscope
-from kinetoscope.viewer.report import comparison_page
+from kinetoscope.viewer.server.report import comparison_page
 from tests.comparison.test_runs import built
 
 # One recording a side: what changed is told, and is no verdict on time.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kinetoscope.viewer.report import report, write_memory_page
+from kinetoscope.viewer.server.report import report, write_memory_page
 from tests.support.trace_builder import TraceBuilder
 
 

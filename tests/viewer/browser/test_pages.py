@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 import kinetoscope
-from kinetoscope.viewer.report import report
+from kinetoscope.viewer.server.report import report
 from kinetoscope.viewer.server.routes import answer
 from kinetoscope.viewer.timeline.tracks import whole_of
 from tests.support.shared_traces import needs_shared_traces, shared_trace
@@ -129,7 +129,7 @@ def test_a_report_says_what_needs_the_trace(visit, training, tmp_path):
 
 
 def test_a_cut_report_says_so_on_the_page(visit, training, tmp_path):
-    from kinetoscope.viewer.report import report_page
+    from kinetoscope.viewer.server.report import report_page
 
     path = tmp_path / "report.html"
     path.write_text(report_page(training, "run", most=500), encoding="utf-8")

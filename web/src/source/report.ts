@@ -1,6 +1,6 @@
 /**
  * A report as a source: responses that were written into it, windows of its items, and details of its spans. Apart from the
- * window, it looks up and computes nothing; made in `viewer/report.py`.
+ * window, it looks up and computes nothing; made in `viewer/server/report.py`.
  */
 
 import * as units from "../units";
@@ -274,7 +274,7 @@ async function unpacked(letters: string): Promise<Uint8Array<ArrayBuffer>> {
   }
 }
 
-/** An integer that a report has as columns of bytes: `_planes` in `viewer/report.py`. */
+/** An integer that a report has as columns of bytes: `_planes` in `viewer/server/report.py`. */
 function integer(table: Columns, name: string, row: number): number | null {
   let folded = Number(table.at(name, row));
   for (let byte = 1, scale = 256; table.has(`${name} ${byte}`); byte++, scale *= 256)

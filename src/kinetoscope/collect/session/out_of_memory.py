@@ -70,10 +70,10 @@ def report_out_of_memory(
 
 def _write_report(trace: Trace, error: BaseException, text_path: Path, page_path: Path) -> None:
     """Write the text and, below the same description of the failure, the memory page."""
-    import_aside("kinetoscope.viewer.report")
+    import_aside("kinetoscope.viewer.server.report")
     from kinetoscope.display.out_of_memory import failure_lines, memory_lines
     from kinetoscope.storage.atomic_write import open_atomically
-    from kinetoscope.viewer.report import write_memory_page
+    from kinetoscope.viewer.server.report import write_memory_page
 
     failure = failure_lines(
         trace,

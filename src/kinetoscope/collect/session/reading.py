@@ -111,12 +111,12 @@ class ReadsCycles:
             ArgumentError: The session was made without `profile_memory=True`, the suffix is unknown, or no memory of the
                 device was recorded.
         """
-        import_aside("kinetoscope.viewer.report")
+        import_aside("kinetoscope.viewer.server.report")
         checked = _checked_path(path)
         self._need_memory("export_memory_timeline()")
         trace = self.trace
         if checked.lower().endswith(".html"):
-            from kinetoscope.viewer.report import write_memory_page
+            from kinetoscope.viewer.server.report import write_memory_page
 
             write_memory_page(trace, checked, device)
             return

@@ -448,7 +448,7 @@ class TraceFiles:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             if path.name.lower().endswith(".html"):
-                from kinetoscope.viewer.report import write_memory_page
+                from kinetoscope.viewer.server.report import write_memory_page
 
                 write_memory_page(trace, path)
             else:

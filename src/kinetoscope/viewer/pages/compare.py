@@ -13,7 +13,7 @@ from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, Run, run_of
 from kinetoscope.comparison.result import Comparison, basis, headline, summary_of_side
 from kinetoscope.comparison.runs import compare_runs
 from kinetoscope.model import units
-from kinetoscope.viewer.server.requests import integer
+from kinetoscope.viewer.requests import integer
 from kinetoscope.viewer.timeline.rows import MODULES, STREAM, THREAD
 from kinetoscope.viewer.timeline.tracks import timeline, tracks
 from kinetoscope.viewer.timeline.window import window
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pyarrow
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.open_traces import Offer
-    from kinetoscope.viewer.server.requests import Answer, Query
+    from kinetoscope.viewer.open_traces import Offer
+    from kinetoscope.viewer.requests import Answer, Query
 
 TABLES = ("times", "counts", "memory")
 SIDES = ("base", "new")

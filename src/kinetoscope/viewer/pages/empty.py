@@ -10,7 +10,7 @@ from kinetoscope.viewer.sql.queries import NEEDS_DUCKDB, is_installed
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
 
 REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("empty", {}),)
 """What a report includes."""

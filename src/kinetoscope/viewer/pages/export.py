@@ -11,11 +11,11 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls, shown_stacks
-from kinetoscope.viewer.server.requests import MadeFile, number
+from kinetoscope.viewer.requests import MadeFile, number
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
 
 # Format -> suffix, and what kind of file it is for a browser.
 FORMATS = {

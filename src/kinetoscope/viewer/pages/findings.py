@@ -12,7 +12,7 @@ from kinetoscope.model.schema import KIND_NAMES, SpanKind
 if TYPE_CHECKING:
     from kinetoscope.analyses.findings import Report
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
 
 REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("findings", {}),)
 """What a report includes."""

@@ -9,7 +9,7 @@ from kinetoscope.storage.live_recording import is_running
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
 
 REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
     ("health", {}),

@@ -12,13 +12,13 @@ from kinetoscope.model.schema import Column
 from kinetoscope.tables.device.kernels import KERNELS_SCHEMA
 from kinetoscope.tables.device.kernels import kernels as kernels_table
 from kinetoscope.viewer.pages.operators import MOST_REPORTED_CALLS
-from kinetoscope.viewer.server.requests import MOST_ROWS, Limited, choice
+from kinetoscope.viewer.requests import MOST_ROWS, Limited, choice
 
 if TYPE_CHECKING:
     import pyarrow
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
 
 TENSOR_CORES = Column(
     "tensor_cores",

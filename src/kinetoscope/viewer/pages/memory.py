@@ -20,7 +20,7 @@ from kinetoscope.tables.memory.peak import GROUPINGS, by_holder, holders, look_u
 from kinetoscope.tables.memory.timeline import changes_of, device_names
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stored import memory_recorded
-from kinetoscope.viewer.server.requests import Limited, choice, number
+from kinetoscope.viewer.requests import Limited, choice, number
 
 if TYPE_CHECKING:
     import pyarrow
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kinetoscope.tables.memory.blocks import Blocks
     from kinetoscope.tables.memory.categories import Judged
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
 
     Rows = NDArray[np.int64]
 

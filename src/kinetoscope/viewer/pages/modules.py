@@ -13,14 +13,14 @@ from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.model.steps import MARK
 from kinetoscope.torch_events.event_tree import event_names
 from kinetoscope.torch_events.function_event import STEP_KEY
-from kinetoscope.viewer.server.requests import Limited
+from kinetoscope.viewer.requests import Limited
 from kinetoscope.viewer.timeline.window import few_texts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
 
 _MOST_MODULES = 50_000
 _MOST_ROWS = 200_000

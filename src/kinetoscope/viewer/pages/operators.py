@@ -18,7 +18,7 @@ from kinetoscope.model.strings import to_utf8
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.ops import PLACE, SORTS, WAYS, operator_keys, operator_names
 from kinetoscope.tables.host.places import durations, place_labels, spans_of
-from kinetoscope.viewer.server.requests import MOST_ROWS, Limited, number, whole_number
+from kinetoscope.viewer.requests import MOST_ROWS, Limited, number, whole_number
 from kinetoscope.viewer.timeline.rows import span_tracks
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
 
     Describe = Callable[[NDArray[np.intp]], list[dict[str, Any]]]
 

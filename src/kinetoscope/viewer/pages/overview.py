@@ -16,7 +16,7 @@ from kinetoscope.display.sentence import Sentence, sentence
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.device.work import busy, device_work
-from kinetoscope.viewer.server.requests import Limited
+from kinetoscope.viewer.requests import Limited
 from kinetoscope.viewer.timeline.tracks import counters_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kinetoscope.analyses.overview import Overview
     from kinetoscope.tables.intervals import Intervals
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
     from kinetoscope.viewer.timeline.tracks import Counter
 
 

@@ -17,7 +17,7 @@ from kinetoscope.summaries.communication import coordinates_of
 from kinetoscope.summaries.lateness import less_waiting
 from kinetoscope.tables.breakdown import PARTS
 from kinetoscope.viewer.pages.findings import described
-from kinetoscope.viewer.server.requests import Limited, choice, integer
+from kinetoscope.viewer.requests import Limited, choice, integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.summaries.job import Job
     from kinetoscope.summaries.sections import Group
-    from kinetoscope.viewer.server.requests import Answer, Query
+    from kinetoscope.viewer.requests import Answer, Query
 
     Opener = Callable[[str], int]
     Rows = NDArray[np.int64]

@@ -9,7 +9,7 @@ from kinetoscope.tables.host.source_lines import source_lines
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
 
 REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("source", {}),)
 """What a report includes."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
 
     Rows = NDArray[np.int64]
 

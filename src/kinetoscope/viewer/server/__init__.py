@@ -1,3 +1,3 @@
-"""The local server of the viewer."""
+"""The local server of the viewer, and reports, which answer as it does from one file."""
 
-__all__ = ["serve"]
+__all__ = ["report", "serve"]

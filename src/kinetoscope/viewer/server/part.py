@@ -10,7 +10,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, Part, cut, pieces_of
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array
-from kinetoscope.viewer.server.requests import Limited
+from kinetoscope.viewer.requests import Limited
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Answer, Query
+    from kinetoscope.viewer.requests import Answer, Query
 
     Answering = Callable[[Trace, str, Query], Answer]
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope.viewer.open_traces import Offer
 from kinetoscope.viewer.pages import (
     compare,
     empty,
@@ -29,9 +30,8 @@ from kinetoscope.viewer.pages import (
     source_text,
     stacks,
 )
-from kinetoscope.viewer.server.open_traces import Offer
+from kinetoscope.viewer.requests import MOST_ROWS, Limited, MadeFile
 from kinetoscope.viewer.server.part import answer_part, steps
-from kinetoscope.viewer.server.requests import MOST_ROWS, Limited, MadeFile
 from kinetoscope.viewer.sql import queries
 from kinetoscope.viewer.timeline import search, span, tracks, window
 from kinetoscope.viewer.timeline.range import within
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Answer, Query
+    from kinetoscope.viewer.requests import Answer, Query
 
 ARROW = "application/vnd.apache.arrow.stream"
 

@@ -31,8 +31,8 @@ from kinetoscope._errors import ArgumentError, KinetoscopeError, MissingDependen
 from kinetoscope.model import units
 from kinetoscope.storage.cache import cache_directory
 from kinetoscope.trace import open as open_any
-from kinetoscope.viewer.report import answer_with_report
-from kinetoscope.viewer.server import open_traces
+from kinetoscope.viewer import open_traces
+from kinetoscope.viewer.server.report import answer_with_report
 from kinetoscope.viewer.server.routes import INERT, Response, respond
 from kinetoscope.viewer.sql.queries import end_queries
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.summaries.job import Job
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.open_traces import Given, Offer, Source
+    from kinetoscope.viewer.open_traces import Given, Offer, Source
 
     Offering = Callable[[], Sequence[Offer | tuple[str, Trace]]]
     Answering = Callable[[str, Mapping[str, str]], Response]

@@ -24,11 +24,11 @@ from kinetoscope.model import units
 from kinetoscope.storage.unpacking import available_bytes
 from kinetoscope.trace.tables import definition
 from kinetoscope.trace.trace import tables_named
-from kinetoscope.viewer.server.requests import Limited, MadeFile
+from kinetoscope.viewer.requests import Limited, MadeFile
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
 
 
 # Queries to begin with.

@@ -10,7 +10,7 @@ import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import recorded_calls
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
-from kinetoscope.viewer.server.requests import choice, span_of_time
+from kinetoscope.viewer.requests import choice, span_of_time
 from kinetoscope.viewer.timeline.rows import MODULES, PYTHON, STEPS, STREAM, THREAD, span_tracks
 from kinetoscope.viewer.timeline.tracks import timeline, whole_of
 from kinetoscope.viewer.timeline.window import few_texts
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.model.columns import Columns
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
     from kinetoscope.viewer.timeline.rows import Rows
 
 RANGE_SCHEMA = Table(

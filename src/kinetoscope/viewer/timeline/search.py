@@ -8,7 +8,7 @@ import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
-from kinetoscope.viewer.server.requests import Limited, number, whole_number
+from kinetoscope.viewer.requests import Limited, number, whole_number
 from kinetoscope.viewer.timeline.rows import label_maker, span_tracks
 from kinetoscope.viewer.timeline.tracks import timeline
 from kinetoscope.viewer.timeline.window import few_texts
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
     from kinetoscope.viewer.timeline.rows import Rows, Track
 
 _MOST = 1_000

@@ -32,7 +32,7 @@ from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.copies import Direction, direction_of
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.stored import processes, ranks
-from kinetoscope.viewer.server.requests import Limited, span_of_time, whole_number
+from kinetoscope.viewer.requests import Limited, span_of_time, whole_number
 from kinetoscope.viewer.timeline.rows import span_tracks
 from kinetoscope.viewer.timeline.tracks import chosen
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
 
 
 # Links between spans.

@@ -17,7 +17,7 @@ from kinetoscope.model.steps import MARK
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.compiling import compile_phases
 from kinetoscope.tables.windows import start_up_steps
-from kinetoscope.viewer.server.requests import window_of
+from kinetoscope.viewer.requests import window_of
 from kinetoscope.viewer.timeline.rows import (
     COMPILING,
     COUNTER,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
 
 
 _OF_THREADS = (THREAD, PYTHON, MODULES, COMPILING)

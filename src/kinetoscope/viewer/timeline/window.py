@@ -13,7 +13,7 @@ import numpy as np
 
 from kinetoscope.model.arrow import Labels, compact, number_array, text_array
 from kinetoscope.model.schema import KIND_NAMES
-from kinetoscope.viewer.server.requests import window_of
+from kinetoscope.viewer.requests import window_of
 from kinetoscope.viewer.timeline.rows import label_maker
 from kinetoscope.viewer.timeline.tracks import chosen
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Query
+    from kinetoscope.viewer.requests import Query
     from kinetoscope.viewer.timeline.rows import Rows
 
 MOST_LETTERS = 2_000

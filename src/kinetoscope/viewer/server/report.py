@@ -43,7 +43,7 @@ from kinetoscope.viewer.pages import (
     source_text,
     stacks,
 )
-from kinetoscope.viewer.server.requests import Limited, MadeFile
+from kinetoscope.viewer.requests import Limited, MadeFile
 from kinetoscope.viewer.server.routes import ARROW, answer, content_policy, encoded, page_text
 from kinetoscope.viewer.timeline import range as range_sums
 from kinetoscope.viewer.timeline import tracks
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from kinetoscope.comparison.result import Comparison
     from kinetoscope.summaries.job import Job
     from kinetoscope.trace import Trace
-    from kinetoscope.viewer.server.requests import Answer, Query
+    from kinetoscope.viewer.requests import Answer, Query
 
     Request = tuple[str, Mapping[str, str]]
     Column = tuple[str, pyarrow.Array, Mapping[str, str]]
