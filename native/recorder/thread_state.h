@@ -199,7 +199,8 @@ class OpenSpans {
 // More keys than a program's code can have; names and shapes that never repeat can be more.
 inline constexpr size_t kMostCached = size_t{1} << 18;
 
-struct ThreadState {
+// What every operator touches comes first, in as few lines of the processor's cache as it fits in.
+struct alignas(64) ThreadState {
   // 1 while this thread is inside one of our callbacks. stop() waits for 0 after it has made everyone see the
   // end.
   std::atomic<uint32_t> busy{0};
@@ -211,8 +212,6 @@ struct ThreadState {
   CompactSpan* next_span = nullptr;
   CompactSpan* span_end = nullptr;
   ChunkHeader* span_chunk = nullptr;
-  OpenSpans open;  // spans begun on this thread and not yet ended
-  HeldPlace held;
   uint64_t orphans_seen =
       0;  // of Live::orphans_posted; of another session, like `generation`, when it differs there
 
@@ -221,19 +220,23 @@ struct ThreadState {
   std::atomic<uint32_t> arguments{0};
   uint32_t arguments_generation = 0;
 
+  OpenSpans open;  // spans begun on this thread and not yet ended
+  HeldPlace held;
+
+  SiteCache sites{kMostCached};
+
+  ProbingTable<AddressKey> schema_names{kMostCached};  // by the address of a schema's overload name
   // The fewest calls that went on between two walks whose spans had no place to say so; kMaxDepth for all.
   uint32_t unsaid_kept = kMaxDepth;
   // Of Live, when it last opened the calls that it was in the middle of.
   uint32_t calls_epoch = 0;
 
-  ProbingTable<AddressKey> schema_names{kMostCached};  // by the address of a schema's overload name
   ProbingTable<TextKey> text_names{kMostCached};
   ProbingTable<CallKey, KnownCall> calls{kMostCached};
   ProbingTable<StepKey, KnownStep> steps{kMostCached};
   ProbingTable<AddressKey> modules{kMostCached};
   ProbingTable<AddressKey> parameters{kMostCached};
   ProbingTable<TextKey> shapes{kMostCached};
-  SiteCache sites{kMostCached};
 
   AllocationRecord* next_allocation = nullptr;
   AllocationRecord* allocation_end = nullptr;
