@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope._import_aside import import_aside
+from kinetoscope.model.arrow import array_of_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +75,7 @@ def rows_where(table: pyarrow.Table, where: Mapping[str, object]) -> pyarrow.Tab
             column = column.cast(column.type.value_type)
         values = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
         try:
-            wanted = pa.array(values).cast(column.type)
+            wanted = array_of_any(values, column.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise ArgumentError(
                 f"where={{{name!r}: {value!r}}} is not valid: the column has values of type {column.type}"
