@@ -303,6 +303,20 @@ bool others_rest(const Rest& known) {
   return rest;
 }
 
+// [GIL] Lets other threads run, some times for a moment, and returns whether they rest then: a thread that
+// only handles a message, as those of a test runner do, wants the GIL for that.
+bool others_come_to_rest(const Rest& known) {
+  constexpr int kMoments = 3;
+  constexpr useconds_t kMomentUs = 200;
+  for (int moment = 0; moment < kMoments; ++moment) {
+    Py_BEGIN_ALLOW_THREADS;
+    usleep(kMomentUs);
+    Py_END_ALLOW_THREADS;
+    if (others_rest(known)) return true;
+  }
+  return false;
+}
+
 // Reads where tensors lie. Other threads may train meanwhile: all is read under the GIL, each method without
 // releasing it.
 //
@@ -377,7 +391,7 @@ class Reader {
   }
 
   PyObject* modules(PyObject* modules) {
-    others_rest_ = others_rest(rest_);
+    others_rest_ = others_rest(rest_) || others_come_to_rest(rest_);
     Leftover left;
     for (Py_ssize_t at = 0; at < PyList_GET_SIZE(modules); ++at) {
       PyObject* module = PyList_GET_ITEM(modules, at);
