@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._errors import ArgumentError
 
 # Waiting for whatever accelerator torch uses.
 
@@ -62,39 +62,38 @@ def checked_function(function: Any, decorator: str) -> None:
         )
 
 
-def checked_whole(name: str, value: Any, least: int) -> int:
-    """A whole number from `least` on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(f"{name}={value!r} is not valid: need a whole number >= {least}.")
-    return value
+def checked_device(device: Any, need: str, kind: str | None = None) -> torch.device:
+    """A device given as `"cuda:1"` or as a `torch.device`, of this kind if one is given."""
+    try:
+        found = torch.device(device) if isinstance(device, str | torch.device) else None
+    except RuntimeError:
+        found = None
+    if found is None or kind not in (None, found.type):
+        raise DeviceError(f"device={device!r} is not valid: need the number of a device, or {need}.")
+    return found
 
 
 def device_number(device: Any, kind: str) -> int:
     """The number of a device given as a number, as `"cuda:1"`, or as a `torch.device` of this kind."""
     if isinstance(device, int) and not isinstance(device, bool):
         return device
-    try:
-        found = torch.device(device) if isinstance(device, str | torch.device) else None
-    except RuntimeError:
-        found = None
-    if found is None or found.type != kind:
-        raise DeviceError(f"device={device!r} is not valid: need the number of a device, or {kind!r}.")
-    return found.index or 0
+    return checked_device(device, repr(kind), kind).index or 0
 
 
 def need_xpu(who: str) -> None:
     """Raise unless torch can use an Intel GPU."""
     if not torch.xpu.is_available():
-        raise XpuMissingError(
+        raise DeviceError(
             f"{who} needs an Intel GPU that torch can use, and torch.xpu.is_available() is False. For the CPU "
             "use torch_profile() or profileit('cpu')."
         )
 
 
-class XpuMissingError(DeviceError, StateError):
-    """There is no Intel GPU."""
-
-
 def _shown(thing: Any) -> str:
     """A thing as an error names it: by its type, for models and tensors print in pages."""
     return "nothing" if thing is None else f"of type {type(thing).__name__}"
+
+
+def name_of(function: Any) -> str:
+    """What a function is called, or the class of an object."""
+    return str(getattr(function, "__name__", type(function).__name__))
