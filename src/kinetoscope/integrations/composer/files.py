@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 PAUSES_S = (0.5, 2.0)
 # How long `close` waits, so that a store that hangs does not keep the job from ending.
 PATIENCE_S = 600.0
+# The threads that upload, and those that do what must wait for that.
+_UPLOAD, _AFTERWARDS = "kinetoscope-upload", "kinetoscope-upload-done"
 sleep = time.sleep
 
 
@@ -71,7 +73,6 @@ class Uploads:
         self._overwrite = overwrite
         self._own: set[str] = set()
         self._failures: list[str] = []
-        self._unfinished: list[str] = []
         self._threads: list[threading.Thread] = []
 
     def send(self, path: Path, name: str, logger: Any, failed: Callable[[], object]) -> None:
@@ -84,28 +85,18 @@ class Uploads:
             failed: Called if the last attempt has failed, by whichever thread made it.
         """
         if is_url(name):
-            self._unfinished.append(name)
-
-            def send() -> None:
-                self._try(lambda: _put(path, name, replace=self._may_replace(name)), path, name, failed)
-                self._unfinished.remove(name)
-
-            self._in_background(send)
+            self._in_background(lambda: self._try(_put, path, name, failed), _UPLOAD)
         elif logger is not None:
-            name = name.lstrip("/")
-            self._try(
-                lambda: logger.upload_file(
-                    remote_file_name=name, file_path=str(path), overwrite=self._may_replace(name)
-                ),
-                path,
-                name,
-                failed,
-            )
+
+            def send(path: Path, name: str, *, overwrite: bool) -> None:
+                logger.upload_file(remote_file_name=name, file_path=str(path), overwrite=overwrite)
+
+            self._try(send, path, name.lstrip("/"), failed)
 
     def afterwards(self, do: Callable[[], object]) -> None:
         """Do something once all uploads so far have ended: at once if they have, else in the background."""
         if self._running():
-            self._in_background(do)
+            self._in_background(do, _AFTERWARDS)
         else:
             do()
 
@@ -114,11 +105,11 @@ class Uploads:
         until_s = time.monotonic() + PATIENCE_S
         for thread in self._running():
             thread.join(max(0.0, until_s - time.monotonic()))
-        if self._running():
+        if left := [thread for thread in self._running() if thread.name == _UPLOAD]:
             self.note(
-                f"{len(self._unfinished)} uploads have not finished after {PATIENCE_S:g} s and are abandoned. The files stay "
-                "where they are."
+                f"{len(left)} uploads have not finished after {PATIENCE_S:g} s and are abandoned. The files stay where they are."
             )
+        self._threads = []
         self.warn()
 
     def note(self, failure: str) -> None:
@@ -135,7 +126,7 @@ class Uploads:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         return self._threads
 
-    def _in_background(self, do: Callable[[], object]) -> None:
+    def _in_background(self, do: Callable[[], object], name: str) -> None:
         """Do something on a thread of its own, after all that was given before."""
         before = self._running()[-1:]
 
@@ -144,15 +135,15 @@ class Uploads:
                 thread.join()
             do()
 
-        thread = threading.Thread(target=run, name="kinetoscope-upload", daemon=True)
+        thread = threading.Thread(target=run, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _try(self, send: Callable[[], object], path: Path, name: str, failed: Callable[[], object]) -> None:
+    def _try(self, send: Callable[..., object], path: Path, name: str, failed: Callable[[], object]) -> None:
         """Upload with retries; the last failure is stored for `warn`."""
         for attempt, pause_s in enumerate((*PAUSES_S, None), 1):
             try:
-                send()
+                send(path, name, overwrite=self._overwrite or name in self._own)
             except Exception as error:  # noqa: BLE001  (stores and loggers raise whatever they like)
                 if pause_s is not None and not isinstance(error, FileExistsError):
                     sleep(pause_s)
@@ -167,18 +158,14 @@ class Uploads:
                 self._own.add(name)
             return
 
-    def _may_replace(self, name: str) -> bool:
-        """Whether a file of this name may be replaced."""
-        return self._overwrite or name in self._own
 
-
-def _put(path: Path, url: str, *, replace: bool) -> None:
+def _put(path: Path, url: str, *, overwrite: bool) -> None:
     """Copy a file to a URL."""
     from fsspec.asyn import AsyncFileSystem
     from fsspec.core import url_to_fs
 
     filesystem, remote = url_to_fs(url)
-    if not replace and filesystem.exists(remote):
+    if not overwrite and filesystem.exists(remote):
         raise FileExistsError("there is a file of that name already; overwrite=True replaces it")
     if not isinstance(filesystem, AsyncFileSystem):
         # The others are object stores: they need no folders, and some would make a bucket instead.

@@ -19,15 +19,6 @@ from kinetoscope.integrations.composer.trace_handler import JSONTraceHandler
 
 _log = logging.getLogger("kinetoscope.integrations.composer")
 
-_CALLS = (
-    "init",
-    "close",
-    "process_duration_event",
-    "process_instant_event",
-    "process_counter_event",
-    "process_chrome_json_trace_file",
-)
-
 
 class Marker(ContextDecorator):
     """Marks ranges of the program, in the batches that the profiler's schedule selects. Made by `Profiler.marker`.
@@ -335,11 +326,9 @@ def _checked_handlers(trace_handlers: Any) -> list[Any]:
     """A list of trace handlers, or an error that says which is none."""
     handlers = list(trace_handlers) if isinstance(trace_handlers, (list, tuple)) else [trace_handlers]
     for handler in handlers:
-        missing = [f"no {call}()" for call in _CALLS if not callable(getattr(handler, call, None))]
-        if isinstance(handler, type):
-            missing = ["it is a class: make an object of it"]
-        if missing:
+        hint = "it is a class: make an object of it" if isinstance(handler, type) else "no init()"
+        if isinstance(handler, type) or not hasattr(handler, "init"):
             raise ArgumentError(
-                f"trace_handlers: {handler!r} is not a trace handler ({missing[0]}); pass JSONTraceHandler(...) or a TraceHandler."
+                f"trace_handlers: {handler!r} is not a trace handler ({hint}); pass JSONTraceHandler(...) or a TraceHandler."
             )
     return handlers
