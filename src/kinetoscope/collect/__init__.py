@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.engines.hybrid_check import hybrid_status
     from kinetoscope.collect.engines.kineto_text import kineto_status
     from kinetoscope.collect.engines.native import native_engine_status
-    from kinetoscope.collect.process.rank import own_rank, ranked
+    from kinetoscope.collect.process.rank import own_rank, rank_count, ranked
     from kinetoscope.collect.process.user_warnings import warn_user
     from kinetoscope.collect.ranks import gather_summaries
     from kinetoscope.collect.recorder.build import BuildError, build, compilers, why_too_old
@@ -131,6 +131,7 @@ __all__ = [
     "nvml",
     "own_rank",
     "profile",
+    "rank_count",
     "ranked",
     "record_always",
     "record_function",
@@ -198,6 +199,7 @@ _HOMES = {
     "nvml": "sources.nvml",
     "own_rank": "process.rank",
     "profile": "session.profile",
+    "rank_count": "process.rank",
     "ranked": "process.rank",
     "record_always": "session.schedule",
     "record_function": "request.activities",

@@ -154,14 +154,14 @@ class MergedTrace:
         together = ranks.of_this_machine()
         if ranks.rank == together[0]:
             self._files.path(_NAME).unlink(missing_ok=True)
-        if ranks.world_size > len(together) and self._files.has_place(_REMOTE_NAME):
-            remote = self._files.names[_REMOTE_NAME]
-            if not remote.used & {"node_rank", "rank"}:
-                warnings.warn(
-                    f"each machine merges the traces of its own ranks, and all upload to one name, {remote.text}: put "
-                    f"{{node_rank}} into {_REMOTE_NAME}.",
-                    stacklevel=4,
-                )
+        remote = self._files.names[_REMOTE_NAME] if self._files.has_place(_REMOTE_NAME) else None
+        several = ranks.world_size > len(together)
+        if several and remote is not None and not remote.used & {"node_rank", "rank"}:
+            warnings.warn(
+                f"each machine merges the traces of its own ranks, and all upload to one name, {remote.text}: put "
+                f"{{node_rank}} into {_REMOTE_NAME}.",
+                stacklevel=4,
+            )
 
     def add(self, trace: Trace) -> None:
         """Keep the trace of a cycle of this rank.

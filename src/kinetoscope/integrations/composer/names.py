@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import string
-import sys
 import time
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.collect import own_rank, rank_count
 
 # The progress of a training run: counts of epochs, batches, samples and tokens, and their durations.
 
@@ -110,15 +110,10 @@ class Ranks:
     @classmethod
     def of_this_process(cls) -> Ranks:
         """What the process group says of this process and, before there is one, what its launcher set."""
-        rank, world_size = _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1)
-        torch = sys.modules.get("torch")
-        distributed = getattr(torch, "distributed", None)
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            rank, world_size = distributed.get_rank(), distributed.get_world_size()
         return cls(
-            rank=rank,
+            rank=own_rank() or 0,
             local_rank=_from_environment("LOCAL_RANK", 0),
-            world_size=world_size,
+            world_size=rank_count(),
             local_world_size=_from_environment("LOCAL_WORLD_SIZE", 1),
             # torchrun says GROUP_RANK, Composer's launcher NODE_RANK.
             node_rank=_from_environment("NODE_RANK", _from_environment("GROUP_RANK", 0)),

@@ -44,6 +44,7 @@ class JSONTraceHandler(TraceHandler):
         patience_s: How many seconds the rank that merges waits for the others of its machine, at the end.
 
     Attributes:
+        merges: Whether there is a merged trace at the end.
         saved_traces: A pair for each trace that is kept, the newest last: its timestamp and a list of paths, one for each rank.
 
     Raises:
@@ -73,6 +74,7 @@ class JSONTraceHandler(TraceHandler):
         patience: object = patience_s
         if not isinstance(patience, (int, float)) or not patience >= 0:
             raise ArgumentError(f"patience_s={patience_s!r} is not valid: need a number of seconds.")
+        self.merges = merged_trace_filename is not None
         self._merged: MergedTrace | None = None
         if merged_trace_filename is not None:
             self._merged = MergedTrace(
@@ -86,11 +88,6 @@ class JSONTraceHandler(TraceHandler):
     def saved_traces(self) -> list[tuple[Any, list[Path]]]:
         """The kept traces: timestamp and the path of each rank, the newest last."""
         return self.files.saved_traces
-
-    @property
-    def merges(self) -> bool:
-        """Whether there is a merged trace at the end."""
-        return self._merged is not None
 
     def init(self, state: Any, logger: Any) -> None:
         """Make the folder ready, before training begins.

@@ -286,10 +286,8 @@ class ResidentPeak:
     def __exit__(self, *_error: object) -> None:
         self._ended.set()
         self._thread.join()
-        self.bytes = max(self.bytes, resident_bytes())
         mark = resident_peak_of_life()
-        if mark > self._mark:
-            self.bytes = max(self.bytes, mark)
+        self.bytes = max(self.bytes, resident_bytes(), mark if mark > self._mark else 0)
 
     def _watch(self) -> None:
         """Look until the end."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._errors import ArgumentError
 from kinetoscope.collect import ProfilerActivity, profile, supported_activities
 from kinetoscope.integrations.pyg.checks import need_xpu
 
@@ -94,10 +94,6 @@ def _percent(part: float, whole: float) -> float:
 _TIMELINE = "timeline.json"
 
 
-class NoTimelineError(StateError, FileNotFoundError):
-    """There is no `timeline.json` to be renamed."""
-
-
 @contextmanager
 def torch_profile(
     export_chrome_trace: bool = True,
@@ -118,7 +114,7 @@ def torch_profile(
         The session, which has the trace after the block.
 
     Raises:
-        ArgumentError: `csv_data` is no mapping of lists, or the working directory cannot be written to.
+        ArgumentError: `csv_data` is no mapping of lists.
     """
     if csv_data is not None:
         checked_columns(csv_data)
@@ -147,7 +143,6 @@ def xpu_profile(export_chrome_trace: bool = True) -> Iterator[profile]:
 
     Raises:
         DeviceError: torch finds no Intel GPU.
-        ArgumentError: The working directory cannot be written to.
     """
     need_xpu("xpu_profile()")
     activities = [ProfilerActivity.CPU, ProfilerActivity.XPU]
@@ -156,13 +151,7 @@ def xpu_profile(export_chrome_trace: bool = True) -> Iterator[profile]:
 
 
 def _session(export_chrome_trace: bool, **options: Any) -> profile:
-    """A session that prints its table. A working directory that takes no file is refused before anything has run."""
-    folder = Path.cwd()
-    if export_chrome_trace and not os.access(folder, os.W_OK | os.X_OK):
-        raise ArgumentError(
-            f"export_chrome_trace=True writes {_TIMELINE} in the working directory, and {folder} is not writable: "
-            "change to another one, or pass False."
-        )
+    """A session that prints its table."""
     handler = trace_handler if export_chrome_trace else print_time_total
     return profile(on_trace_ready=handler, on_error="warn", **options)
 
@@ -195,19 +184,14 @@ def rename_profile_file(*args: object) -> None:
 
     Raises:
         ArgumentError: A part has a path separator in it.
-        NoTimelineError: There is no `timeline.json`.
+        FileNotFoundError: There is no `timeline.json`.
     """
     name = "-".join(["profile", *map(str, args)]) + ".json"
     if os.path.basename(name) != name:
         raise ArgumentError(
             f"{os.sep!r} cannot be part of the name of a file, and is one of {name!r}: leave it out."
         )
-    source = Path.cwd() / _TIMELINE
-    if not source.exists():
-        raise NoTimelineError(
-            f"there is no {_TIMELINE} in {source.parent}: record with torch_profile(), or pass trace_handler to a session."
-        )
-    source.replace(source.with_name(name))
+    Path(_TIMELINE).replace(name)
 
 
 def _longest_by(averages: Any) -> str:
