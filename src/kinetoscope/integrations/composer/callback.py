@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import logging
@@ -488,10 +489,8 @@ class TorchProfiler(Callback):
             warnings.warn(
                 f"profiling stopped, training continues: {type(error).__name__}: {error}", stacklevel=3
             )
-            try:
+            with contextlib.suppress(Exception):
                 batches.abandon()
-            except Exception as second:  # noqa: BLE001
-                _log.warning("the session could not be stopped: %s", second)
 
     def _save(self, session: profile, timestamp: Any) -> None:
         """Write a trace; a failure loses this trace only."""

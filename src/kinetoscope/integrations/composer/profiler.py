@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import ContextDecorator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,8 +19,10 @@ from kinetoscope.integrations.composer.schedule import BatchSchedule, ProfilerAc
 from kinetoscope.integrations.composer.trace_handler import JSONTraceHandler
 
 _log = logging.getLogger("kinetoscope.integrations.composer")
+_MARKED = (ProfilerAction.WARMUP, ProfilerAction.ACTIVE, ProfilerAction.ACTIVE_AND_SAVE)
 
 
+@dataclass(eq=False)
 class Marker(ContextDecorator):
     """Marks ranges of the program, in the batches that the profiler's schedule selects. Made by `Profiler.marker`.
 
@@ -32,25 +35,18 @@ class Marker(ContextDecorator):
         actions: It marks batches for which the schedule wants one of these.
         record_instant_on_start: Also mark an instant when a range starts.
         record_instant_on_finish: Also mark an instant when a range ends.
+        categories: To what it belongs, for the handlers.
     """
 
-    def __init__(
-        self,
-        profiler: Profiler,
-        name: str,
-        actions: Sequence[ProfilerAction],
-        record_instant_on_start: bool,
-        record_instant_on_finish: bool,
-    ) -> None:
-        self.name = name
-        self.categories: Sequence[str] = ()
-        self._profiler = profiler
-        self._actions = actions
-        self._instant_on_start = record_instant_on_start
-        self._instant_on_finish = record_instant_on_finish
-        self._ranges = Ranges()
-        self._started = False
-        self._recorded = False
+    profiler: Profiler
+    name: str
+    actions: Sequence[ProfilerAction]
+    record_instant_on_start: bool
+    record_instant_on_finish: bool
+    categories: Sequence[str] = ()
+    _ranges: Ranges = field(default_factory=Ranges, init=False)
+    _started: bool = field(default=False, init=False)
+    _recorded: bool = field(default=False, init=False)
 
     def start(self) -> None:
         """Begin a range.
@@ -65,7 +61,7 @@ class Marker(ContextDecorator):
         if self._recorded:
             self._ranges.begin(self.name)
             self._tell("process_duration_event", is_start=True)
-            if self._instant_on_start:
+            if self.record_instant_on_start:
                 self._moment()
 
     def finish(self) -> None:
@@ -77,7 +73,7 @@ class Marker(ContextDecorator):
         if not self._started:
             raise StateError(f"the marker {self.name!r} was not started: call start() first.")
         if self._recorded:
-            if self._instant_on_finish:
+            if self.record_instant_on_finish:
                 self._moment()
             self._tell("process_duration_event", is_start=False)
             self._ranges.end(self.name)
@@ -103,7 +99,7 @@ class Marker(ContextDecorator):
                     f"the marker {self.name!r}: the counter {key!r} is {value!r}; need a number."
                 )
         if self._is_recorded():
-            self._profiler.counters.add(self.name, values)
+            self.profiler.counters.add(self.name, values)
             self._tell("process_counter_event", values=values)
 
     def __enter__(self) -> Self:
@@ -129,7 +125,7 @@ class Marker(ContextDecorator):
     def _is_recorded(self) -> bool:
         """Whether the schedule asks for this batch; a failing one, which the recorder reports, asks for none."""
         try:
-            return self._profiler.schedule(self._profiler.state) in self._actions
+            return self.profiler.schedule(self.profiler.state) in self.actions
         except Exception as error:  # noqa: BLE001  (whatever it is, it is not the training's)
             _log.debug("the schedule failed: %s", error)
             return False
@@ -141,11 +137,11 @@ class Marker(ContextDecorator):
 
     def _tell(self, what: str, **facts: Any) -> None:
         """Tell the handlers."""
-        self._profiler.tell_handlers(
+        self.profiler.tell_handlers(
             what,
             name=self.name,
             categories=self.categories,
-            timestamp=self._profiler.state.timestamp,
+            timestamp=self.profiler.state.timestamp,
             wall_clock_time_ns=time.time_ns(),
             **facts,
         )
@@ -234,11 +230,7 @@ class Profiler(TorchProfiler):
     def marker(
         self,
         name: str,
-        actions: Sequence[ProfilerAction] = (
-            ProfilerAction.WARMUP,
-            ProfilerAction.ACTIVE,
-            ProfilerAction.ACTIVE_AND_SAVE,
-        ),
+        actions: Sequence[ProfilerAction] = _MARKED,
         record_instant_on_start: bool = False,
         record_instant_on_finish: bool = False,
         categories: Sequence[str] = (),
