@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from kinetoscope.combine.concatenate import concatenate
 from kinetoscope.formats.chrome.write import write_chrome_events
 from kinetoscope.formats.suffixes import WHOLE_TRACE, suffix_of
 from kinetoscope.integrations.composer.files import TraceFiles
-from kinetoscope.integrations.composer.names import FOLDER_VARIABLES
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
 from kinetoscope.trace.opening import merge
@@ -47,36 +47,24 @@ def merge_traces(output_file: str | os.PathLike[str], *trace_files: str | os.Pat
     twice = sorted(path for path in given if given.count(path) > 1)
     if twice:
         raise ArgumentError(f"merge_traces: {twice[0]} is given twice.")
-    merged = merged_by_rank([(path, open_trace(path)) for path in given])
-    return save_merged(merged, output_file)
+    return _merge_files(given, output_file)
 
 
-def save_merged(
-    merged: Trace, output_file: str | os.PathLike[str], ranges: Iterable[dict[str, Any]] = ()
+def _merge_files(
+    paths: Iterable[str], output_file: str | os.PathLike[str], ranges: Sequence[dict[str, Any]] = ()
 ) -> Path:
-    """Write a merged trace; in Chrome's format as a list of events, which Composer's readers expect.
-
-    Args:
-        merged: The trace.
-        output_file: Where to write; the suffix names the format.
-        ranges: Further ranges for a list of events, as `write_chrome_events` takes them.
-
-    Returns:
-        The path.
-
-    Raises:
-        ArgumentError: The suffix names no format.
-        OSError: The file cannot be written.
-    """
+    """Merge traces into one file; in Chrome's format it is a list of events, as Composer's is, with further ranges."""
     path = Path(output_file)
-    if WHOLE_TRACE.get(suffix_of(path)) == "chrome":
-        write_chrome_events(merged, path, ranges)
-    else:
-        merged.save(path)
+    with ExitStack() as opened:
+        merged = _merged_by_rank([(name, opened.enter_context(open_trace(name))) for name in paths])
+        if WHOLE_TRACE.get(suffix_of(path)) == "chrome":
+            write_chrome_events(merged, path, _on_the_axis_of(merged, ranges))
+        else:
+            merged.save(path)
     return path
 
 
-def merged_by_rank(named: Sequence[tuple[str, Trace]]) -> Trace:
+def _merged_by_rank(named: Sequence[tuple[str, Trace]]) -> Trace:
     """One trace of those of several cycles and ranks, each given with its name for messages."""
     of_rank: dict[int | None, list[Trace]] = {}
     for name, trace in named:
@@ -113,48 +101,31 @@ clock, sleep = time.monotonic, time.sleep
 
 
 class MergedTrace:
-    """Gathers the traces of the ranks of a machine and merges them at the end of the run.
+    """Gathers the traces of the ranks of a machine in a run, and merges them. What an earlier run left of this rank is deleted.
 
     Args:
-        files: The files of the traces, whose folder, uploads and run are also those of the merged trace.
-        filename: Format of the merged trace's name in the folder of the traces.
-        remote_file_name: Format of the name under which it is uploaded, None for no upload.
+        files: The files of the traces, which were started. Their folder, uploads and run are also those of the merged trace,
+            and they have the names `merged_trace_filename` and, unless it is not uploaded, `merged_trace_remote_file_name`.
         patience_s: How many seconds the rank that merges waits for the others at the end.
 
     Raises:
-        ArgumentError: A name has an unknown variable, or the suffix names no format.
-        MissingDependencyError: A URL needs a package that is not installed.
+        OSError: Old files cannot be deleted.
     """
 
-    def __init__(
-        self, files: TraceFiles, filename: str, remote_file_name: str | None, patience_s: float
-    ) -> None:
-        files.add_name(_NAME, filename, FOLDER_VARIABLES)
-        files.add_name(_REMOTE_NAME, remote_file_name, FOLDER_VARIABLES)
+    def __init__(self, files: TraceFiles, patience_s: float) -> None:
         self._files = files
         self._patience_s = patience_s
-        self._begun = False
         self._number = 0
         self._ends = 0
         self._open: dict[str, dict[str, Any]] = {}
         self._around: list[dict[str, Any]] = []
         self._written: object = None
-
-    def start(self) -> None:
-        """Make ready for a run whose files were started; what an earlier run left of this rank goes.
-
-        Raises:
-            OSError: Old files cannot be deleted.
-        """
-        ranks = self._files.ranks
-        self._begun, self._number, self._ends = True, 0, 0
-        self._open, self._around, self._written = {}, [], None
+        ranks, together = files.ranks, files.ranks.of_this_machine()
         for old in self._place_of(ranks.rank).glob(f"rank{ranks.rank}.*"):
             old.unlink(missing_ok=True)
-        together = ranks.of_this_machine()
         if ranks.rank == together[0]:
-            self._files.path(_NAME).unlink(missing_ok=True)
-        remote = self._files.names[_REMOTE_NAME] if self._files.has_place(_REMOTE_NAME) else None
+            files.path(_NAME).unlink(missing_ok=True)
+        remote = files.names[_REMOTE_NAME] if files.has_place(_REMOTE_NAME) else None
         several = ranks.world_size > len(together)
         if several and remote is not None and not remote.used & {"node_rank", "rank"}:
             warnings.warn(
@@ -169,8 +140,6 @@ class MergedTrace:
         Raises:
             OSError: It cannot be written.
         """
-        if not self._begun:
-            return
         self._around += [one for one in self._open.values() if one not in self._around]
         self._number += 1
         rank = self._files.ranks.rank
@@ -206,9 +175,6 @@ class MergedTrace:
             KinetoscopeError: The traces cannot be merged. They are still there.
             OSError: A file cannot be read or written.
         """
-        if not self._begun:
-            return
-        self._begun = not last
         self._ends += 1
         rank, together = self._files.ranks.rank, self._files.ranks.of_this_machine()
         if rank == together[0]:
@@ -234,7 +200,8 @@ class MergedTrace:
             ranges += json.loads(end.read_text("utf-8"))
         if cycles and (cycles, ranges) != self._written:
             path = self._files.path(_NAME)
-            self._write(path, cycles, ranges)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _merge_files(map(str, cycles), path, ranges)
             self._written = cycles, ranges
             if missing:
                 warnings.warn(
@@ -245,19 +212,6 @@ class MergedTrace:
             self._files.upload(_REMOTE_NAME, path)
         if last:
             self._tidy_up(ranks, cycles)
-
-    @staticmethod
-    def _write(path: Path, cycles: list[Path], ranges: list[dict[str, Any]]) -> None:
-        """Write the merged trace; in Chrome's format it is a list of events, as Composer's is."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        named: list[tuple[str, Trace]] = []
-        try:
-            named += ((str(cycle), open_trace(cycle)) for cycle in cycles)
-            merged = merged_by_rank(named)
-            save_merged(merged, path, _on_the_axis_of(merged, ranges))
-        finally:
-            for _, trace in named:
-                trace.close()
 
     def _tidy_up(self, ranks: range, cycles: list[Path]) -> None:
         """Delete what was merged."""
@@ -279,7 +233,7 @@ class MergedTrace:
         return self._place_of(rank) / f"rank{rank}.{self._ends}.end"
 
 
-def _on_the_axis_of(merged: Trace, ranges: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _on_the_axis_of(merged: Trace, ranges: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Ranges with their moments from the start of a trace; none if the trace does not state its start."""
     run = merged.run_info
     origin_ns = run.start_monotonic_ns

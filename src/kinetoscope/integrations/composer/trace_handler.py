@@ -14,7 +14,7 @@ from kinetoscope.combine.extend import extend
 from kinetoscope.integrations.composer.files import TraceFiles
 from kinetoscope.integrations.composer.marker import OURS, MarkedCounters, Ranges
 from kinetoscope.integrations.composer.merging import MergedTrace
-from kinetoscope.integrations.composer.names import LoopState
+from kinetoscope.integrations.composer.names import FOLDER_VARIABLES, LoopState
 from kinetoscope.integrations.composer.schedule import IS_THERE, TraceHandler
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
@@ -76,10 +76,12 @@ class JSONTraceHandler(TraceHandler):
             raise ArgumentError(f"patience_s={patience_s!r} is not valid: need a number of seconds.")
         self.merges = merged_trace_filename is not None
         self._merged: MergedTrace | None = None
-        if merged_trace_filename is not None:
-            self._merged = MergedTrace(
-                self.files, merged_trace_filename, merged_trace_remote_file_name, patience_s
+        if self.merges:
+            self.files.add_name("merged_trace_filename", merged_trace_filename, FOLDER_VARIABLES)
+            self.files.add_name(
+                "merged_trace_remote_file_name", merged_trace_remote_file_name, FOLDER_VARIABLES
             )
+        self._patience_s = patience_s
         self._ranges = Ranges()
         self._counters = MarkedCounters()
         self._state: Any = None
@@ -113,8 +115,7 @@ class JSONTraceHandler(TraceHandler):
                 "torch_prof_profile_memory, torch_prof_with_stack and torch_prof_with_flops are all off. Turn on at least one."
             )
         self.files.start(state.run_name, logger)
-        if self._merged is not None:
-            self._merged.start()
+        self._merged = MergedTrace(self.files, self._patience_s) if self.merges else None
         all_ranks_are_here(state)
         self._state = state
 
@@ -156,6 +157,8 @@ class JSONTraceHandler(TraceHandler):
             self._merged.finish(last=last)
         except Exception as error:  # noqa: BLE001  (a full disk must not end a training run)
             warnings.warn(f"traces were not merged: {type(error).__name__}: {error}", stacklevel=3)
+        if last:
+            self._merged = None
 
     def take(self, trace: Trace, timestamp: Any) -> None:
         """Write the trace of a cycle.
