@@ -18,6 +18,7 @@ from kinetoscope.collect import (
     RecordingOptions,
     checked_callable,
     profile,
+    warn_user,
 )
 from kinetoscope.integrations.composer.files import FILENAME, FOLDER, REMOTE_FILE_NAME, TraceFiles
 from kinetoscope.integrations.composer.marker import Ranges
@@ -451,9 +452,7 @@ class TorchProfiler(Callback):
             try:
                 handler.close(loop, None)
             except Exception as error:  # noqa: BLE001  (the training is over, and has succeeded)
-                warnings.warn(
-                    f"{type(handler).__name__} was not closed: {type(error).__name__}: {error}", stacklevel=2
-                )
+                warn_user(f"{type(handler).__name__} was not closed: {type(error).__name__}: {error}")
 
     def __enter__(self) -> Self:
         """Start."""
@@ -486,9 +485,7 @@ class TorchProfiler(Callback):
             do(batches)
         except Exception as error:  # noqa: BLE001  (whatever it is, it is not the training's)
             self._batches = None
-            warnings.warn(
-                f"profiling stopped, training continues: {type(error).__name__}: {error}", stacklevel=3
-            )
+            warn_user(f"profiling stopped, training continues: {type(error).__name__}: {error}")
             with contextlib.suppress(Exception):
                 batches.abandon()
 
@@ -503,7 +500,7 @@ class TorchProfiler(Callback):
                 written=lambda path: tell_handlers(profiler, session.trace, timestamp, path),
             )
         except Exception as error:  # noqa: BLE001  (a full disk must not end a training run)
-            warnings.warn(f"a trace was not saved: {type(error).__name__}: {error}", stacklevel=3)
+            warn_user(f"a trace was not saved: {type(error).__name__}: {error}")
 
     def _log_tables(self, batches: BatchRecorder) -> None:
         """Log which operators took most time and memory in the last recording."""

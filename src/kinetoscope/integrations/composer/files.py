@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from kinetoscope._errors import (
     StateError,
     checked_whole,
 )
+from kinetoscope.collect import warn_user
 from kinetoscope.formats.suffixes import WHOLE_TRACE
 from kinetoscope.integrations.composer.names import FILE_VARIABLES, FOLDER_VARIABLES, NameTemplate, Ranks
 
@@ -43,19 +43,18 @@ def is_url(name: str) -> bool:
 
 def _check_url(what: str, url: str) -> None:
     """Check that the protocol of a URL is supported, long before there is something to upload."""
+    protocol = url.partition("://")[0]
     try:
         import fsspec
 
-        fsspec.get_filesystem_class(url.partition("://")[0])
+        fsspec.get_filesystem_class(protocol)
     except ImportError as error:
         raise MissingDependencyError(
-            f"{what}={url!r}: uploading to a URL needs fsspec, and the package for its protocol: install it with `pip install "
-            f'"kinetoscope[remote]"` ({error}).'
+            f'{what}={url!r}: {error}; install it, and `pip install "kinetoscope[remote]"`.'
         ) from error
     except ValueError as error:
         raise ArgumentError(
-            f"{what}={url!r}: unknown protocol {url.partition('://')[0]}://; use s3://, gs://, file:// or another one that "
-            "fsspec supports."
+            f"{what}={url!r}: unknown protocol {protocol}://; use s3://, gs://, file:// or another one that fsspec supports."
         ) from error
 
 
@@ -119,7 +118,7 @@ class Uploads:
     def warn(self) -> None:
         """Warn of failures since the last call."""
         while self._failures:
-            warnings.warn(self._failures.pop(0), stacklevel=2)
+            warn_user(self._failures.pop(0))
 
     def _running(self) -> list[threading.Thread]:
         """The threads that have not ended; none in a forked process, which does not upload its parent's files."""
@@ -425,7 +424,7 @@ class TraceFiles:
 
                 write_memory_timeline(trace, path)
         except (ArgumentError, StateError) as error:
-            warnings.warn(f"no memory timeline {path}: {error}", stacklevel=3)
+            warn_user(f"no memory timeline {path}: {error}")
             return False
         return True
 
@@ -454,16 +453,14 @@ class TraceFiles:
         """Warn of settings that are valid but probably a mistake."""
         name = self.names["filename"]
         if self.ranks.local_world_size > 1 and not (self._folder.used | name.used) & {"rank", "local_rank"}:
-            warnings.warn(
+            warn_user(
                 f"{self.ranks.local_world_size} processes of this machine write traces of the same name, "
-                f"{self._folder.text}/{name.text}, so they overwrite each other: put {{rank}} in the filename.",
-                stacklevel=3,
+                f"{self._folder.text}/{name.text}, so they overwrite each other: put {{rank}} in the filename."
             )
         if self.num_traces_to_keep == 0 and not self.has_place("remote_file_name"):
-            warnings.warn(
+            warn_user(
                 "num_traces_to_keep=0 deletes every trace once it is uploaded, and nothing is uploaded: set "
-                "remote_file_name to a URL such as s3://bucket/name.json.",
-                stacklevel=3,
+                "remote_file_name to a URL such as s3://bucket/name.json."
             )
 
 

@@ -6,13 +6,13 @@ import json
 import os
 import threading
 import time
-import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.collect import warn_user
 from kinetoscope.combine.concatenate import concatenate
 from kinetoscope.formats.chrome.write import write_chrome_events
 from kinetoscope.formats.suffixes import WHOLE_TRACE, suffix_of
@@ -128,10 +128,9 @@ class MergedTrace:
         remote = files.names[_REMOTE_NAME] if files.has_place(_REMOTE_NAME) else None
         several = ranks.world_size > len(together)
         if several and remote is not None and not remote.used & {"node_rank", "rank"}:
-            warnings.warn(
+            warn_user(
                 f"each machine merges the traces of its own ranks, and all upload to one name, {remote.text}: put "
-                f"{{node_rank}} into {_REMOTE_NAME}.",
-                stacklevel=4,
+                f"{{node_rank}} into {_REMOTE_NAME}."
             )
 
     def add(self, trace: Trace) -> None:
@@ -204,10 +203,9 @@ class MergedTrace:
             _merge_files(map(str, cycles), path, ranges)
             self._written = cycles, ranges
             if missing:
-                warnings.warn(
+                warn_user(
                     f"the merged trace {path} may be missing cycles of rank {', '.join(map(str, missing))}, which did not finish within "
-                    f"{self._patience_s:g} s.",
-                    stacklevel=4,
+                    f"{self._patience_s:g} s."
                 )
             self._files.upload(_REMOTE_NAME, path)
         if last:

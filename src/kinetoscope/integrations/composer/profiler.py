@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import warnings
 from collections.abc import Sequence
 from contextlib import ContextDecorator
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect import SystemCounters, record_function
+from kinetoscope.collect import SystemCounters, record_function, warn_user
 from kinetoscope.integrations.composer.callback import TorchProfiler
 from kinetoscope.integrations.composer.marker import MarkedCounters, Ranges
 from kinetoscope.integrations.composer.schedule import BatchSchedule, ProfilerAction
@@ -308,10 +307,7 @@ class Profiler(TorchProfiler):
                 getattr(handler, what)(**facts)
             except Exception as error:  # noqa: BLE001  (whatever a handler does, training goes on)
                 self._failed.add(id(handler))
-                warnings.warn(
-                    f"{type(handler).__name__} gets no more markers: {type(error).__name__}: {error}",
-                    stacklevel=4,
-                )
+                warn_user(f"{type(handler).__name__} gets no more markers: {type(error).__name__}: {error}")
 
 
 def _checked_handlers(trace_handlers: Any) -> list[Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch.distributed
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect import record_function
+from kinetoscope.collect import record_function, warn_user
 from kinetoscope.combine.extend import extend
 from kinetoscope.integrations.composer.files import TraceFiles
 from kinetoscope.integrations.composer.marker import OURS, MarkedCounters, Ranges
@@ -156,7 +155,7 @@ class JSONTraceHandler(TraceHandler):
         try:
             self._merged.finish(last=last)
         except Exception as error:  # noqa: BLE001  (a full disk must not end a training run)
-            warnings.warn(f"traces were not merged: {type(error).__name__}: {error}", stacklevel=3)
+            warn_user(f"traces were not merged: {type(error).__name__}: {error}")
         if last:
             self._merged = None
 
@@ -251,10 +250,7 @@ def tell_handlers(profiler: Any, trace: Trace, timestamp: Any, path: Path) -> No
             elif path.name.lower().endswith((".json", ".json.gz")):
                 handler.process_chrome_json_trace_file(path)
         except Exception as error:  # noqa: BLE001  (whatever a handler does, training goes on)
-            warnings.warn(
-                f"{type(handler).__name__} did not write a trace: {type(error).__name__}: {error}",
-                stacklevel=2,
-            )
+            warn_user(f"{type(handler).__name__} did not write a trace: {type(error).__name__}: {error}")
 
 
 def all_ranks_are_here(state: Any) -> None:

@@ -9,7 +9,6 @@ import resource
 import statistics
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ContextDecorator
 from dataclasses import dataclass, fields
@@ -20,7 +19,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 import torch
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect import NvmlError, ProfilerActivity, _KinetoProfile
+from kinetoscope.collect import NvmlError, ProfilerActivity, _KinetoProfile, warn_user
 from kinetoscope.integrations.pyg.checks import (
     DeviceError,
     checked_function,
@@ -344,9 +343,8 @@ def resident_peak_of_life() -> int:
 
 def _warn(error: Exception) -> None:
     """Say once for each call site that the number will be missing."""
-    warnings.warn(
-        f"profileit('cpu') cannot measure how much memory torch allocated, so max_allocated_cpu is NaN: {error}",
-        stacklevel=4,
+    warn_user(
+        f"profileit('cpu') cannot measure how much memory torch allocated, so max_allocated_cpu is NaN: {error}"
     )
 
 
@@ -435,7 +433,7 @@ def _on_an_accelerator(run: Callable[[], R], kind: str, number: int) -> tuple[R,
     try:
         free, used = get_gpu_memory_from_nvidia_smi(torch.device("cuda", number))
     except NvmlError as error:
-        warnings.warn(f"profileit('cuda') cannot read the device's free memory: {error}", stacklevel=3)
+        warn_user(f"profileit('cuda') cannot read the device's free memory: {error}")
         free = used = math.nan
     return result, CUDAStats(seconds, *peaks(module.memory_stats(number)), free, used)
 
