@@ -438,7 +438,8 @@ class TorchProfiler(Callback):
         Raises:
             StateError: `start` was not called.
         """
-        self._followed().epoch_is_over()
+        loop = self._followed()
+        loop.timestamp = loop.timestamp.to_next_epoch()
         self._next_batch()
 
     def stop(self) -> None:

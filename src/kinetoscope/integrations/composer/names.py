@@ -212,7 +212,3 @@ class LoopState:
         duration = timedelta(seconds=now_s - self._since_s)
         self._since_s = now_s
         self.timestamp = self.timestamp.to_next_batch(samples, tokens, duration)
-
-    def epoch_is_over(self) -> None:
-        """Count one more epoch."""
-        self.timestamp = self.timestamp.to_next_epoch()

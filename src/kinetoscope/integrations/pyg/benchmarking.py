@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,9 +12,7 @@ from rich.progress import track
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from kinetoscope._errors import ArgumentError, checked_whole
-from kinetoscope.integrations.pyg.checks import name_of, synchronize
-
-_clock: Callable[[], float] = time.perf_counter
+from kinetoscope.integrations.pyg.checks import name_of, timed
 
 
 def benchmark(
@@ -80,20 +77,12 @@ def _measured(
     forward_s = backward_s = 0.0
     for step in range(warmups + steps):
         arguments = _detached(inputs() if callable(inputs) else inputs, backward)
-        synchronize()
-        start = _clock()
-        result = function(*arguments)
-        synchronize()
-        took_forward, took_backward = _clock() - start, 0.0
+        result, took_forward = timed(functools.partial(function, *arguments))
+        took_backward = 0.0
         if backward:
             target = _target(result, name)
             # Ones and not random numbers: the program's own random numbers stay what they would be.
-            gradient = torch.ones_like(target)
-            synchronize()
-            start = _clock()
-            target.backward(gradient)
-            synchronize()
-            took_backward = _clock() - start
+            _, took_backward = timed(functools.partial(target.backward, torch.ones_like(target)))
         if step >= warmups:
             forward_s += took_forward
             backward_s += took_backward

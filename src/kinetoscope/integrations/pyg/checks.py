@@ -7,11 +7,16 @@ for PyG still catch them.
 from __future__ import annotations
 
 import inspect
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
 from kinetoscope._errors import ArgumentError
+
+R = TypeVar("R")
+clock = time.perf_counter
 
 # Waiting for whatever accelerator torch uses.
 
@@ -30,6 +35,15 @@ def synchronize() -> None:
         torch.accelerator.synchronize()
 
 
+def timed(call: Callable[[], R]) -> tuple[R, float]:
+    """What a call returns, and how many seconds it takes, the accelerator's work included."""
+    synchronize()
+    start = clock()
+    result = call()
+    synchronize()
+    return result, clock() - start
+
+
 class NotAModuleError(ArgumentError, AttributeError, TypeError):
     """What should be a model is no `torch.nn.Module`."""
 
@@ -45,17 +59,16 @@ def checked_model(model: Any, whose: str) -> torch.nn.Module:
     return model
 
 
+_RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
 def checked_function(function: Any, decorator: str) -> None:
     """Refuse what cannot be called, and what has not run when its call returns."""
     if not callable(function):
         raise ArgumentError(
             f"@{decorator} is applied to {_shown(function)}, but it decorates functions only."
         )
-    if (
-        inspect.iscoroutinefunction(function)
-        or inspect.isgeneratorfunction(function)
-        or inspect.isasyncgenfunction(function)
-    ):
+    if any(runs_later(function) for runs_later in _RUN_LATER):
         raise ArgumentError(
             f"@{decorator} is applied to {function.__qualname__}, a coroutine or generator function, whose call returns "
             "before it has run. Decorate an ordinary function that runs it to completion."

@@ -72,9 +72,8 @@ def uninstall_pyg() -> None:
 
 def _made_stand_ins() -> list[tuple[Any, Any]]:
     """For each object of PyG its replacement."""
-    ours = {
-        name: thing for module in _OURS for name, thing in vars(module).items() if not name.startswith("_")
-    }
+    named = [item for module in _OURS for item in vars(module).items()]
+    ours = {name: thing for name, thing in named if isinstance(thing, type | FunctionType)}
     made: list[tuple[Any, Any]] = []
     for home in (f"torch_geometric.profile.{name}" for name in _THEIRS):
         # Not by attribute: the package's `benchmark` is the function, not the module it is made in.

@@ -27,6 +27,7 @@ from kinetoscope.integrations.pyg.checks import (
     name_of,
     need_xpu,
     synchronize,
+    timed,
 )
 from kinetoscope.integrations.pyg.memory import (
     byte_to_megabyte,
@@ -215,8 +216,8 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
 
     def __exit__(self, *_error: object) -> None:
         starts = self._of_thread
-        starts.last = starts.open.pop()
-        self._end(starts.last)
+        starts.ended = [starts.open.pop()]
+        self._end(starts.ended[-1])
 
     def reset(self) -> None:
         """Take the time so far as `duration`, print it, and begin anew.
@@ -227,14 +228,11 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
             StateError: No block was begun in this thread.
         """
         starts = self._of_thread
-        if starts.last is None and not starts.open:
+        begun = starts.open or starts.ended
+        if not begun:
             raise StateError("this timer was not started: call reset() in or after its `with` block.")
-        if starts.open:
-            self._end(starts.open[-1])
-            starts.open[-1] = self._clock()
-        else:
-            self._end(starts.last)
-            starts.last = self._clock()
+        self._end(begun[-1])
+        begun[-1] = self._clock()
 
     def _end(self, start: float) -> None:
         """Take the time since then."""
@@ -247,12 +245,12 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
 
 
 class _Starts(threading.local):
-    """When the blocks of one thread were begun."""
+    """When the blocks of one thread were begun: those that are open, and the one that ended last."""
 
     def __init__(self) -> None:
         """Nothing was begun yet."""
         self.open: list[float] = []
-        self.last: Any = None
+        self.ended: list[float] = []
 
 
 # The most memory that a call took on the host: of the process as the system counts it, and of torch's tensors.
@@ -351,8 +349,6 @@ def _warn(error: Exception) -> None:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_clock: Callable[[], float] = time.perf_counter
-
 
 @overload
 def profileit(device: Literal["cuda"]) -> Callable[[Callable[P, R]], Callable[P, tuple[R, CUDAStats]]]: ...
@@ -405,11 +401,7 @@ def profileit(device: str) -> Callable[[Callable[P, R]], Callable[P, tuple[R, An
 def _on_the_host(run: Callable[[], R]) -> tuple[R, CPUStats]:
     """Call it, with the wall clock and both kinds of peaks around."""
     with AllocatedPeak() as allocated, ResidentPeak() as resident:
-        synchronize()
-        start = _clock()
-        result = run()
-        synchronize()
-        seconds = _clock() - start
+        result, seconds = timed(run)
     return result, CPUStats(seconds, byte_to_megabyte(resident.bytes), byte_to_megabyte(allocated.bytes))
 
 
