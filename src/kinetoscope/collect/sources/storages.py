@@ -99,7 +99,7 @@ class _Seen:
     ) -> None:
         """Note where a tensor's data lies. A tensor that cannot say is counted; one without data is not."""
         try:
-            for part in (tensor,) if _is_simple(tensor) else _parts(tensor):
+            for part in (tensor,) if _is_simple(tensor) else tensor_parts(tensor):
                 storage = part.untyped_storage()
                 # A storage with a role is more than a tensor's.
                 if role is StorageRole.TENSOR and storage._cdata in self.storages:
@@ -695,14 +695,14 @@ def _is_simple(tensor: Tensor) -> bool:
     return type(tensor) in _PLAIN and tensor.layout is _STRIDED and not _is_wrapped(tensor)
 
 
-def _parts(tensor: Tensor, depth: int = _DEPTH) -> Iterator[Tensor]:
+def tensor_parts(tensor: Tensor, depth: int = _DEPTH) -> Iterator[Tensor]:
     """The tensors with storages of their own that a tensor is made of."""
     if type(tensor) not in _PLAIN and depth and hasattr(tensor, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
         for name in names:
             # A DTensor lists its mesh, too.
             if isinstance(part := getattr(tensor, name), Tensor):
-                yield from _parts(part, depth - 1)
+                yield from tensor_parts(part, depth - 1)
     elif tensor.layout is torch.sparse_coo:
         yield from (tensor._indices(), tensor._values())
     elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
