@@ -27,7 +27,7 @@ from kinetoscope.collect import RecordingRequest
 from kinetoscope.collect.engines import kineto as kineto_module
 from kinetoscope.collect.engines import kineto_columns, kineto_recording, kineto_text
 from kinetoscope.collect.engines.kineto import KinetoEngine
-from kinetoscope.collect.engines.kineto_columns import leave_out
+from kinetoscope.collect.engines.kineto_columns import leave_out_unselected
 from kinetoscope.collect.engines.kineto_recording import KinetoRecording
 from kinetoscope.collect.engines.kineto_text import read_text
 from kinetoscope.collect.request.torch_settings import has_setting
@@ -645,7 +645,7 @@ def test_leaving_out_leads_kernels_to_their_new_rows():
     rows = [event(f"op{row}", "cpu_op", 10 * row) for row in range(6)]
     rows += [event(f"k{row}", "kernel", 10 * row, grid=[row, 1, 1], stream=7, device=0) for row in range(3)]
     native = read_text(WrittenResults(lambda: f'{{"traceEvents": [{", ".join(rows)}]}}'))
-    leave_out(native, None, [(10_000, 20_000), (40_000, float("inf"))])
+    leave_out_unselected(native, None, [(10_000, 20_000), (40_000, float("inf"))])
     names = [native["strings"][name] for name in native["spans"]["name"].tolist()]
     assert sorted(names) == ["k0", "k1", "k2", "op0", "op2", "op3"]
     kernels = native["kernels"]
