@@ -55,7 +55,7 @@ def load():
     return recorder_module._recorder_for_here(lambda line: None)
 
 
-def test_a_library_that_is_whole_is_taken_from_the_cache(cache, here):
+def test_a_library_that_is_complete_is_taken_from_the_cache(cache, here):
     shutil.copy(here, cache / build_module.library_name(torch))
     assert load().path.parent == cache
 
@@ -66,8 +66,8 @@ def test_a_library_that_was_cut_short_is_not_loaded_but_compiled_anew(cache, her
     cut = whole[: int(len(whole) * left) if isinstance(left, float) else left]
     damaged = cache / build_module.library_name(torch)
     damaged.write_bytes(cut)
-    assert build_module.is_whole(here)
-    assert not build_module.is_whole(damaged)
+    assert build_module.is_complete(here)
+    assert not build_module.is_complete(damaged)
     with pytest.raises(RecorderError, match=f"the compiler {NO_COMPILER} does not run"):
         load()
 

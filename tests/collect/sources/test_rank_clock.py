@@ -12,7 +12,7 @@ import kinetoscope
 from kinetoscope import ArgumentError, StateError
 from kinetoscope.collect.sources.rank_clock import (
     _GIVEN_UP,
-    MeetingPlace,
+    RankBarriers,
     _OthersGaveUpError,
     _raise_if_given_up,
 )
@@ -159,7 +159,7 @@ def test_without_a_job_there_is_nothing_to_align():
         with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], align_ranks=True) as session:
             assert kinetoscope.align_clocks()
     assert "clock_marks" not in session.trace.info
-    assert MeetingPlace().meet(3, 1.0) == ({}, True)
+    assert RankBarriers().run(3, 1.0) == ({}, True)
 
 
 def test_a_recording_says_when_and_on_which_machine_it_began():

@@ -1,16 +1,16 @@
-"""Warnings that point at the line of the user's program, however deep inside this room they are raised."""
+"""Warnings that point at the line of the user's program that called Kinetoscope."""
 
 from __future__ import annotations
 
 import sys
 import warnings
 
-_ROOM = "kinetoscope.collect"
+_OWN_PACKAGE = "kinetoscope.collect"
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn as if the innermost caller outside this room had called `warnings.warn` itself."""
+    """Warn, with the innermost caller outside `kinetoscope.collect` as the location of the warning."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_ROOM):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OWN_PACKAGE):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
