@@ -24,7 +24,7 @@ from torch.utils.data.dataloader import _DatasetKind, _MultiProcessingDataLoader
 import kinetoscope
 from kinetoscope import DataLoading, profile, schedule
 from kinetoscope.collect.sources.loader_hooks import HOOKS
-from kinetoscope.collect.sources.loader_worker import NotedLoop
+from kinetoscope.collect.sources.loader_worker import RecordedLoop
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
 CPU = [kinetoscope.ProfilerActivity.CPU]
@@ -309,7 +309,7 @@ class Interrupted:
     "loop", [functools.partial(print), torchs.worker._worker_loop], ids=["partial", "torch's"]
 )
 def test_a_loop_goes_to_a_spawned_worker_as_what_it_is(loop):
-    again = pickle.loads(pickle.dumps(NotedLoop(NotedLoop(loop, "there", int), "folder", lambda: 7)))
+    again = pickle.loads(pickle.dumps(RecordedLoop(RecordedLoop(loop, "there", int), "folder", lambda: 7)))
     assert (repr(again.loop), again._folder, again._number_of_loader()) == (repr(loop), "folder", 7)
 
 

@@ -256,7 +256,7 @@ def test_an_installation_keeps_the_detour_between_recordings(nvtx):
 
 
 def test_a_detour_leads_once_through_us(nvtx):
-    shim = ranges_module._Shim(nvtx, ranges_module.Ranges())
+    shim = ranges_module._RecordedLibrary(nvtx, ranges_module.Ranges())
     assert shim.depth == 0
     assert shim.rangePushA(msg="named") == 0
     assert shim.rangePop() == 0

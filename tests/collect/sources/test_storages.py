@@ -218,7 +218,7 @@ def rows_of(*tensors):
         model.register_buffer(f"b{place}", tensor)
     watching = watch([model])
     watching.stop()
-    watching._look_at_module(0, model)
+    watching._scan_module(0, model)
     return watching._seen
 
 
@@ -270,7 +270,7 @@ def test_a_lazy_module_and_fake_tensors_are_no_loss():
         fake = torch.ones(3)
     seen = rows_of(fake)
     watching = watch()
-    watching._look_at_module(0, lazy)
+    watching._scan_module(0, lazy)
     assert (seen.rows, seen.skipped, watching._seen.rows, watching._seen.skipped) == ([], 0, [], 0)
 
 
@@ -290,7 +290,7 @@ def test_an_optimizer_whose_state_is_nested():
     watching.start()
     optimizer.step(closure)
     watching._seen.rows.clear()
-    watching._look_at_optimizer(0, optimizer)
+    watching._scan_optimizer(0, optimizer)
     watching.cancel()
     names = {row[8] for row in watching._seen.rows if row[1] is StorageRole.OPTIMIZER_STATE}
     assert {"d", "old_dirs", "prev_flat_grad"} <= names
