@@ -41,9 +41,11 @@ std::string_view Dictionary::cut(std::string_view text) {
 uint64_t Dictionary::left_for(Entry type) const {
   const uint64_t all = file_->dictionary_bytes();
   uint64_t share = all;
-  if (type == Entry::Shapes) share = all / 2;
-  if (type == Entry::String || type == Entry::Name || type == Entry::Frame || type == Entry::Stack)
+  if (type == Entry::String || type == Entry::Name || type == Entry::Frame || type == Entry::Stack ||
+      type == Entry::Shapes)
     share = share_of_names(all);
+  // A ring's collections make room for either.
+  if (type == Entry::Shapes && !file_->frees_records()) share = all / 2;
   return share - std::min(share, chain_.used_bytes);
 }
 

@@ -90,7 +90,7 @@ class Dictionary {
   bool has_last_epoch() const { return !last_epoch_.empty(); }
   // Writes what is needed of the epoch before and was not written yet.
   void carry_rest(NeededIds needed);
-  // Whether what is needed takes so much of the dictionary that soon it will find no room.
+  // Whether what is needed takes more than half of the room for names.
   bool is_crowded();
   // Frees the chunks of the epoch before. False while the file lets none be freed.
   bool free_last_epoch();

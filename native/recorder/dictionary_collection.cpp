@@ -133,19 +133,12 @@ void add_ids_in_records(RecordingFile& file, NeededIds& needed) {
   });
 }
 
-bool collect_dictionary(Session& session, int64_t patience_ns) {
+namespace {
+
+// [with collecting()] One collection, or the rest of one that gave up; false if there is a rest.
+bool collect(Session& session, int64_t patience_ns) {
   Dictionary& dictionary = session.dictionary();
-  const int64_t give_up = read_clock(CLOCK_MONOTONIC) + patience_ns;
-  std::unique_lock only(dictionary.collecting(), std::try_to_lock);
-  while (!only.owns_lock()) {
-    if (read_clock(CLOCK_MONOTONIC) > give_up) return false;
-    sched_yield();
-    static_cast<void>(only.try_lock());
-  }
-  if (dictionary.has_ended()) return true;
   if (!dictionary.has_last_epoch()) {
-    // Another thread may have done it.
-    if (!dictionary.asks_for_collection()) return true;
     if (session.file().is_frozen()) return false;
     const Dictionary::Extent seen = dictionary.extent();
     // In this order: a thread that has ended since has its records in the file.
@@ -162,10 +155,28 @@ bool collect_dictionary(Session& session, int64_t patience_ns) {
     add(needed.strings, thread.arguments.load(std::memory_order_relaxed));
   });
   dictionary.carry_rest(std::move(needed));
-  if (!dictionary.free_last_epoch()) return false;
-  // The next collection frees the names of the records that this overwrites.
-  if (dictionary.is_crowded()) session.file().recycle_a_quarter();
-  return true;
+  return dictionary.free_last_epoch();
+}
+
+}  // namespace
+
+bool collect_dictionary(Session& session, int64_t patience_ns) {
+  Dictionary& dictionary = session.dictionary();
+  const int64_t give_up = read_clock(CLOCK_MONOTONIC) + patience_ns;
+  std::unique_lock only(dictionary.collecting(), std::try_to_lock);
+  while (!only.owns_lock()) {
+    if (read_clock(CLOCK_MONOTONIC) > give_up) return false;
+    sched_yield();
+    static_cast<void>(only.try_lock());
+  }
+  if (dictionary.has_ended()) return true;
+  // Another thread may have done it.
+  if (!dictionary.has_last_epoch() && !dictionary.asks_for_collection()) return true;
+  if (!collect(session, patience_ns)) return false;
+  if (!dictionary.is_crowded()) return true;
+  // At once, as names would find no room before the next collection is due.
+  session.file().recycle_a_quarter();
+  return collect(session, patience_ns);
 }
 
 void wait_for_sampler(void (*wait)()) { sampler_wait.store(wait, std::memory_order_release); }

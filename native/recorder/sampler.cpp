@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "clock.h"
 #include "dictionary_collection.h"
@@ -26,8 +27,10 @@ namespace kinetoscope {
 namespace {
 
 constexpr int kAttempts = 3;
-// A pause is at least so many times as long as the round before it took of a processor.
-constexpr int64_t kLeastPause = 100;
+// A pause is at least so many times as long as the round before it took of a processor, with waking up: more
+// so once a recording's samples have taken kDenseNs. A short recording has many, one that stays on is cheap.
+constexpr int64_t kLeastPause = 100, kLeastPauseLater = 300;
+constexpr int64_t kDenseNs = 10'000'000;
 // The job has its own use for file descriptors.
 constexpr size_t kMostFiles = 64;
 constexpr char kTimes[] = "schedstat";
@@ -340,7 +343,7 @@ void* run(void* argument) {
   uint64_t random = 0x9E3779B97F4A7C15ull ^ read_tick();
   std::unique_lock lock(self.mutex);
   uint64_t seen = 0;
-  int64_t due_ns = 0, pause_ns = 0;
+  int64_t due_ns = 0, pause_ns = 0, before_ns = 0, spent_ns = 0;
   for (;;) {
     if (self.sampler == nullptr) {
       pthread_cond_wait(&self.changed, self.mutex.native_handle());
@@ -350,6 +353,8 @@ void* run(void* argument) {
       seen = self.starts;
       pause_ns = self.interval_ns;
       due_ns = read_clock(CLOCK_MONOTONIC) + varied(pause_ns, random);
+      before_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
+      spent_ns = 0;
     }
     if (read_clock(CLOCK_MONOTONIC) < due_ns) {
       const timespec until{due_ns / 1'000'000'000, due_ns % 1'000'000'000};
@@ -363,16 +368,18 @@ void* run(void* argument) {
       due_ns = read_clock(CLOCK_MONOTONIC) + varied(pause_ns, random);
       continue;
     }
-    const int64_t before_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
     try {
       self.sampler->round(self.leave);
     } catch (const std::exception&) {
       // Out of memory: this round is missing, the job goes on.
       self.sampler->skip_round();
     }
-    const int64_t cost_ns = read_clock(CLOCK_THREAD_CPUTIME_ID) - before_ns;
+    const int64_t after_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
+    const int64_t cost_ns = after_ns - std::exchange(before_ns, after_ns);
+    spent_ns += cost_ns;
+    const int64_t least_ns = cost_ns * (spent_ns < kDenseNs ? kLeastPause : kLeastPauseLater);
     // A single slow round, as the first, shall not slow down those after it for long.
-    pause_ns = std::max(self.interval_ns, (pause_ns + cost_ns * kLeastPause) / 2);
+    pause_ns = std::max(self.interval_ns, (pause_ns + least_ns) / 2);
     due_ns = read_clock(CLOCK_MONOTONIC) + varied(pause_ns, random);
   }
   return nullptr;

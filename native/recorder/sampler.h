@@ -2,7 +2,7 @@
 //
 // It takes no GIL, sends no signal, and changes nothing in the program: see interpreter_view.h. A stack that
 // changed while it was read is tried again, then counted as torn. The pauses between two rounds vary, so that
-// no rhythm of the program hides between them, and grow where a round costs more than a hundredth of a pause.
+// no rhythm of the program hides between them, and grow with what a round costs.
 #pragma once
 
 #include <atomic>

@@ -457,7 +457,9 @@ def test_a_loop_that_waits_for_a_worker_is_not_busy_with_what_the_worker_does(tm
                 and span["start_ns"] < row["start_ns"] + row["duration_ns"]
                 and span["start_ns"] + span["duration_ns"] > row["start_ns"]
             ]
-            assert 0 < row["compute_ns"] <= sum(span["self_ns"] for span in own)
+            # As below: another program may have had the processor during all of a short step's operators.
+            assert row["compute_ns"] + row["processor_wait_ns"] > 0
+            assert row["compute_ns"] <= sum(span["self_ns"] for span in own)
             waited = steps[row["start_ns"]]["data_wait_ns"]
             # The wait that ends a step by beginning in it is cut there, and nothing else of it is missing.
             ends = row["start_ns"] + row["duration_ns"]

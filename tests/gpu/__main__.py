@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 ENGINES = {"torch.profiler": None, "kineto": "kineto", "hybrid": "native"}
 BASELINE = "no profiler"
 # What one slice of a contender may take, so that everything ends in time.
-SLICE_S, ROUNDS, OVERHEAD_S = 0.5, 7, 90.0
+SLICE_S, ROUNDS, OVERHEAD_S = 0.4, 15, 120.0
 
 
 def main() -> int:
@@ -315,19 +315,23 @@ def measured(step, device, *, quick, until_s):
         # Another order each time, so that none always follows the same one.
         names = list(times)
         for name in names[rounds % len(names) :] + names[: rounds % len(names)]:
-            slice_of(name, step, steps, device, times[name])
+            # torch takes seconds for its table.
+            slice_of(name, step, steps, device, times[name], with_table=rounds == 0)
         rounds += 1
     found = {}
-    base_ms = statistics.median(times[BASELINE]["step"])
     for name, kinds in times.items():
         found[name] = {
             f"{kind}_ms": round(statistics.median(values), 3) for kind, values in kinds.items() if values
         }
-        found[name]["added_percent"] = round(100 * (found[name]["step_ms"] / base_ms - 1), 1)
+        # Of each round by itself, as the machine itself may become slower or faster from one to the next.
+        pairs = zip(kinds["step"], times[BASELINE]["step"], strict=True)
+        added = sorted(round(100 * (ms / base_ms - 1), 1) for ms, base_ms in pairs)
+        found[name]["added_percent"] = round(statistics.median(added), 1)
+        found[name]["added_percent_of_rounds"] = added
     return {**found, "steps": steps, "rounds": rounds}
 
 
-def slice_of(name, step, steps, device, into):
+def slice_of(name, step, steps, device, into, *, with_table):
     """One slice of a contender."""
     gc.collect()
     recorded = session(name, device) if name in ENGINES else None
@@ -348,9 +352,10 @@ def slice_of(name, step, steps, device, into):
     begin_ns = time.perf_counter_ns()
     recorded.stop()
     stopped_ns = time.perf_counter_ns()
-    recorded.key_averages()
     into["stop"].append((stopped_ns - begin_ns) / 1e6)
-    into["table"].append((time.perf_counter_ns() - stopped_ns) / 1e6)
+    if with_table:
+        recorded.key_averages()
+        into["table"].append((time.perf_counter_ns() - stopped_ns) / 1e6)
 
 
 # ------------------------------------------------------------------------------------------------------------- results
@@ -413,13 +418,17 @@ def as_markdown(result):
     if "error" in result["overhead"]:
         return "\n".join([*lines, f"Overhead: {result['overhead']['error']}", ""])
     lines += [
+        "Medians; added is the median over rounds, in which each profiler is compared with no profiler in the same round, and in brackets are the middle half of the rounds.",
+        "",
         "| program | profiler | a step, ms | added | stop, ms | to the table, ms |",
         "|---|---|---|---|---|---|",
     ]
     for program, found in result["overhead"].items():
         for name in (BASELINE, *ENGINES) if isinstance(found, dict) else ():
             one = found[name]
-            added = "" if name == BASELINE else f"{one['added_percent']:+.1f} %"
+            rounds = one["added_percent_of_rounds"]
+            middle = f"({rounds[len(rounds) // 4]:+.1f} to {rounds[-1 - len(rounds) // 4]:+.1f})"
+            added = "" if name == BASELINE else f"{one['added_percent']:+.1f} % {middle}"
             lines.append(
                 f"| {program} | {name} | {one['step_ms']:.3f} | {added} | {one.get('stop_ms', '')} | {one.get('table_ms', '')} |"
             )

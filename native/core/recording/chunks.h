@@ -49,11 +49,24 @@ inline uint64_t start_tick_of(const std::byte* record, uint32_t version) {
                      : CompactSpan{.start = start, .end = 0, .site = 0, .sequence_low = 0}.start_tick();
 }
 
+// A live span, in registers: words that are stored one by one and then loaded together wait for each other.
+inline CompactSpan load_compact(const std::byte* bytes) {
+  const auto word = [bytes](std::size_t at) {
+    return __atomic_load_n(reinterpret_cast<const uint64_t*>(bytes) + at, __ATOMIC_ACQUIRE);
+  };
+  const uint64_t start = word(0), end = word(1), rest = word(2);
+  static_assert(std::endian::native == std::endian::little && offsetof(CompactSpan, sequence_low) == 20);
+  return {.start = start,
+          .end = end,
+          .site = static_cast<uint32_t>(rest),
+          .sequence_low = static_cast<uint32_t>(rest >> 32)};
+}
+
 // The span in a row of a chunk of spans, by the `sites` of the dictionary. A live span may end while it is
 // read. One whose site found no room in the dictionary has an unknown name; one whose site is missing, none.
 inline SpanRecord load_span(const RecordChunk& chunk, std::size_t row, std::span<const SpanSite> sites) {
   if (chunk.version < 7) return load_shared<SpanRecord>(chunk.payload + row * sizeof(SpanRecord));
-  const auto span = load_shared<CompactSpan>(chunk.payload + row * sizeof(CompactSpan));
+  const CompactSpan span = load_compact(chunk.payload + row * sizeof(CompactSpan));
   // Every site has a name.
   if (span.site - 1u < sites.size() && sites[span.site - 1u].name != 0)
     return span_at(span, sites[span.site - 1u]);

@@ -192,7 +192,7 @@ class DenseIds {
       for (std::size_t at = 0; at < copy.size(); at += sizeof(Record)) {
         Record record;
         if constexpr (std::is_same_v<Record, CompactSpan>) {
-          record = load_shared<CompactSpan>(chunk.payload + at);
+          record = load_compact(chunk.payload + at);
         } else {
           std::memcpy(&record, chunk.payload + at, sizeof(record));
         }

@@ -16,6 +16,11 @@
 namespace kinetoscope {
 namespace {
 
+// What a span refers to, as rows of the tables; -1 where it has none.
+struct SpanRows {
+  int32_t name, overload, stack, module, shapes, parameter;
+};
+
 // Rows by the ids that records carry.
 struct RecordTables {
   const RecordingDictionary& dictionary;
@@ -24,6 +29,19 @@ struct RecordTables {
 
   static int32_t row(uint32_t id, std::size_t rows) {
     return id - 1u < rows ? static_cast<int32_t>(id - 1u) : -1;
+  }
+
+  SpanRows rows_of(const SpanSite& site) const {
+    const int32_t name = row(site.name, dictionary.name_string.size());
+    const auto place = static_cast<std::size_t>(std::max(name, 0));
+    return {.name = name >= 0                 ? dictionary.name_string[place]
+                    : site.name == kUnknownId ? unknown_name
+                                              : 0,
+            .overload = name < 0 ? 0 : dictionary.name_overload[place],
+            .stack = row(site.stack, dictionary.stack_parent.size()),
+            .module = row(site.module, dictionary.module_class.size()),
+            .shapes = row(site.shapes, dictionary.shape_dims.size()),
+            .parameter = row(site.parameter, dictionary.parameter_module.size())};
   }
 };
 
@@ -105,7 +123,8 @@ class SpanConverter {
 
   std::size_t row() const { return row_; }
 
-  void convert(const SpanRecord& record) {
+  // `rows` are those of the record's site.
+  void convert(const SpanRecord& record, const SpanRows& rows) {
     ordered_ &= record.start_tick >= previous_tick_;
     previous_tick_ = record.start_tick;
     totals_.early += record.start_tick < start_tick_;
@@ -126,14 +145,11 @@ class SpanConverter {
     }
     totals_.last_tick = std::max({totals_.last_tick, record.start_tick, record.end_tick});
 
-    const RecordingDictionary& dictionary = tables_.dictionary;
-    const int32_t name = RecordTables::row(record.name, dictionary.name_string.size());
     spans_.thread[row] = thread_;
     spans_.start_ns[row] = start_ns;
     spans_.duration_ns[row] = duration_ns;
-    spans_.name[row] = name < 0 ? (record.name == kUnknownId ? tables_.unknown_name : 0)
-                                : dictionary.name_string[static_cast<std::size_t>(name)];
-    spans_.overload[row] = name < 0 ? 0 : dictionary.name_overload[static_cast<std::size_t>(name)];
+    spans_.name[row] = rows.name;
+    spans_.overload[row] = rows.overload;
     spans_.scope[row] = record.scope;
     const bool numbered = record.scope == kUserScope && numbers_.take(row, spans_.name[row], record.sequence);
     spans_.sequence[row] = numbered ? -1 : record.sequence;
@@ -141,13 +157,11 @@ class SpanConverter {
     spans_.forward_thread[row] =
         !backward || record.forward_thread == 0 ? -1 : tables_.thread_of_torch_tid[record.forward_thread];
     spans_.kept[row] = backward ? uint16_t{0} : kept_.take(record.forward_thread);
-    spans_.stack[row] = RecordTables::row(record.stack, dictionary.stack_parent.size());
-    spans_.module[row] = RecordTables::row(record.module, dictionary.module_class.size());
-    spans_.shapes[row] = RecordTables::row(record.shapes, dictionary.shape_dims.size());
+    spans_.stack[row] = rows.stack;
+    spans_.module[row] = rows.module;
+    spans_.shapes[row] = rows.shapes;
     // That of a call is its place.
-    spans_.parameter[row] = numbered || record.scope >= kScopePython
-                                ? -1
-                                : RecordTables::row(record.parameter, dictionary.parameter_module.size());
+    spans_.parameter[row] = numbered || record.scope >= kScopePython ? -1 : rows.parameter;
     spans_.flags[row] = flags;
   }
 
@@ -231,13 +245,25 @@ uint64_t read_spans(Recording& recording, const ChunkList& chunks, const TickClo
   RangeNumbers numbers(recording);
   SpanConverter converter(recording.spans, tables, numbers, clock, start_tick);
   const RangesOfOthers others(dictionary, 0);
+  // Most spans have one of few sites.
+  std::vector<SpanRows> rows_of_sites(dictionary.sites.size());
+  std::transform(dictionary.sites.begin(), dictionary.sites.end(), rows_of_sites.begin(),
+                 [&](const SpanSite& site) { return tables.rows_of(site); });
   const auto load = [&dictionary](const RecordChunk& chunk, std::size_t row) {
     return load_span(chunk, row, dictionary.sites);
   };
   const auto read = [&](const SpanRecord& record) {
-    if (!others.has(record)) return converter.convert(record);
+    if (!others.has(record)) return converter.convert(record, tables.rows_of(site_of(record)));
     converter.leave_out(record);
     recording.left_out.push_back(record.start_tick);
+  };
+  const auto read_compact = [&](const RecordChunk& chunk, std::size_t row) {
+    const CompactSpan span = load_compact(chunk.payload + row * sizeof(CompactSpan));
+    const std::size_t at = span.site - 1u;
+    if (at >= rows_of_sites.size()) return read(load(chunk, row));
+    const SpanSite& site = dictionary.sites[at];
+    if (site.name == 0 || site.scope() == kUserScope) return read(load(chunk, row));
+    converter.convert(span_at(span, site), rows_of_sites[at]);
   };
   uint64_t last_tick = start_tick;
   std::size_t first_row = 0;
@@ -248,7 +274,9 @@ uint64_t read_spans(Recording& recording, const ChunkList& chunks, const TickClo
     const auto own = all.subspan(first, last - first);
     converter.begin_thread(thread, first_row);
     for (const RecordChunk& chunk : own) {
-      for (std::size_t row = 0; row < chunk.records; ++row) read(load(chunk, row));
+      for (std::size_t row = 0; row < chunk.records; ++row) {
+        chunk.version < 7 ? read(load(chunk, row)) : read_compact(chunk, row);
+      }
     }
     if (!converter.ordered()) {
       converter.begin_thread(thread, first_row);

@@ -10,6 +10,7 @@ __all__ = [
     "processor_waits",
     "shares",
     "stacks",
+    "step_kinds",
     "stored",
     "windows",
 ]

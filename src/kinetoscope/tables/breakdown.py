@@ -13,6 +13,7 @@ from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.processor_waits import processor_waits, running_thread, without_waits
+from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import (
     Windows,
     checked_by,
@@ -80,6 +81,7 @@ BREAKDOWN_SCHEMA = Table(
         Column("start_up", "bool", "", "Whether the step contains what ran before the loop, as the first step "
                                        "does where steps are found from the optimizer; sums and shares of step time "
                                        "exclude it."),
+        Column("step_kind", "int64", "", "The kind of the step, as in `step_kinds`; null for start-up and the whole recording."),
         Column("start_ns", "int64", "ns", "When the step began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took: the sum of the seven parts.", 0),
         Column("compute_ns", "int64", "ns", "A compute kernel ran; on `cpu` an operator or backward function ran, data "
@@ -116,6 +118,8 @@ def breakdown(trace: TraceData, by: str = "step") -> pyarrow.Table:
     """
     found = windows(trace, checked_by(by))
     columns = place_columns(trace, found)
+    steps = np.concatenate([window.step for window in found] or [np.zeros(0, dtype=np.int64)])
+    columns["step_kind"] = np.append(kinds_of_steps(trace), -1)[steps]
     parts = [_breakdown_parts(trace, window) for window in found]
     for name in (*PARTS, "unrecorded_ns"):
         columns[name] = np.concatenate([part[name] for part in parts] or [np.zeros(0, dtype=np.int64)])

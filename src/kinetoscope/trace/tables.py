@@ -109,12 +109,13 @@ def _operators() -> tuple[tuple[Make, Table], ...]:
 
 def _host() -> tuple[tuple[Make, Table], ...]:
     import_aside()
-    from kinetoscope.tables import breakdown
+    from kinetoscope.tables import breakdown, step_kinds
     from kinetoscope.tables.host import compiling, data_loading, lines, modules, places, samples, steps
 
     return (
         (modules.modules, modules.MODULES_SCHEMA),
         (steps.steps, steps.STEPS_SCHEMA),
+        (step_kinds.step_kinds, step_kinds.STEP_KINDS_SCHEMA),
         (places.histogram, places.HISTOGRAM_SCHEMA),
         (lines.lines, lines.LINES_SCHEMA),
         (lines.stacks, lines.STACKS_SCHEMA),
@@ -203,6 +204,7 @@ TABLES: dict[str, Callable[[], tuple[tuple[Make, Table], ...]]] = {
     "modules": _host,
     "histogram": _host,
     "steps": _host,
+    "step_kinds": _host,
     "flops": _costs,
     "flops_coverage": _costs,
     "lines": _host,

@@ -50,6 +50,8 @@ export interface Step {
   device: string;
   /** Whether it holds what ran before the loop: no sum counts it. */
   startUp: boolean;
+  /** As in the table `step_kinds`; null where all steps are of one kind. */
+  kind: number | null;
   start: number;
   duration: number;
   /** As in `PARTS`; together they are the duration. */
@@ -59,6 +61,8 @@ export interface Step {
 
 export function stepsOf(table: Columns, names: Readonly<Record<string, string>> = {}): Step[] {
   const number = (name: string, row: number) => table.numbers(name)[row] ?? 0;
+  const kinds = table.numbers("step_kind");
+  const several = new Set(kinds.filter((kind) => kind !== null)).size > 1;
   return Array.from({ length: table.rows }, (_, row) => ({
     number: table.numbers("step")[row] ?? null,
     process: table.numbers("process")[row] ?? null,
@@ -66,6 +70,7 @@ export function stepsOf(table: Columns, names: Readonly<Record<string, string>> 
     rank: table.numbers("rank")[row] ?? null,
     device: table.texts("device")[row] ?? "",
     startUp: table.values("start_up")[row] === true,
+    kind: several ? (kinds[row] ?? null) : null,
     start: number("start_ns", row),
     duration: number("duration_ns", row),
     parts: PARTS.map((part) => number(part.column, row)),
@@ -212,10 +217,13 @@ export function counted(values: readonly number[], top: number, bins: number): n
   return counts;
 }
 
-/** `Step 12`, `Steps 10 to 19`, `Whole trace`. */
+/** `Step 12`, `Steps 10 to 19 · kind 1`, `Whole trace`. */
 export function barTitle(bar: Bar): string {
   const numbers = bar.steps.map((step) => step.number).filter((number) => number !== null);
   const [first, last] = [numbers[0], numbers[numbers.length - 1]];
   if (first === undefined) return "Whole trace";
-  return first === last ? `Step ${first}` : `Steps ${first} to ${last}`;
+  const kinds = new Set(bar.steps.map((step) => step.kind));
+  const [kind] = kinds;
+  const ofKind = kinds.size === 1 && typeof kind === "number" ? ` · kind ${kind}` : "";
+  return (first === last ? `Step ${first}` : `Steps ${first} to ${last}`) + ofKind;
 }

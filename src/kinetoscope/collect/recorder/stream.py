@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinetoscope import _core
+import kinetoscope._core as _core
 from kinetoscope._errors import StateError
 from kinetoscope.collect.recorder.library import POSITION_NUMBERS, Recorded, Stopped
 from kinetoscope.storage.recording_parts import clone

@@ -1,0 +1,159 @@
+"""Kinds of steps: those in which about the same operators run, such as training steps and the evaluation after every tenth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.hierarchy import operator_spans
+from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.shares import percent
+from kinetoscope.tables.windows import start_up_steps
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Counts = NDArray[np.float64]
+
+STEP_KINDS_SCHEMA = Table(
+    "step_kinds",
+    "Steps in which about the same operators run, start-up left out. Most time first.",
+    (
+        Column("kind", "int64", "", "Its number, from 0: the column `step_kind` of `breakdown`."),
+        Column("count", "int64", "", "How many steps, of all processes."),
+        Column("total_ns", "int64", "ns", "How long they took together."),
+        Column("share_percent", "float64", "%", "Share of the time of all steps."),
+        Column("median_ns", "int64", "ns", "The median duration."),
+        Column("min_ns", "int64", "ns", "The shortest."),
+        Column("max_ns", "int64", "ns", "The longest."),
+        Column("operators", "int64", "", "The median number of operators and backward functions that began in one."),
+        Column("most_of", "category", "", "The operator by which it differs most: the one whose additional calls, compared with the kind "
+                                          "that has the next most of them, take the most time; null where it has more of none."),
+        Column("first_step", "int64", "", "The number of the first one."),
+        Column("last_step", "int64", "", "The number of the last one."),
+    ),
+)  # fmt: skip
+
+# Two steps are of one kind if they have so much of their operators in common, in the time that these take on average.
+_ALIKE = 0.75
+# Steps that differ more than these are taken to be like the kind that is nearest.
+_MOST_KINDS = 64
+
+
+def step_kinds(trace: TraceData) -> pyarrow.Table:
+    """Return the `step_kinds` table.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table, empty without steps; the meaning of its columns is in `STEP_KINDS_SCHEMA`.
+    """
+    own, kind = trace.columns("steps"), kinds_of_steps(trace)
+    groups = [np.flatnonzero(kind == one) for one in range(int(kind.max(initial=-1)) + 1)]
+    duration, number = own["duration_ns"], own["number"]
+
+    def each(column: NDArray[np.int64], take: Any) -> NDArray[np.int64]:
+        return np.array([take(column[rows]) for rows in groups], np.int64)
+
+    total_ns = each(duration, np.sum)
+    columns = {
+        "kind": np.arange(len(groups)),
+        "count": np.array([len(rows) for rows in groups], np.int64),
+        "total_ns": total_ns,
+        "share_percent": percent(total_ns, int(total_ns.sum())),
+        "median_ns": each(duration, np.median),
+        "min_ns": each(duration, np.min),
+        "max_ns": each(duration, np.max),
+        "operators": each(_operators(trace).per_step, np.median),
+        "most_of": Labels(_most_of(trace, groups), trace.strings),
+        "first_step": each(number, np.min),
+        "last_step": each(number, np.max),
+    }
+    return to_arrow(STEP_KINDS_SCHEMA, columns)
+
+
+@derived
+def kinds_of_steps(trace: TraceData) -> NDArray[np.int64]:
+    """For each row of `steps` the number of its kind, the one with most time first; -1 of start-up."""
+    own, operators, start_up = trace.columns("steps"), _operators(trace), start_up_steps(trace)
+    found = np.full(len(own), -1, np.int64)
+    # Most steps of a program have the same counts as others.
+    _, first, same, often = np.unique(
+        operators.fingerprint, return_index=True, return_inverse=True, return_counts=True
+    )
+    same[start_up] = -1
+    examples: list[Counts] = []
+    for one in np.lexsort((first, -often)).tolist():
+        rows = np.flatnonzero(same == one)
+        if len(rows) == 0:
+            continue
+        counts = operators.counts_in(int(rows[0]))
+        alike = [_alike(counts, example, operators.mean_ns) for example in examples]
+        nearest = int(np.argmax(alike)) if alike else -1
+        if nearest < 0 or (alike[nearest] < _ALIKE and len(examples) < _MOST_KINDS):
+            nearest = len(examples)
+            examples.append(counts)
+        found[rows] = nearest
+    time_ns = np.bincount(found[found >= 0], weights=own["duration_ns"][found >= 0], minlength=len(examples))
+    place = np.empty(len(examples), np.int64)
+    place[np.argsort(-time_ns, kind="stable")] = np.arange(len(examples))
+    return np.append(place, -1)[found]
+
+
+class _Operators:
+    """The operators and backward functions in steps, by name."""
+
+    def __init__(self, trace: TraceData) -> None:
+        """Count what began in each step."""
+        spans, steps = trace.columns("spans"), len(trace.columns("steps"))
+        rows = np.flatnonzero(operator_spans(trace).mask & (spans["step"] >= 0))
+        self._step = spans["step"][rows]
+        self.names, self._name = np.unique(spans["name"][rows], return_inverse=True)
+        time_ns = np.bincount(self._name, weights=spans["self_ns"][rows], minlength=len(self.names))
+        calls = np.bincount(self._name, minlength=len(self.names))
+        # What takes no time at all still tells steps apart.
+        self.mean_ns = np.maximum(time_ns, 1) / np.maximum(calls, 1)
+        self.per_step = np.bincount(self._step, minlength=steps)
+        # Equal where the counts are: a sum of random numbers, one for each name.
+        random = np.random.default_rng(0).integers(0, 1 << 63, len(self.names), np.uint64)
+        self.fingerprint = np.zeros(steps, np.uint64)
+        np.add.at(self.fingerprint, self._step, random[self._name])
+        order = np.argsort(self._step, kind="stable")
+        self._name = self._name[order]
+        self._begin = np.searchsorted(self._step[order], np.arange(steps + 1))
+
+    def counts_in(self, step: int) -> Counts:
+        """How many calls of each name a step has."""
+        mine = self._name[self._begin[step] : self._begin[step + 1]]
+        return np.bincount(mine, minlength=len(self.names)).astype(np.float64)
+
+
+@derived
+def _operators(trace: TraceData) -> _Operators:
+    return _Operators(trace)
+
+
+def _alike(one: Counts, other: Counts, mean_ns: Counts) -> float:
+    """How much of their operators two steps have in common: 1 for the same counts, 0 for nothing (weighted Jaccard similarity)."""
+    most = float(np.maximum(one, other) @ mean_ns)
+    return float(np.minimum(one, other) @ mean_ns) / most if most else 1.0
+
+
+def _most_of(trace: TraceData, groups: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """For each kind the string of the operator whose additional calls take the most time; -1 where it has more of none."""
+    operators = _operators(trace)
+    if len(groups) < 2 or len(operators.names) == 0:
+        return np.full(len(groups), -1, np.int64)
+    typical = np.array([operators.counts_in(int(rows[len(rows) // 2])) for rows in groups])
+    found = []
+    for one in range(len(groups)):
+        more = (typical[one] - np.delete(typical, one, axis=0).max(axis=0)) * operators.mean_ns
+        found.append(int(operators.names[np.argmax(more)]) if more.max() > 0 else -1)
+    return np.array(found, np.int64)
