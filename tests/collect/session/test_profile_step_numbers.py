@@ -172,7 +172,7 @@ def test_a_killed_ring_has_the_numbers_of_its_steps(tmp_path: Path) -> None:
 import os, signal
 import torch
 import kinetoscope
-from tests.collect.session.test_step_numbers import CPU, RING_BYTES, train
+from tests.collect.session.test_profile_step_numbers import CPU, RING_BYTES, train
 kinetoscope.profile(activities=CPU, engine="native", ring_bytes=RING_BYTES, samples=False, path={str(path)!r}).start()
 train(3_000)
 os.kill(os.getpid(), signal.SIGKILL)
