@@ -50,7 +50,7 @@ TESTS = (
     "tests/collect/sources/test_storages.py",
     "tests/collect/sources/test_torch_ranges.py",
     "tests/e2e/test_torch_profiler_programs.py",
-    "tests/tables/test_python_time.py",
+    "tests/tables/host/test_python_time.py",
 )
 PACKAGES = (
     "click", "duckdb", "fsspec", "hypothesis", "numpy", "nvidia-ml-py", "pandas", "polars", "psutil", "pyarrow", "pytest",
