@@ -80,3 +80,14 @@ def checked_choice(option: str, value: object, values: tuple[str, ...]) -> str:
         shown = repr(value[:50] if isinstance(value, str) else value)
         raise ArgumentError(f"{option}={shown} is not valid: use one of {', '.join(values)}")
     return str(value)
+
+
+def checked_whole(option: str, value: object, least: int) -> int:
+    """Check an option that is a whole number from `least` on.
+
+    Raises:
+        ArgumentError: It is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ArgumentError(f"{option}={value!r} is not valid: need a whole number >= {least}.")
+    return value

@@ -28,6 +28,7 @@ from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
 from kinetoscope.tables.host.steps import phase_moments, phase_times, steps
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, memory_peak
+from kinetoscope.tables.step_kinds import step_kinds
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import start_up_steps
 
@@ -228,6 +229,12 @@ class Overview:
             shown_ns=tuple(own["duration_ns"][mine & ~start_up].tolist()),
             start_up_ns=before[0] if before else None,
         )
+
+    @cached_property
+    def step_kinds(self) -> list[Row]:
+        """The rows of the table `step_kinds`: the kinds of steps, those with most time first."""
+        found: list[Row] = step_kinds(self.trace).to_pylist()
+        return found
 
     @cached_property
     def warm_up(self) -> WarmUp:

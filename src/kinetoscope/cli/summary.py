@@ -214,6 +214,16 @@ def _totals(run: Run, width: int) -> list[Text]:
     return lines
 
 
+def _kinds(shown: Overview) -> str:
+    """How many kinds of steps there are, those with most time, and what these have more of."""
+    texts = [
+        f"{kind['count']} of {units.duration(kind['median_ns'])}"
+        + (f" with more {kind['most_of']}" if kind["most_of"] else "")
+        for kind in shown.step_kinds
+    ]
+    return f"{len(texts)} kinds of steps: {', '.join(texts)}"
+
+
 def _steps(shown: Overview, width: int) -> list[Text]:
     """How long the steps took, and how much they varied."""
     steps = shown.steps
@@ -241,6 +251,8 @@ def _steps(shown: Overview, width: int) -> list[Text]:
             line.append(f"   {first}", style="dim")
         else:
             lines += fold("", first, width, style="dim")
+    if len(shown.step_kinds) > 1 and width > _NARROWEST:
+        lines.append(Text(cut(_kinds(shown), width)))
     warm = shown.warm_up
     if shown.warm_up_is_shown and warm.cost_ns * 100 >= _LEAST_WARM_UP_PERCENT * sum(times):
         lines += fold("", warm.text, width, style="dim")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.engines.hybrid_check import hybrid_status
     from kinetoscope.collect.engines.kineto_text import kineto_status
     from kinetoscope.collect.engines.native import native_engine_status
-    from kinetoscope.collect.process.rank import own_rank, ranked
+    from kinetoscope.collect.process.rank import own_rank, rank_count, ranked
     from kinetoscope.collect.process.user_warnings import warn_user
     from kinetoscope.collect.ranks import gather_summaries
     from kinetoscope.collect.recorder.build import BuildError, build, compilers, why_too_old
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
     from kinetoscope.collect.sources.ranges import ITT
     from kinetoscope.collect.sources.rank_clock import align_clocks
+    from kinetoscope.collect.sources.storages import tensor_parts
     from kinetoscope.collect.sources.system_counters import SystemCounters
     from kinetoscope.collect.torch_compat.install import (
         Installation,
@@ -130,6 +131,7 @@ __all__ = [
     "nvml",
     "own_rank",
     "profile",
+    "rank_count",
     "ranked",
     "record_always",
     "record_function",
@@ -139,6 +141,7 @@ __all__ = [
     "scheduled_action",
     "steps",
     "supported_activities",
+    "tensor_parts",
     "tensorboard_trace_handler",
     "uninstall",
     "warn_user",
@@ -196,6 +199,7 @@ _HOMES = {
     "nvml": "sources.nvml",
     "own_rank": "process.rank",
     "profile": "session.profile",
+    "rank_count": "process.rank",
     "ranked": "process.rank",
     "record_always": "session.schedule",
     "record_function": "request.activities",
@@ -205,6 +209,7 @@ _HOMES = {
     "scheduled_action": "session.schedule",
     "steps": "session.steps",
     "supported_activities": "request.activities",
+    "tensor_parts": "sources.storages",
     "tensorboard_trace_handler": "session.handlers",
     "uninstall": "torch_compat.install",
     "warn_user": "process.user_warnings",
@@ -238,7 +243,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import_aside()
     if home not in _WITH_ANY_TORCH:
-        _refuse_old_torch()
+        _need_torch(name)
     value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value
@@ -251,9 +256,17 @@ def import_for_forks() -> None:
             importlib.import_module(f"{__name__}.{name}")
 
 
-def _refuse_old_torch() -> None:
-    """Raise MissingDependencyError if the installed torch is too old to record with."""
-    import torch
+def _need_torch(name: str) -> None:
+    """Raise MissingDependencyError if torch is missing, or too old to record with."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingDependencyError(
+            f"kinetoscope.{name} needs PyTorch, which is not installed: install it with `pip install torch`. "
+            "(Reading traces works without it.)"
+        ) from error
 
     from kinetoscope.collect.recorder.build import why_too_old
 

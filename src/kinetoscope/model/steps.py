@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 MARK = "ProfilerStep#"
+STEP_KEY = "ProfilerStep*"
+"""The name that the marks of all steps share where spans are grouped by name."""
 MARKED, OPTIMIZER = 0, 1
 
 

@@ -121,10 +121,9 @@ class _Operators:
         # What takes no time at all still tells steps apart.
         self.mean_ns = np.maximum(time_ns, 1) / np.maximum(calls, 1)
         self.per_step = np.bincount(self._step, minlength=steps)
-        # Equal where the counts are: a sum of random numbers, one for each name.
-        random = np.random.default_rng(0).integers(0, 1 << 63, len(self.names), np.uint64)
+        # Equal where the counts are: the sum of a number for each call, by its name.
         self.fingerprint = np.zeros(steps, np.uint64)
-        np.add.at(self.fingerprint, self._step, random[self._name])
+        np.add.at(self.fingerprint, self._step, _mixed(self.names)[self._name])
         order = np.argsort(self._step, kind="stable")
         self._name = self._name[order]
         self._begin = np.searchsorted(self._step[order], np.arange(steps + 1))
@@ -138,6 +137,14 @@ class _Operators:
 @derived
 def _operators(trace: TraceData) -> _Operators:
     return _Operators(trace)
+
+
+def _mixed(names: NDArray[np.int32]) -> NDArray[np.uint64]:
+    """A number for each name of which no few have the same sum as others, by the finalizer of MurmurHash3."""
+    mixed = names.astype(np.uint64) + np.uint64(1)
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        mixed = (mixed ^ (mixed >> np.uint64(33))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(33))
 
 
 def _alike(one: Counts, other: Counts, mean_ns: Counts) -> float:

@@ -14,6 +14,8 @@ from kinetoscope.model.kinds import is_range
 from kinetoscope.model.rows import SpanRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.torch_events import arguments
+from kinetoscope.torch_events.average_event import FunctionEventAvg
+from kinetoscope.torch_events.event_facts import flat_shapes, used_device
 from kinetoscope.torch_events.event_sources import MEMORY_KEY, change_on, loose_allocations, widest
 from kinetoscope.torch_events.event_tree import (
     SIZES,
@@ -28,13 +30,7 @@ from kinetoscope.torch_events.event_tree import (
     numbers,
     visible_spans,
 )
-from kinetoscope.torch_events.function_event import (
-    FunctionEvent,
-    FunctionEventAvg,
-    event_at,
-    flat_shapes,
-    used_device,
-)
+from kinetoscope.torch_events.function_event import FunctionEvent, event_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

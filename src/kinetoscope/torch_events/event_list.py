@@ -20,7 +20,9 @@ from kinetoscope.model.schema import SpanKind
 from kinetoscope.storage.atomic_write import file_path
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.torch_events import arguments
+from kinetoscope.torch_events.average_event import FunctionEventAvg
 from kinetoscope.torch_events.averages import Averages, Grouping, added_up, averages, total
+from kinetoscope.torch_events.event_facts import passes_as, used_device
 from kinetoscope.torch_events.event_sources import (
     Event,
     EventSource,
@@ -39,13 +41,7 @@ from kinetoscope.torch_events.event_tree import (
     numbers,
     trace_of_events,
 )
-from kinetoscope.torch_events.function_event import (
-    FunctionEvent,
-    FunctionEventAvg,
-    changed_events,
-    passes_as,
-    used_device,
-)
+from kinetoscope.torch_events.function_event import FunctionEvent, changed_events
 
 if TYPE_CHECKING:
     import os

@@ -11,6 +11,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.model.rows import AllocationRow, SpanRow
 from kinetoscope.model.schema import PHASE_NAMES
 from kinetoscope.torch_events.arguments import SORT_KEYS
+from kinetoscope.torch_events.average_event import FunctionEventAvg
 from kinetoscope.torch_events.event_tree import (
     SIZES,
     TIMES,
@@ -21,16 +22,8 @@ from kinetoscope.torch_events.event_tree import (
     numbers,
     visible_spans,
 )
-from kinetoscope.torch_events.function_event import (
-    Computed,
-    FunctionEvent,
-    FunctionEventAvg,
-    Interval,
-    Kept,
-    Kernel,
-    changed_events,
-    event_at,
-)
+from kinetoscope.torch_events.function_event import FunctionEvent, Interval, Kernel, changed_events, event_at
+from kinetoscope.torch_events.stored_attributes import Computed, Kept
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

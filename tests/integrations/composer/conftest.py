@@ -2,6 +2,7 @@
 
 import pytest
 
+from kinetoscope.integrations.composer import files
 from tests.integrations.composer.profilers import a_trace
 from tests.support.noting_engine import NotingEngine
 from tests.support.s3 import s3, s3_server
@@ -18,6 +19,14 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in LAUNCHER:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    """How many seconds were waited for between the attempts of uploads, without waiting."""
+    seconds = []
+    monkeypatch.setattr(files, "sleep", seconds.append)
+    return seconds
 
 
 @pytest.fixture

@@ -12,14 +12,16 @@ from kinetoscope.integrations.composer import (
     TorchProfiler,
     TraceFiles,
     cyclic_schedule,
+    names,
 )
 from tests.integrations.composer.profilers import CPU, PLACES, saved
 
 ACTIVE = ProfilerAction.ACTIVE
 
 
-def test_a_loop_of_your_own(engine, tmp_path):
+def test_a_loop_of_your_own(engine, tmp_path, monkeypatch):
     clock = iter(range(0, 1000, 2))
+    monkeypatch.setattr(names, "clock", lambda: next(clock))
     profiler = TorchProfiler(
         "{run_name}",
         "rank{rank}.e{epoch}.b{batch}.s{sample}.t{token}.{total_wct}.{epoch_wct}.{batch_wct}.json",
@@ -27,7 +29,6 @@ def test_a_loop_of_your_own(engine, tmp_path):
         run_name="mine",
         schedule=cyclic_schedule(warmup=1, active=2),
         engine=engine,
-        clock=lambda: next(clock),
     )
     with profiler:
         for _ in range(2):

@@ -14,7 +14,7 @@ import pytest
 import kinetoscope
 from kinetoscope import ArgumentError, StateError
 from kinetoscope.combine.extend import extend
-from kinetoscope.integrations.composer import JSONTraceHandler, Timestamp, merge_traces
+from kinetoscope.integrations.composer import JSONTraceHandler, Timestamp, files, merge_traces, merging
 from kinetoscope.integrations.composer.json_trace_merger import main
 from tests.support.trace_builder import TraceBuilder
 
@@ -79,15 +79,19 @@ def as_rank(monkeypatch):
 
 
 @pytest.fixture
-def handler_of(as_rank):
+def handler_of(as_rank, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(merging, "clock", clock)
+    monkeypatch.setattr(merging, "sleep", clock.sleep)
+    monkeypatch.setattr(files, "sleep", clock.sleep)
+
     def make(rank, folder="all", *, machine=2, world=2, logger=None, **options):
         as_rank(rank, machine=machine, world=world)
-        clock = Clock()
         given = {
             "remote_file_name": "memory://rest/{rank}.{batch}.json",
             "merged_trace_filename": "merged.ktrace",
         }
-        given |= {"clock": clock, "sleep": clock.sleep, "overwrite": True, **options}
+        given |= {"overwrite": True, **options}
         handler = JSONTraceHandler(folder, "{batch}-rank{rank}.json", **given)
         handler.init(SimpleNamespace(run_name="run", timestamp=Timestamp(), profiler=object()), logger)
         return handler, clock
@@ -338,7 +342,7 @@ def test_the_merged_trace_of_a_second_fit_replaces_the_uploaded_one(handler_of):
 
 
 @pytest.fixture
-def files():
+def paths():
     """Two cycles of each of two ranks."""
     for rank in range(2):
         for number in range(2):
@@ -346,13 +350,13 @@ def files():
     return [f"rank{rank}.{number}.json" for number in (1, 0) for rank in (1, 0)]
 
 
-def test_files_are_merged_in_whatever_order_they_are_named(files):
-    assert merge_traces("merged.ktrace", *files) == Path("merged.ktrace")
+def test_files_are_merged_in_whatever_order_they_are_named(paths):
+    assert merge_traces("merged.ktrace", *paths) == Path("merged.ktrace")
     assert names_in("merged.ktrace") == {0: ["op0.0", "op0.1"], 1: ["op1.0", "op1.1"]}
 
 
-def test_the_command_line_does_the_same(files, capsys):
-    assert main(["-o", "merged.ktrace", *files]) == 0
+def test_the_command_line_does_the_same(paths, capsys):
+    assert main(["-o", "merged.ktrace", *paths]) == 0
     assert names_in("merged.ktrace") == {0: ["op0.0", "op0.1"], 1: ["op1.0", "op1.1"]}
     assert main(["--output_file", "merged.json", "nothing.json"]) == 1
     told = capsys.readouterr().err
@@ -377,12 +381,12 @@ def events_of_composer(rank):
 
 
 @pytest.mark.parametrize("name", ["merged.json", "merged.json.gz"])
-def test_json_is_a_list_of_events_that_is_read_as_it_was_written(name, files):
-    merge_traces(name, *files)
+def test_json_is_a_list_of_events_that_is_read_as_it_was_written(name, paths):
+    merge_traces(name, *paths)
     text = Path(name).read_bytes()
     events = json.loads(gzip.decompress(text) if name.endswith(".gz") else text)
     assert isinstance(events, list)
-    merge_traces("merged.ktrace", *files)
+    merge_traces("merged.ktrace", *paths)
     assert names_in(name) == names_in("merged.ktrace") == {0: ["op0.0", "op0.1"], 1: ["op1.0", "op1.1"]}
     with kinetoscope.open(name) as again, kinetoscope.open("merged.ktrace") as merged:
         for column in ("start_ns", "duration_ns"):
@@ -412,14 +416,14 @@ def test_what_is_no_rank_is_none(value):
     assert names_in("odd.json") == {None: ["event/batch0"]}
 
 
-def test_a_merged_file_is_not_merged_again(files):
-    merge_traces("merged.json", *files)
+def test_a_merged_file_is_not_merged_again(paths):
+    merge_traces("merged.json", *paths)
     merge_traces("copy.json", "merged.json")
     assert names_in("copy.json") == names_in("merged.json")
     with pytest.raises(
         ArgumentError, match=r"merged.json is a merged trace of the ranks 0, 1: merge the original files"
     ):
-        merge_traces("more.json", "merged.json", *files)
+        merge_traces("more.json", "merged.json", *paths)
 
 
 def test_a_file_of_no_rank_is_merged_alone_only():

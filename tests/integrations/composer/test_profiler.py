@@ -124,7 +124,8 @@ def test_composers_trainer_finds_what_it_asks_for(engine):
     profiler = profiler_of(engine, handler)
     state = SimpleNamespace(callbacks=[], timestamp=Timestamp(batch_in_epoch=5), run_name="run")
     profiler.bind_to_state(state)
-    assert state.callbacks == [profiler, profiler.torch_profiler, handler]
+    assert state.callbacks == [profiler, handler]
+    assert profiler.torch_profiler is profiler
     assert (profiler.remote_filenames, profiler.trace_handlers, profiler.resumption_batch_idx) == (
         [],
         [handler],
@@ -218,7 +219,7 @@ def test_a_handler_without_anything_to_write_is_an_error_before_training():
         JSONTraceHandler().init(state, None)
     state.callbacks, state.run_name = None, None
     with pytest.raises(ArgumentError, match="run has no name"):
-        JSONTraceHandler("all").init(state, None)
+        JSONTraceHandler("all").init(state, object())
     with pytest.raises(ArgumentError, match="merged_trace_remote_file_name contains {run_name}"):
         JSONTraceHandler("all", "a.json", None).init(state, object())
 

@@ -35,7 +35,7 @@ class Composer:
         self.send("init")
 
     def send(self, event):
-        self.callback.run_event(SimpleNamespace(value=event), self.state, self.logger)
+        getattr(self.callback, event, lambda *_: None)(self.state, self.logger)
 
     def train(self, epochs=1, do=lambda: None):
         for _ in range(epochs):
@@ -184,7 +184,7 @@ def test_a_folder_with_files_is_an_error_before_training(tmp_path, engine):
         ({"remote_file_name": "{loss}.json"}, "remote_file_name=.*unknown variable"),
         ({"memory_filename": "{batch}.html", "profile_memory": False}, "needs profile_memory=True"),
         ({"num_traces_to_keep": -2}, "num_traces_to_keep=-2"),
-        ({"schedule": 3}, "schedule=3 is not valid: pass a callable"),
+        ({"schedule": 3}, "schedule=3 is not valid: it must be callable"),
         ({"on_trace_ready": print}, "on_trace_ready cannot be set"),
         ({"engine": "fast"}, "engine='fast'"),
         ({"record_shapes": "False"}, "record_shapes"),

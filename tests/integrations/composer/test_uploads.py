@@ -1,10 +1,12 @@
 import os
 import threading
+import warnings
 
 import fsspec
 import pytest
 
 from kinetoscope import ArgumentError, MissingDependencyError
+from kinetoscope.integrations import composer
 from kinetoscope.integrations.composer import Timestamp, TraceFiles
 
 NAME = "rank{rank}.{batch}.json"
@@ -107,10 +109,12 @@ def test_an_s3_server_gets_the_traces(s3, small_trace):
     assert here() == ["rank0.1.json"]
 
 
+@pytest.mark.usefixtures("slept")
 def test_a_bucket_that_is_not_there_is_not_made(s3, small_trace):
-    files = files_for("s3://no-such-bucket/" + NAME, attempts=1)
+    files = files_for("s3://no-such-bucket/" + NAME)
     with pytest.warns(
-        UserWarning, match=r"run/rank0.0.json was not uploaded as s3://no-such-bucket/rank0.0.json \("
+        UserWarning,
+        match=r"run/rank0.0.json was not uploaded as s3://no-such-bucket/rank0.0.json in 3 attempts \(",
     ):
         save_and_close(files, small_trace, Timestamp(batch=0))
     assert s3.ls("") == ["traces"]
@@ -165,18 +169,19 @@ def test_a_url_says_where_whatever_logger_there_is(memory, small_trace):
     assert (logger.asked, memory.find("/")) == (0, ["/store/a.json"])
 
 
-def test_a_logger_that_fails_is_asked_again(small_trace):
-    logger, slept = Logger(failures=2), []
-    files = TraceFiles("run", NAME, NAME, sleep=slept.append)
+def test_a_logger_that_fails_is_asked_again(small_trace, slept):
+    logger = Logger(failures=2)
+    files = TraceFiles("run", NAME, NAME)
     files.start("run", logger)
     files.save(small_trace, Timestamp())
     assert [name for name, *_ in logger.taken] == ["rank0.0.json"]
     assert slept == [0.5, 2.0]
 
 
+@pytest.mark.usefixtures("slept")
 def test_a_logger_that_goes_on_failing_is_a_warning_and_the_file_stays(small_trace):
     logger = Logger(failures=99)
-    files = TraceFiles("run", NAME, NAME, sleep=lambda _s: None, num_traces_to_keep=0)
+    files = TraceFiles("run", NAME, NAME, num_traces_to_keep=0)
     files.start("run", logger)
     with pytest.warns(
         UserWarning,
@@ -189,22 +194,22 @@ def test_a_logger_that_goes_on_failing_is_a_warning_and_the_file_stays(small_tra
 # ----------------------------------------------------------------------------------------------------------- failures
 
 
-def test_an_upload_that_fails_is_tried_again(memory, failing, small_trace):
+def test_an_upload_that_fails_is_tried_again(memory, failing, small_trace, slept):
     failing[:] = [OSError("reset"), TimeoutError("late")]
-    slept = []
-    files = files_for("memory://store/" + NAME, sleep=slept.append)
+    files = files_for("memory://store/" + NAME)
     files.save(small_trace, Timestamp())
     files.close()
     assert memory.find("/") == ["/store/rank0.0.json"]
     assert slept == [0.5, 2.0]
 
 
+@pytest.mark.usefixtures("slept")
 @pytest.mark.parametrize("kept", [0, 1, -1])
 def test_after_the_last_attempt_there_is_a_warning_and_the_local_file_stays(
     kept, memory, failing, small_trace
 ):
     failing[:] = [OSError("reset")] * 3
-    files = files_for("memory://store/" + NAME, sleep=lambda _s: None, num_traces_to_keep=kept)
+    files = files_for("memory://store/" + NAME, num_traces_to_keep=kept)
     with pytest.warns(
         UserWarning,
         match=r"run/rank0.0.json was not uploaded as memory://store/rank0.0.json in 3 attempts \(OSError: reset\). The file stays",
@@ -249,37 +254,50 @@ def test_what_is_being_uploaded_is_not_deleted(memory, monkeypatch, small_trace)
 def test_a_store_that_hangs_does_not_keep_the_job_from_ending(memory, monkeypatch, small_trace):
     may_go_on = threading.Event()
     monkeypatch.setattr(type(memory), "put_file", lambda *_arguments, **_options: may_go_on.wait(60))
-    files = files_for("memory://store/" + NAME, num_traces_to_keep=0, patience_s=0.01)
+    monkeypatch.setattr(composer.files, "PATIENCE_S", 0.01)
+    files = files_for("memory://store/" + NAME, num_traces_to_keep=0)
     files.save(small_trace, Timestamp(batch=0))
     files.save(small_trace, Timestamp(batch=1))
     with pytest.warns(UserWarning, match=r"2 uploads have not finished after 0.01 s .* The files stay"):
         files.close()
     assert here() == ["rank0.0.json", "rank0.1.json"]
-    (sender,) = [thread for thread in threading.enumerate() if thread.name == "kinetoscope-upload"]
-    assert sender.daemon
+    senders = [thread for thread in threading.enumerate() if thread.name.startswith("kinetoscope-upload")]
+    assert senders
+    assert all(sender.daemon for sender in senders)
     may_go_on.set()
-    sender.join(60)
+    for sender in senders:
+        sender.join(60)
     assert here() == []
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_fork_waits_for_nothing_of_its_parent(memory, monkeypatch, small_trace):
     may_go_on = threading.Event()
     monkeypatch.setattr(type(memory), "put_file", lambda *_arguments, **_options: may_go_on.wait(60))
+    monkeypatch.setattr(composer.files, "PATIENCE_S", 5)
     files = files_for("memory://store/" + NAME, num_traces_to_keep=0)
     files.save(small_trace, Timestamp(batch=0))
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: -1)  # as a forked child, where the thread is not
-        files.wait()
+    child = os.fork()
+    if child == 0:
+        # Here the thread is not.
+        failed = 1
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                files.close()
+            failed = 0
+        finally:
+            os._exit(failed)
+    assert os.waitpid(child, 0)[1] == 0
     assert here() == ["rank0.0.json"]  # it is still on its way
     may_go_on.set()
     files.close()
     assert here() == []
 
 
-def test_a_remote_file_is_replaced_only_if_asked_for(memory, small_trace):
+def test_a_remote_file_is_replaced_only_if_asked_for(memory, small_trace, slept):
     memory.pipe("/store/rank0.0.json", b"precious")
-    slept = []
-    files = files_for("memory://store/" + NAME, sleep=slept.append)
+    files = files_for("memory://store/" + NAME)
     with pytest.warns(
         UserWarning, match=r"\(FileExistsError: there is a file of that name already; overwrite=True"
     ):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from kinetoscope import ArgumentError
-from kinetoscope.integrations.pyg import benchmark, benchmarking
+from kinetoscope.integrations.pyg import benchmark, checks
 from tests.support.simulated_accelerator import cuda
 
 __all__ = ["cuda"]
@@ -15,7 +15,7 @@ __all__ = ["cuda"]
 def now(monkeypatch) -> list[float]:
     """The time, as a list with one number."""
     time_s = [0.0]
-    monkeypatch.setattr(benchmarking, "_clock", lambda: time_s[0])
+    monkeypatch.setattr(checks, "clock", lambda: time_s[0])
     return time_s
 
 

@@ -8,15 +8,26 @@ from kinetoscope.integrations.pyg.profiling import AllocatedPeak, ResidentPeak
 from tests.support.simulated_accelerator import MIB
 
 
-def test_a_set_that_rose_above_all_before_is_known_exactly():
+@pytest.fixture
+def process(monkeypatch):
+    """Replaces what the system says of this process: its resident set, and the largest it ever had."""
+
+    def become(now, of_life=lambda: 500):
+        monkeypatch.setattr(profiling, "resident_bytes", now)
+        monkeypatch.setattr(profiling, "resident_peak_of_life", of_life)
+
+    return become
+
+
+def test_a_set_that_rose_above_all_before_is_known_exactly(process):
     sizes, marks = iter([100]), iter([500, 900])
-    peak = ResidentPeak(now=lambda: next(sizes, 120), of_life=lambda: next(marks))
-    with peak:
+    process(lambda: next(sizes, 120), lambda: next(marks))
+    with ResidentPeak() as peak:
         assert peak.bytes == 100
     assert peak.bytes == 900
 
 
-def test_a_set_that_stayed_below_is_watched():
+def test_a_set_that_stayed_below_is_watched(process):
     seen = threading.Event()
 
     def now() -> int:
@@ -25,15 +36,16 @@ def test_a_set_that_stayed_below_is_watched():
             return 300
         return 100
 
-    peak = ResidentPeak(now=now, of_life=lambda: 500)
-    with peak:
+    process(now)
+    with ResidentPeak() as peak:
         assert seen.wait(60)
     assert peak.bytes == 300
 
 
-def test_what_is_there_at_the_end_counts():
+def test_what_is_there_at_the_end_counts(process):
     sizes = iter([100])
-    with ResidentPeak(now=lambda: next(sizes, 200), of_life=lambda: 500) as peak:
+    process(lambda: next(sizes, 200))
+    with ResidentPeak() as peak:
         pass
     assert peak.bytes >= 200
 
@@ -53,7 +65,6 @@ def test_the_real_process_has_a_resident_set_below_the_most_it_ever_had():
 
 def test_where_the_system_does_not_tell_the_most_of_the_process_is_taken(monkeypatch, tmp_path):
     monkeypatch.setattr(profiling, "_STATM", tmp_path / "nothing")
-    monkeypatch.setattr(profiling, "_STATUS", tmp_path / "nothing")
     assert profiling.resident_bytes() == profiling.resident_peak_of_life() > 10 * MIB
 
 

@@ -60,7 +60,7 @@ def test_on_the_host_a_call_returns_its_result_and_its_cost(model):
 
 def test_on_the_host_the_time_is_that_of_the_call_alone(model, monkeypatch):
     now = iter([10.0, 12.5])
-    monkeypatch.setattr("kinetoscope.integrations.pyg.profiling._clock", lambda: next(now))
+    monkeypatch.setattr("kinetoscope.integrations.pyg.checks.clock", lambda: next(now))
     assert profileit("cpu")(forward)(model)[1].time == 2.5
 
 

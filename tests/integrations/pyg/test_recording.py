@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope import ArgumentError, StateError
+from kinetoscope import ArgumentError
 from kinetoscope.integrations.pyg import (
     DeviceError,
     print_time_total,
@@ -114,14 +114,6 @@ def test_wrong_columns_are_refused_before_the_block_runs():
         pytest.fail("the block ran")
 
 
-def test_a_folder_that_takes_no_file_is_refused_before_the_block_runs(monkeypatch):
-    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
-    with pytest.raises(ArgumentError, match="is not writable"), torch_profile():
-        pytest.fail("the block ran")
-    with torch_profile(export_chrome_trace=False):
-        work()
-
-
 def test_the_handler_serves_torchs_own_sessions_too(capsys):
     with torch.profiler.profile(on_trace_ready=trace_handler):
         work()
@@ -171,9 +163,8 @@ def test_the_timeline_gets_a_name_that_lasts(parts, expected, tmp_path):
 
 
 def test_without_a_timeline_there_is_nothing_to_rename():
-    with pytest.raises(StateError, match="no timeline.json in") as raised:
+    with pytest.raises(FileNotFoundError, match="timeline.json"):
         rename_profile_file("a")
-    assert isinstance(raised.value, FileNotFoundError)
 
 
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path):
@@ -198,9 +189,3 @@ def test_with_an_intel_gpu_the_block_is_recorded_on_it_too(xpu, export, capsys, 
     assert "aten::mm" in capsys.readouterr().out
     assert os.listdir(tmp_path) == ["timeline.json"] * export
     assert len(session.trace.columns("spans")) > 0
-
-
-def test_for_an_intel_gpu_too_a_folder_that_takes_no_file_is_refused_before_the_block_runs(xpu, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
-    with pytest.raises(ArgumentError, match="is not writable"), xpu_profile():
-        pytest.fail("the block ran")

@@ -55,7 +55,7 @@ def ranked(path: Path) -> Path:
     rank = own_rank()
     if RANK_PLACE in str(path):
         return rank_filled_in(path)
-    if rank is None or _ranks() < 2 or re.search(rf"(?<![0-9A-Za-z])rank{rank}$", path.stem):
+    if rank is None or rank_count() < 2 or re.search(rf"(?<![0-9A-Za-z])rank{rank}$", path.stem):
         return path
     return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
@@ -70,7 +70,7 @@ def numbered(path: Path, number: int) -> Path:
     return path.with_name(f"{path.stem}.{number}{path.suffix}") if number else path
 
 
-def _ranks() -> int:
+def rank_count() -> int:
     """Return the number of ranks; 1 outside a distributed job."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():

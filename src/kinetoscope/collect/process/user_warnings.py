@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import warnings
 
-_OWN_PACKAGE = "kinetoscope.collect"
+_OWN_PACKAGES = ("kinetoscope.collect", "kinetoscope.integrations")
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn, with the innermost caller outside `kinetoscope.collect` as the location of the warning."""
+    """Warn, with the innermost caller outside of the packages that record as the location of the warning."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OWN_PACKAGE):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OWN_PACKAGES):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)

@@ -99,7 +99,7 @@ class _Seen:
     ) -> None:
         """Add rows for a tensor's storages. A tensor that cannot be read is counted as skipped; one without data is not."""
         try:
-            for part in (tensor,) if _is_simple(tensor) else _parts(tensor):
+            for part in (tensor,) if _is_simple(tensor) else tensor_parts(tensor):
                 storage = part.untyped_storage()
                 # The storage has a row with a more specific role already.
                 if role is StorageRole.TENSOR and storage._cdata in self.storages:
@@ -698,14 +698,14 @@ def _is_simple(tensor: Tensor) -> bool:
     return type(tensor) in _PLAIN and tensor.layout is _STRIDED and not _is_wrapped(tensor)
 
 
-def _parts(tensor: Tensor, depth: int = _DEPTH) -> Iterator[Tensor]:
+def tensor_parts(tensor: Tensor, depth: int = _DEPTH) -> Iterator[Tensor]:
     """Iterate over the inner tensors of a tensor that have storages of their own."""
     if type(tensor) not in _PLAIN and depth and hasattr(tensor, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
         for name in names:
             # A DTensor also lists its mesh.
             if isinstance(part := getattr(tensor, name), Tensor):
-                yield from _parts(part, depth - 1)
+                yield from tensor_parts(part, depth - 1)
     elif tensor.layout is torch.sparse_coo:
         yield from (tensor._indices(), tensor._values())
     elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):

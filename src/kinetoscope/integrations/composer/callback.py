@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import logging
-import time
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.collect import ProfilerAction as SessionAction
-from kinetoscope.collect import ProfilerActivity, RecordingOptions, profile, record_function
+from kinetoscope.collect import (
+    ProfilerActivity,
+    RecordingOptions,
+    checked_callable,
+    profile,
+    warn_user,
+)
 from kinetoscope.integrations.composer.files import FILENAME, FOLDER, REMOTE_FILE_NAME, TraceFiles
+from kinetoscope.integrations.composer.marker import Ranges
 from kinetoscope.integrations.composer.names import LoopState, Ranks
 from kinetoscope.integrations.composer.schedule import (
     IS_THERE,
@@ -36,6 +42,8 @@ _IN_SESSION = {
     # A session would save at whatever step comes next; `batch_ends` does it when the batch is over.
     ProfilerAction.ACTIVE_AND_SAVE: _RECORD,
 }
+# torch's own loaders mark their waits by ranges that begin like this, and tables know them by it.
+DATA_WAIT = "enumerate(DataLoader)#Composer"
 
 
 class BatchRecorder:
@@ -66,6 +74,7 @@ class BatchRecorder:
         self._announced = False
         self._recorded_batches = 0
         self._stepped = False
+        self._waits = Ranges()
         self.action = ProfilerAction.SKIP
         self.session = profile.with_options(
             options, schedule=lambda _step: self._wanted, on_trace_ready=self._trace_ready
@@ -76,20 +85,31 @@ class BatchRecorder:
         """Whether a recording is active."""
         return self.session.current_action is _RECORD
 
-    def batch_may_begin(self, state: Any) -> None:
-        """The loop is about to fetch a batch."""
+    def batch_may_begin(self, state: Any, *, surely: bool = False) -> None:
+        """The loop is about to fetch a batch. In a loop that says no more than that one has ended, this is where the next begins."""
         length = batches_of_epoch(state)
         if length is not None and int(state.timestamp.batch_in_epoch) >= length:
             return
-        action = self._ask(state)
-        if length is None and not (self.records and _IN_SESSION[action] is _RECORD):
+        action = self.action_for(state)
+        if length is None and not surely and not (self.records and _IN_SESSION[action] is _RECORD):
             # It may be the end of the epoch. What would have to be undone then can wait until the batch is there.
             return
         self._turn(action, state)
 
+    def wait_begins(self, state: Any) -> None:
+        """Announce a batch, and open the range of the wait for it."""
+        self.wait_ends()
+        self.batch_may_begin(state)
+        if self.records:
+            self._waits.begin(DATA_WAIT)
+
+    def wait_ends(self) -> None:
+        """Close the range of a wait, if there is one."""
+        self._waits.end(DATA_WAIT)
+
     def batch_begins(self, state: Any) -> None:
         """A batch begins."""
-        action = self._ask(state)
+        action = self.action_for(state)
         if not self._announced or action is not self.action:
             self._turn(action, state)
         self._in_batch = True
@@ -104,14 +124,9 @@ class BatchRecorder:
         if self.action is ProfilerAction.ACTIVE_AND_SAVE:
             self._finish()
 
-    def next_batch(self, state: Any) -> None:
-        """A batch begins, if the loop goes on at all: for loops that say no more than that one has ended."""
-        length = batches_of_epoch(state)
-        if length is None or int(state.timestamp.batch_in_epoch) < length:
-            self._turn(self._ask(state), state)
-
     def close(self, state: Any) -> None:
         """Training is over, or has failed: save what was recorded of it."""
+        self.wait_ends()
         if self.records:
             if self._in_batch:
                 self._timestamp = state.timestamp
@@ -127,27 +142,24 @@ class BatchRecorder:
     def abandon(self) -> None:
         """End the session without a warning: the failure was reported already."""
         self._keep = False
+        self.wait_ends()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.stop()
 
-    def check(self, state: Any) -> None:
-        """Check the schedule before training starts.
+    def action_for(self, state: Any) -> ProfilerAction:
+        """The scheduled action of the state's batch.
 
         Raises:
-            ArgumentError: It raises, or does not return an action.
+            ArgumentError: The schedule is of another kind, or does not return an action.
         """
         try:
-            self._ask(state)
+            action = self._schedule(state)
         except (AttributeError, TypeError) as error:
             raise ArgumentError(
                 f"the schedule {self._schedule!r} cannot be used: called with the state of the training run, it failed "
                 f"({type(error).__name__}: {error}). cyclic_schedule(...) makes one."
             ) from error
-
-    def _ask(self, state: Any) -> ProfilerAction:
-        """The scheduled action of the state's batch."""
-        action = self._schedule(state)
         if action not in _IN_SESSION:
             raise ArgumentError(
                 f"the schedule returned {action!r} for batch {int(state.timestamp.batch)}: it must return a "
@@ -185,9 +197,6 @@ class BatchRecorder:
 
 
 _log = logging.getLogger("kinetoscope.integrations.composer")
-
-# torch's own loaders mark their waits by ranges that begin like this, and tables know them by it.
-DATA_WAIT = "enumerate(DataLoader)#Composer"
 _ROWS = 20
 
 
@@ -223,19 +232,20 @@ class TorchProfiler(Callback):
         schedule: A callable from a training state to a `ProfilerAction`, such as `cyclic_schedule(...)` makes; None: that of
             Composer's `Profiler`.
         run_name: Name of the run; None: that of Composer's run.
-        attempts: The number of attempts of an upload.
-        sleep: Waits a number of seconds between attempts.
-        clock: Returns seconds, for the timestamps of your own loop.
         **session: Further arguments of `kinetoscope.profile`, such as `activities`, `engine` and `sources`.
 
     Attributes:
         saved_traces: A pair for each trace that is kept, the newest last: its timestamp and a list of paths, one for each rank.
         profiler: The session, between the first event of training and `close`; else None.
+        state: The state of the training run; None before there is one.
 
     Raises:
         ArgumentError: A name has an unknown variable (it lists the known ones), or an argument cannot be used.
         MissingDependencyError: A URL needs a package that is not installed.
     """
+
+    # Those of a `Profiler`.
+    trace_handlers: Any = ()
 
     def __init__(
         self,
@@ -254,22 +264,14 @@ class TorchProfiler(Callback):
         num_traces_to_keep: int = -1,
         schedule: BatchSchedule | None = None,
         run_name: str | None = None,
-        attempts: int = 3,
-        sleep: Callable[[float], object] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
         **session: Any,
     ) -> None:
         if memory_filename is not None and not profile_memory:
             raise ArgumentError(
                 f"memory_filename={memory_filename!r} needs profile_memory=True: a memory timeline is made of allocations."
             )
-        if schedule is not None and not callable(schedule):
-            raise ArgumentError(
-                f"schedule={schedule!r} is not valid: pass a callable such as cyclic_schedule(...)."
-            )
-        taken = sorted({"on_trace_ready", "acc_events", "path"}.intersection(session))
-        if taken:
-            raise ArgumentError(f"{taken[0]} cannot be set: TorchProfiler handles its traces itself.")
+        for taken in {"on_trace_ready", "acc_events", "path"}.intersection(session):
+            raise ArgumentError(f"{taken} cannot be set: TorchProfiler handles its traces itself.")
         self.files = TraceFiles(
             folder,
             filename,
@@ -279,8 +281,6 @@ class TorchProfiler(Callback):
             overwrite=overwrite,
             use_gzip=use_gzip,
             num_traces_to_keep=num_traces_to_keep,
-            attempts=attempts,
-            sleep=sleep,
         )
         self._options = RecordingOptions(
             record_shapes=record_shapes,
@@ -289,13 +289,10 @@ class TorchProfiler(Callback):
             with_flops=with_flops,
             **session,
         )
-        self._schedule = schedule
+        self._schedule = checked_callable("schedule", schedule)
         self._run_name = run_name
-        self._clock = clock
-        self._loop: LoopState | None = None
-        self._state: Any = None
+        self.state: Any = None
         self._batches: BatchRecorder | None = None
-        self._wait: Any = None
 
     @property
     def saved_traces(self) -> list[tuple[Any, list[Path]]]:
@@ -329,10 +326,10 @@ class TorchProfiler(Callback):
             )
         self._look_for_another(state)
         batches = BatchRecorder(schedule, self._save, self._options)
-        batches.check(state)
+        batches.action_for(state)
         self.files.start(self._run_name or state.run_name, logger)
         all_ranks_are_here(state)
-        self._state = state
+        self.state = state
         self._batches = batches
 
     def before_dataloader(self, state: Any, logger: Any) -> None:
@@ -342,7 +339,7 @@ class TorchProfiler(Callback):
             state: The state of the training run.
             logger: Not used.
         """
-        self._carefully(lambda batches: self._begin_to_wait(batches, state))
+        self._carefully(lambda batches: batches.wait_begins(state))
 
     def after_dataloader(self, state: Any, logger: Any) -> None:
         """The batch is there.
@@ -351,7 +348,7 @@ class TorchProfiler(Callback):
             state: The state of the training run.
             logger: Not used.
         """
-        self._carefully(self._end_wait)
+        self._carefully(BatchRecorder.wait_ends)
 
     def batch_start(self, state: Any, logger: Any) -> None:
         """A batch begins.
@@ -380,7 +377,7 @@ class TorchProfiler(Callback):
             state: The state of the training run.
             logger: Not used.
         """
-        self._carefully(self._end_wait)
+        self._carefully(BatchRecorder.wait_ends)
 
     def close(self, state: Any, logger: Any) -> None:
         """Training is over, or has failed: save what is recorded, log the tables of operators, finish uploads.
@@ -389,7 +386,6 @@ class TorchProfiler(Callback):
             state: The state of the training run.
             logger: Not used.
         """
-        self._carefully(self._end_wait)
         self._carefully(lambda batches: batches.close(state))
         self._carefully(self._log_tables)
         self._batches = None
@@ -411,21 +407,15 @@ class TorchProfiler(Callback):
             FolderNotEmptyError: There are files in the folder and `overwrite` is off. It is a `FileExistsError`.
             ArgumentError: A name has `{run_name}` and there is none.
         """
-        if self._batches is not None:
-            raise StateError("TorchProfiler was started already: call stop() first.")
-        loop = LoopState(self._run_name, dataloader_len, clock=self._clock)
+        if isinstance(self.state, LoopState):
+            raise StateError(f"{type(self).__name__} was started already: call stop() first.")
+        loop = LoopState(self._run_name, dataloader_len, profiler=self)
+        # What may be refused comes first: nothing is recorded then.
+        for handler in self.trace_handlers:
+            handler.init(loop, None)
         self.init(loop, None)
-        self.follow(loop)
+        self._next_batch()
         return self
-
-    def follow(self, loop: LoopState) -> None:
-        """Start with the first batch of a loop, after `init`; `start` does both.
-
-        Args:
-            loop: The loop.
-        """
-        self._loop = loop
-        self._carefully(lambda batches: batches.next_batch(loop))
 
     def step(self, *, samples: int = 0, tokens: int = 0) -> None:
         """Say that a batch is over, and that the next one begins.
@@ -439,8 +429,8 @@ class TorchProfiler(Callback):
         """
         loop = self._followed()
         loop.batch_is_over(samples, tokens)
-        self._carefully(lambda batches: batches.batch_ends(loop))
-        self._carefully(lambda batches: batches.next_batch(loop))
+        self.batch_end(loop, None)
+        self._next_batch()
 
     def next_epoch(self) -> None:
         """Say that an epoch is over; schedules of this room begin anew.
@@ -449,22 +439,27 @@ class TorchProfiler(Callback):
             StateError: `start` was not called.
         """
         loop = self._followed()
-        loop.epoch_is_over()
-        self._carefully(lambda batches: batches.next_batch(loop))
+        loop.timestamp = loop.timestamp.to_next_epoch()
+        self._next_batch()
 
     def stop(self) -> None:
         """End: save what is recorded, log the tables of operators, finish uploads. A second call does nothing."""
-        loop, self._loop = self._loop, None
-        if loop is not None:
-            self.close(loop, None)
+        loop = self.state
+        if not isinstance(loop, LoopState):
+            return
+        self.close(loop, None)
+        self.state = None
+        for handler in self.trace_handlers:
+            try:
+                handler.close(loop, None)
+            except Exception as error:  # noqa: BLE001  (the training is over, and has succeeded)
+                warn_user(f"{type(handler).__name__} was not closed: {type(error).__name__}: {error}")
 
     def __enter__(self) -> Self:
         """Start."""
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Stop."""
         self.stop()
 
@@ -472,9 +467,15 @@ class TorchProfiler(Callback):
 
     def _followed(self) -> LoopState:
         """The loop of your own."""
-        if self._loop is None:
-            raise StateError("TorchProfiler was not started: call start(), or use it in a `with` block.")
-        return self._loop
+        if not isinstance(self.state, LoopState):
+            raise StateError(
+                f"{type(self).__name__} was not started: call start(), or use it in a `with` block."
+            )
+        return self.state
+
+    def _next_batch(self) -> None:
+        """Begin the next batch of the loop of your own."""
+        self._carefully(lambda batches: batches.batch_may_begin(self.state, surely=True))
 
     def _carefully(self, do: Callable[[BatchRecorder], object]) -> None:
         """Do something that training does not depend on; a failure ends profiling for this run."""
@@ -485,41 +486,22 @@ class TorchProfiler(Callback):
             do(batches)
         except Exception as error:  # noqa: BLE001  (whatever it is, it is not the training's)
             self._batches = None
-            warnings.warn(
-                f"profiling stopped, training continues: {type(error).__name__}: {error}", stacklevel=3
-            )
-            try:
-                self._end_wait(batches)
+            warn_user(f"profiling stopped, training continues: {type(error).__name__}: {error}")
+            with contextlib.suppress(Exception):
                 batches.abandon()
-            except Exception as second:  # noqa: BLE001
-                _log.warning("the session could not be stopped: %s", second)
-
-    def _begin_to_wait(self, batches: BatchRecorder, state: Any) -> None:
-        """Announce a batch, and open the range of the wait for it."""
-        self._end_wait(batches)
-        batches.batch_may_begin(state)
-        if batches.records:
-            self._wait = record_function(DATA_WAIT)
-            self._wait.__enter__()
-
-    def _end_wait(self, _batches: BatchRecorder) -> None:
-        """Close the range of a wait."""
-        wait, self._wait = self._wait, None
-        if wait is not None:
-            wait.__exit__(None, None, None)
 
     def _save(self, session: profile, timestamp: Any) -> None:
         """Write a trace; a failure loses this trace only."""
         session.add_metadata_json("global_rank", json.dumps(Ranks.of_this_process().rank))
         try:
-            profiler = getattr(self._state, "profiler", None)
+            profiler = getattr(self.state, "profiler", None)
             self.files.save(
                 session,
                 timestamp,
                 written=lambda path: tell_handlers(profiler, session.trace, timestamp, path),
             )
         except Exception as error:  # noqa: BLE001  (a full disk must not end a training run)
-            warnings.warn(f"a trace was not saved: {type(error).__name__}: {error}", stacklevel=3)
+            warn_user(f"a trace was not saved: {type(error).__name__}: {error}")
 
     def _log_tables(self, batches: BatchRecorder) -> None:
         """Log which operators took most time and memory in the last recording."""
@@ -527,13 +509,10 @@ class TorchProfiler(Callback):
         if not session.cycles or not _log.isEnabledFor(logging.INFO):
             return
         averages = session.key_averages()
-        devices = ["cpu"] + (["device"] if self._has_device(session.activities) else [])
-        for device in devices:
-            sorting = [f"{device}_time_total"]
+        for device in ("cpu", "device") if self._has_device(session.activities) else ("cpu",):
+            _log.info("%s", averages.table(sort_by=f"{device}_time_total", row_limit=_ROWS))
             if session.profile_memory:
-                sorting.append(f"self_{device}_memory_usage")
-            for column in sorting:
-                _log.info("%s", averages.table(sort_by=column, row_limit=_ROWS))
+                _log.info("%s", averages.table(sort_by=f"self_{device}_memory_usage", row_limit=_ROWS))
 
     @staticmethod
     def _has_device(activities: Iterable[Any]) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import string
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.collect import own_rank, rank_count
 
 # The progress of a training run: counts of epochs, batches, samples and tokens, and their durations.
 
@@ -87,17 +86,7 @@ class Timestamp:
 def values_of(timestamp: Any) -> dict[str, int | float]:
     """The counts of a timestamp, ours or Composer's, as whole numbers, and its durations in seconds."""
     counts: dict[str, int | float] = {name: int(getattr(timestamp, name, 0)) for name in _COUNTS}
-    return counts | {name: _seconds(getattr(timestamp, name, None)) for name in _DURATIONS}
-
-
-def _seconds(duration: Any) -> float:
-    """A duration in seconds; 0 if not measured."""
-    if duration is None:
-        return 0.0
-    return float(duration.total_seconds() if hasattr(duration, "total_seconds") else duration)
-
-
-_SAMPLE_RUN_NAME = "run"
+    return counts | {name: getattr(timestamp, name, _NO_TIME).total_seconds() for name in _DURATIONS}
 
 
 @dataclass(frozen=True)
@@ -121,15 +110,10 @@ class Ranks:
     @classmethod
     def of_this_process(cls) -> Ranks:
         """What the process group says of this process and, before there is one, what its launcher set."""
-        rank, world_size = _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1)
-        torch = sys.modules.get("torch")
-        distributed = getattr(torch, "distributed", None)
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            rank, world_size = distributed.get_rank(), distributed.get_world_size()
         return cls(
-            rank=rank,
+            rank=own_rank() or 0,
             local_rank=_from_environment("LOCAL_RANK", 0),
-            world_size=world_size,
+            world_size=rank_count(),
             local_world_size=_from_environment("LOCAL_WORLD_SIZE", 1),
             # torchrun says GROUP_RANK, Composer's launcher NODE_RANK.
             node_rank=_from_environment("NODE_RANK", _from_environment("GROUP_RANK", 0)),
@@ -137,7 +121,7 @@ class Ranks:
 
     def other(self, rank: int) -> Ranks:
         """The same of another process; machines have equally many processes, with numbers that follow each other."""
-        if self.local_world_size < 2:
+        if rank == self.rank or self.local_world_size < 2:
             return replace(self, rank=rank)
         node_rank, local_rank = divmod(rank, self.local_world_size)
         return replace(self, rank=rank, local_rank=local_rank, node_rank=node_rank)
@@ -174,22 +158,14 @@ class NameTemplate:
         if not isinstance(given, str) or not given:
             raise ArgumentError(f"{what}={text!r} is not valid: need a non-empty string.")
         try:
-            self.used = frozenset(_variables_in(text))
-        except ValueError as error:
+            self.used = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+            if unknown := sorted(self.used.difference(variables)):
+                raise ValueError(f"unknown variable {', '.join(f'{{{name}}}' for name in unknown)}")
+            self.filled_in("run", Ranks(), Timestamp())
+        except (ValueError, TypeError, LookupError) as error:
             raise ArgumentError(
-                f"{what}={text!r}: invalid braces ({error}); write {{{{ and }}}} for literal braces."
+                f"{what}={text!r}: {error}; the variables are: {', '.join(variables)}. Write {{{{ and }}}} for literal braces."
             ) from error
-        unknown = sorted(self.used.difference(variables))
-        if unknown:
-            named = ", ".join(f"{{{name}}}" for name in unknown)
-            raise ArgumentError(
-                f"{what}={text!r}: unknown variable {named}; the variables are: {', '.join(variables)}. "
-                "Write {{ and }} for literal braces."
-            )
-        try:
-            self.filled_in(_SAMPLE_RUN_NAME, Ranks(), Timestamp())
-        except (ValueError, TypeError) as error:
-            raise ArgumentError(f"{what}={text!r}: invalid format of a variable ({error}).") from error
 
     def filled_in(self, run_name: str, ranks: Ranks, timestamp: Any = None) -> str:
         """The name with its variables filled in; a folder's needs no timestamp."""
@@ -197,16 +173,6 @@ class NameTemplate:
         if timestamp is not None:
             values |= values_of(timestamp)
         return self.text.format(**values)
-
-
-def _variables_in(text: str) -> set[str]:
-    """The names in the braces of a text, also of those inside a format; ValueError where a brace is alone."""
-    found: set[str] = set()
-    for _, name, format_of_it, _ in string.Formatter().parse(text):
-        if name is not None:
-            found.add(name)
-            found |= _variables_in(format_of_it or "")
-    return found
 
 
 def _from_environment(name: str, default: int) -> int:
@@ -217,6 +183,8 @@ def _from_environment(name: str, default: int) -> int:
 
 # The state of a training loop without a trainer, with Composer's attributes.
 
+clock = time.monotonic
+
 
 @dataclass
 class LoopState:
@@ -226,27 +194,21 @@ class LoopState:
         run_name: Name of the run, for `{run_name}`.
         dataloader_len: Batches in each epoch; None if unknown.
         timestamp: Where the loop is.
-        clock: Tells seconds, for the durations of the timestamp.
-        profiler: The `Profiler` that follows the loop, None for a `TorchProfiler` alone.
+        profiler: What follows the loop.
     """
 
     run_name: str | None = None
     dataloader_len: int | None = None
     timestamp: Timestamp = field(default_factory=Timestamp)
-    clock: Callable[[], float] = time.monotonic
     profiler: Any = None
 
     def __post_init__(self) -> None:
         """Begin to measure."""
-        self._since_s = self.clock()
+        self._since_s = clock()
 
     def batch_is_over(self, samples: int, tokens: int) -> None:
         """Count one more batch."""
-        now_s = self.clock()
+        now_s = clock()
         duration = timedelta(seconds=now_s - self._since_s)
         self._since_s = now_s
         self.timestamp = self.timestamp.to_next_batch(samples, tokens, duration)
-
-    def epoch_is_over(self) -> None:
-        """Count one more epoch."""
-        self.timestamp = self.timestamp.to_next_epoch()

@@ -3,18 +3,7 @@
 Each works as PyG's does, or better where `docs/pyg.md` says so; `install_pyg` puts them in the place of PyG's own.
 """
 
-from kinetoscope._errors import MissingDependencyError
-
-try:
-    import torch as _torch  # noqa: F401  (only to say what is missing)
-except ModuleNotFoundError as error:
-    if error.name != "torch":
-        raise
-    raise MissingDependencyError(
-        "kinetoscope.integrations.pyg needs PyTorch, which is not installed: install it with "
-        "`pip install torch`."
-    ) from error
-
+from kinetoscope.collect import Installation
 from kinetoscope.integrations.pyg.benchmarking import benchmark
 from kinetoscope.integrations.pyg.checks import DeviceError, NotAModuleError
 from kinetoscope.integrations.pyg.install import install_pyg, uninstall_pyg
@@ -60,6 +49,7 @@ __all__ = [
     "DeviceError",
     "GPUStats",
     "GPUStatsSummary",
+    "Installation",
     "NotAModuleError",
     "benchmark",
     "byte_to_megabyte",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import track
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from kinetoscope._errors import ArgumentError
-from kinetoscope.integrations.pyg.checks import checked_whole, synchronize
-
-_clock: Callable[[], float] = time.perf_counter
+from kinetoscope._errors import ArgumentError, checked_whole
+from kinetoscope.integrations.pyg.checks import name_of, timed
 
 
 def benchmark(
@@ -60,7 +60,9 @@ def benchmark(
             f"args is a list of {len(of_each)} for {len(functions)} functions: give one tuple for each, or a tuple for all."
         )
     rows: list[list[str]] = []
-    for function, inputs, name in _shown(list(zip(functions, of_each, names, strict=True)), progress_bar):
+    measured = list(zip(functions, of_each, names, strict=True))
+    shown = track(measured, "Measuring", console=Console(stderr=True), disable=not progress_bar)
+    for function, inputs, name in shown:
         seconds = _measured(function, inputs, name, num_steps, num_warmups, backward)
         numbers = [*seconds, sum(seconds)] if backward else seconds
         rows.append([name, *(f"{n / num_steps:.6f}s" if per_step else f"{n:.4f}s" for n in numbers)])
@@ -75,39 +77,27 @@ def _measured(
     forward_s = backward_s = 0.0
     for step in range(warmups + steps):
         arguments = _detached(inputs() if callable(inputs) else inputs, backward)
-        synchronize()
-        start = _clock()
-        result = function(*arguments)
-        synchronize()
-        took_forward, took_backward = _clock() - start, 0.0
+        result, took_forward = timed(functools.partial(function, *arguments))
+        took_backward = 0.0
         if backward:
             target = _target(result, name)
             # Ones and not random numbers: the program's own random numbers stay what they would be.
-            gradient = torch.ones_like(target)
-            synchronize()
-            start = _clock()
-            target.backward(gradient)
-            synchronize()
-            took_backward = _clock() - start
+            _, took_backward = timed(functools.partial(target.backward, torch.ones_like(target)))
         if step >= warmups:
             forward_s += took_forward
             backward_s += took_backward
     return [forward_s, backward_s] if backward else [forward_s]
 
 
-def _detached(value: Any, requires_grad: bool) -> Any:
+def _detached(arguments: Any, requires_grad: bool) -> Any:
     """The same arguments with tensors that begin a graph of their own."""
-    if isinstance(value, torch.Tensor):
-        if value.layout is torch.strided and (value.is_floating_point() or value.is_complex()):
-            return value.detach().requires_grad_(requires_grad)
-        return value
-    if isinstance(value, dict):
-        return {key: _detached(one, requires_grad) for key, one in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_detached(one, requires_grad) for one in value))
-    if isinstance(value, list | tuple):
-        return type(value)(_detached(one, requires_grad) for one in value)
-    return value
+
+    def detached(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout is torch.strided and (tensor.is_floating_point() or tensor.is_complex()):
+            return tensor.detach().requires_grad_(requires_grad)
+        return tensor
+
+    return tree_map_only(torch.Tensor, detached, arguments)
 
 
 def _target(result: Any, name: str) -> torch.Tensor:
@@ -115,14 +105,7 @@ def _target(result: Any, name: str) -> torch.Tensor:
     if isinstance(result, torch.Tensor):
         found = [result]
     else:
-        values: Iterable[Any] = (
-            result.values()
-            if isinstance(result, dict)
-            else result
-            if isinstance(result, list | tuple)
-            else ()
-        )
-        found = [one.sum() for one in values if isinstance(one, torch.Tensor)]
+        found = [leaf.sum() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     found = [one for one in found if one.requires_grad]
     if not found:
         raise ArgumentError(
@@ -133,21 +116,8 @@ def _target(result: Any, name: str) -> torch.Tensor:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """What a function is called, or the class of an object."""
-    inner = function.func if isinstance(function, functools.partial) else function
-    return str(getattr(inner, "__name__", type(inner).__name__))
-
-
-def _shown(
-    measured: list[tuple[Callable[..., Any], Any, str]], progress_bar: bool
-) -> Iterable[tuple[Callable[..., Any], Any, str]]:
-    """The functions one after another, with a progress bar if enabled."""
-    if not progress_bar:
-        return measured
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(measured, "Measuring", console=Console(stderr=True))
+    """What a function is called, also one with some of its arguments."""
+    return name_of(function.func if isinstance(function, functools.partial) else function)
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:

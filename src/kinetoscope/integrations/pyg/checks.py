@@ -7,11 +7,16 @@ for PyG still catch them.
 from __future__ import annotations
 
 import inspect
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
-from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._errors import ArgumentError
+
+R = TypeVar("R")
+clock = time.perf_counter
 
 # Waiting for whatever accelerator torch uses.
 
@@ -30,6 +35,15 @@ def synchronize() -> None:
         torch.accelerator.synchronize()
 
 
+def timed(call: Callable[[], R]) -> tuple[R, float]:
+    """What a call returns, and how many seconds it takes, the accelerator's work included."""
+    synchronize()
+    start = clock()
+    result = call()
+    synchronize()
+    return result, clock() - start
+
+
 class NotAModuleError(ArgumentError, AttributeError, TypeError):
     """What should be a model is no `torch.nn.Module`."""
 
@@ -45,56 +59,54 @@ def checked_model(model: Any, whose: str) -> torch.nn.Module:
     return model
 
 
+_RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
 def checked_function(function: Any, decorator: str) -> None:
     """Refuse what cannot be called, and what has not run when its call returns."""
     if not callable(function):
         raise ArgumentError(
             f"@{decorator} is applied to {_shown(function)}, but it decorates functions only."
         )
-    if (
-        inspect.iscoroutinefunction(function)
-        or inspect.isgeneratorfunction(function)
-        or inspect.isasyncgenfunction(function)
-    ):
+    if any(runs_later(function) for runs_later in _RUN_LATER):
         raise ArgumentError(
             f"@{decorator} is applied to {function.__qualname__}, a coroutine or generator function, whose call returns "
             "before it has run. Decorate an ordinary function that runs it to completion."
         )
 
 
-def checked_whole(name: str, value: Any, least: int) -> int:
-    """A whole number from `least` on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(f"{name}={value!r} is not valid: need a whole number >= {least}.")
-    return value
+def checked_device(device: Any, need: str, kind: str | None = None) -> torch.device:
+    """A device given as `"cuda:1"` or as a `torch.device`, of this kind if one is given."""
+    try:
+        found = torch.device(device) if isinstance(device, str | torch.device) else None
+    except RuntimeError:
+        found = None
+    if found is None or kind not in (None, found.type):
+        raise DeviceError(f"device={device!r} is not valid: need the number of a device, or {need}.")
+    return found
 
 
 def device_number(device: Any, kind: str) -> int:
     """The number of a device given as a number, as `"cuda:1"`, or as a `torch.device` of this kind."""
     if isinstance(device, int) and not isinstance(device, bool):
         return device
-    try:
-        found = torch.device(device) if isinstance(device, str | torch.device) else None
-    except RuntimeError:
-        found = None
-    if found is None or found.type != kind:
-        raise DeviceError(f"device={device!r} is not valid: need the number of a device, or {kind!r}.")
-    return found.index or 0
+    return checked_device(device, repr(kind), kind).index or 0
 
 
 def need_xpu(who: str) -> None:
     """Raise unless torch can use an Intel GPU."""
     if not torch.xpu.is_available():
-        raise XpuMissingError(
+        raise DeviceError(
             f"{who} needs an Intel GPU that torch can use, and torch.xpu.is_available() is False. For the CPU "
             "use torch_profile() or profileit('cpu')."
         )
 
 
-class XpuMissingError(DeviceError, StateError):
-    """There is no Intel GPU."""
-
-
 def _shown(thing: Any) -> str:
     """A thing as an error names it: by its type, for models and tensors print in pages."""
     return "nothing" if thing is None else f"of type {type(thing).__name__}"
+
+
+def name_of(function: Any) -> str:
+    """What a function is called, or the class of an object."""
+    return str(getattr(function, "__name__", type(function).__name__))

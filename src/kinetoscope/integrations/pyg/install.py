@@ -10,77 +10,17 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+from dataclasses import is_dataclass
 from types import FunctionType
 from typing import Any
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.collect import Installation, copied_function, loaded_namespaces, replace_in_modules
-from kinetoscope.integrations.pyg.benchmarking import benchmark
-from kinetoscope.integrations.pyg.memory import (
-    byte_to_megabyte,
-    count_parameters,
-    get_cpu_memory_from_gc,
-    get_data_size,
-    get_gpu_memory_from_gc,
-    get_gpu_memory_from_ipex,
-    get_gpu_memory_from_nvidia_smi,
-    get_model_size,
-    medibyte_to_megabyte,
-    read_from_memlab,
-)
-from kinetoscope.integrations.pyg.nvtx import nvtxit
-from kinetoscope.integrations.pyg.profiling import (
-    CUDAStats,
-    CUDAStatsSummary,
-    GPUStats,
-    GPUStatsSummary,
-    get_stats_summary,
-    profileit,
-    timeit,
-)
-from kinetoscope.integrations.pyg.recording import (
-    format_prof_time,
-    print_time_total,
-    rename_profile_file,
-    save_profile_data,
-    torch_profile,
-    trace_handler,
-    xpu_profile,
-)
+from kinetoscope.integrations.pyg import benchmarking, memory, nvtx, profiling, recording
 
-# By the module of PyG in which each is made.
-_OURS: dict[str, tuple[Any, ...]] = {
-    "torch_geometric.profile.benchmark": (benchmark,),
-    "torch_geometric.profile.nvtx": (nvtxit,),
-    "torch_geometric.profile.profile": (
-        CUDAStats,
-        CUDAStatsSummary,
-        GPUStats,
-        GPUStatsSummary,
-        format_prof_time,
-        get_stats_summary,
-        print_time_total,
-        profileit,
-        read_from_memlab,
-        rename_profile_file,
-        save_profile_data,
-        timeit,
-        torch_profile,
-        trace_handler,
-        xpu_profile,
-    ),
-    "torch_geometric.profile.utils": (
-        byte_to_megabyte,
-        count_parameters,
-        get_cpu_memory_from_gc,
-        get_data_size,
-        get_gpu_memory_from_gc,
-        get_gpu_memory_from_ipex,
-        get_gpu_memory_from_nvidia_smi,
-        get_model_size,
-        medibyte_to_megabyte,
-    ),
-}
+# The modules of ours and of PyG in which the names are made.
+_OURS = (benchmarking, memory, nvtx, profiling, recording)
+_THEIRS = ("benchmark", "nvtx", "profile", "utils")
 
 
 def install_pyg() -> Installation:
@@ -122,7 +62,7 @@ def uninstall_pyg() -> None:
     with _lock:
         if _stand_ins is None:
             return
-        replace_in_modules({id(ours): theirs for theirs, ours in _stand_ins if ours not in _STATISTICS})
+        replace_in_modules({id(ours): theirs for theirs, ours in _stand_ins if not is_dataclass(ours)})
         for namespace, name, theirs, ours in _places:
             if namespace.get(name) is ours:
                 namespace[name] = theirs
@@ -132,20 +72,20 @@ def uninstall_pyg() -> None:
 
 def _made_stand_ins() -> list[tuple[Any, Any]]:
     """For each object of PyG its replacement."""
+    named = [item for module in _OURS for item in vars(module).items()]
+    ours = {name: thing for name, thing in named if isinstance(thing, type | FunctionType)}
     made: list[tuple[Any, Any]] = []
-    for home, things in _OURS.items():
+    for home in (f"torch_geometric.profile.{name}" for name in _THEIRS):
         # Not by attribute: the package's `benchmark` is the function, not the module it is made in.
-        module = sys.modules.get(home)
-        for ours in things:
-            theirs = getattr(module, ours.__name__, None)
-            if theirs is not None:
-                made.append((theirs, _stand_in(ours)))
+        for name, theirs in vars(sys.modules[home]).items() if home in sys.modules else ():
+            if name in ours and getattr(theirs, "__module__", None) == home:
+                made.append((theirs, _stand_in(ours[name])))
     return made
 
 
 def _stand_in(ours: Any) -> Any:
     """Something that works the same and yet is another object, except for the classes of statistics."""
-    if ours in _STATISTICS:
+    if is_dataclass(ours):
         return ours
     if isinstance(ours, FunctionType):
         return copied_function(ours)
@@ -154,14 +94,13 @@ def _stand_in(ours: Any) -> Any:
 
 def _note_places() -> None:
     """Write down where the classes of statistics are about to be put."""
-    of_pyg = {id(theirs): (theirs, ours) for theirs, ours in _stand_ins or () if ours in _STATISTICS}
+    of_pyg = {id(theirs): (theirs, ours) for theirs, ours in _stand_ins or () if is_dataclass(ours)}
     for namespace in loaded_namespaces():
         for name, value in list(namespace.items()):
             if id(value) in of_pyg:
                 _places.append((namespace, name, *of_pyg[id(value)]))
 
 
-_STATISTICS = (CUDAStats, CUDAStatsSummary, GPUStats, GPUStatsSummary)
 _lock = threading.RLock()
 _stand_ins: list[tuple[Any, Any]] | None = None
 _places: list[tuple[dict[str, Any], str, Any, Any]] = []

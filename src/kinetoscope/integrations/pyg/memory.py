@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,12 +11,12 @@ from typing import Any
 import torch
 
 from kinetoscope._core import living_objects
-from kinetoscope._errors import ArgumentError
-from kinetoscope.collect import NvmlError, nvml
+from kinetoscope._errors import ArgumentError, checked_whole
+from kinetoscope.collect import NvmlError, nvml, tensor_parts
 from kinetoscope.integrations.pyg.checks import (
     DeviceError,
+    checked_device,
     checked_model,
-    checked_whole,
     device_number,
     need_xpu,
 )
@@ -31,78 +32,47 @@ def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
     Of a tensor that leaves gaps (`x[:, 0]`), the elements count and not the gaps. A tensor that shows one element many
     times (`expand`) takes that one. Tensors without memory of their own (meta, fake, functional, batched ones) take none.
     """
-    whole: dict[torch.device, list[tuple[int, int]]] = {}
-    with_gaps: dict[torch.device, set[tuple[int, int, int]]] = {}
+    of_storages: dict[tuple[torch.device, int], set[tuple[int, int, int]]] = {}
     # Subclasses are looked at as the plain tensors they are: what they make of a question is their own affair.
     with torch._C.DisableTorchFunctionSubclass():
-        for tensor in (part for one in tensors for part in _plain_parts(one)):
-            extent = _extent(tensor)
-            if extent is None:
-                continue
-            start, end, size = extent
-            if size == end - start:
-                whole.setdefault(tensor.device, []).append((start, end))
-            else:
-                with_gaps.setdefault(tensor.device, set()).add(extent)
-    covered = {device: _joined(ranges) for device, ranges in whole.items()}
-    counted = sum(end - start for ranges in covered.values() for start, end in ranges)
-    for device, extents in with_gaps.items():
-        for start, end, size in extents:
-            if not any(first <= start and end <= last for first, last in covered.get(device, ())):
-                counted += size
-    return counted
+        for tensor in (part for one in tensors for part in tensor_parts(one)):
+            if address := _address_of(tensor.untyped_storage()):
+                of_storages.setdefault((tensor.device, address), set()).add(_extent(tensor))
+    return sum(
+        min(_covered(extents), sum(size for _, _, size in extents)) for extents in of_storages.values()
+    )
 
 
-def _plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors with an address that a tensor is made of: itself, the parts of a sparse one, what a wrapper wraps."""
-    if hasattr(type(tensor), "__tensor_flatten__"):
-        inner: list[Any] = [getattr(tensor, name, None) for name in tensor.__tensor_flatten__()[0]]
-        for part in inner:
-            if isinstance(part, torch.Tensor) and part is not tensor:
-                yield from _plain_parts(part)
-    elif tensor.layout is torch.sparse_coo:
-        yield from (tensor._indices(), tensor._values())
-    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        yield from (tensor.crow_indices(), tensor.col_indices(), tensor.values())
-    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        yield from (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
-    else:
-        yield tensor
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int, int] | None:
-    """Where a tensor's elements begin and end, and their bytes; None for one without memory of its own."""
+def _address_of(storage: torch.UntypedStorage) -> int:
+    """Where a storage lies; 0 for one without memory. Fake tensors name a device that only their storage denies."""
     try:
-        storage = tensor.untyped_storage()
-        # Fake tensors name a device that only their storage denies, and warn when their address is read.
-        if storage.device.type == "meta" or storage.data_ptr() == 0:
-            return None
-        if tensor.is_nested:
-            return storage.data_ptr(), storage.data_ptr() + storage.nbytes(), storage.nbytes()
-        if tensor.numel() == 0:
-            return None
-        width = tensor.element_size()
-        start = storage.data_ptr() + tensor.storage_offset() * width
-        # A dimension of stride 0 shows the same elements again.
-        shown = [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride]
-    except (RuntimeError, ValueError):
-        # Functional, batched and not yet materialised tensors have no storage: torch refuses to tell.
-        return None
-    last = sum((size - 1) * stride for size, stride in shown)
-    elements = math.prod(size for size, _ in shown)
-    end = start + (last + 1) * width
-    return start, end, min(elements * width, end - start)
+        return 0 if storage.device.type == "meta" else storage.data_ptr()
+    except RuntimeError:
+        return 0
 
 
-def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same memory as ranges that do not touch."""
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((start, end))
-    return joined
+def _extent(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Where a tensor's elements begin and end in its storage, and their bytes."""
+    if tensor.is_nested:
+        size = tensor.untyped_storage().nbytes()
+        return 0, size, size
+    if tensor.numel() == 0:
+        return 0, 0, 0
+    # A dimension of stride 0 shows the same elements again.
+    shown = [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride]
+    start, width = tensor.storage_offset(), tensor.element_size()
+    end = start + 1 + sum((size - 1) * stride for size, stride in shown)
+    elements = min(math.prod(size for size, _ in shown), end - start)
+    return start * width, end * width, elements * width
+
+
+def _covered(extents: Iterable[tuple[int, int, int]]) -> int:
+    """The bytes from the beginnings to the ends, those that several have once."""
+    covered = reached = 0
+    for start, end, _ in sorted(extents):
+        covered += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered
 
 
 def count_parameters(model: torch.nn.Module) -> int:
@@ -116,16 +86,10 @@ def count_parameters(model: torch.nn.Module) -> int:
 
     Raises:
         NotAModuleError: It is no model.
-        ArgumentError: A parameter has no shape yet.
+        ValueError: A parameter has no shape yet.
     """
-    counted = 0
-    for name, parameter in checked_model(model, "model").named_parameters():
-        if torch.nn.parameter.is_lazy(parameter):
-            raise ArgumentError(
-                f"model: the parameter {name!r} has no shape before the first forward: run the model once first."
-            )
-        counted += parameter.numel() if parameter.requires_grad else 0
-    return counted
+    parameters = checked_model(model, "model").parameters()
+    return sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
 
 
 def get_model_size(model: torch.nn.Module) -> int:
@@ -161,7 +125,7 @@ def get_data_size(data: Any) -> int:
     Raises:
         ArgumentError: It is nothing that could hold tensors.
     """
-    if not _could_hold_tensors(data):
+    if not isinstance(data, torch.Tensor) and _parts(data) is None:
         raise ArgumentError(
             f"data is of type {type(data).__name__}: need a graph of PyG, a tensor, or mappings, sequences and dataclasses "
             "of tensors."
@@ -169,20 +133,15 @@ def get_data_size(data: Any) -> int:
     return bytes_of(tensors_in(data))
 
 
-class _Counter:
+class _Counter(io.RawIOBase):
     """A file that keeps of what is written only its length."""
 
-    def __init__(self) -> None:
-        """Begin empty."""
-        self.bytes = 0
+    bytes = 0
 
     def write(self, data: Any) -> int:
         """Count."""
         self.bytes += len(data)
         return len(data)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
 
 
 def tensors_in(data: Any) -> Iterator[torch.Tensor]:
@@ -195,39 +154,21 @@ def tensors_in(data: Any) -> Iterator[torch.Tensor]:
             yield thing
         elif id(thing) not in seen:
             seen.add(id(thing))
-            waiting.extend(_parts(thing))
+            waiting.extend(_parts(thing) or ())
 
 
-def _parts(thing: Any) -> Collection[Any]:
-    """What a container holds; nothing of what is none."""
-    if _is_sparse_of_pyg(thing):
+def _parts(thing: Any) -> Collection[Any] | None:
+    """What a container holds; None of what is none."""
+    # The class of torch_sparse, which is no tensor.
+    if type(thing).__name__ == "SparseTensor" and callable(getattr(thing, "csr", None)):
         return [part for part in thing.csr() if part is not None]
     if isinstance(thing, Mapping):
         return thing.values()
-    if isinstance(thing, Sequence) and not isinstance(thing, _NO_CONTAINERS):
+    if isinstance(thing, Sequence) and not isinstance(thing, str | bytes | bytearray | memoryview | range):
         return thing
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
         return [getattr(thing, field.name, None) for field in dataclasses.fields(thing)]
-    return list(thing.stores) if hasattr(thing, "stores") else []
-
-
-def _could_hold_tensors(thing: Any) -> bool:
-    """Whether it is a tensor or a container."""
-    containers = torch.Tensor | Mapping | Sequence
-    return (
-        (isinstance(thing, containers) and not isinstance(thing, _NO_CONTAINERS))
-        or (dataclasses.is_dataclass(thing) and not isinstance(thing, type))
-        or hasattr(thing, "stores")
-        or _is_sparse_of_pyg(thing)
-    )
-
-
-def _is_sparse_of_pyg(thing: Any) -> bool:
-    """Whether it is the `SparseTensor` of torch_sparse, which is a class of its own and no tensor."""
-    return type(thing).__name__ == "SparseTensor" and callable(getattr(thing, "csr", None))
-
-
-_NO_CONTAINERS = (str, bytes, bytearray, memoryview, range)
+    return list(thing.stores) if hasattr(thing, "stores") else None
 
 
 _MEGABYTE = 1024 * 1024
@@ -270,7 +211,7 @@ def get_cpu_memory_from_gc() -> int:
     Returns:
         The bytes.
     """
-    return _held_on(torch.device("cpu"))
+    return _held_on("cpu", None)
 
 
 def get_gpu_memory_from_gc(device: int | str | torch.device = 0) -> int:
@@ -288,17 +229,8 @@ def get_gpu_memory_from_gc(device: int | str | torch.device = 0) -> int:
     """
     if isinstance(device, int) and not isinstance(device, bool):
         return _held_on(None, checked_whole("device", device, 0))
-    try:
-        wanted = torch.device(device) if isinstance(device, str | torch.device) else None
-    except RuntimeError:
-        wanted = None
-    if wanted is None:
-        raise DeviceError(
-            f"device={device!r} is not valid: need the number of a device, or one such as 'cuda:1'."
-        )
-    if wanted.index is None and wanted.type != "cpu":
-        wanted = torch.device(wanted.type, 0)
-    return _held_on(wanted)
+    found = checked_device(device, "one such as 'cuda:1'")
+    return _held_on(found.type, None if found.type == "cpu" else found.index or 0)
 
 
 def get_gpu_memory_from_nvidia_smi(
@@ -324,22 +256,20 @@ def get_gpu_memory_from_nvidia_smi(
     number = device_number(device, "cuda")
     library = nvml()
     if not isinstance(device, int):
-        return _free_and_used(library.device_of_cuda(*known_to_cuda(number)).memory(), number, digits)
-    if not 0 <= number < len(library):
+        uuid = getattr(torch.cuda.get_device_properties(number), "uuid", "")
+        memory = library.device_of_cuda(str(uuid), number).memory()
+    elif 0 <= number < len(library):
+        memory = library.device(number).memory()
+    else:
         raise DeviceError(
             f"device={number} is not available: NVML finds {len(library)} NVIDIA devices, counted from 0."
         )
-    return _free_and_used(library.device(number).memory(), number, digits)
-
-
-def get_gpu_memory_from_cuda(index: int, digits: int = 2) -> tuple[float, float]:
-    """The same of the device that torch knows by this number."""
-    return _free_and_used(nvml().device_of_cuda(*known_to_cuda(index)).memory(), index, digits)
-
-
-def known_to_cuda(index: int) -> tuple[str, int]:
-    """The unique name of one of torch's CUDA devices, empty where torch does not tell, and its number."""
-    return str(getattr(torch.cuda.get_device_properties(index), "uuid", "")), index
+    if memory is None:
+        raise NvmlError(
+            f"NVIDIA device {number} does not report its free memory: it may share the host's memory, or its driver "
+            "may not support it. Use torch.cuda.mem_get_info() instead."
+        )
+    return byte_to_megabyte(memory.free_bytes, digits), byte_to_megabyte(memory.used_bytes, digits)
 
 
 def get_gpu_memory_from_ipex(
@@ -399,23 +329,13 @@ def read_from_memlab(line_profiler: Any) -> list[float]:
     return [max(column) for column in zip(*map(peaks, records), strict=True)] or [0.0, 0.0, 0.0]
 
 
-def _held_on(device: torch.device | None, number: int = -1) -> int:
-    """The bytes of all living tensors on a device, or on any accelerator of that number."""
+def _held_on(kind: str | None, number: int | None) -> int:
+    """The bytes of all living tensors on the devices of a kind, a number, or both."""
     living, _ = living_objects((torch.Tensor,))
     with torch._C.DisableTorchFunctionSubclass():
         on_it = [
             tensor
             for tensor in living
-            if (tensor.device == device if device is not None else tensor.device.index == number)
+            if kind in (None, tensor.device.type) and number in (None, tensor.device.index)
         ]
     return bytes_of(on_it)
-
-
-def _free_and_used(memory: Any, number: int, digits: int) -> tuple[float, float]:
-    """Both in megabytes."""
-    if memory is None:
-        raise NvmlError(
-            f"NVIDIA device {number} does not report its free memory: it may share the host's memory, or its driver "
-            "may not support it. Use torch.cuda.mem_get_info() instead."
-        )
-    return byte_to_megabyte(memory.free_bytes, digits), byte_to_megabyte(memory.used_bytes, digits)

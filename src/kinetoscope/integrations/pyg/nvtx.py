@@ -6,13 +6,13 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from typing import ParamSpec, TypeVar
 
 import torch
 
-from kinetoscope._errors import ArgumentError
-from kinetoscope.integrations.pyg.checks import checked_function, checked_whole
+from kinetoscope._errors import ArgumentError, checked_whole
+from kinetoscope.integrations.pyg.checks import checked_function, name_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,7 +46,7 @@ def nvtxit(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         checked_function(function, "nvtxit()")
-        called = name if name is not None else getattr(function, "__name__", type(function).__name__)
+        called = name if name is not None else name_of(function)
         numbers = itertools.count()
 
         @functools.wraps(function)
@@ -62,50 +62,28 @@ def nvtxit(
     return decorate
 
 
-@contextmanager
-def _range(text: str) -> Iterator[None]:
+def _range(text: str) -> AbstractContextManager[object]:
     """A range around a block, however it ends."""
-    if not torch.cuda.is_available():
-        with torch.profiler.record_function(text):
-            yield
-        return
-    _CAPTURE.begin()
+    return _cuda_range(text) if torch.cuda.is_available() else torch.profiler.record_function(text)
+
+
+_lock = threading.Lock()
+_open_ranges = 0
+
+
+@contextmanager
+def _cuda_range(text: str) -> Iterator[None]:
+    """A range of NVTX. CUDA's profiler is on while at least one is open in any thread."""
+    global _open_ranges
+    with _lock:
+        if _open_ranges == 0:
+            torch.cuda.cudart().cudaProfilerStart()
+        _open_ranges += 1
     try:
-        torch.cuda.nvtx.range_push(text)
-        try:
+        with torch.cuda.nvtx.range("{}", text):
             yield
-        finally:
-            torch.cuda.nvtx.range_pop()
     finally:
-        _CAPTURE.end()
-
-
-class _Capture:
-    """CUDA's profiler, on while at least one range is open in any thread."""
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self._lock = threading.Lock()
-        self._open = 0
-
-    def begin(self) -> None:
-        """One more is open."""
-        with self._lock:
-            if self._open == 0:
-                _cudart().cudaProfilerStart()
-            self._open += 1
-
-    def end(self) -> None:
-        """One is closed."""
-        with self._lock:
-            self._open -= 1
-            if self._open == 0:
-                _cudart().cudaProfilerStop()
-
-
-def _cudart() -> Any:
-    """CUDA's runtime as torch reaches it."""
-    return torch.cuda.cudart()
-
-
-_CAPTURE = _Capture()
+        with _lock:
+            _open_ranges -= 1
+            if _open_ranges == 0:
+                torch.cuda.cudart().cudaProfilerStop()

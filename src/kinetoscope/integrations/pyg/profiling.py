@@ -5,35 +5,34 @@ from __future__ import annotations
 import functools
 import math
 import os
-import re
 import resource
 import statistics
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ContextDecorator
 from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 import torch
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect import NvmlError, ProfilerActivity, _KinetoProfile
+from kinetoscope.collect import NvmlError, ProfilerActivity, _KinetoProfile, warn_user
 from kinetoscope.integrations.pyg.checks import (
     DeviceError,
     checked_function,
     checked_model,
+    name_of,
     need_xpu,
     synchronize,
+    timed,
 )
 from kinetoscope.integrations.pyg.memory import (
     byte_to_megabyte,
-    get_gpu_memory_from_cuda,
     get_gpu_memory_from_ipex,
+    get_gpu_memory_from_nvidia_smi,
     peaks,
     tensors_in,
 )
@@ -142,39 +141,30 @@ def get_stats_summary(stats_list: Sequence[Any]) -> Any:
             "stats_list is empty: pass the statistics of at least one call of a profiled function."
         )
     kinds = {type(one) for one in stats}
-    summary = next((made for kind, made in _SUMMARIES if all(issubclass(it, kind) for it in kinds)), None)
+    summary = _SUMMARIES.get(type(stats[0]))
     if len(kinds) > 1 or summary is None:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise ArgumentError(
             f"stats_list holds {names}: need statistics of one kind, CPUStats, GPUStats or CUDAStats."
         )
     times = [float(one.time) for one in stats]
-    numbers = {"time_mean": statistics.fmean(times), "time_std": _deviation(times)}
+    # One value has no deviation.
+    deviation = statistics.stdev(times) if len(times) > 1 else math.nan
+    numbers = {"time_mean": statistics.fmean(times), "time_std": deviation}
     for name in (field.name for field in fields(summary)[2:]):
         # `max_nvidia_smi_used_cuda` is the largest `nvidia_smi_used_cuda`, `max_reserved_gpu` the largest of itself.
         source = name if hasattr(stats[0], name) else name[4:]
-        values = [getattr(one, source) for one in stats]
-        numbers[name] = _known(min if name.startswith("min_") else max, values)
+        known = [value for one in stats if not math.isnan(value := getattr(one, source))]
+        pick = min if name.startswith("min_") else max
+        numbers[name] = pick(known, default=math.nan)
     return summary(**numbers)
 
 
-def _deviation(times: list[float]) -> float:
-    """The sample standard deviation, which one value does not have."""
-    return statistics.stdev(times) if len(times) > 1 else math.nan
-
-
-def _known(pick: Callable[[list[float]], float], values: list[float]) -> float:
-    """The largest or smallest of the values that are numbers."""
-    numbers = [value for value in values if not math.isnan(value)]
-    return pick(numbers) if numbers else math.nan
-
-
-# Kinds of statistics, derived classes first.
-_SUMMARIES: tuple[tuple[type, type], ...] = (
-    (CUDAStats, CUDAStatsSummary),
-    (GPUStats, GPUStatsSummary),
-    (CPUStats, CPUStatsSummary),
-)
+_SUMMARIES: dict[type, type] = {
+    CPUStats: CPUStatsSummary,
+    GPUStats: GPUStatsSummary,
+    CUDAStats: CUDAStatsSummary,
+}
 
 
 # `timeit`: how long a block or a function takes, the accelerator's work included.
@@ -201,9 +191,8 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
     _clock: Callable[[], float] = staticmethod(time.perf_counter)
 
     def __init__(self, log: bool = True, avg_time_divisor: int = 0) -> None:
-        if isinstance(avg_time_divisor, bool) or not isinstance(avg_time_divisor, int | float):
-            raise ArgumentError(f"avg_time_divisor={avg_time_divisor!r} is not valid: need a number.")
-        if not avg_time_divisor >= 0:
+        given: Any = avg_time_divisor
+        if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
             raise ArgumentError(f"avg_time_divisor={avg_time_divisor!r} is not valid: need a number >= 0.")
         if callable(log):
             raise ArgumentError("@timeit is used without parentheses: write `@timeit()`.")
@@ -225,15 +214,10 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
         self._of_thread.open.append(self._clock())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         starts = self._of_thread
-        starts.last = starts.open.pop()
-        self._end(starts.last)
+        starts.ended = [starts.open.pop()]
+        self._end(starts.ended[-1])
 
     def reset(self) -> None:
         """Take the time so far as `duration`, print it, and begin anew.
@@ -244,14 +228,11 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
             StateError: No block was begun in this thread.
         """
         starts = self._of_thread
-        if starts.last is None and not starts.open:
+        begun = starts.open or starts.ended
+        if not begun:
             raise StateError("this timer was not started: call reset() in or after its `with` block.")
-        if starts.open:
-            self._end(starts.open[-1])
-            starts.open[-1] = self._clock()
-        else:
-            self._end(starts.last)
-            starts.last = self._clock()
+        self._end(begun[-1])
+        begun[-1] = self._clock()
 
     def _end(self, start: float) -> None:
         """Take the time since then."""
@@ -264,18 +245,17 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
 
 
 class _Starts(threading.local):
-    """When the blocks of one thread were begun."""
+    """When the blocks of one thread were begun: those that are open, and the one that ended last."""
 
     def __init__(self) -> None:
         """Nothing was begun yet."""
         self.open: list[float] = []
-        self.last: Any = None
+        self.ended: list[float] = []
 
 
 # The most memory that a call took on the host: of the process as the system counts it, and of torch's tensors.
 
 _STATM = Path("/proc/self/statm")
-_STATUS = Path("/proc/self/status")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _INTERVAL_S = 0.01
 
@@ -288,36 +268,28 @@ class ResidentPeak:
     tools read.
     """
 
-    def __init__(
-        self, now: Callable[[], int] | None = None, of_life: Callable[[], int] | None = None
-    ) -> None:
-        """Begin with nothing seen; `now` and `of_life` read the set and the system's mark, in bytes."""
+    def __init__(self) -> None:
+        """Begin with nothing seen."""
         self.bytes = 0
-        self._now = now or resident_bytes
-        self._of_life = of_life or resident_peak_of_life
         self._mark = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="kinetoscope-resident-set", daemon=True)
 
     def __enter__(self) -> Self:
-        self._mark, self.bytes = self._of_life(), self._now()
+        self._mark, self.bytes = resident_peak_of_life(), resident_bytes()
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._ended.set()
         self._thread.join()
-        self.bytes = max(self.bytes, self._now())
-        mark = self._of_life()
-        if mark > self._mark:
-            self.bytes = max(self.bytes, mark)
+        mark = resident_peak_of_life()
+        self.bytes = max(self.bytes, resident_bytes(), mark if mark > self._mark else 0)
 
     def _watch(self) -> None:
         """Look until the end."""
         while not self._ended.wait(_INTERVAL_S):
-            self.bytes = max(self.bytes, self._now())
+            self.bytes = max(self.bytes, resident_bytes())
 
 
 class AllocatedPeak:
@@ -334,26 +306,20 @@ class AllocatedPeak:
 
     def __enter__(self) -> Self:
         try:
-            session = _KinetoProfile(
-                activities=[ProfilerActivity.CPU],
-                profile_memory=True,
-                oom_report=False,
-            )
+            session = _KinetoProfile(activities=[ProfilerActivity.CPU], profile_memory=True, oom_report=False)
             session.start()
             self._session = session
         except Exception as error:  # noqa: BLE001  (the call continues without this number after any failure)
             _warn(error)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         session, self._session = self._session, None
         if session is None:
             return
         try:
             session.stop()
-            found = peak(session.trace) if error is None else None
+            found = peak(session.trace)
             self.bytes = 0 if found is None else found.bytes
         except Exception as failure:  # noqa: BLE001  (the call has its result)
             _warn(failure)
@@ -369,26 +335,19 @@ def resident_bytes() -> int:
 
 def resident_peak_of_life() -> int:
     """The most memory that the process ever held."""
-    try:
-        found = re.search(r"^VmHWM:\s*(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    # Linux counts both in kibibytes.
-    return 1024 * (int(found[1]) if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    # Linux counts in kibibytes.
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _warn(error: Exception) -> None:
     """Say once for each call site that the number will be missing."""
-    warnings.warn(
-        f"profileit('cpu') cannot measure how much memory torch allocated, so max_allocated_cpu is NaN: {error}",
-        stacklevel=4,
+    warn_user(
+        f"profileit('cpu') cannot measure how much memory torch allocated, so max_allocated_cpu is NaN: {error}"
     )
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_clock: Callable[[], float] = time.perf_counter
 
 
 @overload
@@ -428,7 +387,7 @@ def profileit(device: str) -> Callable[[Callable[P, R]], Callable[P, tuple[R, An
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any]:
             given: list[Any] = [*args, *kwargs.values()]
-            model = checked_model(given[0] if given else None, f"the first argument of {_name(function)}()")
+            model = checked_model(given[0] if given else None, f"the first argument of {name_of(function)}()")
             run = functools.partial(function, *args, **kwargs)
             if device == "cpu":
                 return _on_the_host(run)
@@ -442,11 +401,7 @@ def profileit(device: str) -> Callable[[Callable[P, R]], Callable[P, tuple[R, An
 def _on_the_host(run: Callable[[], R]) -> tuple[R, CPUStats]:
     """Call it, with the wall clock and both kinds of peaks around."""
     with AllocatedPeak() as allocated, ResidentPeak() as resident:
-        synchronize()
-        start = _clock()
-        result = run()
-        synchronize()
-        seconds = _clock() - start
+        result, seconds = timed(run)
     return result, CPUStats(seconds, byte_to_megabyte(resident.bytes), byte_to_megabyte(allocated.bytes))
 
 
@@ -456,7 +411,7 @@ def _on_an_accelerator(run: Callable[[], R], kind: str, number: int) -> tuple[R,
         need_xpu("profileit('xpu')")
     else:
         # Missing requirements are reported before the call, not after an epoch.
-        get_gpu_memory_from_cuda(number)
+        get_gpu_memory_from_nvidia_smi(torch.device("cuda", number))
     module: Any = getattr(torch, kind)
     module.reset_peak_memory_stats(number)
     start, end = module.Event(enable_timing=True), module.Event(enable_timing=True)
@@ -468,9 +423,9 @@ def _on_an_accelerator(run: Callable[[], R], kind: str, number: int) -> tuple[R,
     if kind == "xpu":
         return result, GPUStats(seconds, *get_gpu_memory_from_ipex(number))
     try:
-        free, used = get_gpu_memory_from_cuda(number)
+        free, used = get_gpu_memory_from_nvidia_smi(torch.device("cuda", number))
     except NvmlError as error:
-        warnings.warn(f"profileit('cuda') cannot read the device's free memory: {error}", stacklevel=3)
+        warn_user(f"profileit('cuda') cannot read the device's free memory: {error}")
         free = used = math.nan
     return result, CUDAStats(seconds, *peaks(module.memory_stats(number)), free, used)
 
@@ -501,8 +456,3 @@ def _tensors(given: list[Any], model: torch.nn.Module) -> Iterator[torch.Tensor]
     for one in given:
         yield from tensors_in(one)
     yield from chain(model.parameters(), model.buffers())
-
-
-def _name(function: Callable[..., Any]) -> str:
-    """What a function is called."""
-    return str(getattr(function, "__name__", type(function).__name__))

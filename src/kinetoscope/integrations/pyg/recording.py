@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._errors import ArgumentError
 from kinetoscope.collect import ProfilerActivity, profile, supported_activities
 from kinetoscope.integrations.pyg.checks import need_xpu
 
@@ -51,10 +51,9 @@ def save_profile_data(
     """
     checked_columns(csv_data)
     rows = list(events)
-    self_cpu, cpu = (
-        sum(getattr(row, name) for row in rows) for name in ("self_cpu_time_total", "cpu_time_total")
-    )
-    self_device = sum(_device_time(row, "self_{}_time_total") for row in rows) if use_cuda else 0.0
+    self_cpu = sum(row.self_cpu_time_total for row in rows)
+    cpu = sum(row.cpu_time_total for row in rows)
+    self_device = sum(row.self_device_time_total for row in rows) if use_cuda else 0.0
     for row in rows[:_SAVED]:
         line: dict[str, Any] = {
             "NAME": row.key,
@@ -62,21 +61,18 @@ def save_profile_data(
             "SELF CPU": format_prof_time(row.self_cpu_time_total),
             "CPU TOTAL %": _percent(row.cpu_time_total, cpu),
             "CPU TOTAL": format_prof_time(row.cpu_time_total),
-            "CPU TIME AVG": format_prof_time(_average(row.cpu_time_total, row.count)),
+            "CPU TIME AVG": format_prof_time(row.cpu_time_total / max(row.count, 1)),
         }
         if use_cuda:
-            own, whole = _device_time(row, "self_{}_time_total"), _device_time(row, "{}_time_total")
             line |= {
-                "SELF CUDA %": _percent(own, self_device),
-                "SELF CUDA": format_prof_time(own),
-                "CUDA TOTAL": format_prof_time(whole),
-                "CUDA TIME AVG": format_prof_time(_average(whole, row.count)),
+                "SELF CUDA %": _percent(row.self_device_time_total, self_device),
+                "SELF CUDA": format_prof_time(row.self_device_time_total),
+                "CUDA TOTAL": format_prof_time(row.device_time_total),
+                "CUDA TIME AVG": format_prof_time(row.device_time_total / max(row.count, 1)),
             }
         line["# OF CALLS"] = row.count
         for name, value in line.items():
-            if name not in csv_data:
-                csv_data[name] = []
-            csv_data[name].append(value)
+            csv_data.setdefault(name, []).append(value)
 
 
 def checked_columns(csv_data: Any) -> None:
@@ -90,27 +86,12 @@ def checked_columns(csv_data: Any) -> None:
         raise ArgumentError(f"csv_data[{wrong[0]!r}] is {csv_data[wrong[0]]!r}: need a list to append to.")
 
 
-def _device_time(row: Any, pattern: str) -> float:
-    """A time of the device in microseconds, by today's name of it or by the one before torch 2.4."""
-    found = getattr(row, pattern.format("device"), None)
-    return float(getattr(row, pattern.format("cuda")) if found is None else found)
-
-
 def _percent(part: float, whole: float) -> float:
     """A share in per cent; 0 of nothing."""
     return round(part * 100.0 / whole, 3) if whole else 0.0
 
 
-def _average(total: float, count: int) -> float:
-    """The time of one call."""
-    return total / count if count else 0.0
-
-
 _TIMELINE = "timeline.json"
-
-
-class NoTimelineError(StateError, FileNotFoundError):
-    """There is no `timeline.json` to be renamed."""
 
 
 @contextmanager
@@ -133,18 +114,15 @@ def torch_profile(
         The session, which has the trace after the block.
 
     Raises:
-        ArgumentError: `csv_data` is no mapping of lists, or the working directory cannot be written to.
+        ArgumentError: `csv_data` is no mapping of lists.
     """
     if csv_data is not None:
         checked_columns(csv_data)
-    if export_chrome_trace:
-        _check_working_directory()
-    handler = trace_handler if export_chrome_trace else print_time_total
     # Only torch's collector knows devices; chosen by name it needs no warning of what it costs.
     engine: Literal["auto", "kineto"] = (
         "auto" if supported_activities() == {ProfilerActivity.CPU} else "kineto"
     )
-    with profile(on_trace_ready=handler, on_error="warn", engine=engine) as session:
+    with _session(export_chrome_trace, engine=engine) as session:
         yield session
     if csv_data is not None and write_csv == "prof":
         averages = session.key_averages()
@@ -165,15 +143,17 @@ def xpu_profile(export_chrome_trace: bool = True) -> Iterator[profile]:
 
     Raises:
         DeviceError: torch finds no Intel GPU.
-        ArgumentError: The working directory cannot be written to.
     """
     need_xpu("xpu_profile()")
-    if export_chrome_trace:
-        _check_working_directory()
-    handler = trace_handler if export_chrome_trace else print_time_total
     activities = [ProfilerActivity.CPU, ProfilerActivity.XPU]
-    with profile(activities=activities, on_trace_ready=handler, on_error="warn", engine="kineto") as session:
+    with _session(export_chrome_trace, activities=activities, engine="kineto") as session:
         yield session
+
+
+def _session(export_chrome_trace: bool, **options: Any) -> profile:
+    """A session that prints its table."""
+    handler = trace_handler if export_chrome_trace else print_time_total
+    return profile(on_trace_ready=handler, on_error="warn", **options)
 
 
 def trace_handler(p: Any) -> None:
@@ -204,31 +184,17 @@ def rename_profile_file(*args: object) -> None:
 
     Raises:
         ArgumentError: A part has a path separator in it.
-        NoTimelineError: There is no `timeline.json`.
+        FileNotFoundError: There is no `timeline.json`.
     """
-    parts = [str(part) for part in args]
-    for part in parts:
-        if os.sep in part or (os.altsep is not None and os.altsep in part):
-            raise ArgumentError(f"{part!r} cannot be part of the name of a file: leave out {os.sep!r}.")
-    source = Path.cwd() / _TIMELINE
-    if not source.exists():
-        raise NoTimelineError(
-            f"there is no {_TIMELINE} in {source.parent}: record with torch_profile(), or pass trace_handler to a session."
+    name = "-".join(["profile", *map(str, args)]) + ".json"
+    if os.path.basename(name) != name:
+        raise ArgumentError(
+            f"{os.sep!r} cannot be part of the name of a file, and is one of {name!r}: leave it out."
         )
-    source.replace(source.with_name("-".join(["profile", *parts]) + ".json"))
+    Path(_TIMELINE).replace(name)
 
 
 def _longest_by(averages: Any) -> str:
     """By which time to sort: of the device where there is any, else of the host."""
     device = "self_device_time_total"
     return device if any(getattr(row, device, 0) > 0 for row in averages) else "self_cpu_time_total"
-
-
-def _check_working_directory() -> None:
-    """Refuse a working directory that takes no file, before anything has run."""
-    folder = Path.cwd()
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ArgumentError(
-            f"export_chrome_trace=True writes {_TIMELINE} in the working directory, and {folder} is not writable: "
-            "change to another one, or pass False."
-        )

@@ -11,6 +11,7 @@ from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import host_work, recorded_calls
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.model.steps import STEP_KEY
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import per_byte, per_second, working_ns
 from kinetoscope.tables.host.data_loading import loading_spans
@@ -246,6 +247,6 @@ def operator_keys(trace: TraceData) -> NDArray[np.int32]:
 def operator_names(trace: TraceData, names: NDArray[np.int32], kinds: NDArray[np.uint8]) -> list[str]:
     """The names of groups by their first span."""
     return [
-        "ProfilerStep*" if kind == SpanKind.STEP else trace.strings[name]
+        STEP_KEY if kind == SpanKind.STEP else trace.strings[name]
         for name, kind in zip(names.tolist(), kinds.tolist(), strict=True)
     ]

@@ -13,6 +13,7 @@ from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.names import frame_texts, stack_frames
 from kinetoscope.model.rows import StackRow
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.model.steps import STEP_KEY
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.stacks import user_frames, user_stacks
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 
 PLACES = ("shape", "line", "stack", "module")
-STEPS = "ProfilerStep*"
-"""The name that all steps share, as in `ops`."""
 
 CALLER = " ← "
 """Between the frames of a stack in one text, the innermost first."""
@@ -97,7 +96,7 @@ def spans_of(
     if kind is not None:
         checked_choice("kind", kind, KIND_NAMES)
     spans = trace.columns("spans")
-    if name == STEPS:
+    if name == STEP_KEY:
         found = np.flatnonzero(spans["kind"] == SpanKind.STEP)
     else:
         order, edges = _by_string(trace)

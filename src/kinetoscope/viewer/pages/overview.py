@@ -179,7 +179,13 @@ def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
         if steps["start_up"]
         else ""
     )
-    hints = [start_up, f"{warm[0].upper()}{warm[1:]}." if (warm := steps.get("warm_up", "")) else ""]
+    kinds = steps.get("kinds", 1)
+    of_kinds = f"Steps are of {kinds} kinds: see the table step_kinds." if kinds > 1 else ""
+    hints = [
+        start_up,
+        of_kinds,
+        f"{warm[0].upper()}{warm[1:]}." if (warm := steps.get("warm_up", "")) else "",
+    ]
     hint = sentence(" ".join(filter(None, hints))) if any(hints) else None
     return tile("Step" if count == 1 else "Median step", steps["median_ns"], "ns", more, hint)
 
@@ -305,7 +311,8 @@ def steps(shown: Overview) -> dict[str, Any] | None:
     if shown.steps is None:
         return None
     names = ("count", "numbers", "processes", "median_ns", "min_ns", "max_ns", "p95_ns", "start_up")
-    return {name: getattr(shown.steps, name) for name in names} | {"warm_up": shown.warm_up.text}
+    more = {"kinds": len(shown.step_kinds), "warm_up": shown.warm_up.text}
+    return {name: getattr(shown.steps, name) for name in names} | more
 
 
 def process_names(trace: Trace) -> dict[str, str]:

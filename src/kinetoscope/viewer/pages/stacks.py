@@ -15,13 +15,12 @@ from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.processes import processes, thread_processes
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
-from kinetoscope.model.steps import MARK
+from kinetoscope.model.steps import MARK, STEP_KEY
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.tables.memory.blocks import allocating_spans
 from kinetoscope.tables.stacks import span_stacks, user_frames
 from kinetoscope.torch_events.event_tree import event_names
-from kinetoscope.torch_events.function_event import STEP_KEY
 from kinetoscope.viewer.timeline.tracks import process_label
 from kinetoscope.viewer.timeline.window import few_texts
 

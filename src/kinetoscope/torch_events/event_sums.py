@@ -1,0 +1,195 @@
+"""The times and sizes of an event and of a sum of events: numbers, their texts, and torch's old names for them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.display.torch_units import time_text
+from kinetoscope.torch_events.stored_attributes import Computed, StoredAttributes, own_of
+
+if TYPE_CHECKING:
+    pass
+
+
+class TimesAsText:
+    """Averages and the texts of times, shared by single and averaged events."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def count(self) -> int:
+            """How many calls."""
+
+        @property
+        def cpu_time_total(self) -> float:
+            """Host time, in microseconds."""
+
+        @property
+        def self_cpu_time_total(self) -> float:
+            """Host time without that of the events inside, in microseconds."""
+
+        @property
+        def device_time_total(self) -> float:
+            """Device time, in microseconds."""
+
+        @property
+        def self_device_time_total(self) -> float:
+            """Device time without that of the events inside, in microseconds."""
+
+    @property
+    def cpu_time(self) -> float:
+        """Host time of one call, in microseconds."""
+        return self.cpu_time_total / self.count if self.count else 0.0
+
+    @property
+    def device_time(self) -> float:
+        """Device time of one call, in microseconds."""
+        return self.device_time_total / self.count if self.count else 0.0
+
+    @property
+    def cpu_time_str(self) -> str:
+        """`cpu_time` with its unit."""
+        return time_text(self.cpu_time)
+
+    @property
+    def cpu_time_total_str(self) -> str:
+        """`cpu_time_total` with its unit."""
+        return time_text(self.cpu_time_total)
+
+    @property
+    def self_cpu_time_total_str(self) -> str:
+        """`self_cpu_time_total` with its unit."""
+        return time_text(self.self_cpu_time_total)
+
+    @property
+    def device_time_str(self) -> str:
+        """`device_time` with its unit."""
+        return time_text(self.device_time)
+
+    @property
+    def device_time_total_str(self) -> str:
+        """`device_time_total` with its unit."""
+        return time_text(self.device_time_total)
+
+    @property
+    def self_device_time_total_str(self) -> str:
+        """`self_device_time_total` with its unit."""
+        return time_text(self.self_device_time_total)
+
+    @property
+    def cuda_time(self) -> float:
+        """Old name of `device_time`."""
+        return float(self._renamed("cuda_time"))
+
+    @property
+    def cuda_time_total(self) -> float:
+        """Old name of `device_time_total`."""
+        return float(self._renamed("cuda_time_total"))
+
+    @property
+    def self_cuda_time_total(self) -> float:
+        """Old name of `self_device_time_total`."""
+        return float(self._renamed("self_cuda_time_total"))
+
+    @property
+    def cuda_memory_usage(self) -> int:
+        """Old name of `device_memory_usage`."""
+        return int(self._renamed("cuda_memory_usage"))
+
+    @property
+    def self_cuda_memory_usage(self) -> int:
+        """Old name of `self_device_memory_usage`."""
+        return int(self._renamed("self_cuda_memory_usage"))
+
+    def _renamed(self, old: str) -> Any:
+        """Warn as torch does and return the value under its new name."""
+        new = old.replace("cuda", "device")
+        warnings.warn(f"`{old}` is deprecated; use `{new}`.", FutureWarning, stacklevel=3)
+        return getattr(self, new)
+
+
+class EventSums(StoredAttributes, TimesAsText):
+    """The numbers of a single event, in torch's units. Those that torch derives follow what a program has set."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        cpu_children: Any
+        kernels: Any
+        is_async: Any
+        device_type: Any
+        time_range: Any
+
+        def _time(self, name: str) -> int:
+            """One of `kinetoscope.torch_events.event_tree.SUMS`."""
+
+    def _nests(self) -> bool:
+        """Whether the events inside it count: torch has none in asynchronous events and those of devices."""
+        return not self.is_async and not int(self.device_type)
+
+    @Computed
+    def flops(self) -> int:
+        """Floating-point operations of the call; 0 without `with_flops=True` or if unknown.
+
+        Those of an operator inside another are counted once, at the operator that the formula is for.
+        """
+        return self._time("flops")
+
+    @property
+    def cpu_time_total(self) -> float:
+        """Host time, in microseconds."""
+        if own_of(self) and self._is_set("time_range"):
+            return 0.0 if int(self.device_type) else float(self.time_range.elapsed_us())
+        return self._time("duration_ns") / 1000
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """Host time without that of the events inside it, in microseconds; never negative."""
+        if own_of(self) and self._is_set("time_range", "cpu_children"):
+            inside = sum(child.cpu_time_total for child in self.cpu_children)
+            return self.cpu_time_total - float(inside) if self._nests() else 0.0
+        return self._time("self_ns") / 1000
+
+    @property
+    def device_time_total(self) -> float:
+        """Device time, in microseconds."""
+        if own_of(self) and self._nests() and self._is_set("kernels", "cpu_children"):
+            inside = sum(child.device_time_total for child in self.cpu_children)
+            return float(sum(kernel.duration for kernel in self.kernels)) + float(inside)
+        return self._time("device_ns") / 1000
+
+    @property
+    def self_device_time_total(self) -> float:
+        """Device time without that of the events inside it, in microseconds."""
+        if own_of(self) and self._nests() and self._is_set("kernels", "cpu_children"):
+            return float(sum(kernel.duration for kernel in self.kernels))
+        return self._time("device_self_ns") / 1000
+
+    @Computed
+    def cpu_memory_usage(self) -> int:
+        """Host bytes allocated minus freed."""
+        return self._time("bytes")
+
+    @property
+    def self_cpu_memory_usage(self) -> int:
+        """The same without the events inside it."""
+        if own_of(self) and self._is_set("cpu_memory_usage", "cpu_children"):
+            inside = sum(child.cpu_memory_usage for child in self.cpu_children)
+            return self.cpu_memory_usage - int(inside) if self._nests() else 0
+        return self._time("self_bytes")
+
+    @Computed
+    def device_memory_usage(self) -> int:
+        """Device bytes allocated minus freed."""
+        return self._time("device_bytes")
+
+    @property
+    def self_device_memory_usage(self) -> int:
+        """The same without the events inside it."""
+        if own_of(self) and self._is_set("device_memory_usage", "cpu_children"):
+            inside = sum(child.device_memory_usage for child in self.cpu_children)
+            return self.device_memory_usage - int(inside) if self._nests() else 0
+        return self._time("device_self_bytes")
