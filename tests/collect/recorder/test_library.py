@@ -146,7 +146,7 @@ def test_the_doctor_says_the_same_of_it():
     assert SENTENCE in " ".join(done.stdout.split())
 
 
-def test_one_oldest_torch_everywhere():
+def test_the_oldest_supported_torch_is_the_same_everywhere():
     oldest = ".".join(map(str, build_module.OLDEST_TORCH))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["optional-dependencies"]["torch"] == [f"torch>={oldest}"]

@@ -216,7 +216,7 @@ def test_a_recording_has_what_workers_did_in_its_time_and_all_together_have_all(
         assert again.table("data_loading").to_pylist() == together
 
 
-def test_workers_that_were_there_before_are_told_as_a_loss(native):  # noqa: F811
+def test_workers_from_before_the_session_are_a_loss(native):  # noqa: F811
     batches = iter(DataLoader(Numbers(), batch_size=1, **FORK))
     with profile(activities=CPU, engine=native, sources=[DataLoading()]) as prof:
         next(batches)
@@ -324,7 +324,7 @@ def test_a_session_that_does_not_record_keeps_no_files_of_past_epochs(native):  
         source.close()
 
 
-def test_a_loader_that_answers_strangely_is_left_alone(native):  # noqa: F811
+def test_a_loader_with_odd_attributes_is_not_changed(native):  # noqa: F811
     class Strange(DataLoader):
         @property
         def prefetch_factor(self):

@@ -113,13 +113,13 @@ def test_the_fetcher_is_still_reached_through_ours(notes):
         timed.no_such_thing
 
 
-def test_a_worker_that_cannot_write_works_on(tmp_path):
+def test_a_worker_that_cannot_write_its_file_continues(tmp_path):
     notes = WorkerLog(str(tmp_path / "no" / "such" / "folder"), 0, 0)
     assert TimedFetcher(Fetcher(), notes).fetch([1]) == (1,)
     notes.end()
 
 
-def test_a_disk_that_fills_up_ends_the_notes_and_not_the_worker(notes, monkeypatch):
+def test_a_full_disk_ends_the_file_but_not_the_worker(notes, monkeypatch):
     def full(*_arguments):
         raise OSError(28, "No space left on device")
 
@@ -287,7 +287,7 @@ def test_what_a_killed_worker_did_is_there_until_the_recording_is_over(tmp_path)
     assert not path.exists()
 
 
-def test_files_of_those_who_go_on_are_kept(notes, tmp_path):
+def test_files_of_running_workers_are_kept(notes, tmp_path):
     (tmp_path / "begun.worker").write_bytes(b"KLOA")
     remove_obsolete(tmp_path)
     assert read(tmp_path / "begun.worker").process == -1
@@ -298,7 +298,7 @@ def test_files_of_those_who_go_on_are_kept(notes, tmp_path):
     remove_obsolete(None)
 
 
-def test_a_fetcher_can_be_copied_and_what_is_none_is_left_alone(notes):
+def test_a_fetcher_can_be_copied_and_other_objects_are_not_wrapped(notes):
     copied = copy.copy(TimedFetcher(Fetcher(), notes))
     assert copied.fetch([1, 2]) == (1, 2)
     strange = object()
