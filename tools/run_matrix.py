@@ -34,14 +34,14 @@ PAIRS = (
 )
 TESTS = (
     "tests/collect/engines/test_kineto.py",
-    "tests/collect/engines/test_python_calls.py",
-    "tests/collect/engines/test_recompute.py",
+    "tests/collect/engines/test_native_python_calls.py",
+    "tests/collect/engines/test_native_recompute.py",
     "tests/collect/recorder/test_recorder.py",
-    "tests/collect/recorder/test_recorder_build.py",
+    "tests/collect/recorder/test_library.py",
     "tests/collect/recorder/test_recorder_collectives.py",
     "tests/collect/recorder/test_recorder_differential.py",
-    "tests/collect/recorder/test_samples.py",
-    "tests/collect/recorder/test_samples_soak.py",
+    "tests/collect/recorder/test_recorder_samples.py",
+    "tests/collect/recorder/test_recorder_samples_soak.py",
     "tests/collect/session/test_session_arguments.py",
     "tests/collect/session/test_session_interrupts.py",
     "tests/collect/session/test_session_keywords.py",
@@ -50,7 +50,7 @@ TESTS = (
     "tests/collect/sources/test_storages.py",
     "tests/collect/sources/test_torch_ranges.py",
     "tests/e2e/test_torch_profiler_programs.py",
-    "tests/tables/test_python_time.py",
+    "tests/tables/host/test_python_time.py",
 )
 PACKAGES = (
     "click", "duckdb", "fsspec", "hypothesis", "numpy", "nvidia-ml-py", "pandas", "polars", "psutil", "pyarrow", "pytest",

@@ -1,5 +1,5 @@
-// Where the events of Python calls come from: a profile function on Python 3.11, sys.monitoring from 3.12 on.
-// Both leave alone what others installed, and work beside torch.compile.
+// Hooks for events of Python calls: a profile function on Python 3.11, sys.monitoring from 3.12 on. Both
+// leave the hooks of other tools in place, and work with torch.compile.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,20 @@ struct _ts;
 
 namespace kinetoscope::call_hooks {
 
-// [GIL] Whether events can be had; else, or if in part, `why` says what is in the way.
+// [GIL] Whether hooks can be installed; if not, or only in part, `why` is the reason.
 bool claim(std::string& why);
-// [GIL] Lets the events of these calls, a set of kinetoscope::Recorded, and of no others come from all
-// threads.
+// [GIL] Installs hooks on all threads for exactly these kinds of calls, a set of kinetoscope::Recorded.
 void start(uint32_t kinds);
-// [GIL] Takes everything back.
+// [GIL] Removes all hooks.
 void stop();
-// [GIL] On how many threads ours are at present; 1 where they are on all.
+// [GIL] Number of threads with our hooks; 1 if they are installed for all threads at once.
 size_t installed();
-// [GIL] On how many threads another hook has replaced ours since start().
+// [GIL] Number of threads on which another tool has replaced our hook since start().
 size_t replaced();
-// [owner thread, with or without the GIL] Whether this thread's events reach us; makes them, where it can.
+// [owner thread, with or without the GIL] Whether this thread has our hook; installs it if possible.
 bool reach(_ts* python);
-// [GIL] What threading.setprofile() shall be given so that new threads report too; a borrowed None if
-// nothing.
+// [GIL] The argument for threading.setprofile() that installs the hook on new threads, too; a borrowed None
+// if that is not needed.
 PyObject* for_new_threads();
 
 }  // namespace kinetoscope::call_hooks

@@ -14,16 +14,16 @@ namespace kinetoscope::call_hooks {
 namespace {
 
 constexpr const char* kToolName = "kinetoscope";
-// 3 and 4 are nobody's. 2 is the profilers' own: cProfile takes it and raises where somebody else has it, so
-// it comes last. The others belong to debuggers, coverage tools and optimizers.
+// Tool ids 3 and 4 are not reserved. 2 is for profilers: cProfile uses it, and raises an error if it is in
+// use, so it comes last. The others are for debuggers, coverage tools and optimizers.
 constexpr std::array<long, 3> kTools = {3, 4, 2};
 
-// [GIL] The number we hold in sys.monitoring; -1 for none.
+// [GIL] Our tool id in sys.monitoring; -1 for none.
 long tool = -1;
-// [GIL] Whether the events come from the code of module calls only.
+// [GIL] Whether events are enabled only for the code of module calls.
 bool modules_only = false;
 
-// Nothing in here may leave an exception behind.
+// Clears exceptions, because no function of this file may leave one set.
 PyObject* checked(PyObject* result) {
   if (result == nullptr) PyErr_Clear();
   return result;
@@ -41,7 +41,7 @@ PyObject* on_end(PyObject*, PyObject* const*, Py_ssize_t) {
   Py_RETURN_NONE;
 }
 
-// Both get the code, the offset, what is called, and its first argument.
+// The arguments are the code, the offset, the callable, and its first argument.
 PyObject* on_call(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count > 2) calls::c_began(arguments[2]);
   Py_RETURN_NONE;
@@ -91,7 +91,7 @@ long number_of(const char* event) {
   return value;
 }
 
-// Sets our callbacks, or with `remove` takes them back.
+// Registers our callbacks, or with `remove` unregisters them.
 void register_callbacks(bool remove) {
   for (Hook& hook : hooks) {
     const long event = number_of(hook.event);

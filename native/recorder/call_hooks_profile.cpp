@@ -21,8 +21,8 @@ std::vector<uint64_t> given;  // numbers of the threads that got ours at the sta
 
 int on_event(PyObject*, PyFrameObject*, int what, PyObject* argument) {
   if (!is_on || Session::current() == nullptr) {
-    // Of a recording that is over, or of calls that were switched off, on a thread that stop() could not see,
-    // or in the child of a fork.
+    // The hook is of an ended recording, or calls were switched off; on a thread that stop() did not find, or
+    // in a forked child.
     PyEval_SetProfile(nullptr, nullptr);
     return 0;
   }
@@ -46,7 +46,8 @@ int on_event(PyObject*, PyFrameObject*, int what, PyObject* argument) {
   return 0;
 }
 
-// Runs as the Python-level profile function of a thread that has just begun, and puts ours in its place.
+// Python's profile function of a new thread, set by threading.setprofile(): replaces itself by our C
+// function.
 PyObject* begin_thread(PyObject*, PyObject*) {
   PyEval_SetProfile(is_on && Session::current() != nullptr ? on_event : nullptr, nullptr);
   Py_RETURN_NONE;
@@ -63,7 +64,7 @@ void for_each_python_thread(Visit visit) {
     visit(thread);
 }
 
-// [GIL] An audit hook may refuse; then the thread stays without.
+// [GIL] An audit hook may refuse; then the thread has no hook.
 bool set(PyThreadState* thread, Py_tracefunc function) {
   if (_PyEval_SetProfile(thread, function, nullptr) == 0) return true;
   PyErr_Clear();
@@ -127,7 +128,7 @@ size_t replaced() {
 
 bool reach(PyThreadState* python) {
   if (python->c_profilefunc == nullptr) {
-    // What _PyEval_SetProfile does, without the GIL that it wants: only this thread reads these fields.
+    // As _PyEval_SetProfile, which requires the GIL; but only this thread reads these fields.
     python->c_profileobj = nullptr;
     python->c_profilefunc = on_event;
     if (python->tracing == 0) python->cframe->use_tracing = 255;

@@ -1,5 +1,4 @@
-// What the recorder keeps of the Python calls that a thread is in the middle of. No torch and no Python in
-// here.
+// The open Python calls of a thread. Includes neither torch nor Python.
 #pragma once
 
 #include <atomic>
@@ -13,8 +12,8 @@
 
 namespace kinetoscope {
 
-// A code object as one recording knows it. A freed code's address is used again: in another epoch than
-// `epoch` it has to show its fingerprint.
+// What a recording knows of a code object. Addresses of freed code objects are reused, so in a later epoch
+// than `epoch` its fingerprint must be compared.
 struct CodeEntry {
   uint64_t fingerprint = 0;
   uint32_t epoch = 0;
@@ -34,7 +33,7 @@ struct CalledKey {
 
 inline constexpr uint32_t kUnknownCallers = UINT32_MAX;
 
-// Says when the record of a call ended; whoever sees that sees its flags, too.
+// Writes the end of a call's record, after its flags.
 inline void end_record(CompactSpan& record, uint64_t tick) {
   std::atomic_ref(record.end)
       .store(CompactSpan::end_of(record.start_tick(), tick), std::memory_order_release);
@@ -47,7 +46,7 @@ struct OpenCall {
   CompactSpan* record = nullptr;   // null: nothing is kept of it
   CompactSpan* module_record = nullptr;
   SpanSite site{};                     // of `record`
-  const void* code = nullptr;          // that the frame runs
+  const void* code = nullptr;          // the frame's code object
   uint32_t callers = kUnknownCallers;  // the stack that `frame` was called from, which lasts as long as it
   uint32_t module = 0;                 // innermost nn.Module around and including it
   uint32_t depth = 0;                  // of its frame, from the outermost one, which has 1
@@ -57,8 +56,8 @@ struct OpenCall {
 // Which kinds of calls can be recorded.
 inline constexpr uint32_t kCalls = kRecordCalls | kRecordModuleSpans;
 
-// Guards the calls that are open on any thread, where not everybody has the GIL: whoever switches calls off
-// ends them on all threads, while one may open its own at an operator, or end.
+// Guards the open calls of all threads, since not every access holds the GIL: switching calls off ends them
+// on all threads, while a thread may be opening its own calls at an operator, or ending.
 inline std::mutex open_calls_mutex;
 
 struct CallState {
@@ -80,7 +79,7 @@ struct CallState {
     classes.clear();
   }
 
-  // [with open_calls_mutex] Forgets all ids. Of the calls in progress, the modules and the records stay.
+  // [with open_calls_mutex] Clears all cached ids. Modules and records of open calls remain.
   void forget_ids() {
     for (OpenCall& call : open) call.callers = kUnknownCallers;
     walk.path_depth = 0;
@@ -90,8 +89,8 @@ struct CallState {
     classes.clear();
   }
 
-  // [with open_calls_mutex] Ends what is still running of some kinds, at the end of the recording, of the
-  // thread, or where they are switched off.
+  // [with open_calls_mutex] Ends open calls of some kinds: at the end of the recording or thread, or when
+  // these kinds are switched off.
   void cut(uint32_t ended, uint64_t tick) {
     for (OpenCall& call : open) {
       if ((ended & kRecordCalls) != 0) cut(call.record, tick);
@@ -101,7 +100,7 @@ struct CallState {
     if (kinds == 0) {
       open.clear();
     } else if ((kinds & kRecordCalls) == 0) {
-      // Those of modules are left.
+      // Only calls of modules remain.
       std::erase_if(open, [](const OpenCall& call) { return call.module_record == nullptr; });
     }
   }
@@ -115,13 +114,13 @@ struct CallState {
   }
 };
 
-// Forgets the calls of a recording that a thread took part in before.
+// Clears the open calls of an earlier recording.
 inline void clear_calls(ThreadState& thread) {
   std::lock_guard lock(open_calls_mutex);
   if (thread.call_state != nullptr) thread.call_state->clear();
 }
 
-// Forgets the ids of an earlier epoch of the dictionary.
+// Clears cached ids of an earlier epoch of the dictionary.
 inline void forget_call_ids(ThreadState& thread) {
   std::lock_guard lock(open_calls_mutex);
   if (thread.call_state != nullptr) thread.call_state->forget_ids();

@@ -9,7 +9,7 @@ Clock active_clock = Clock::Monotonic;
 
 Clock choose_clock() {
 #if defined(__x86_64__)
-  // The kernel marks a TSC unstable when it drifts between cores; then it keeps time with something else.
+  // If the TSC drifts between cores, the kernel marks it as unstable, and uses another clock source.
   char source[32] = {};
   if (FILE* file = std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "re")) {
     const size_t got = std::fread(source, 1, sizeof(source) - 1, file);
@@ -38,7 +38,7 @@ ClockPair read_clock_pair() {
       best.monotonic_ns = monotonic;
     }
   }
-  // Realtime is taken against monotonic, so that a pair costs the ticks only one uncertain reading.
+  // Realtime is read relative to monotonic, so that only one reading has to be close to the tick.
   const int64_t monotonic = read_clock(CLOCK_MONOTONIC);
   const int64_t realtime = read_clock(CLOCK_REALTIME);
   best.realtime_ns = realtime - (monotonic - best.monotonic_ns);

@@ -1,5 +1,5 @@
-// The recorder's clock: the cheapest monotonic counter this processor has, and how it relates to the
-// kernel's.
+// The recorder's clock: the cheapest monotonic counter of this processor, and how to convert it to kernel
+// clocks.
 #pragma once
 
 #include <time.h>
@@ -23,7 +23,7 @@ inline int64_t read_clock(clockid_t id) {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// Which counter this machine can be trusted with; on x86 only a TSC that the kernel itself keeps time with.
+// The best reliable counter of this machine; on x86 the TSC only if the kernel uses it as its clock source.
 Clock choose_clock();
 
 extern Clock active_clock;
@@ -41,7 +41,7 @@ inline uint64_t read_tick() {
   return static_cast<uint64_t>(read_clock(CLOCK_MONOTONIC));
 }
 
-// Reads tick and kernel clocks as close together as a few attempts allow.
+// Reads tick and kernel clocks together; the most precise of a few attempts.
 ClockPair read_clock_pair();
 
 }  // namespace kinetoscope

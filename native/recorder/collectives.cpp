@@ -64,7 +64,7 @@ class Facts {
   std::string out_;
 };
 
-// The tensors of one argument together.
+// The total of an argument's tensors.
 struct Amount {
   int64_t elements = 0;
   int64_t bytes = 0;
@@ -194,7 +194,8 @@ uint32_t facts_between_ranks(Session& session, const at::RecordFunction& functio
     const uint32_t id = session.dictionary().string(text);
     return id == kUnknownId ? 0 : id;
   } catch (...) {
-    // A group that was destroyed, or an object of another torch: the call itself is recorded all the same.
+    // The group was destroyed, or the object is of another release of torch: the call is recorded without
+    // facts.
     session.faults.fetch_add(1, std::memory_order_relaxed);
     return 0;
   }

@@ -1,4 +1,4 @@
-// Calls between ranks: what torch knows of them, as JSON.
+// Facts of collectives, as torch knows them, in JSON.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace kinetoscope {
 
 class Session;
 
-// Set in the number of a name by which the caches of a thread know it, where the name is that of such a call.
+// Set in the id of a name, in the caches of a thread, if it is the name of a collective.
 inline constexpr uint32_t kBetweenRanks = uint32_t{1} << 31;
 
 bool is_between_ranks(std::string_view name);
 
-// The string of the dictionary that holds the facts of this call, 0 if none are known. Never throws.
+// The dictionary string with the facts of this call; 0 if there are none. Never throws.
 //
 // From torch's own description, where a backend gives one (NCCL): {"call", "group", "description", "rank",
 // "size", "first_rank", "rank_stride", "in_elements", "out_elements", "type", "in_splits", "out_splits"}.

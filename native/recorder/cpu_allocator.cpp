@@ -36,7 +36,7 @@ void record(const void* address, int64_t bytes) {
   }
 }
 
-// Deletes as the original does; the event comes first, while the address cannot be handed out again.
+// Records the free first, while the address cannot be reused, and then calls the original deleter.
 void recording_deleter(void* context) {
   if (context != nullptr) record(context, 0);
   original_deleter(context);
@@ -46,7 +46,7 @@ class RecordingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     c10::DataPtr data = original->allocate(bytes);
-    // A block whose deleter is not the usual one is left alone: its context may not be its address.
+    // Blocks with another deleter are not wrapped: their context may not be their address.
     if (data.get_context() != nullptr &&
         data.compare_exchange_deleter(original_deleter, &recording_deleter) && bytes != 0) {
       record(data.get_context(), static_cast<int64_t>(bytes));
@@ -66,7 +66,7 @@ class RecordingAllocator final : public c10::Allocator {
 bool watch_storage(c10::StorageImpl& storage) {
   if (original == nullptr) return false;
   if (storage.allocator() == original) storage.set_allocator(recording_allocator);
-  // Only who frees the data is asked; asking for the data itself might copy it, or refuse.
+  // Only the deleter is read; accessing the data might copy it, or fail.
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   return data.device().is_cpu() && data.get_context() != nullptr &&
          data.compare_exchange_deleter(original_deleter, &recording_deleter);
@@ -76,11 +76,12 @@ void wrap_cpu_allocator() {
   if (original != nullptr) return;
   c10::Allocator* found = c10::GetAllocator(c10::DeviceType::CPU);
   original_deleter = found->raw_deleter();
-  // Without a raw deleter we could not put ours in its place.
+  // Without a raw deleter it cannot be replaced.
   if (original_deleter == nullptr) return;
   original = found;
   recording_allocator = new RecordingAllocator;
-  // The highest priority: an allocator registered later with a lower one must not push us out.
+  // The highest priority, so that an allocator that is registered later with a lower one does not replace
+  // ours.
   c10::SetAllocator(c10::DeviceType::CPU, recording_allocator, UINT8_MAX);
 }
 

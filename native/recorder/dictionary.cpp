@@ -11,12 +11,12 @@
 namespace kinetoscope {
 namespace {
 
-// A collection is not worth it for less, unless the ring is small.
+// Minimum size for a collection, unless the ring is small.
 constexpr uint64_t kLeastCollectedBytes = uint64_t{1} << 20;
-// Of a larger dictionary only the helper thread makes collections.
+// Larger dictionaries are only collected by the helper thread.
 constexpr uint64_t kMostCollectedByAnyBytes = uint64_t{8} << 20;
 
-// How much of a dictionary of that size is for names, with stacks and what they refer to.
+// The share of a dictionary for names, stacks, and entries that these refer to.
 constexpr uint64_t share_of_names(uint64_t all) { return all / 4 * 3; }
 
 uint64_t pair_key(uint32_t high, uint32_t low) { return (uint64_t{high} << 32) | low; }
@@ -44,7 +44,7 @@ uint64_t Dictionary::left_for(Entry type) const {
   if (type == Entry::String || type == Entry::Name || type == Entry::Frame || type == Entry::Stack ||
       type == Entry::Shapes)
     share = share_of_names(all);
-  // A ring's collections make room for either.
+  // In a ring, collections free space for both.
   if (type == Entry::Shapes && !file_->frees_records()) share = all / 2;
   return share - std::min(share, chain_.used_bytes);
 }
@@ -57,7 +57,7 @@ std::byte* Dictionary::room_in(Chain& chain, Entry type, size_t payload_bytes, u
     const uint64_t left = most_bytes - std::min(most_bytes, chain.taken_bytes);
     limited = needed + sizeof(ChunkHeader) > left;
     if (limited) return nullptr;
-    // A chunk is some times as long as the one before, and no longer than what is left.
+    // Each chunk is a multiple of the previous one, but at most the space that is left.
     const size_t before = std::min<uint64_t>(chain.last.payload_bytes, left / 4);
     room = file_->take_chunk(ChunkKind::Dictionary, 0, before, needed);
     if (room.header == nullptr) return nullptr;
@@ -101,7 +101,7 @@ void Dictionary::ask_for_collection(bool limited) {
   }
   if (chain_.used_bytes > nearly_full_at_bytes_ && !nearly_full_.load(std::memory_order_relaxed)) {
     nearly_full_.store(true, std::memory_order_relaxed);
-    // Every thread looks before its next span.
+    // Every thread checks this counter before its next span.
     live.orphans_posted.fetch_add(1, std::memory_order_release);
   }
 }
@@ -109,10 +109,11 @@ void Dictionary::ask_for_collection(bool limited) {
 void Dictionary::plan_next_collection() {
   const uint64_t all = file_->dictionary_bytes(), share = share_of_names(all);
   const uint64_t used = std::min(chain_.used_bytes, share), left = share - used;
-  // Most of what is needed now is needed later, too: a collection is worth it when as much has come again.
+  // Most entries that are needed now will be needed later, too: the next collection is due when as much was
+  // added.
   const uint64_t worth_it = std::max(used, std::min(all / 4, kLeastCollectedBytes));
   due_at_bytes_ = used + std::min(worth_it, left / 2);
-  // In a long ring the helper thread comes in time, and a collection takes too long for any other thread.
+  // For a large ring the helper thread is in time, and a collection would take too long on any other thread.
   const bool by_any = all <= kMostCollectedByAnyBytes && left > all / 16;
   nearly_full_at_bytes_ = by_any ? due_at_bytes_ + (share - due_at_bytes_) / 2 : kNever;
 }
@@ -189,7 +190,7 @@ uint32_t Dictionary::stack(uint32_t parent, uint32_t frame) {
 
 uint32_t Dictionary::find_shapes(const TextKey& key) {
   if (const uint32_t known = known_.shapes.find(key); known != 0) return known;
-  // Whether there is room is only known for sure once their texts are made; here it is to save making them.
+  // Only a first check, to avoid building the texts; whether there is space is only known with them.
   if (left_for(Entry::Shapes) >= sizeof(EntryHeader) + 4 * sizeof(uint32_t)) return 0;
   std::atomic_ref(file_->header().limited_dictionary).fetch_add(1, std::memory_order_relaxed);
   return kUnknownId;

@@ -1,7 +1,7 @@
-// What the records point to: names, stacks, frames, modules, shapes, parameters, each written once to the
-// file, and again by a collection (see dictionary_collection.h).
+// The dictionary: names, stacks, frames, modules, shapes and parameters that records refer to by id. Each is
+// written once to the file, and again by a collection (see dictionary_collection.h).
 //
-// Everything here is reached only on a miss of a thread's own cache, so one mutex guards it all.
+// Threads have caches of their own and come here only on a miss, so one mutex guards everything.
 // Thread rule: never take the GIL while holding the mutex; callers may hold the GIL.
 #pragma once
 
@@ -35,23 +35,22 @@ struct SiteKey : SpanSite {
   uint64_t hash() const { return hash_of(*this); }
 };
 
-// Interns by content. Ids start at 1 and are dense but for what was collected. What finds no room in the
-// dictionary's share of the file is counted there, is not remembered here, and has the id kUnknownId. So
-// shapes that never repeat cost neither file nor memory without bound, and leave room for names, and these
-// for modules and facts.
+// Interns entries by content. Ids start at 1 and are dense, except for collected entries. An entry for which
+// the dictionary's share of the file has no space is counted as lost, is not stored here, and gets the id
+// kUnknownId. So shapes that never repeat use bounded space in file and memory, and leave space for names,
+// and these for modules and facts.
 class Dictionary {
  public:
   explicit Dictionary(std::shared_ptr<RecordingFile> file);
 
   std::mutex& mutex() { return mutex_; }
 
-  // [any thread] Rises when ids that somebody remembers may name nothing any more, unless they are in a
-  // record.
+  // [any thread] Increases when cached ids become invalid, except those in records.
   uint32_t epoch() const { return epoch_.load(std::memory_order_acquire); }
   // [any thread] Whether a collection is due.
   bool asks_for_collection() const { return due_.load(std::memory_order_relaxed); }
-  // [any thread] Whether names find no room soon, so that whoever is about to begin a span had better collect
-  // first.
+  // [any thread] Whether there is little space for names left, so that a collection should run before the
+  // next span.
   bool is_nearly_full() const { return nearly_full_.load(std::memory_order_relaxed); }
 
   // All members down to the collection: [with mutex()].
@@ -59,12 +58,13 @@ class Dictionary {
   uint32_t name(std::string_view name, std::string_view overload);
   uint32_t frame(std::string_view function, std::string_view filename, uint32_t line, uint32_t first_line);
   uint32_t stack(uint32_t parent, uint32_t frame);
-  // Inputs are known by a digest of 128 bits; find_shapes() is 0 for a new one and spares building its texts.
+  // Inputs are identified by a 128-bit digest; find_shapes() returns 0 for new ones, whose texts must be
+  // built.
   uint32_t shapes(const TextKey& key, std::string_view dims, std::string_view types,
                   std::string_view concrete, std::string_view strides = {});
-  // kUnknownId for new ones that would find no room.
+  // Returns kUnknownId for new ones if there is no space for them.
   uint32_t find_shapes(const TextKey& key);
-  // Of one with shapes that finds no room it is the site without them.
+  // If there is no space for a site with shapes, returns the site without them.
   uint32_t site(SpanSite site);
 
   uint32_t new_module(std::string_view class_name, uint32_t caller, uint64_t address);
@@ -83,16 +83,16 @@ class Dictionary {
   // How far each chunk was written: what comes behind is new.
   using Extent = std::vector<std::pair<const ChunkHeader*, uint64_t>>;
   Extent extent();
-  // Goes on in new chunks that have what is needed of the entries within `seen`, and all of what names
-  // threads, modules and parameters that came later; without the metadata of sessions before `first_session`.
+  // Starts an epoch with new chunks, which contain the needed entries within `seen`, and all later threads,
+  // modules and parameters; without the metadata of sessions before `first_session`.
   void begin_epoch(const Extent& seen, NeededIds needed, uint32_t first_session);
-  // Whether there are chunks of the epoch before.
+  // Whether there are chunks of the previous epoch.
   bool has_last_epoch() const { return !last_epoch_.empty(); }
-  // Writes what is needed of the epoch before and was not written yet.
+  // Writes needed entries of the previous epoch that were not written again yet.
   void carry_rest(NeededIds needed);
-  // Whether what is needed takes more than half of the room for names.
+  // Whether the needed entries take more than half of the space for names.
   bool is_crowded();
-  // Frees the chunks of the epoch before. False while the file lets none be freed.
+  // Frees the chunks of the previous epoch. False while the ring is frozen.
   bool free_last_epoch();
 
  private:
@@ -123,10 +123,10 @@ class Dictionary {
   bool write(Entry type, std::initializer_list<uint32_t> numbers, std::string_view text = {});
   bool write_with_address(Entry type, std::initializer_list<uint32_t> numbers, uint64_t address,
                           std::string_view text = {});
-  // Room for an entry of that payload at the end of the chain; nullptr (counted) when the disk or the
-  // dictionary's share is full.
+  // Space for an entry of that payload at the end of the chain; nullptr (counted as a loss) if the disk or
+  // the dictionary's share is full.
   std::byte* room_for(Entry type, size_t payload_bytes);
-  // How many bytes more may be taken for entries of that type.
+  // Bytes left for entries of that type.
   uint64_t left_for(Entry type) const;
   std::string_view cut(std::string_view text);
 
@@ -136,7 +136,7 @@ class Dictionary {
   // Writes an entry again; false (and counted) when there is no room.
   bool copy_to(Chain& chain, const Written& entry);
   void count_lost(bool limited);
-  // Asks for a collection once enough was written for it to be worth it.
+  // Requests a collection when enough was written since the last one.
   void ask_for_collection(bool limited);
   void plan_next_collection();
 
@@ -145,7 +145,7 @@ class Dictionary {
   static void add_references(const std::vector<Written>& entries, NeededIds& needed,
                              const std::function<bool(const Written&)>& stays);
   static bool is_needed(const NeededIds& needed, const Written& entry);
-  // Remembers an entry that was written again.
+  // Adds an entry that was written again.
   static void know(Known& known, const Written& entry);
   // [with mutex()] Writes again, with their last values, what no collection drops: metadata, modules,
   // parameters, the threads that are needed, and those that came behind the first `seen` entries.

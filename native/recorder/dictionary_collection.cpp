@@ -26,7 +26,7 @@ namespace {
 
 std::atomic<void (*)()> sampler_wait{nullptr};
 
-// Between two copies the dictionary is free for threads that have a new name.
+// Entries copied at once; in between, the mutex is released for threads with new names.
 constexpr size_t kCopiedAtOnce = 64;
 
 uint32_t number_at(std::span<const std::byte> payload, size_t place) {
@@ -56,7 +56,7 @@ uint32_t session_of(std::string_view key) {
   return error == std::errc{} && whole && number != 0 ? number : UINT32_MAX;
 }
 
-// Whether a collection keeps all of these, with their last values.
+// Whether a collection keeps all entries of a type, with their last values.
 bool is_lasting(Entry type) {
   return type == Entry::Module || type == Entry::ModuleName || type == Entry::Parameter ||
          type == Entry::Thread || type == Entry::Info;
@@ -66,7 +66,7 @@ void add(IdSet& ids, uint32_t id) {
   if (id != 0 && id != kUnknownId) ids.insert(id);
 }
 
-// The set that the ids of a type are in; null for those that are always kept.
+// The set of needed ids of a type; null for types that are always kept.
 template <typename Needed>
 auto* set_of(Needed& needed, Entry type) {
   switch (type) {
@@ -87,7 +87,7 @@ auto* set_of(Needed& needed, Entry type) {
   }
 }
 
-// Field by field: how a span ends may be written meanwhile.
+// Not copied as a whole: its end may be written concurrently.
 void add_ids_of(const CompactSpan& span, NeededIds& needed) {
   add(needed.sites, __atomic_load_n(&span.site, __ATOMIC_RELAXED));
 }
@@ -135,13 +135,13 @@ void add_ids_in_records(RecordingFile& file, NeededIds& needed) {
 
 namespace {
 
-// [with collecting()] One collection, or the rest of one that gave up; false if there is a rest.
+// [with collecting()] One collection, or the rest of one that timed out; false if it is not complete.
 bool collect(Session& session, int64_t patience_ns) {
   Dictionary& dictionary = session.dictionary();
   if (!dictionary.has_last_epoch()) {
     if (session.file().is_frozen()) return false;
     const Dictionary::Extent seen = dictionary.extent();
-    // In this order: a thread that has ended since has its records in the file.
+    // Threads before records: a thread that ends in between has its records in the file.
     NeededIds needed;
     session.add_living_threads(needed.threads);
     add_ids_in_records(session.file(), needed);
@@ -170,11 +170,11 @@ bool collect_dictionary(Session& session, int64_t patience_ns) {
     static_cast<void>(only.try_lock());
   }
   if (dictionary.has_ended()) return true;
-  // Another thread may have done it.
+  // Another thread may have done so already.
   if (!dictionary.has_last_epoch() && !dictionary.asks_for_collection()) return true;
   if (!collect(session, patience_ns)) return false;
   if (!dictionary.is_crowded()) return true;
-  // At once, as names would find no room before the next collection is due.
+  // Now, because there would be no space for names before the next collection.
   session.file().recycle_a_quarter();
   return collect(session, patience_ns);
 }
@@ -198,7 +198,7 @@ std::vector<Dictionary::Written> Dictionary::entries_in(const Extent& extent) {
       EntryHeader header;
       std::memcpy(&header, rest.data(), sizeof(header));
       rest = rest.subspan(sizeof(header));
-      // A file that somebody cut short reads as zeros.
+      // A truncated file reads as zeros.
       if (header.type == 0 || header.bytes > rest.size()) break;
       const std::span<const std::byte> payload = rest.first(header.bytes);
       entries.push_back({static_cast<Entry>(header.type), number_at(payload, 0), payload});
@@ -226,7 +226,7 @@ void Dictionary::add_references(const std::vector<Written>& entries, NeededIds& 
   for (const Written& entry : entries) {
     (entry.type == Entry::Stack ? stacks : entry.type == Entry::Frame ? frames : others).push_back(&entry);
   }
-  // A stack has a higher number than those that it goes on from.
+  // A stack has a higher id than its parents.
   std::sort(stacks.begin(), stacks.end(),
             [](const Written* one, const Written* other) { return one->id > other->id; });
   for (const Written* stack : stacks) {
@@ -317,7 +317,7 @@ void Dictionary::begin_epoch(const Extent& seen, NeededIds needed, uint32_t firs
   due_.store(false, std::memory_order_relaxed);
   nearly_full_.store(false, std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_release);
-  // Whoever sees this has seen the epoch.
+  // A thread that sees this has seen the epoch.
   live.orphans_posted.fetch_add(1, std::memory_order_release);
 }
 

@@ -1,14 +1,17 @@
-// Frees the entries of a dictionary that no record needs any more, so that a ring of weeks keeps the names of
-// all that it has in bounded room and memory.
+// Collections: free dictionary entries that no record refers to any more, so that a ring that runs for weeks
+// needs bounded space and memory for its names.
 //
-// 1. What the records need is found, and written into new chunks, under the same ids.
-// 2. The dictionary goes on in these chunks, in a new epoch. Every thread forgets the ids that it remembers
-//    when it next begins a callback.
-// 3. Once every thread has been seen outside the callbacks, nobody holds an id that is in no record. What the
-//    records need that came in between is written, too.
-// 4. The chunks of the epoch before are freed. If what is needed takes more than half of the room for names,
-//    a ring overwrites its oldest records.
-// A process that is killed in between leaves each entry at least once.
+// 1. Find the entries that records refer to, and write them to new chunks, with the same ids.
+// 2. Start a new epoch, in which the dictionary writes to these chunks. Every thread clears its cached ids at
+// its
+//    next callback.
+// 3. Once every thread was seen outside of callbacks, no thread holds an id that is not in a record. Write
+// the
+//    entries that new records refer to, too.
+// 4. Free the chunks of the previous epoch. If the entries take more than half of the space for names, let
+// the ring
+//    overwrite its oldest records.
+// If the process is killed in between, every entry is in the file at least once.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +25,21 @@ namespace kinetoscope {
 class RecordingFile;
 class Session;
 
-// Ids by what they name. Modules and parameters are not among them: they are kept as long as the recording.
+// Needed ids by type. Not of modules and parameters, which are kept for the whole recording.
 struct NeededIds {
   IdSet strings, names, frames, stacks, shapes, sites, threads;
 };
 
-// Adds what the records of a file need.
+// Adds the ids in the records of a file.
 void add_ids_in_records(RecordingFile& file, NeededIds& needed);
 
-// [helper thread; any other one outside its callback] Does all of this if the dictionary asks for it, or what
-// is left of it after an earlier call that gave up. Returns once it is done, by whomever; gives up after
-// `patience_ns` for each thing that it waits for. False if there is something left to do.
+// [helper thread; other threads outside of callbacks] Runs a collection if one is requested, or the rest of
+// one that timed out. Waits if another thread is doing so. `patience_ns` is the time limit of each wait.
+// False if it is not complete.
 bool collect_dictionary(Session& session, int64_t patience_ns);
 
-// [any thread] Has collections also wait for the sampler, which is in no callback: `wait` returns once what
-// it does at present is done.
+// [any thread] Makes collections also wait for the sampler, which does not run in callbacks: `wait` returns
+// when its current round has ended.
 void wait_for_sampler(void (*wait)());
 
 }  // namespace kinetoscope

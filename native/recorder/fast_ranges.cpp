@@ -26,7 +26,7 @@ namespace {
 
 using Keywords = std::unordered_map<std::string, c10::IValue>;
 
-// As kinetoscope.model.schema names it.
+// The same name as in kinetoscope.model.schema.
 const std::string kOtherKeywords = "other_keywords";
 
 struct FastRange {
@@ -41,7 +41,7 @@ struct FastRange {
 // Kept for ever, as the class is.
 PyObject* torch_class = nullptr;
 
-// Text as it is; a lone surrogate, which has no UTF-8, as a question mark. No exception stays set.
+// Converts to UTF-8, with a question mark for lone surrogates. No exception stays set.
 std::string text_of(PyObject* text) {
   Py_ssize_t size = 0;
   if (const char* utf8 = PyUnicode_AsUTF8AndSize(text, &size)) return {utf8, static_cast<size_t>(size)};
@@ -55,7 +55,7 @@ std::string text_of(PyObject* text) {
   return out;
 }
 
-// Numbers, truth values and texts; nothing for what is none of these or does not fit.
+// Converts numbers, bools and strings; nothing for other objects, or numbers that are too large.
 std::optional<c10::IValue> scalar(PyObject* value) {
   if (PyBool_Check(value)) return c10::IValue(value == Py_True);
   if (PyLong_Check(value)) {
@@ -79,7 +79,7 @@ c10::IValue list_of(const std::vector<c10::IValue>& values, Convert convert) {
   return c10::IValue(std::move(list));
 }
 
-// A list whose elements are all of the type of the first; nothing for others, and for an empty one.
+// Converts a list whose elements all have the same type; nothing for other and empty lists.
 std::optional<c10::IValue> list(PyObject* value) {
   std::vector<c10::IValue> values;
   for (Py_ssize_t at = 0; at < PyList_GET_SIZE(value); ++at) {
@@ -99,7 +99,7 @@ std::optional<c10::IValue> list(PyObject* value) {
   return list_of<std::string>(values, [](const auto& v) { return v.toStringRef(); });
 }
 
-// As torch does, leaves out what has no type in TorchScript.
+// As torch, ignores objects without a TorchScript type.
 std::vector<c10::IValue> positional(PyObject* inputs) {
   std::vector<c10::IValue> out;
   PyObject* sequence = PySequence_Fast(inputs, "input_values must be a list or tuple");
@@ -130,19 +130,19 @@ Keywords keyword(PyObject* keywords) {
   for (Py_ssize_t at = 0; PyDict_Next(keywords, &at, &key, &value) != 0;) {
     if (!PyUnicode_Check(key)) continue;
     std::optional<c10::IValue> found = PyList_Check(value) ? list(value) : scalar(value);
-    // What torch writes where it cannot tell the type.
+    // As torch, if the type is unknown.
     out[text_of(key)] = found ? std::move(*found) : c10::IValue("NULL");
   }
   return out;
 }
 
-// Lists may be in lists, and circles are possible.
+// Nesting depth; lists may contain themselves.
 constexpr int kDeepestList = 8;
-// A string of the dictionary has room for more.
+// Less than the limit of a dictionary string.
 constexpr std::size_t kMostKeywordBytes = 64 * 1024;
 
-// Appends a number, truth value, text, None, or a list or tuple of these; false for anything else, and for
-// what has no JSON, such as infinities. `out` may have a part of it then.
+// Appends a number, bool, string, None, or a list or tuple of these; false for other objects, and values
+// without a JSON form, such as infinities, of which `out` may then contain a part.
 bool append_json(std::string& out, PyObject* value, int depth = 0) {
   if (out.size() > kMostKeywordBytes) return false;
   if (value == Py_None) {
@@ -204,7 +204,7 @@ std::string json_of(PyObject* keywords) {
     } else if (known) {
       append_member(written, text_of(key), json);
     } else if (!PyFloat_Check(value)) {
-      // What torch writes where it cannot tell the type.
+      // As torch, if the type is unknown.
       append_member(written, text_of(key), "\"NULL\"");
     }
   }
@@ -212,8 +212,8 @@ std::string json_of(PyObject* keywords) {
   return written.empty() || written.size() > kMostKeywordBytes * 2 ? std::string() : "{" + written + "}";
 }
 
-// Hands the keywords of the range that is about to begin to the callback that records it: asking every
-// operator of a program for its keywords would cost more than those of the few ranges that have any.
+// Passes the keywords of the next range to the callback that records it: reading the keywords of every
+// operator would be more expensive, since only few ranges have any.
 class GivenArguments {
  public:
   // `keywords` is a dict, or null. [with the GIL]
@@ -324,7 +324,7 @@ void open_ours(FastRange& range) {
 PyObject* enter(PyObject* self, PyObject*) {
   FastRange& range = range_of(self);
   if (range.name == nullptr) Py_RETURN_NONE;
-  // An open range that is entered again ends first, as one that is replaced does.
+  // If an open range is entered again, it ends first.
   if (std::exchange(range.begun, false)) end_span(self);
   const char* name = PyUnicode_AsUTF8(range.name);
   if (name == nullptr) PyErr_Clear();
@@ -367,7 +367,7 @@ PyMethodDef methods[] = {
 PyTypeObject type = [] {
   PyTypeObject made{};
   made.ob_base = PyVarObject{PyObject_HEAD_INIT(nullptr) 0};
-  // Under the name of what it stands in for: the compiler decides by it whether it traces into a class.
+  // With the name of the class that it replaces, by which the compiler decides whether to trace into it.
   made.tp_name = "torch._C._profiler.RecordFunctionFast";
   made.tp_basicsize = sizeof(FastRange);
   made.tp_flags = Py_TPFLAGS_DEFAULT;

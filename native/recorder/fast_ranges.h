@@ -5,9 +5,9 @@ struct _object;
 
 namespace kinetoscope {
 
-// The class that does what `theirs`, torch's class, does, for whoever records: torch's own does nothing
-// unless torch's profiler runs on the same thread, and where it does, that one is used. A borrowed reference,
-// the same for every call of the process; nullptr with an exception set when it cannot be made.
+// A class that replaces `theirs`, torch's class, which does nothing unless torch's profiler is recording on
+// the same thread (then torch's is used): ours also opens ranges for our recorder. A borrowed reference,
+// always the same in a process; nullptr with an exception set if it cannot be created.
 _object* fast_range_class(_object* theirs);
 
 }  // namespace kinetoscope

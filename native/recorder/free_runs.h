@@ -1,4 +1,4 @@
-// The units of a recording file that belong to no chunk, as runs of neighbors.
+// The free units of a recording file, as runs of adjacent units.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ struct UnitRun {
   uint64_t units = 0;  // 0: there is none
 };
 
-// Runs of units, found by place and by length without a look at the others. No two of them touch as long as
-// each run is joined with those that take_at() and take_before() find beside it.
+// Free runs, indexed by position and by length. No two of them are adjacent as long as each new run is joined
+// with its neighbors, which take_at() and take_before() find.
 class FreeRuns {
  public:
-  // Of all runs.
+  // Total units of all runs.
   uint64_t units() const { return units_; }
 
   UnitRun longest() const { return by_length_.empty() ? UnitRun{} : run_of(*by_length_.rbegin()); }
-  // The shortest one of at least that length.
+  // The shortest run of at least that length.
   UnitRun shortest_of(uint64_t units) const {
     const auto found = by_length_.lower_bound({units, 0});
     return found == by_length_.end() ? UnitRun{} : run_of(*found);

@@ -11,8 +11,8 @@ constexpr int kFaults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP};
 }  // namespace
 
 bool start_helper_thread(void* (*run)(void*), void* argument, const char* name) {
-  // The job's signals are for the job's threads. A fault belongs to the thread that makes it: blocked, it
-  // ends the process without asking any handler, also the one that survives a file cut short by others.
+  // Block the program's signals on this thread, but not faults: a blocked fault kills the process without
+  // calling any handler, such as the one that handles truncated files.
   sigset_t most;
   sigset_t before;
   sigfillset(&most);

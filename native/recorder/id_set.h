@@ -1,4 +1,4 @@
-// A set of ids of the dictionary. They lie close together, but may be as large as any number.
+// A set of dictionary ids, which are clustered, but may have any value.
 #pragma once
 
 #include <array>

@@ -9,11 +9,11 @@
 namespace kinetoscope {
 namespace {
 
-// More than any program has, and than any sampler should visit.
+// More threads than any program has.
 constexpr size_t kMostThreads = 4096;
-// Frames of C code are skipped, but a circle of them has to end.
+// Frames of C code are skipped; the limit ends cycles of them.
 constexpr uint32_t kMostSkipped = 4096;
-// Paths and qualified names are shorter; lengths beyond are no lengths.
+// Paths and qualified names are shorter; larger values are not valid lengths.
 constexpr size_t kMostCharacters = size_t{1} << 14;
 constexpr size_t kMostBytes = size_t{1} << 22;
 
@@ -22,7 +22,7 @@ const void* untagged(const void* pointer) {
                                        kinetoscope_layout.pointer_mask);
 }
 
-// Reads memory that is there for ever, and that the program writes meanwhile.
+// Reads memory that is never freed, but may be written concurrently.
 const void* pointer_at(const void* base, uint32_t offset) {
   auto* at = const_cast<char*>(static_cast<const char*>(base)) + offset;
   return std::atomic_ref(*reinterpret_cast<const void**>(at)).load(std::memory_order_relaxed);
@@ -121,7 +121,7 @@ bool InterpreterView::frames(const PythonThread& thread, uint32_t most, std::vec
   found.clear();
   uint64_t number = 0;
   const void* frame = nullptr;
-  // Another thread's state may be where this one's was.
+  // The memory of this thread's state may have been reused for another thread.
   if (!field(thread.state, kinetoscope_layout.thread_number, number) || number != thread.number) return false;
   if (!field(thread.state, kinetoscope_layout.thread_frame, frame)) return false;
   if (kinetoscope_layout.with_cframe != 0 && frame != nullptr &&
@@ -149,7 +149,7 @@ bool InterpreterView::frames(const PythonThread& thread, uint32_t most, std::vec
     }
     frame = previous;
   }
-  // A chain that ends in a generator was cut while it was read: the generator has just yielded.
+  // A chain that ends in a generator changed while it was read: the generator has just yielded.
   return owner == kOwnedByThread || owner >= KINETOSCOPE_FIRST_C_OWNER;
 }
 
@@ -168,7 +168,7 @@ bool InterpreterView::code(const SeenFrame& frame, SeenCode& found) {
   }
   const int64_t offset = static_cast<const char*>(frame.instruction) -
                          (static_cast<const char*>(frame.code) + kinetoscope_layout.code_first_instruction);
-  // A frame that has not begun stands one instruction before the first.
+  // A frame that has not started is at one instruction before the first.
   if (units < 0 || offset < -2 || offset >= 2 * units) return false;
   std::string table;
   if (!text(function, found.function) || !text(file, found.file) || !bytes(lines, table)) return false;
@@ -197,7 +197,7 @@ bool InterpreterView::is_of(const void* object, const void* type) {
 
 bool InterpreterView::text(const void* object, std::string& into) {
   into.clear();
-  // Code objects that the interpreter has built in may have no names.
+  // Built-in code objects may have no names.
   if (object == nullptr) return true;
   std::byte header[256];
   if (kinetoscope_layout.text_bytes > sizeof(header) || !is_of(object, here_.text_type) ||

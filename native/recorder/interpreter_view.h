@@ -1,8 +1,8 @@
-// The interpreter as a thread without the GIL sees it: its threads, their frames, and what code objects say.
+// Reads the interpreter's threads, their frames and code objects, from a thread without the GIL.
 //
-// Everything is read through MemoryReader and changes meanwhile. What cannot be true is noticed and refused:
-// an instruction lies in the code object of its frame, and the outermost frame belongs to a thread. No Python
-// in here: where things are is in kinetoscope_layout.
+// Everything is read through MemoryReader, and may change meanwhile. Inconsistent data is rejected: an
+// instruction must lie in the code object of its frame, and the outermost frame must belong to a thread.
+// Includes no Python headers: offsets are in kinetoscope_layout.
 #pragma once
 
 #include <cstdint>
@@ -45,19 +45,19 @@ class InterpreterView {
 
   MemoryReader& memory() { return memory_; }
 
-  // [GIL] Empty if the layout fits what Python itself says, else what does not.
+  // [GIL] Empty if the layout is consistent with what Python's API returns, else a description of the
+  // difference.
   std::string problem();
 
   // The threads that can be read, newest first; false when the list changed under the reader.
   bool threads(std::vector<PythonThread>& found);
-  // The innermost `most` Python frames of a thread, innermost first; false where they make no sense.
+  // The innermost `most` Python frames of a thread, innermost first; false if they are inconsistent.
   bool frames(const PythonThread& thread, uint32_t most, std::vector<SeenFrame>& found);
-  // Whether the thread of this state is the interpreter's only one. Reads no memory that can go away.
+  // Whether the thread of this state is the interpreter's only one. Only reads memory that is never freed.
   bool is_only_thread(const void* state) const;
-  // The innermost frame of the main thread, whose state and stack do not go away, and nor does what is read
-  // here.
+  // The innermost frame of the main thread. Only reads memory that is never freed.
   const void* frame_of_main(const void* state) const;
-  // False when there is no such code object any more.
+  // False if the code object does not exist any more.
   bool code(const SeenFrame& frame, SeenCode& found);
 
   // Whether a thread that waits at `address` waits for the GIL.
@@ -65,7 +65,7 @@ class InterpreterView {
     const auto gil = reinterpret_cast<uintptr_t>(here_.gil);
     return address >= gil && address < gil + kinetoscope_layout.gil_bytes;
   }
-  // Whether another thread than this one holds the GIL; true where that cannot be read.
+  // Whether another thread than this one holds the GIL; true if that cannot be read.
   bool gil_is_elsewhere(const PythonThread& thread);
 
  private:

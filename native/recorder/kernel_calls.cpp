@@ -23,7 +23,7 @@ ObservedKernel& observed(PyObject* self) { return *reinterpret_cast<ObservedKern
 
 PyObject* call(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords) {
   const ObservedKernel& own = observed(self);
-  // A place of this call on the stack: the kernel may be running on another thread, too.
+  // Identified by an address on the stack of this call: the kernel may be running on another thread, too.
   if (const char here = 0; begin_span(&here, own.name.c_str())) {
     PyObject* answer = PyObject_Vectorcall(own.kernel, args, count, keywords);
     end_span(&here);

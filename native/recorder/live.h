@@ -1,5 +1,4 @@
-// What every callback looks at first, in one cache line: the operators around it leave little else in the
-// cache.
+// The state that every callback reads first, in one cache line, since operators in between evict most others.
 #pragma once
 
 #include <atomic>
@@ -22,7 +21,8 @@ struct alignas(64) Live {
   std::atomic<uint32_t> accumulate_grad_name{
       0};                                // the name whose spans carry a parameter; 0 until it is seen
   std::atomic<uint32_t> calls_epoch{0};  // rises when Python calls or module calls are switched on
-  // What a thread does that has not seen that; null until they are for the first time.
+  // Called by a thread that has not seen the latest `calls_epoch`; null until calls are recorded for the
+  // first time.
   std::atomic<void (*)(ThreadState&, Session&)> open_calls{nullptr};
   // Whether `code_epoch` rises with every code object that goes.
   bool code_is_watched = true;
@@ -36,14 +36,14 @@ struct alignas(64) Live {
 
 extern Live live;
 
-// Which code objects went last: the one that raised `code_epoch` from `epoch` is at epoch % kGoneCodes.
+// The last freed code objects: the one that increased `code_epoch` from `epoch` is at epoch % kGoneCodes.
 inline constexpr uint32_t kGoneCodes = 256;
 extern std::atomic<const void*> gone_codes[kGoneCodes];
 
-// Whether an address may have stopped meaning the code object that was there in this epoch.
+// Whether the code object that was at an address in this epoch may have been freed.
 inline bool code_went_since(uint32_t epoch, const void* code) {
   const uint32_t now = live.code_epoch.load(std::memory_order_acquire);
-  // Slots are written before the epoch rises: the oldest one may already be another's.
+  // Elements are written before the epoch increases: the oldest one may have been overwritten already.
   if (now - epoch >= kGoneCodes) return true;
   for (uint32_t at = epoch; at != now; ++at) {
     if (gone_codes[at % kGoneCodes].load(std::memory_order_relaxed) == code) return true;
@@ -51,7 +51,7 @@ inline bool code_went_since(uint32_t epoch, const void* code) {
   return false;
 }
 
-// [GIL] An address stops meaning this code object.
+// [GIL] Called when a code object is freed.
 inline void code_gone(const void* code) {
   const uint32_t epoch = live.code_epoch.load(std::memory_order_relaxed);
   gone_codes[epoch % kGoneCodes].store(code, std::memory_order_relaxed);

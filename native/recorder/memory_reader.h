@@ -1,8 +1,8 @@
-// Reads of this process's own memory that cannot fault: what is not there any more is an answer, not a crash.
+// Reads this process's own memory without faults: reading unmapped memory fails instead of crashing.
 //
-// The system copies, and says so when there is nothing to copy. Memory is copied in blocks that are kept, so
-// that what lies side by side, as the frames of a thread do, costs few calls and is of one moment; and what
-// was read last time is copied in one call next time.
+// A system call does the copying. Memory is copied in blocks, which are cached, so that adjacent data, such
+// as the frames of a thread, needs few calls and is consistent; and the blocks of one round are copied by one
+// call in the next.
 #pragma once
 
 #include <sys/types.h>
@@ -26,7 +26,7 @@ class MemoryReader {
   MemoryReader(const MemoryReader&) = delete;
   MemoryReader& operator=(const MemoryReader&) = delete;
 
-  // Which way works here.
+  // The method that works on this system.
   Way way() const { return way_; }
 
   // Copies `bytes` from `address` of this process; false where not all of them can be read.
@@ -35,12 +35,12 @@ class MemoryReader {
   bool read(const void* address, Value& into) {
     return read(address, &into, sizeof(into));
   }
-  // Reads anew from here on; what was read since the last time is copied at once.
+  // Starts a round: copies the blocks that the last round has used.
   void refresh();
-  // Reads anew from here on, as little as possible.
+  // Starts a round without copying any blocks in advance.
   void forget() { ++round_; }
 
-  // Reads nothing from here on.
+  // Stops reading; all later reads fail.
   void close();
 
  private:
@@ -53,7 +53,7 @@ class MemoryReader {
     uint64_t used = 0;   // the last round that has read it
   };
 
-  // Where the block at `address` was copied to; nullptr where it is not all there.
+  // The copy of the block at `address`; nullptr if a part of it is not mapped.
   const std::byte* block_at(uintptr_t address);
   bool copy(uintptr_t address, void* into, size_t bytes) const;
 

@@ -11,13 +11,13 @@
 namespace kinetoscope {
 namespace {
 
-// How often the tree of one model is read again for instances that it did not hold before.
+// How often the tree of one model is read again for new instances.
 constexpr uint32_t kMaxTraversals = 8;
 
 std::atomic<bool> pending_call{false};
 std::atomic<ModuleRegistry*> pending_registry{nullptr};
 
-// [GIL, main thread] Runs between two bytecodes of the job.
+// [GIL, main thread] A pending call, which Python runs between two bytecodes.
 int run_pending(void*) {
   pending_call.store(false, std::memory_order_release);
   // stop() clears the pointer while it holds the GIL, so the registry cannot go away under us.
@@ -89,7 +89,8 @@ uint32_t ModuleRegistry::intern(PyObject* self, uint32_t caller) {
     const char* type = class_name(self);
     if (const auto like = unregistered_.find(std::to_string(caller) + ":" + type);
         like != unregistered_.end()) {
-      // Made anew for every call by a caller that registers none of them: one row stands for them all.
+      // The caller creates a new instance for every call, without registering it: one row represents all of
+      // them.
       return like->second;
     }
     id = dictionary_.new_module(type, caller, reinterpret_cast<uintptr_t>(self));
@@ -156,7 +157,8 @@ void ModuleRegistry::forget(PyObject* weak_reference) {
 }
 
 bool ModuleRegistry::list_living(PyObject* into) {
-  // Held while the dictionary's lock is not: making tuples may run the collector, and with it forget().
+  // References held while the mutex is not: creating tuples may run the garbage collector, which may call
+  // forget().
   std::vector<std::pair<uint32_t, PyObject*>> living;
   {
     std::lock_guard lock(dictionary_.mutex());
@@ -197,7 +199,7 @@ void ModuleRegistry::drop_references() {
 PyObject* ModuleRegistry::root_of(PyObject* self) {
   std::lock_guard lock(dictionary_.mutex());
   PyObject* root = self;
-  // Callers were interned before what they called, so the ids fall and the walk ends.
+  // Callers have lower ids than modules that they called, so the walk ends.
   for (auto at = modules_.find(self); at != modules_.end() && at->second.caller != 0;) {
     const auto above = by_id_.find(at->second.caller);
     if (above == by_id_.end()) break;
@@ -245,7 +247,7 @@ void ModuleRegistry::name_tree(PyObject* root) {
             dictionary_.new_module(class_name(found.module), 0, reinterpret_cast<uintptr_t>(found.module));
         by_id_[module.id] = found.module;
       }
-      // A root that another model holds keeps the name it has there.
+      // A root that is part of another model keeps its name there.
       if (found.parent == nullptr && module.named) continue;
       dictionary_.name_module(module.id, found.parent == nullptr ? 0 : modules_[found.parent].id, found.name);
       module.named = true;
@@ -271,7 +273,7 @@ size_t ModuleRegistry::resolve(const std::vector<PyObject*>& alive) {
   if (waiting.empty()) return 0;
   std::unordered_set<PyObject*> living(alive.begin(), alive.end());
   collect_frames(living);
-  // Held from here on: naming allocates, and so may run the collector.
+  // Hold references from here on: naming allocates, which may run the garbage collector.
   for (PyObject* self : living) Py_INCREF(self);
 
   std::vector<PyObject*> left;

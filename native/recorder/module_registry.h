@@ -1,8 +1,8 @@
-// Which nn.Module instances were called, and what they are called in their model.
+// The nn.Module instances that were called, and their names in their models.
 //
-// The frame walk sees addresses of instances, without the GIL. Their names come later, when the main thread
-// next looks at its pending calls and we hold the GIL: then the tree below each outermost module is read
-// once, through the C API only (no Python code runs, so torch.compile sees nothing of it).
+// The frame walk finds addresses of instances, without the GIL. Their names are found later with the GIL, in
+// a pending call on the main thread: the tree below each outermost module is read once, through the C API
+// only (no Python code runs, so torch.compile does not see it).
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ class ModuleRegistry {
 
   // [any thread, its frame holds `self`] The id of an instance; `caller` is the module whose call it runs in.
   uint32_t intern(PyObject* self, uint32_t caller);
-  // [any thread] The id of an instance that was seen before and lives; 0 without. Never looks at it.
+  // [any thread] The id of a known live instance, or 0. Does not access the instance.
   uint32_t find(const void* self) {
     std::lock_guard lock(dictionary_.mutex());
     const auto known = modules_.find(static_cast<PyObject*>(const_cast<void*>(self)));
@@ -34,16 +34,16 @@ class ModuleRegistry {
   // [any thread] The id of a parameter's tensor.
   uint32_t intern_parameter(const void* tensor);
 
-  // [GIL] Names what was seen since the last time, as far as the instances are known to live: because a
-  // Python frame of any thread holds them, or because they are in `alive`. Returns how many are left unnamed.
+  // [GIL] Finds the names of new instances that are known to be alive: because a Python frame of any thread
+  // refers to them, or because they are in `alive`. Returns how many are left without a name.
   size_t resolve(const std::vector<PyObject*>& alive);
   // [GIL] Appends (id, instance) to a list for each instance that was seen and lives; false with an exception
   // set.
   bool list_living(PyObject* into);
-  // [GIL, session over] Gives the weak references back.
+  // [GIL, session ended] Releases the weak references.
   void drop_references();
 
-  // [GIL] The instance behind this weak reference is gone; its address may soon be another's.
+  // [GIL] Called when the instance of this weak reference is freed; its address may be reused.
   void forget(PyObject* weak_reference);
 
  private:
@@ -59,7 +59,7 @@ class ModuleRegistry {
   void name_tree(PyObject* root);
   // [GIL] Follows instances still in their frames.
   static void collect_frames(std::unordered_set<PyObject*>& found);
-  // [GIL] Makes sure we hear of the instance's end.
+  // [GIL] Creates a weak reference with a callback for when the instance is freed.
   void watch(PyObject* self);
   // [GIL] The outermost live module that (transitively) called this one.
   PyObject* root_of(PyObject* self);

@@ -1,4 +1,5 @@
-// What is said of a span beside its record: which blocks of memory it was given, and torch's number of it.
+// Notes: additional data of a span besides its record, such as the memory blocks of its inputs, and torch's
+// id of it.
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,8 @@ namespace {
 at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
 at::CallbackHandle backward_handle = at::INVALID_CALLBACK_HANDLE;
 
-// Marks a call that began while the recording was paused, so that its end is not taken for another span's.
+// The context of an operator that began during a pause, so that its end is not mistaken for that of another
+// span.
 struct Unrecorded final : at::ObserverContext {
   static void* operator new(size_t) {
     alignas(at::ObserverContext) static std::byte place[sizeof(at::ObserverContext)];
@@ -39,8 +40,8 @@ struct Unrecorded final : at::ObserverContext {
 
 constexpr std::string_view kAccumulateGrad = "torch::autograd::AccumulateGrad";
 
-// A schema's overload name lives as long as the schema, at an address of its own; names that are mere strings
-// share the address of one empty overload name, which is learnt from the first of them.
+// The overload name of a schema has an address of its own, valid as long as the schema. Plain names share the
+// address of one empty overload name, which is stored here when the first one is seen.
 std::atomic<const char*> no_overload{nullptr};
 
 uint32_t text_name(ThreadState& thread, Session& session, const char* name) {
@@ -88,8 +89,7 @@ uint32_t name_of(ThreadState& thread, Session& session, const at::RecordFunction
 // The session whose mark of a step this thread is about to begin, plus 1; 0: none.
 thread_local uint32_t step_owner = 0;
 
-// What is behind the name of a step's mark, if that is a number as Python writes it, and a record can hold
-// it; else -1.
+// The number in the name of a step mark, if it is written as by Python, and fits into a record; else -1.
 int64_t step_number(std::string_view digits) {
   int64_t number = -1;
   if (digits.empty() || digits[0] < '0' || digits[0] > '9' || (digits[0] == '0' && digits.size() > 1))
@@ -154,11 +154,11 @@ uint16_t place(ThreadState& thread, Session& session, at::RecordScope scope, Goe
     span.module = here.module;
     kept = here.kept;
   }
-  // Python goes on inside a user's range.
+  // Inside a user's range, Python code continues to run.
   span.frame = scope == at::RecordScope::USER_SCOPE ? nullptr : position.frame;
   span.instruction = position.instruction;
   if (kept == 0) return 0;
-  // A backward function's record has no place for it: the next one's must do.
+  // The record of a backward function has no field for it: it is stored in the next one.
   if (backward) {
     thread.unsaid_kept = std::min<uint32_t>(thread.unsaid_kept, kept & kKeptMask);
     return 0;
@@ -168,8 +168,7 @@ uint16_t place(ThreadState& thread, Session& session, at::RecordScope scope, Goe
   return kept;
 }
 
-// Writes what there is to note of a span, and says how many notes that made. Away from the path that every
-// operator takes.
+// Writes the notes of a span; returns their number. Not inlined into the hot path.
 [[gnu::noinline, gnu::cold]] uint32_t note(ThreadState& thread, Session& session,
                                            const at::RecordFunction& function, uint32_t what, OpenSpan& span,
                                            uint32_t parameter, bool between_ranks) {
@@ -213,7 +212,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     thread->sites.prefetch();
     __builtin_prefetch(thread->next_span, 1);
     const at::RecordScope scope = function.scope();
-    // Open from here on, for it ends also if we fail.
+    // Pushed before anything can fail, because its end will be reported in any case.
     OpenSpan& span = thread->open.push(&function);
     CompactSpan* record = session->next_span(*thread);
     if (__builtin_expect(record == nullptr, 0)) return nullptr;
@@ -229,7 +228,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
                               ? range_name(*thread, *session, function.name(), sequence, owner)
                               : name_of(*thread, *session, function, overload);
     constexpr uint32_t kWholePlace = kRecordStacks | kRecordModules;
-    // Names of ranges are texts.
+    // Names of ranges are strings without a stable address.
     if ((what & kWholePlace) == kWholePlace && span.frame != nullptr &&
         overload != no_overload.load(std::memory_order_relaxed)) {
       thread->hold_frame();
@@ -256,7 +255,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
       notes = note(*thread, *session, function, what, span, parameter, (name & kBetweenRanks) != 0);
     }
     span.record = record;
-    // Last, so that our own work counts to the operator's caller.
+    // Read last, so that our overhead is attributed to the operator's caller.
     span.start_tick = read_tick();
     record->start = CompactSpan::start_of(span.start_tick, flags);
     Session::commit_span(*thread);
@@ -379,13 +378,13 @@ namespace {
 void register_callback(uint32_t what) {
   const bool shapes = (what & kRecordShapes) != 0;
   const bool ids = (what & kRecordFunctionIds) != 0;
-  // Memory wants to see the gradients that backward functions get even where nobody wants the inputs of every
-  // operator. Else one callback does for all: torch looks through its callbacks at every node of a backward
-  // pass.
+  // With memory, the gradients of backward functions are needed even if the inputs of other operators are
+  // not: a second callback. Otherwise one callback is used, because torch iterates over all callbacks at
+  // every node of a backward pass.
   const bool gradients = (what & kRecordMemory) != 0 && !shapes;
   using Scopes = std::unordered_set<at::RecordScope, std::hash<at::RecordScope>>;
-  // No more scopes than torch opens ranges in: each makes every node of a backward pass dearer, as torch
-  // looks through its callbacks for each of them there.
+  // Only the scopes in which torch opens ranges: for each scope, torch iterates over its callbacks at every
+  // node of a backward pass.
   Scopes scopes{at::RecordScope::FUNCTION, at::RecordScope::TORCHSCRIPT_FUNCTION,
                 at::RecordScope::USER_SCOPE};
   if (!gradients) scopes.insert(at::RecordScope::BACKWARD_FUNCTION);
@@ -398,7 +397,7 @@ void register_callback(uint32_t what) {
                                               .scopes({at::RecordScope::BACKWARD_FUNCTION}));
 }
 
-// Takes back a registration, if there is one.
+// Unregisters a callback, if it is registered.
 void unregister(at::CallbackHandle& added) {
   if (added == at::INVALID_CALLBACK_HANDLE) return;
   at::removeCallback(added);
@@ -408,7 +407,7 @@ void unregister(at::CallbackHandle& added) {
 }  // namespace
 
 void add_operator_callback(uint32_t what) {
-  // In a forked child the parent's registration came along.
+  // A forked child has inherited the parent's registration.
   remove_operator_callback();
   register_callback(what);
 }
@@ -417,7 +416,7 @@ void replace_operator_callback(uint32_t what) {
   live.what.fetch_or(kCallbackReplaced, std::memory_order_seq_cst);
   at::CallbackHandle before = std::exchange(handle, at::INVALID_CALLBACK_HANDLE);
   at::CallbackHandle backward_before = std::exchange(backward_handle, at::INVALID_CALLBACK_HANDLE);
-  // First the new one: in between, no operator goes unseen.
+  // The new one first, so that no operator is missed in between.
   register_callback(what);
   unregister(before);
   unregister(backward_before);

@@ -1,5 +1,5 @@
-// A small open-addressing map for one thread's caches: grows, forgets everything at once, never removes one
-// key.
+// A small open-addressing map for the caches of a thread: it grows, and can be cleared, but keys cannot be
+// removed individually.
 #pragma once
 
 #include <bit>
@@ -16,15 +16,15 @@ inline bool is_empty(uint32_t id) { return id == 0; }
 template <typename Key, typename Value = uint32_t>
 class ProbingTable {
  public:
-  // One that is only a cache may forget everything when it has `most` keys.
+  // A cache is cleared when it has `most` keys.
   explicit ProbingTable(size_t most = SIZE_MAX) : slots_(kFirstSlots), most_(most) {}
 
   // The value of `key`, or an empty one.
   Value find(const Key& key) const { return slots_[slot_of(slots_, key)].value; }
-  // The same in its place, where it may be changed; empty when the key is new.
+  // A reference to the value of `key`, which may be changed; empty if the key is new.
   Value& at(const Key& key) { return slots_[slot_of(slots_, key)].value; }
 
-  // Fetches the slot of `key`, which is needed soon.
+  // Prefetches the slot of `key`.
   void prefetch(const Key& key) const { __builtin_prefetch(&slots_[key.hash() & (slots_.size() - 1)]); }
 
   // Sets the value of `key`, over an older one.
@@ -36,7 +36,7 @@ class ProbingTable {
 
   void clear() {
     if (used_ == 0) return;
-    // Neither held nor cleared where it has grown for keys that may not come again.
+    // Larger tables are freed by clear(), rather than kept and zeroed: their keys may not come again.
     constexpr size_t kMostCleared = 4096;
     if (slots_.size() > kMostCleared)
       std::vector<Slot>(kFirstSlots).swap(slots_);
@@ -58,7 +58,7 @@ class ProbingTable {
     Key key;
     Value value;
   };
-  // Between two operators a slot leaves the cache: none lies in two of its lines.
+  // Aligned so that a slot lies in one cache line: it is evicted between operators.
   struct alignas(sizeof(Pair) <= 64 ? std::bit_ceil(sizeof(Pair)) : alignof(Pair)) Slot {
     Key key{};
     Value value{};
@@ -91,7 +91,7 @@ class ProbingTable {
   size_t most_;
 };
 
-// Spreads a word's bits; enough for tables that hold addresses and counters.
+// Mixes the bits of a word; sufficient for addresses and counters.
 inline uint64_t mix(uint64_t word) {
   word *= 0x9E3779B97F4A7C15ull;
   return word ^ (word >> 29);
@@ -118,7 +118,7 @@ struct AddressKey {
   uint64_t hash() const { return mix(reinterpret_cast<uintptr_t>(address)); }
 };
 
-// Content known by 128 bits of hash.
+// A key of 128 bits of hash.
 struct TextKey {
   uint64_t first = 0;
   uint64_t second = 0;

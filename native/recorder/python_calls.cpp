@@ -23,7 +23,7 @@ namespace {
 std::string own_folder;
 uint64_t short_call_ticks = 0;
 
-// When a kind of calls was switched on. Threads with a higher number began later.
+// When a kind of calls was switched on. Threads with a higher number than `last_thread` started later.
 struct SwitchedOn {
   uint64_t tick = 0;
   uint64_t last_thread = 0;
@@ -32,7 +32,7 @@ struct SwitchedOn {
 // [with open_calls_mutex, like the kinds in Live::what and Live::calls_epoch]
 SwitchedOn calls_on, module_spans_on;
 
-// [GIL] What lost_call_threads() was before the hooks were taken back.
+// [GIL] The value of lost_call_threads() before the hooks were removed.
 size_t lost_threads = 0;
 
 CallState& state_of(ThreadState& thread) {
@@ -67,7 +67,7 @@ const CodeEntry& entry_of(CallState& state, Session& session, const PyCodeObject
   return state.codes.at(key);
 }
 
-// The stack that a call came from, up to where its caller stands.
+// The calling stack of a call, up to the current line of its caller.
 uint32_t callers_of(ThreadState& thread, Session& session, const void* frame, bool modules) {
   const void* around = frames::previous(frame);
   // The frames of C code have no instruction.
@@ -75,7 +75,7 @@ uint32_t callers_of(ThreadState& thread, Session& session, const void* frame, bo
     around = frames::previous(around);
   }
   if (around == nullptr) return 0;
-  // Only the caller has moved on since it was called itself.
+  // Of the calling stack, only the caller's line has changed since the caller was called itself.
   const std::vector<OpenCall>& open = thread.call_state->open;
   if (!open.empty() && open.back().frame == around && open.back().callers != kUnknownCallers &&
       open.back().code == frames::code(around) &&
@@ -124,7 +124,7 @@ const PyMethodDef* method_of(PyObject* function) {
                                         : reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
 }
 
-// What a C function belongs to: its module, or a class.
+// The owner of a C function: its module, or a class.
 PyObject* owner_of(PyObject* function) {
   if (is_method_descriptor(function)) return reinterpret_cast<PyObject*>(PyDescr_TYPE(function));
   const auto* self = reinterpret_cast<PyCFunctionObject*>(function);
@@ -171,18 +171,18 @@ SpanRecord call_record(uint8_t scope, uint8_t flags, uint64_t tick) {
   return record;
 }
 
-// The module that a frame of nn.Module's call is the call of, and its span if those are wanted.
+// Sets the module of a frame of nn.Module's call, and begins the module's span if these are recorded.
 void enter_module(ThreadState& thread, Session& session, OpenCall& call, SpanRecord record, bool spans) {
   PyObject* self = frames::first_local(call.frame);
   if (self == nullptr) return;
   Walk& walk = thread.call_state->walk;
   const PythonPosition position{call.frame, frames::instruction(call.frame)};
   call.module = locate(thread, session, walk, position, true, true).module;
-  // Also where no other calls are recorded that could be counted.
+  // Also if no other calls are recorded from which the depth could be counted.
   call.depth = std::max(call.depth, walk.path_depth);
   if (!spans) return;
   record.module = call.module;
-  // Where it was called, rather than the one line within nn.Module that is always the same.
+  // The calling line, rather than the line in nn.Module, which is always the same.
   record.stack = walk.path_depth > 1 ? walk.path_calls[walk.path_depth - 2].stack : 0;
   record.name = cached_name(thread.call_state->classes, session, Py_TYPE(self), Py_TYPE(self)->tp_name,
                             spell_class, self);
@@ -190,7 +190,7 @@ void enter_module(ThreadState& thread, Session& session, OpenCall& call, SpanRec
   call.module_record = write_span(thread, session, record);
 }
 
-// The stack of a call of this code, which `call` must have been told where it came from.
+// The stack of a call of this code; `call.callers` must be set.
 uint32_t call_stack(ThreadState& thread, Session& session, OpenCall& call, uint32_t what,
                     const CodeEntry& entry) {
   call.callers = callers_of(thread, session, call.frame, (what & kRecordModules) != 0);
@@ -273,7 +273,7 @@ void open_running(ThreadState& thread, Session& session) {
        frame = frames::previous(frame)) {
     if (frames::is_python(frame) && frames::runs_code(frame)) running[depth++] = frame;
   }
-  // Had one of them begun since, we would have been told.
+  // If one of them had begun since, its hook would have been called.
   const uint64_t now = read_tick();
   const auto since = [python, now](const SwitchedOn& on) {
     return python->id <= on.last_thread ? on.tick : now;
@@ -302,7 +302,7 @@ void open_running(ThreadState& thread, Session& session) {
     call.code = frames::code(frame);
     call.depth = deepest - depth;
     if (call.module == 0 && !state.open.empty()) call.module = state.open.back().module;
-    // One that is not known yet has just begun, or belongs to another chain of frames.
+    // An unknown one has just begun, or belongs to another chain of frames.
     begin_records(thread, session, call, known < before.size() ? fresh : kinds, kSpanBegunBefore,
                   (fresh & kRecordCalls) != 0 ? calls_tick : now,
                   (fresh & kRecordModuleSpans) != 0 ? module_spans_tick : now);
@@ -358,7 +358,8 @@ void take_hooks_back() {
 // Ends the calls of these kinds that are in progress on any thread.
 void cut_kinds(Session& session, uint32_t kinds, uint64_t tick) {
   for_each_thread([&](ThreadState& thread) {
-    // Not around all: a thread in a callback waits for it, and who waits for that one may hold all threads.
+    // Not held for the whole function: a thread in a callback may wait for it, and another thread for that
+    // one.
     const std::lock_guard lock(open_calls_mutex);
     if (thread.generation == session.generation() && thread.call_state != nullptr)
       thread.call_state->cut(kinds, tick);
@@ -373,7 +374,8 @@ void rise_epoch() {
   live.orphans_posted.fetch_add(1, std::memory_order_release);
 }
 
-// The caller's own calls at once: a recording killed in its first function knows that function.
+// The calling thread's own calls at once, so that a recording that is killed in its first function contains
+// it.
 void open_here(Session& session) {
   ThreadState* thread = this_thread();
   if (thread == nullptr) return;
@@ -430,7 +432,7 @@ void stop_calls() {
     const std::lock_guard lock(open_calls_mutex);
     before = live.what.fetch_and(~kCalls, std::memory_order_relaxed) & kCalls;
   }
-  // Without the lock: an audit hook of the job may let other threads run.
+  // Without the lock, because an audit hook of the program may release the GIL.
   if (before != 0) take_hooks_back();
 }
 
@@ -454,7 +456,7 @@ void began() {
     const uint64_t now = read_tick();
     std::vector<OpenCall>& open = thread.call_state->open;
     if (joins && !open.empty() && open.back().frame == frame) {
-      // Opened with the calls around it a moment ago, but it begins only now.
+      // Opened together with the calls around it just now, but its span begins at this call.
       for (CompactSpan* record : {open.back().record, open.back().module_record}) {
         if (record == nullptr) continue;
         const auto flags = static_cast<uint8_t>(record->flags() & ~kSpanBegunBefore);

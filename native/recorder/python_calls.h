@@ -1,13 +1,12 @@
 // Every call of a Python or C function, and every call of an nn.Module, as spans with their exact times.
 //
-// The interpreter's own events drive this (call_hooks.h); here is what a call is: a span record of its
-// thread, in scope kScopePython or kScopeModule, written when the function begins and ended when it returns,
-// yields or raises. A generator is a call each time it runs. Each kind can be switched on and off while a
-// recording goes on: what runs already is opened where it is switched on, and what still runs is cut where it
-// is switched off.
+// Driven by events of the interpreter (call_hooks.h). A call is a span record of its thread, in scope
+// kScopePython or kScopeModule, that begins when the function is called, and ends when it returns, yields or
+// raises. Each resumption of a generator is a call. Each kind of calls can be switched on and off during a
+// recording: calls that are running then begin or end at that moment.
 //
-// Left out, because their cost would be more than their worth: calls inside Kinetoscope itself, and calls of
-// C functions that took less than a microsecond and ran nothing that is recorded.
+// Not recorded: calls inside Kinetoscope itself, and calls of C functions that took less than a microsecond
+// and contain no recorded span.
 #pragma once
 
 #include <cstddef>
@@ -21,39 +20,40 @@ namespace kinetoscope {
 
 class Session;
 
-// [GIL, once] `folder` is where Kinetoscope's own Python files are.
+// [GIL, once] Sets the folder of Kinetoscope's own Python files.
 void know_own_code(const char* folder);
 
 // [GIL, once] Calls of C functions that take less than a microsecond are left out.
 void know_microsecond(uint64_t ticks);
-// [GIL, session current] Records these kinds of calls from now on, kRecordCalls and kRecordModuleSpans, and
-// no others; the interpreter has no hooks of ours while there are none. What is running counts from `since`
-// on, a tick that is not later than now; 0: from now on. Returns which of them can be recorded, and says in
-// `why` what cannot and why.
+// [GIL, session current] Records exactly these kinds of calls from now on, kRecordCalls and
+// kRecordModuleSpans; without any, all hooks are removed. Running calls begin at the tick `since`, which is
+// not later than now; 0: now. Returns which of them can be recorded, and in `why` which cannot, with the
+// reason.
 uint32_t switch_calls(Session& session, uint32_t kinds, uint64_t since, std::string& why);
-// [GIL, session current] Calls that run already have stacks and modules from now on, if they had none.
+// [GIL, session current] Adds stacks and modules to running calls that have none.
 void complete_calls(Session& session);
-// [GIL, session no longer current] Takes the hooks back.
+// [GIL, session no longer current] Removes the hooks.
 void stop_calls();
-// [GIL, every thread idle] Ends all calls in progress.
+// [GIL, every thread idle] Ends all open calls.
 void cut_calls(Session& session, uint64_t tick);
-// [GIL] On how many threads another hook has replaced ours since forget_lost_calls(), at most at one time.
+// [GIL] Number of threads on which another tool has replaced our hook since forget_lost_calls(), at most at
+// one time.
 size_t lost_call_threads();
 void forget_lost_calls();
-// [GIL, child of a fork] Takes the hooks back that came along.
+// [GIL, forked child] Removes the inherited hooks.
 void forget_calls();
-// [child of a fork] The same for what needs no GIL.
+// [forked child] The same for state that does not need the GIL.
 void reset_calls_after_fork();
 
-// What the hooks report. [owner thread, GIL] The innermost frame is that of the function, for C functions
-// that of the caller.
+// Called by the hooks. [owner thread, GIL] The innermost frame is that of the function or, for C functions,
+// of the caller.
 namespace calls {
 
 void began();
 void ended();
 void c_began(PyObject* function);
 void c_ended(PyObject* function);
-// For hooks that see every call: whether began() and ended() would do anything here.
+// For hooks that get every call: whether began() and ended() would do anything now.
 bool concerns_this_call();
 
 }  // namespace calls

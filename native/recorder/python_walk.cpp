@@ -20,21 +20,21 @@ uint64_t text_hash(PyObject* text) {
   if (!PyUnicode_Check(text)) return 0;
   const Py_hash_t known = reinterpret_cast<PyASCIIObject*>(text)->hash;
   if (known != -1) return static_cast<uint64_t>(known);
-  // Nobody asked for it yet. Asking here would write into an object that we only look at.
+  // Not cached yet. Requesting it here would write into an object that must only be read.
   const size_t bytes =
       static_cast<size_t>(PyUnicode_GET_LENGTH(text)) * static_cast<size_t>(PyUnicode_KIND(text));
   return hash_bytes(static_cast<const char*>(PyUnicode_DATA(text)), std::min(bytes, kHashedBytes)) ^ bytes;
 }
 
-// Of a code object that goes: every thread compares its next operator's frames anew, for one of the addresses
-// that it knows may be another code's.
+// Called when a code object is freed: every thread compares all frames at its next operator, because a cached
+// address may be reused.
 #if PY_VERSION_HEX >= 0x030C0000
 int on_code_event(PyCodeEvent event, PyCodeObject* code) {
   if (event == PY_CODE_EVENT_DESTROY) code_gone(code);
   return 0;
 }
 
-// Without a free slot for a watcher the fingerprints have to do.
+// If Python has no free watcher, fingerprints are compared instead.
 void watch_code() {
   if (PyCode_AddWatcher(on_code_event) >= 0) return;
   live.code_is_watched = false;
@@ -48,7 +48,7 @@ void dealloc_watched_code(PyObject* code) {
   dealloc_code(code);
 }
 
-// What 3.12 has watchers for.
+// Python 3.11 has no watchers of code objects.
 void watch_code() {
   dealloc_code = PyCode_Type.tp_dealloc;
   PyCode_Type.tp_dealloc = dealloc_watched_code;
@@ -59,7 +59,7 @@ void watch_code() {
 uint32_t intern_frame(Session& session, const PyCodeObject* code, const void* instruction) {
   const char* first = reinterpret_cast<const char*>(code) + kinetoscope_layout.code_first_instruction;
   const auto offset = static_cast<const char*>(instruction) - first;
-  // Reads the line table only; the code object is held by the frame we came from.
+  // Only reads the line table; the frame holds a reference to the code object.
   const int line = PyCode_Addr2Line(const_cast<PyCodeObject*>(code), static_cast<int>(offset));
   std::string function;
   std::string filename;
@@ -71,7 +71,7 @@ uint32_t intern_frame(Session& session, const PyCodeObject* code, const void* in
                                     first_line > 0 ? static_cast<uint32_t>(first_line) : 0);
 }
 
-// What is known of one step, from whatever stack it was called.
+// The cached data of one step, independent of the calling stack.
 const KnownStep& known_step(ThreadState& thread, Session& session, const PyCodeObject* code,
                             const void* instruction, uint64_t fingerprint) {
   const StepKey key{code, instruction};
@@ -90,7 +90,7 @@ uint32_t module_id(ThreadState& thread, Session& session, PyObject* self, uint32
   return id;
 }
 
-// What is known of one call step; by its address alone while no code object can have gone since.
+// The cached data of one call step; found by address alone as long as no code object was freed since.
 const KnownCall& known_call(ThreadState& thread, Session& session, uint32_t code_epoch,
                             const PyCodeObject* code, const void* instruction, uint32_t parent) {
   const CallKey key{code, instruction, parent};
@@ -120,8 +120,8 @@ bool is_at(const CallPosition& call, const void* frame) {
          (call.module_self == nullptr || call.module_self == frames::first_local(frame));
 }
 
-// Whether the thread, whose innermost frame is `frame`, is in the calls of `path` and in no others, and all
-// but the innermost are where they were. So it is for most operators.
+// Whether the thread, whose innermost frame is `frame`, is in exactly the calls of `path`, and all but the
+// innermost are at the same instruction. That is so for most operators.
 bool same_callers(const CallPosition* path, uint32_t depth, const void* frame) {
   if (depth == 0 || depth == kMaxDepth || path[depth - 1].frame != frame || !frames::runs_code(frame))
     return false;
@@ -137,9 +137,10 @@ struct Kept {
   uint32_t unsure = 0;  // of these, the innermost
 };
 
-// How many of the `depth` calls that a thread is in, innermost first in `chain`, are those in `path` and
-// `calls` (`before` of them), of which `same` are where they were. Frames are used again at once and say
-// nothing; but a call runs no instruction twice, and no earlier one, unless in a loop.
+// How many of the `depth` open calls of a thread, innermost first in `chain`, are the same as the `before`
+// calls in `path` and `calls`, of which `same` are at the same instruction. Addresses of frames are reused at
+// once, so they do not tell; but a call does not run an instruction twice, nor an earlier one, except in a
+// loop.
 Kept kept_calls(const CallPosition* path, const PathCall* calls, uint32_t before, const void* const* chain,
                 uint32_t depth, uint32_t same, bool goes_on) {
   // The last call of the shorter path is in the middle of one instruction, and so is one that runs many
@@ -150,7 +151,7 @@ Kept kept_calls(const CallPosition* path, const PathCall* calls, uint32_t before
   const CallPosition& then = path[last];
   const void* frame = chain[depth - 1 - last];
   const void* now = frames::instruction(frame);
-  // What is where it was and yet another call is one of another module.
+  // At the same instruction, a call of another module is another call.
   const bool same_code =
       repeated || (then.frame == frame && calls[last].code == frames::code(frame) && then.instruction != now);
   const kinetoscope_reach& reach = calls[last].reach;
@@ -158,7 +159,7 @@ Kept kept_calls(const CallPosition* path, const PathCall* calls, uint32_t before
   if (same_code && ahead) return {same + 1};
   uint32_t looping = last;
   if (!same_code || reach.loop_head == nullptr || now < reach.loop_head) {
-    // A new call. What ran twice is the loop around it.
+    // A new call, in an iteration of the loop around it.
     while (looping > 0 && calls[looping - 1].reach.loop_head == nullptr) --looping;
     if (looping == 0) return {same};
     --looping;
@@ -215,7 +216,7 @@ PythonPosition position_elsewhere() { return position_in(PyGILState_GetThisThrea
 Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosition& position, bool modules,
              bool goes_on) {
   if (position.frame == nullptr) return {};
-  // Most operators begin further on in the frame that began the one before.
+  // Most operators begin in the same frame as the previous one, at a later instruction.
   if (const uint32_t last = walk.path_depth; last > 1 && walk.path[last - 1].frame == position.frame) {
     thread.calls.prefetch({nullptr, position.instruction, walk.path_calls[last - 2].stack});
   }
@@ -229,7 +230,7 @@ Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosi
   const uint32_t code_epoch = live.code_epoch.load(std::memory_order_acquire);
   const bool unchanged = module_epoch == walk.module_epoch && code_epoch == walk.code_epoch;
   if (unchanged && same_callers(path, before, position.frame)) {
-    // Of the chain, only the innermost frame is looked at again.
+    // Of the chain, only the innermost frame is needed below.
     chain[0] = position.frame;
     depth = before;
     same = is_at(path[before - 1], position.frame) ? before : before - 1;
@@ -239,7 +240,7 @@ Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosi
       if (frames::is_python(frame) && frames::runs_code(frame)) chain[depth++] = frame;
     }
     if (depth == 0) return {};
-    // From the outermost frame inwards, as far as nothing changed since this thread's last operator.
+    // Skip outer frames that have not changed since the thread's last operator.
     while (same < before && same < depth && is_at(path[same], chain[depth - 1 - same])) ++same;
   }
   uint32_t at = same;
@@ -249,7 +250,7 @@ Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosi
     walk.code_epoch = code_epoch;
     at = 0;
   }
-  // Cut off at its outer end, a path does not say which call is which.
+  // If a path is truncated at its outer end, its calls cannot be matched.
   const bool comparable = before != 0 && before != kMaxDepth && depth != kMaxDepth;
   const Kept kept = comparable ? kept_calls(path, calls, before, chain, depth, same, goes_on) : Kept{};
   for (; at < depth; ++at) {
@@ -266,7 +267,7 @@ Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosi
     }
     const void* first =
         comparable && at < kept.calls && at < before ? calls[at].first_instruction : instruction;
-    // Whole before the next step may run out of memory.
+    // Complete before the next step, which may throw if memory is out.
     path[at] = {frame, instruction, self};
     calls[at] = {code, first, call.stack, module, call.reach};
     walk.path_depth = at + 1;

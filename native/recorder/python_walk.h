@@ -25,9 +25,10 @@ struct PythonPosition {
   const void* instruction = nullptr;
 };
 
-// [owner thread, hot] Where the calling thread's Python is. Its frames are frozen while it is inside our
-// callback. `walk` is where it stood before: operators and calls have one each, for an operator says what has
-// changed since the one before. `goes_on`: the instruction may have run the thread's previous operator too.
+// [owner thread, hot] The calling thread's position in Python. Its frames do not change while it is inside
+// our callback. `walk` is its previous position: operators and calls have one each, because an operator
+// stores what has changed since the previous one. `goes_on`: the instruction may have run the thread's
+// previous operator, too.
 Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosition& position, bool modules,
              bool goes_on);
 
@@ -42,8 +43,8 @@ bool prepare_walk(PyObject* module_call_code);
 
 const void* module_call_code();
 
-// Tells a code object from another one that later lives at its address, by what its lines and texts say: new
-// ones may lie where the old ones did.
+// A fingerprint of the contents of a code object's lines and texts, to distinguish it from a later one at the
+// same address.
 uint64_t code_fingerprint(const PyCodeObject* code);
 
 // Whether a code object is the one that had this fingerprint at its address in that epoch.
@@ -108,9 +109,9 @@ inline PythonPosition position_in(const void* python) {
 }
 PythonPosition position_elsewhere();
 
-// [owner thread, hot] Where the calling thread's Python stands; nulls on a thread without Python.
+// [owner thread, hot] The calling thread's position in Python; nulls on a thread without Python.
 inline PythonPosition python_position(const ThreadState& thread) {
-  // Only the main thread's state lives as long as Python does; elsewhere it may be another one each time.
+  // Only the main thread's state exists as long as Python does; that of other threads may change.
   return thread.main_python != nullptr ? position_in(thread.main_python) : position_elsewhere();
 }
 

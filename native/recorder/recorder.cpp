@@ -1,4 +1,4 @@
-// The extern "C" face of the recorder. It is loaded with ctypes.PyDLL: every function is called with the GIL
+// The C interface of the recorder. It is loaded with ctypes.PyDLL: every function is called with the GIL
 // held.
 #include "recorder.h"
 
@@ -33,7 +33,7 @@
 namespace kinetoscope {
 namespace {
 
-// Enough for any thread to leave a callback, short enough not to be felt.
+// How long stop() waits for threads to leave their callbacks.
 constexpr int64_t kPatienceNs = 200'000'000;
 
 // Guards starting and stopping; the GIL does too, but fork handlers run without it. Recursive: naming modules
@@ -47,7 +47,7 @@ uint32_t generations = 0;
 bool loaded = false;
 ClockPair at_load{};  // so that a recording killed in its first millisecond has two readings too
 
-// [GIL] Holds `control`. Who holds it may run Python, and so wait for the GIL: nobody may wait for it with
+// [GIL] Holds `control`. Its holder may run Python code, and so wait for the GIL: it must not be awaited with
 // the GIL.
 class ControlLock {
  public:
@@ -95,7 +95,7 @@ void after_fork_in_child() {
     recording->file().abandon();
     FaultGuard::forget_all();
     start_naming(nullptr);
-    // Left behind whole: tearing it down would give up weak references and touch files of the parent.
+    // Leaked on purpose: destroying it would release weak references, and access files of the parent.
     new std::shared_ptr<Session>(std::move(recording));
   }
   sampling::after_fork_in_child();
@@ -104,11 +104,11 @@ void after_fork_in_child() {
   forget_other_threads();
   // A thread other than the main one may have forked: its state is now the main thread's.
   if (ThreadState* thread = this_thread()) thread->main_python = PyGILState_GetThisThreadState();
-  // Not unlocked but made anew: it is held by a thread number that does not exist in the child.
+  // Constructed again instead of unlocked: its owner is a thread that does not exist in the child.
   new (&control) std::recursive_mutex;
 }
 
-// Without samples, the recording says why.
+// If sampling is not possible, the reason is stored in the recording.
 void start_samples(Session& session, uint32_t samples_per_second) {
   const int64_t interval_ns = 1'000'000'000 / std::max(samples_per_second, 1u);
   const std::string problem =
@@ -139,14 +139,13 @@ void end_recording(Session& session) {
   stopped = true;
 }
 
-// Gives back what a recording that has ended holds. Its tables may have millions of entries, its mapping
-// millions of pages: the helper thread takes them down, once no thread is inside a callback that may still
-// write.
+// Frees an ended recording. Its tables may have millions of entries, and its mapping millions of pages, so
+// the helper thread frees them, once no thread is inside a callback that may still write.
 void let_go(std::shared_ptr<Session>& over) {
   std::shared_ptr<Session> session = std::move(over);
   session->modules().drop_references();
   std::shared_ptr<RecordingFile> file = session->shared_file();
-  // Not held here any more: whoever holds them last takes them down.
+  // These are moved: the last owner frees them.
   room_keeper::release(
       std::move(file), std::move(session), stopped_all ? nullptr : +[] { return wait_until_idle(0); });
 }
@@ -195,7 +194,7 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_by
     if ((what & kRecordMemory) != 0) wrap_cpu_allocator();
     room_keeper::ensure_running();
     auto file = std::make_shared<RecordingFile>(path, ring_bytes);
-    // Generation 0 is that of a thread that has not taken part in anything.
+    // Generation 0 is that of threads without a session.
     if (++generations == 0) ++generations;
     recording = std::make_shared<Session>(file, generations, what & ~kCalls);
     stopped = stopped_all = false;
@@ -212,7 +211,7 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_by
     wanted_calls = switch_calls(*recording, wanted_calls, file->header().start_tick, no_calls);
     say(message, bytes, no_calls.c_str());
     if (samples_per_second != 0) start_samples(*recording, samples_per_second);
-    // Last, for it may take the place of an older recording.
+    // Last, because it may replace an older recording.
     file->publish(keep_since_ns);
     return 0;
   } catch (const std::exception& error) {
@@ -240,7 +239,7 @@ int kinetoscope_recorder_change(uint32_t what, uint32_t samples_per_second, char
   what &= ~kCalls;
   try {
     if ((what & kRecordMemory) != 0) wrap_cpu_allocator();
-    // In a pause there is none; resume() registers what is wanted then.
+    // In a pause no callback is registered; resume() registers the current one.
     if (((what ^ before) & kCallback) != 0 && !paused) replace_operator_callback(what);
     constexpr uint32_t kState = kPaused | kCallbackReplaced | kCalls;
     live.what.store(what | (live.what.load(std::memory_order_relaxed) & kState), std::memory_order_seq_cst);
@@ -285,7 +284,7 @@ int kinetoscope_recorder_stop(kinetoscope_recorder_stopped* told) {
   std::memset(told, 0, sizeof(*told));
   if (recording == nullptr) return -1;
   Session* session = recording.get();
-  // Python's exit stops a recording that somebody may still want to stop for good.
+  // The recording may have been stopped at Python's exit already.
   if (!stopped) end_recording(*session);
   told->unnamed_modules = session->modules().resolve({});
   told->faults = session->faults.load(std::memory_order_relaxed);
@@ -388,7 +387,7 @@ void kinetoscope_recorder_add_info(const char* key, const char* json) {
 int kinetoscope_recorder_append(uint32_t session, const char* table, uint32_t rows, uint32_t flags,
                                 const char* json, size_t bytes) {
   int result = -1;
-  // Threads of sources call this at any time, also while one that holds `control` waits for the GIL.
+  // Threads of sources call this at any time, also while the owner of `control` waits for the GIL.
   Py_BEGIN_ALLOW_THREADS;
   {
     std::lock_guard<std::recursive_mutex> lock(control);

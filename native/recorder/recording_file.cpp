@@ -32,25 +32,25 @@ constexpr size_t kAddressSpace[] = {size_t{1} << 38, size_t{1} << 35, size_t{1} 
 // Chunks grow from one unit to this, and each is so many times as long as the one before.
 constexpr uint64_t kLargestUnits = 256;
 constexpr uint64_t kGrowth = 4;
-// How far ahead of the writers there is room: half of what they have used, but within these bounds.
+// Space that is prepared ahead of the writers: half of what they have used, within these bounds.
 constexpr uint64_t kLeastAheadUnits = 64;
 constexpr uint64_t kMostAheadUnits = 4096;
-// Room is made in pieces as long as what there is, but within kLeastAheadUnits and this: the system makes
-// larger pieces at less cost for each page.
+// The file grows by its current size, within kLeastAheadUnits and this: larger pieces cost less for each
+// page.
 constexpr uint64_t kLargestPieceUnits = 1024;
 constexpr uint64_t kPageBytes = 4096;
-// A dictionary of this size has some million entries, which the process holds in tables, too.
+// A dictionary of this size has some million entries, which are also in tables in memory.
 constexpr uint64_t kMostDictionaryBytes = uint64_t{256} << 20;
-// The disk of the profiled job is not ours to fill: below this much free space we stop growing and count
-// drops.
+// The recording must not fill the program's disk: with less free space than this the file stops growing, and
+// records are counted as dropped.
 constexpr uint64_t kKeepFreeBytes = uint64_t{64} << 20;
 constexpr unsigned kMostNames = 1000;
-// Of a full ring more than one in so many bytes is never free, see find_room().
+// At most this fraction of a full ring is free, see find_room().
 constexpr uint64_t kMostFreeShare = 16;
-// Of a frozen ring one in so many bytes is left to the dictionary: threads remember that a name has found no
-// room.
+// This fraction of a frozen ring is left to the dictionary, because threads cache that there was no space for
+// a name.
 constexpr uint64_t kFrozenShare = 32;
-// The shares of a ring that records of each kind have, of what is left for all of them.
+// The share of each kind of records of a ring.
 struct Share {
   ChunkKind kind;
   uint64_t parts;
@@ -58,9 +58,9 @@ struct Share {
 constexpr Share kShares[] = {
     {ChunkKind::Spans, 6}, {ChunkKind::Notes, 3}, {ChunkKind::Allocations, 3}, {ChunkKind::Samples, 1}};
 constexpr uint64_t kAllParts = 13;
-// So many chunks of a kind find room in its share.
+// The share of each kind has space for at least this many chunks.
 constexpr uint64_t kLeastChunksOfAKind = 8;
-// The share of a ring that rows of named tables have: one in so many bytes.
+// The fraction of a ring for rows of named tables.
 constexpr uint64_t kRowsShare = 8;
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
@@ -82,7 +82,7 @@ bool has_open_span(ChunkHeader* chunk) {
   if (chunk->kind != static_cast<uint32_t>(ChunkKind::Spans)) return false;
   auto* spans = reinterpret_cast<CompactSpan*>(chunk + 1);
   const uint64_t most = (uint64_t{chunk->units} * kUnitBytes - sizeof(ChunkHeader)) / sizeof(CompactSpan);
-  // A file that somebody cut short reads as anything.
+  // A truncated file may read as anything.
   const uint64_t records = std::min(std::atomic_ref(chunk->committed).load(std::memory_order_acquire),
                                     chunk->units == 0 ? 0 : most);
   return std::any_of(spans, spans + records, [](CompactSpan& span) {
@@ -228,7 +228,7 @@ RecordingFile::RecordingFile(const std::string& path, uint64_t ring_bytes)
   path_ = folder_of(path) + ".kinetoscope-XXXXXX";
   file_ = mkostemp(path_.data(), O_CLOEXEC);
   if (file_ < 0) throw std::system_error(errno, std::generic_category(), "cannot create " + path);
-  // Held for as long as records are written: it is what shows others that this file is in use.
+  // Held while records are written: the lock shows other processes that this file is in use.
   flock(file_, LOCK_EX | LOCK_NB);
   const auto give_up = [this, &path](int reason, const char* what) {
     close(file_);
@@ -245,7 +245,7 @@ RecordingFile::RecordingFile(const std::string& path, uint64_t ring_bytes)
     }
   }
   if (mapped == MAP_FAILED) give_up(errno, "cannot map ");
-  // A forked child must never write its parent's recording.
+  // A forked child must not write to its parent's recording.
   madvise(mapped, mapped_bytes_, MADV_DONTFORK);
   base_ = static_cast<std::byte*>(mapped);
   guard_ = std::make_unique<FaultGuard>(mapped, mapped_bytes_);
@@ -256,7 +256,7 @@ RecordingFile::RecordingFile(const std::string& path, uint64_t ring_bytes)
   head.state = static_cast<uint32_t>(FileState::Recording);
   head.clock = static_cast<uint32_t>(active_clock);
   head.process = static_cast<uint32_t>(getpid());
-  // The magic comes last: a reader never takes a half-written header for a recording.
+  // The magic is written last, so that a reader does not take an incomplete header for a recording.
   std::atomic_thread_fence(std::memory_order_release);
   std::memcpy(head.magic, kMagic, sizeof(kMagic));
 }
@@ -296,7 +296,7 @@ void RecordingFile::publish(int64_t keep_since_ns) {
 }
 
 bool RecordingFile::take_name(const std::string& name, int64_t keep_since_ns) {
-  // Each turn that ends without an answer has seen another process change what is there.
+  // Every further iteration means that another process has changed the folder meanwhile.
   for (int turn = 0; turn < 100; ++turn) {
     struct stat there{};
     if (lstat(name.c_str(), &there) != 0) {
@@ -311,7 +311,7 @@ bool RecordingFile::take_name(const std::string& name, int64_t keep_since_ns) {
       if (errno == ENOENT) continue;
       throw std::system_error(errno, std::generic_category(), "cannot replace " + name);
     }
-    // File systems without locks say something else, and then nobody can be seen to be writing.
+    // File systems without locks return another error; then it is unknown whether another process is writing.
     if (flock(old.number, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
     struct stat opened{};
     if (fstat(old.number, &opened) != 0 || lstat(name.c_str(), &there) != 0 ||
@@ -375,7 +375,7 @@ bool RecordingFile::reserve(uint64_t units) {
     errno = ENOSPC;
     return false;
   }
-  // Blocks are claimed here, so that a full disk is an error number now and not a SIGBUS in the job later.
+  // Allocate blocks now, so that a full disk is an error here, and not a SIGBUS in the program later.
   int failure = EINTR;
   while (failure == EINTR) {
     failure = posix_fallocate(file_, static_cast<off_t>(from), static_cast<off_t>(to - from));
@@ -405,7 +405,7 @@ uint64_t RecordingFile::find_room(ChunkKind kind, uint64_t want, uint64_t least,
     }
   }
   if (const UnitRun run = free_.shortest_of(want); run.units != 0) return take_from(run);
-  // Half as long will do: else what is left of others would become ever smaller pieces.
+  // Half the length is enough: otherwise the remaining pieces would become smaller and smaller.
   const uint64_t enough = std::max(least, (want + 1) / 2);
   if (const UnitRun run = free_.longest(); run.units >= enough) return take_from(run);
   const uint64_t beyond = ring_units_ == 0 ? want : std::min(want, ring_units_ - handed_out_);
@@ -422,8 +422,8 @@ uint64_t RecordingFile::find_room(ChunkKind kind, uint64_t want, uint64_t least,
     }
   }
   if (ring_units_ != 0 && !frozen_) {
-    // Pieces that are all too short are handed out nevertheless before they are too many: what is recycled
-    // for every chunk that wants a longer one would leave a ring that is empty, but for pieces.
+    // Short pieces are also handed out when there are many of them: recycling for every chunk that needs a
+    // longer one would leave a ring that consists of free pieces only.
     const bool many_pieces = free_.units() > ring_units_ / kMostFreeShare;
     if (!many_pieces || free_.longest().units < least) recycle(kind, want, enough, least);
   }
@@ -435,20 +435,20 @@ uint64_t RecordingFile::find_room(ChunkKind kind, uint64_t want, uint64_t least,
 
 RecordingFile::Chunk RecordingFile::take_chunk(ChunkKind kind, uint32_t thread, size_t before_bytes,
                                                size_t least_bytes) {
-  // Without the mutex: each record comes here until there is room again.
+  // Without the mutex, because every record gets here until there is space again.
   if (no_records_.load(std::memory_order_relaxed) && kind != ChunkKind::Dictionary) return {};
   std::lock_guard lock(mutex_);
   if (lost()) return {};
   const uint64_t least = (sizeof(ChunkHeader) + least_bytes + kUnitBytes - 1) / kUnitBytes;
   uint64_t most = kLargestUnits;
-  // However many chunks are in use: together they are not longer than half of the ring.
+  // All chunks in use together are limited to half of the ring.
   if (ring_units_ != 0) {
     most = std::clamp<uint64_t>(ring_units_ / (2 * (in_use_ + 1) * (in_use_ + 2)), 1, longest_chunk(kind));
   }
   const uint64_t larger = before_bytes == 0 ? 1 : kGrowth * (before_bytes + sizeof(ChunkHeader)) / kUnitBytes;
   uint64_t units = 0;
   const uint64_t first = find_room(kind, std::max(std::min(larger, most), least), least, units);
-  // Growing it, or writing there, would go into what somebody else has put in its place.
+  // Not if the file was truncated: growing or writing it might overwrite the data of another program.
   if (units == 0 || cut_short()) return {};
   ChunkHeader* chunk = chunk_at(first);
   chunk->units = static_cast<uint32_t>(units);
@@ -465,7 +465,7 @@ RecordingFile::Chunk RecordingFile::take_chunk(ChunkKind kind, uint32_t thread, 
         handed_out_ + std::clamp<uint64_t>(handed_out_ / 2, kLeastAheadUnits, kMostAheadUnits);
     wanted_.store(ring_units_ == 0 ? wanted : std::min(wanted, ring_units_), std::memory_order_relaxed);
   }
-  // Last: a reader looks for every chunk that is counted here.
+  // Last, because a reader expects every chunk that is counted here.
   std::atomic_ref(header().orders).store(order_, std::memory_order_release);
   if (kind != ChunkKind::Dictionary) ++in_use_;
   units_[static_cast<size_t>(kind)] += units;
@@ -500,7 +500,8 @@ void RecordingFile::free_run(uint64_t first, uint64_t units) {
   if (units == 0) return;
   units += free_.take_at(first + units).units;
   ChunkHeader* chunk = chunk_at(first);
-  // No reader may take what is left there for records: the length last, as it is shorter until then.
+  // A reader must not take the old contents for records: the length is written last, since it is shorter
+  // until then.
   std::atomic_ref(chunk->kind).store(static_cast<uint32_t>(ChunkKind::Free), std::memory_order_release);
   std::atomic_ref(chunk->units).store(static_cast<uint32_t>(units), std::memory_order_release);
   std::atomic_ref(chunk->magic).store(kChunkMagic, std::memory_order_release);
@@ -564,7 +565,7 @@ uint32_t RecordingFile::kinds_above_their_share(ChunkKind wanting, uint64_t want
     parts += share.parts;
     above |= bit_of(share.kind);
   }
-  // What a kind leaves of its share belongs to the others, in the same proportion.
+  // The unused share of a kind is distributed among the others, in the same proportion.
   for (bool settled = false; !settled;) {
     settled = true;
     for (const Share& share : kShares) {
@@ -581,7 +582,7 @@ uint32_t RecordingFile::kinds_above_their_share(ChunkKind wanting, uint64_t want
 
 void RecordingFile::put_aside_open_spans() {
   std::deque<Retired>& spans = retired_[static_cast<size_t>(ChunkKind::Spans)];
-  // Not to be looked at again for every chunk that is handed out.
+  // Set aside, so that they are not checked again for every chunk that is handed out.
   while (!spans.empty() && has_open_span(spans.front().chunk)) {
     open_.push_back(spans.front());
     spans.pop_front();
@@ -611,7 +612,7 @@ ChunkHeader* RecordingFile::next_to_go(ChunkKind wanting, uint64_t want) {
     return oldest;
   };
   std::deque<Retired>* oldest = oldest_of(kinds_above_their_share(wanting, want));
-  // All that these have is in use: then it is one's own, or whatever there is.
+  // All of their chunks are in use: take the oldest of the own kind, or of any.
   if (oldest == nullptr) oldest = oldest_of(bit_of(wanting));
   if (oldest == nullptr) oldest = oldest_of(~uint32_t{0});
   if (oldest == nullptr) return nullptr;
@@ -671,10 +672,10 @@ void RecordingFile::free_before(uint64_t tick) {
   for (uint64_t at = 0; at < handed_out_; at += units) {
     ChunkHeader* chunk = chunk_at(at);
     units = std::max<uint64_t>(chunk->units, 1);
-    // Only one that its thread has left, and whose spans have all ended, has a checksum.
+    // Only chunks that are finished, and whose spans have all ended, have a checksum.
     if (std::atomic_ref(chunk->checksum).load(std::memory_order_acquire) == 0) continue;
     if (last_tick(chunk) >= tick) continue;
-    // A session has the calls that were running when it began.
+    // A session also contains calls that were running when it began.
     if (static_cast<ChunkKind>(chunk->kind) == ChunkKind::Spans && last_end_of_calls(chunk) >= tick) continue;
     free_uncounted(chunk);
     freed_before_.store(true, std::memory_order_relaxed);
@@ -703,7 +704,7 @@ void RecordingFile::for_each_chunk(
       if (holds_records(*chunk)) found.emplace_back(chunk, chunk->order);
     }
   }
-  // Not all under one lock: threads that need a chunk would have to wait.
+  // Lock for each chunk, because other threads may need chunks.
   for (const auto& [chunk, order] : found) {
     std::lock_guard lock(mutex_);
     if (lost()) return;
@@ -739,7 +740,7 @@ bool RecordingFile::prepare_room() {
   }
   std::erase_if(retired, seal_chunk);
   if (!retired.empty()) {
-    // Those with an open span wait for the next time.
+    // Chunks with an open span are left for the next time.
     std::lock_guard lock(mutex_);
     unsealed_.insert(unsealed_.end(), retired.begin(), retired.end());
   }
@@ -784,7 +785,7 @@ void RecordingFile::seal() {
   for (uint64_t at = 0; at < handed_out_; at += units) {
     ChunkHeader* chunk = chunk_at(at);
     units = std::max<uint64_t>(chunk->units, 1);
-    // Whatever is still open now stays open.
+    // Spans that are open now stay open.
     const size_t record = bytes_of_record(chunk->kind);
     if (record != 0 && chunk->checksum == 0 && units <= handed_out_ - at) {
       const uint64_t most = (units * kUnitBytes - sizeof(ChunkHeader)) / record;

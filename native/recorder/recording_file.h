@@ -1,5 +1,4 @@
-// The memory-mapped file a recording grows in, and the helper thread that keeps room ready ahead of the
-// writers. No torch and no Python in here.
+// The memory-mapped file of a recording. Includes neither torch nor Python.
 #pragma once
 
 #include <array>
@@ -22,18 +21,18 @@ namespace kinetoscope {
 // A ring is never smaller: a few chunks for each thread and for the dictionary.
 inline constexpr uint64_t kLeastRingBytes = 72 * 1024;
 
-// One open recording file. In a ring, records of each kind have a share of what the dictionary and rows
-// leave: a kind may use what no other one wants, and gives it back to one that has less than its share.
-// Chunks are handed out to threads under a mutex, once per some thousand records: small ones at first, so
-// that many short threads need little. What a thread leaves goes to others. The pages ahead are allocated and
-// faulted in by the helper thread (see room_keeper.h).
+// One open recording file. In a ring, each kind of records has a share of the space besides the dictionary
+// and rows: a kind may use space that no other kind needs, and returns it to a kind that has less than its
+// share. Threads get chunks under a mutex, once per some thousand records: small ones at first, so that many
+// short threads need little space. What a thread does not use of its chunk goes to others. Pages are
+// allocated and faulted in ahead of the writers by the helper thread (see room_keeper.h).
 class RecordingFile {
  public:
   // Creates a new file in the folder of `path` and writes its header; it gets its name by publish(). Throws
   // std::runtime_error with the path in its message, for instance when something other than a file is there.
   // `ring_bytes` > 0 bounds the file, but never below kLeastRingBytes: the oldest records are overwritten.
   explicit RecordingFile(const std::string& path, uint64_t ring_bytes = 0);
-  // A file that was not published goes.
+  // A file that was not published is removed.
   ~RecordingFile();
   RecordingFile(const RecordingFile&) = delete;
   RecordingFile& operator=(const RecordingFile&) = delete;
@@ -42,14 +41,14 @@ class RecordingFile {
   // another process made that file at `keep_since_ns` or later, the name gets the number of this process
   // before its suffix. Throws like the constructor.
   void publish(int64_t keep_since_ns);
-  // Where the file is; after publish() not always where it was wanted.
+  // The path of the file, which after publish() may differ from the requested one.
   const std::string& path() const { return path_; }
 
-  // [any thread] Whether somebody cut the file short: nothing reaches it any more.
+  // [any thread] Whether another program truncated the file, so that nothing can be written any more.
   bool lost() const { return guard_->file_lost(); }
 
   FileHeader& header() { return *reinterpret_cast<FileHeader*>(base_); }
-  // How many bytes the dictionary may take.
+  // Largest size of the dictionary in bytes.
   uint64_t dictionary_bytes() const;
   // How many bytes of a ring the chunks of rows may take; 0 without a ring.
   uint64_t rows_bytes() const;
@@ -61,57 +60,58 @@ class RecordingFile {
   // [any thread] A chunk of zero `committed`, larger than the one before it (`before_bytes` of payload; 0:
   // there was none) as far as there is room, but with at least `least_bytes`.
   Chunk take_chunk(ChunkKind kind, uint32_t thread, size_t before_bytes, size_t least_bytes);
-  // [any thread] Says that `chunk` gets no further records: what it has not used goes to other threads, and a
-  // ring may overwrite the rest, unless it holds rows: spans fill a ring much faster, and would leave none.
+  // [any thread] Called when a thread has finished `chunk`: unused space goes to other threads, and a ring
+  // may overwrite the rest, except rows, because spans fill a ring much faster and would overwrite all of
+  // them.
   void retire_chunk(ChunkHeader* chunk);
-  // [any thread] Frees a retired chunk of a ring, and counts what was in it as overwritten. False, and
-  // nothing is changed, while the ring is frozen.
+  // [any thread] Frees a retired chunk of a ring, and counts its records as overwritten. Does nothing and
+  // returns false while the ring is frozen.
   bool recycle_chunk(ChunkHeader* chunk);
   // [any thread] Frees chunks whose records all began before this tick, and whose calls all ended before it,
   // which nobody wants any more: they are not counted as lost. Rows and the dictionary stay. Does nothing in
   // a ring, which frees by itself.
   void free_before(uint64_t tick);
-  // [any thread] Shows each chunk that holds records to `see`, with how many of them are whole. None is freed
-  // while it is shown; those that are handed out meanwhile are left out.
+  // [any thread] Calls `see` for each chunk of records, with its number of complete records. A chunk is not
+  // freed during the call; new chunks are skipped.
   void for_each_chunk(const std::function<void(const ChunkHeader& chunk, uint64_t records)>& see);
-  // [any thread] Has a ring overwrite a quarter of its records, the oldest ones: there is no room for the
+  // [any thread] Lets a ring overwrite the oldest quarter of its records, because there is no space for the
   // names of all. Does nothing while it is frozen.
   void recycle_a_quarter();
-  // [any thread] Frees chunks of the dictionary whose entries are needed no more, or stand in others. False,
-  // and nothing is changed, while the ring is frozen.
+  // [any thread] Frees chunks of the dictionary whose entries are not needed any more, or are in other
+  // chunks. Does nothing and returns false while the ring is frozen.
   bool free_dictionary(const std::vector<ChunkHeader*>& chunks);
-  // [any thread] Whether records have been freed, so that names of theirs may be needed no more.
+  // [any thread] Whether records were freed, so that their names may not be needed any more.
   bool frees_records() const { return ring_units_ != 0 || freed_before_.load(std::memory_order_relaxed); }
 
-  // [any thread] Counts records that found no room, under the reason why.
+  // [any thread] Counts records without space as dropped, by reason.
   void count_dropped(ChunkKind kind, uint64_t records);
 
-  // [any thread] From now on a ring overwrites nothing, until thaw(): what finds no room is counted as
-  // dropped. First it makes some room, so that names can still be written.
+  // [any thread] A ring overwrites nothing from now on until thaw(); records without space are counted as
+  // dropped. Frees some space first, so that names can still be written.
   void freeze();
   // [any thread] Lets a ring overwrite its oldest records again.
   void thaw();
-  // [any thread] Whether it overwrites nothing at present.
+  // [any thread] Whether the ring is frozen.
   bool is_frozen();
 
-  // [any thread] Appends a clock reading; the last slot is rewritten when the table is full.
+  // [any thread] Appends a clock reading; when the table is full, the last one is overwritten.
   void add_clock_pair(const ClockPair& pair);
 
-  // [any thread] Whether the helper has room to prepare. What else it does can wait until then: waking it
-  // costs both threads as much as a hundred records.
+  // [any thread] Whether the helper thread has space to prepare. Its other work can wait until then, since
+  // waking it costs as much as a hundred records.
   bool wants_room() const {
     return wanted_.load(std::memory_order_relaxed) > reserved_.load(std::memory_order_relaxed);
   }
-  // [helper thread] Allocates and faults in what the writers will need next. True if there was work to do.
+  // [helper thread] Allocates and faults in the next pages. True if there was work to do.
   bool prepare_room();
 
-  // [once, when stop_tick is written] Marks the books closed.
+  // [once, when stop_tick is written] Marks the recording as stopped.
   void close_books();
-  // [helper thread, after the last write] Gives every part of the file its checksum.
+  // [helper thread, after the last write] Writes the checksums of all parts of the file.
   void seal();
 
-  // Forgets the mapping without touching it: for the child of a fork, where the pages are not inherited. The
-  // parent alone says that the file is being written.
+  // Forgets the mapping without accessing it: for a forked child, which does not inherit the pages. Only the
+  // parent holds the file's lock.
   void abandon();
 
  private:
@@ -148,10 +148,10 @@ class RecordingFile {
   // Gives a chunk its checksum, unless a span in it is still open. It must not be handed out meanwhile.
   static bool seal_chunk(ChunkHeader* chunk);
 
-  // Looks whether the file is as long as it was made. Where it is not, what is written there would get in
-  // among what somebody else has written.
+  // Whether the file is shorter than it was made, so that writing to it might overwrite the data of another
+  // program.
   bool cut_short();
-  // Whether the file got that name.
+  // Renames the file, if possible; returns whether it was.
   bool take_name(const std::string& name, int64_t keep_since_ns);
 
   std::string path_;

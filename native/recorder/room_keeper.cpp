@@ -27,7 +27,7 @@ struct Keeper {
   std::vector<std::shared_ptr<void>> dropped;
   std::atomic<size_t> to_drop{0};             // those in `dropped`, and those that are being dropped
   std::vector<std::shared_ptr<void>> in_use;  // dropped, but a thread may still be writing there
-  bool (*left)() = nullptr;                   // whether no thread is
+  bool (*left)() = nullptr;                   // whether no thread is writing there any more
   sem_t signal;
 };
 
@@ -35,13 +35,13 @@ struct Keeper {
 std::mutex start_mutex;
 Keeper* keeper = nullptr;
 
-// More recordings than this waiting to be taken down: whoever brings another one does the work himself.
+// If more recordings than this are waiting to be freed, release() frees the next one itself.
 constexpr size_t kMaxBacklog = 16;
 constexpr int64_t kFirstWaitNs = 1'000'000;
 constexpr int64_t kLongestWaitNs = 1'000'000'000;
 constexpr int64_t kLookAgainNs = 50'000'000;
 constexpr int64_t kCollectionPatienceNs = 20'000'000;
-// From one collection to the next it takes so many times as long as the collection took, or this.
+// The pause between collections is at least this many times the duration of the last one.
 constexpr int64_t kLeastCollectionPause = 20;
 constexpr int64_t kAgainNs = 1'000'000;
 
@@ -74,7 +74,7 @@ void* run(void* argument) {
       file = self.watched;
       session = self.session;
     }
-    // Unmapping millions of pages takes a while: not under the lock that stop() needs.
+    // Unmapping millions of pages takes long: not while holding the mutex, which stop() needs.
     const size_t count = over.size();
     over.clear();
     self.to_drop.fetch_sub(count, std::memory_order_release);
@@ -103,7 +103,8 @@ void* run(void* argument) {
     file->prepare_room();
     if (now >= next_pair) {
       file->add_clock_pair(read_clock_pair());
-      // Close pairs at first so that a recording killed early has a rate; then ever fewer.
+      // Frequent clock pairs at first, so that a recording that is killed early has a rate; then fewer and
+      // fewer.
       pair_every = std::min(pair_every * 2, kLongestWaitNs);
       next_pair = now + pair_every;
     }
@@ -151,7 +152,7 @@ void watch(std::shared_ptr<RecordingFile> file, std::shared_ptr<Session> session
 
 void release(std::shared_ptr<RecordingFile> file, std::shared_ptr<void> with, bool (*left)()) {
   if (keeper == nullptr) {
-    // Nobody to see when its last writer leaves: it stays.
+    // There is no thread to wait for its last writer: leak it.
     if (left != nullptr) new std::pair(std::move(file), std::move(with));
     return;
   }
@@ -184,7 +185,7 @@ void wake() {
 }
 
 void reset_after_fork() {
-  // The mutex may have been held by a thread that does not exist here: the old keeper is left behind whole.
+  // The mutex may have been held by a thread that does not exist in the child: the old state is leaked.
   new (&start_mutex) std::mutex;
   keeper = nullptr;
 }

@@ -35,7 +35,7 @@ std::byte* RowWriter::room_for(Table& table, uint32_t session, size_t bytes) {
   const bool same = chunk.header != nullptr && chunk.header->thread == session;
   if (!same || chunk.header->committed + bytes > chunk.payload_bytes) {
     const bool ring = file_->rows_bytes() != 0;
-    // In a ring all are as short as can be, so that the oldest rows go a few at a time.
+    // In a ring, chunks are as short as possible, so that few rows are overwritten at once.
     const size_t before_bytes = same && !ring ? chunk.payload_bytes : 0;
     if (chunk.header != nullptr) {
       file_->retire_chunk(chunk.header);

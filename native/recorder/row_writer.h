@@ -1,4 +1,4 @@
-// Appends rows of named tables to a recording, for sources that are no part of the hot path: counters,
+// Appends rows of named tables to a recording, for sources outside of the hot path, such as counters and
 // pauses.
 #pragma once
 
@@ -15,14 +15,14 @@
 
 namespace kinetoscope {
 
-// Each chunk has rows of one table. In a ring they share RecordingFile::rows_bytes(): when these are full,
-// the oldest rows of the table that has most are overwritten, so that no table can push out another one.
+// Each chunk has rows of one table. In a ring all tables share RecordingFile::rows_bytes(): if these are
+// full, the oldest rows of the largest table are overwritten, so that no table can displace another one.
 class RowWriter {
  public:
   explicit RowWriter(std::shared_ptr<RecordingFile> file) : file_(std::move(file)) {}
 
-  // [one thread at a time] Writes rows of a table at once, whole or, where there is no room, not at all,
-  // which is counted in the file. `json` has them as columns, see RowsHeader. `flags` is a set of RowsFlag.
+  // [one thread at a time] Writes rows of a table; if there is no space for all, none is written, and they
+  // are counted as lost. `json` has them as columns, see RowsHeader. `flags` is a set of RowsFlag.
   void append(uint32_t session, std::string_view table, uint32_t rows, uint16_t flags, std::string_view json);
 
  private:
@@ -34,9 +34,10 @@ class RowWriter {
     uint64_t bytes = 0;  // of all its chunks
   };
 
-  // Where that many bytes of a session can be written; nullptr if there is no room.
+  // Space for that many bytes of a session; nullptr if there is none.
   std::byte* room_for(Table& table, uint32_t session, size_t bytes);
-  // Of a ring: overwrites the oldest rows until a chunk of that many bytes finds room. False if it cannot.
+  // In a ring: overwrites the oldest rows until there is space for a chunk of that many bytes. False if that
+  // fails.
   bool make_room(uint64_t bytes);
 
   std::shared_ptr<RecordingFile> file_;

@@ -31,11 +31,11 @@ constexpr int kAttempts = 3;
 // so once a recording's samples have taken kDenseNs. A short recording has many, one that stays on is cheap.
 constexpr int64_t kLeastPause = 100, kLeastPauseLater = 300;
 constexpr int64_t kDenseNs = 10'000'000;
-// The job has its own use for file descriptors.
+// Limits our use of the program's file descriptors.
 constexpr size_t kMostFiles = 64;
 constexpr char kTimes[] = "schedstat";
 
-// Of a file of the system about a thread of this process; -1 where there is none.
+// Opens a file of /proc about a thread of this process; -1 if it does not exist.
 int open_of_task(uint32_t system, const char* name) {
   char path[48];
   std::snprintf(path, sizeof(path), "/proc/self/task/%u/%s", system, name);
@@ -81,11 +81,11 @@ void Sampler::round(const std::atomic<bool>& leave) {
   uint64_t torn = 0;
   if (const uint32_t now = session_.dictionary().epoch(); now != dictionary_epoch_) {
     calls_.clear();
-    // Nor may a stack be written again that no record has any more.
+    // Stacks of the last round must not be reused either, because their ids may be invalid.
     for (auto& [number, known] : known_threads_) known.rests = false;
     dictionary_epoch_ = now;
   }
-  // Before anything is read: a code object that goes from here on is noticed.
+  // Before anything is read, so that a code object that is freed from here on is noticed.
   uint32_t epoch = live.code_epoch.load(std::memory_order_acquire);
   const uint64_t tick = read_tick();
   const auto again = [&] {
@@ -107,7 +107,7 @@ void Sampler::round(const std::atomic<bool>& leave) {
     torn += outcome == Outcome::Torn;
   }
   since_tick_ = tick;
-  // Which threads there are beyond the break is not known: at least one.
+  // The number of threads after the break is unknown: at least one.
   torn += !whole;
   if (torn != 0)
     std::atomic_ref(session_.file().header().torn_samples).fetch_add(torn, std::memory_order_relaxed);
@@ -150,7 +150,7 @@ void Sampler::forget_ended_threads() {
       ++at;
       continue;
     }
-    // One that never ran has the system's number of the thread that created it.
+    // A thread that has not run yet has the system id of the thread that created it.
     const auto is_same = [&known](const PythonThread& thread) { return thread.system == known.system; };
     if (std::none_of(threads_.begin(), threads_.end(), is_same)) session_.forget_thread(known.system);
     close_files_of(known);
@@ -199,7 +199,7 @@ Sampler::Outcome Sampler::sample(const PythonThread& thread, uint64_t tick, uint
   KnownThread& known = known_threads_[thread.number];
   known.round = rounds_;
   if (known.system != thread.system) {
-    // Until it runs, a thread has the system's number of the one that created it.
+    // Until it runs, a thread has the system id of the one that created it.
     close_files_of(known);
     known.index = 0;
     known.system = thread.system;
@@ -289,7 +289,7 @@ bool Sampler::update_times(KnownThread& known) {
   }
   const int64_t microseconds = (known.times.waited_ns - before.waited_ns) / 1000;
   known.waited = static_cast<uint32_t>(std::min<int64_t>(microseconds + kWaitedFrom, kMostWaited));
-  // A system that does not count says 0 for ever.
+  // A system without these counters always returns 0.
   return before.ran_ns <= 0 || before.runs <= 0 || known.times != before;
 }
 
@@ -363,7 +363,7 @@ void* run(void* argument) {
     }
     if ((live.what.load(std::memory_order_relaxed) & kPaused) != 0) {
       pthread_cond_wait(&self.changed, self.mutex.native_handle());
-      // What passed in between is no time of the samples that follow.
+      // The time in between does not belong to the samples that follow.
       if (self.sampler != nullptr) self.sampler->skip_round();
       due_ns = read_clock(CLOCK_MONOTONIC) + varied(pause_ns, random);
       continue;
@@ -378,7 +378,7 @@ void* run(void* argument) {
     const int64_t cost_ns = after_ns - std::exchange(before_ns, after_ns);
     spent_ns += cost_ns;
     const int64_t least_ns = cost_ns * (spent_ns < kDenseNs ? kLeastPause : kLeastPauseLater);
-    // A single slow round, as the first, shall not slow down those after it for long.
+    // A single slow round, such as the first, must not delay later ones for long.
     pause_ns = std::max(self.interval_ns, (pause_ns + least_ns) / 2);
     due_ns = read_clock(CLOCK_MONOTONIC) + varied(pause_ns, random);
   }
@@ -451,7 +451,7 @@ void after_fork_in_parent() {
 }
 
 void after_fork_in_child() {
-  // Its thread does not exist here. Left behind but for the files, and locked.
+  // Its thread does not exist in the child. Leaked, with its mutex locked, except for the files.
   if (service != nullptr) service->sampler.reset();
   new (&start_mutex) std::mutex;
   service = nullptr;

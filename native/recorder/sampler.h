@@ -1,8 +1,8 @@
-// Samples: the Python stack of every thread, many times a second, read by a thread of ours.
+// The sampler: a thread that reads the Python stacks of all threads many times a second.
 //
-// It takes no GIL, sends no signal, and changes nothing in the program: see interpreter_view.h. A stack that
-// changed while it was read is tried again, then counted as torn. The pauses between two rounds vary, so that
-// no rhythm of the program hides between them, and grow with what a round costs.
+// It does not take the GIL, sends no signals, and changes nothing in the program: see interpreter_view.h. A
+// stack that changes while it is read is read again, and then counted as torn. The intervals between rounds
+// vary randomly, so that they cannot be in phase with the program, and grow with the cost of a round.
 #pragma once
 
 #include <atomic>
@@ -33,11 +33,11 @@ class Sampler {
 
   // [sampler] Reads every thread once, unless `leave` says to stop.
   void round(const std::atomic<bool>& leave);
-  // [sampler] Reads nothing: what comes next does not stand for the time until now.
+  // [sampler] Skips a round: the next samples do not account for the time until now.
   void skip_round();
 
  private:
-  // What the system says of how long a thread had a processor, and how long it was ready to run without one.
+  // A thread's processor time, and its time of being ready to run without a processor, from the system.
   struct TaskTimes {
     int64_t ran_ns = -1;  // -1: not read
     int64_t waited_ns = -1;
@@ -59,7 +59,7 @@ class Sampler {
     bool rests = false;
     SampleRecord last{};
   };
-  // What is known of one call step; in another epoch the code object has to show its fingerprint.
+  // What is known of one call step; in a later epoch the fingerprint of the code object must be compared.
   struct SampledCall {
     uint64_t fingerprint = 0;
     uint32_t stack = 0;
@@ -74,7 +74,8 @@ class Sampler {
   // Fills in `threads_`; false when they changed meanwhile.
   bool find_threads();
   Outcome sample(const PythonThread& thread, uint64_t tick, uint32_t epoch);
-  // Stack and module of a main thread that is inside an operator; false if it is not, or elsewhere in Python.
+  // Stack and module of the main thread while it is inside an operator; false if it is not, or runs another
+  // frame.
   bool place_of_operator(const PythonThread& thread, SampleRecord& record);
   void forget_ended_threads();
   void close_files_of(KnownThread& known);
@@ -109,18 +110,19 @@ class Sampler {
 
 namespace sampling {
 
-// [GIL, session current] Lets the sampler read, `interval_ns` from one round to the next. Returns why it
-// cannot; empty if it can.
+// [GIL, session current] Starts sampling at an average interval. Returns why that is not possible; empty on
+// success.
 std::string start(Session& session, const kinetoscope_interpreter& interpreter, const void* module_call,
                   int64_t interval_ns);
 // [any thread] After a pause, in which the sampler sleeps.
 void resume();
 // [any thread] Returns once the sampler has left the session.
 void stop();
-// Around a fork, before the dictionary's mutex is taken: the child gets no files of a round in progress.
+// Before a fork, and before the dictionary's mutex is taken: the child inherits no open files of a running
+// round.
 void before_fork();
 void after_fork_in_parent();
-// There is no sampler here.
+// In a forked child, which has no sampler thread.
 void after_fork_in_child();
 
 }  // namespace sampling

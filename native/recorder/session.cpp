@@ -21,7 +21,7 @@ std::atomic<const void*> gone_codes[kGoneCodes];
 
 namespace {
 
-// The name that the system has for a thread of this process; empty when it has ended.
+// The system's name of a thread of this process; empty if it has ended.
 std::string name_of_task(uint32_t system) {
   char path[48], name[32];
   std::snprintf(path, sizeof(path), "/proc/self/task/%u/comm", system);
@@ -191,14 +191,14 @@ void Session::end_elsewhere(const void* function, uint64_t tick) {
 
 void Session::match_orphans(OpenSpans& open) {
   std::erase_if(orphans_, [&](const Orphan& orphan) {
-    // The oldest that began before: an address is used again once its span has ended.
+    // The oldest span that began before, since an address may be reused when its span has ended.
     const auto found = std::find_if(open.begin(), open.end(), [&](const OpenSpan& span) {
       return span.function == orphan.function && (span.record == nullptr || span.start_tick <= orphan.tick);
     });
     if (found == open.end()) return false;
     if (found->record != nullptr) {
       found->record->start |= kSpanAsync;
-      // The helper thread takes a chunk without open spans for finished.
+      // For the helper thread, a chunk without open spans is complete.
       std::atomic_ref(found->record->end).store(found->end_word(orphan.tick), std::memory_order_release);
     }
     open.erase(found);

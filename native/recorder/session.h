@@ -1,4 +1,4 @@
-// One recording in progress: its file, its dictionary, its modules, and what is recorded.
+// A recording in progress: its file, dictionary and modules, and what is recorded.
 #pragma once
 
 #include <atomic>
@@ -21,15 +21,15 @@ namespace kinetoscope {
 
 // Set in Live::what between pause() and resume().
 inline constexpr uint32_t kPaused = uint32_t{1} << 31;
-// Set in Live::what once another operator callback has taken the place of the first one: an operator that
-// begins meanwhile may be seen by both.
+// Set in Live::what once another operator callback has replaced the first one: an operator that begins
+// meanwhile may be reported by both.
 inline constexpr uint32_t kCallbackReplaced = uint32_t{1} << 30;
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(std::shared_ptr<RecordingFile> file, uint32_t generation, uint32_t what);
 
-  // [any thread, hot] The recording in progress, or nullptr. What it returns stays valid inside a BusyGuard.
+  // [any thread, hot] The current recording, or nullptr. Valid as long as the caller's BusyGuard exists.
   static Session* current() { return live.session.load(std::memory_order_acquire); }
   static void set_current(Session* session);
 
@@ -44,10 +44,10 @@ class Session : public std::enable_shared_from_this<Session> {
   uint32_t register_thread();
   // [any thread] The index of a thread by the system's id; one that is not known yet gets an entry.
   uint32_t index_of_thread(uint32_t system);
-  // [any thread] The system may give this id to another thread from now on.
+  // [any thread] Called when a thread has ended: the system may reuse its id.
   void forget_thread(uint32_t system);
 
-  // [any thread] Adds the numbers of all threads that may still write.
+  // [any thread] Adds the indices of all threads that may still write.
   void add_living_threads(IdSet& threads);
 
   // [any thread] Nobody needs the metadata of the sessions with lower numbers any more: the keys
@@ -56,10 +56,10 @@ class Session : public std::enable_shared_from_this<Session> {
   // [any thread] The lowest number of a session whose metadata somebody needs.
   uint32_t first_session() const { return first_session_.load(std::memory_order_acquire); }
 
-  // [any thread] How often it was called for this name before.
+  // [any thread] Returns how often it was called with this name before.
   int64_t count_of(std::string_view name);
 
-  // [owner thread, hot] The id of what a span has in common with others.
+  // [owner thread, hot] The id of a span's site.
   uint32_t site(ThreadState& thread, const SpanSite& site) {
     const uint32_t known = thread.sites.find(site);
     return __builtin_expect(known != 0, 1) ? known : new_site(thread, site);
@@ -69,13 +69,13 @@ class Session : public std::enable_shared_from_this<Session> {
     if (__builtin_expect(thread.next_span == thread.span_end, 0) && !take_span_chunk(thread)) return nullptr;
     return thread.next_span;
   }
-  // [owner thread] Makes the record that next_span() gave part of the file.
+  // [owner thread] Commits the record of next_span(): readers of the file see it from now on.
   static void commit_span(ThreadState& thread) {
     ++thread.next_span;
     std::atomic_ref committed(thread.span_chunk->committed);
     committed.store(committed.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
-  // [owner thread] Unwrites `record`, if it is the last one of its thread.
+  // [owner thread] Removes `record`, if it is the last one of its thread.
   static bool take_back_span(ThreadState& thread, const CompactSpan* record) {
     if (thread.next_span != record + 1) return false;
     std::atomic_ref committed(thread.span_chunk->committed);
@@ -86,8 +86,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // [owner thread] Writes one allocation or free.
   void add_allocation(ThreadState& thread, const AllocationRecord& record);
 
-  // [owner thread] Room for this many notes about the span that begins next, or nullptr (and they are counted
-  // as dropped). They become part of the file by commit_notes().
+  // [owner thread] Space for this many notes about the next span; nullptr, counted as dropped, if there is
+  // none. Readers of the file see them after commit_notes().
   NoteRecord* room_for_notes(ThreadState& thread, uint32_t count) {
     if (static_cast<uint64_t>(thread.note_end - thread.next_note) < count && !take_note_chunk(thread, count))
       return nullptr;
@@ -99,11 +99,12 @@ class Session : public std::enable_shared_from_this<Session> {
   // [sampler] Writes one sample.
   void add_sample(const SampleRecord& record);
 
-  // [owner thread] It gives up its chunks; what it left open may still end elsewhere.
+  // [owner thread] Called when the thread ends: returns its chunks. Its open spans may still end on other
+  // threads.
   void thread_ended(ThreadState& thread);
 
-  // [any thread] A span that did not begin on this thread ended at `tick`: its owner, or stop(), writes it
-  // down.
+  // [any thread] Called when a span of another thread ends on this one: its owner thread, or stop(), writes
+  // the end.
   void end_elsewhere(const void* function, uint64_t tick);
   // [owner thread] Closes those of its open spans that ended elsewhere.
   void adopt_orphans(ThreadState& thread);

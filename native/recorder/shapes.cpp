@@ -21,7 +21,7 @@ constexpr size_t kMaxListElements = 64;
 constexpr size_t kMaxInputs = 256;
 constexpr size_t kMaxConcreteText = 256;
 
-// The first pass only makes a key (cheap, for every operator); the texts are made for a key not seen before.
+// The first pass only computes a key (cheap, for every operator); the texts are built for new keys only.
 enum Tag : uint64_t {
   kNone = 1,
   kTensor,
@@ -59,7 +59,7 @@ class InputKey {
   uint64_t second_ = 0x13198A2E03707344ull;
 };
 
-// Reaches what torch keeps to tensor implementations: whether a Python method answers for the sizes, and
+// Accesses protected members of tensor implementations: whether a Python method returns the sizes, and
 // whether strides are plain numbers, which sparse tensors lack and some subclasses compute.
 struct SizesPolicy : c10::TensorImpl {
   static bool is_python(const c10::TensorImpl& impl) {
@@ -156,7 +156,7 @@ bool has_concrete_value(const c10::IValue& value) {
          (value.isList() && !value.isTensorList() && !value.isOptionalTensorList());
 }
 
-// Everything that decides the texts of an input goes into the key.
+// The key contains everything that the texts of an input depend on.
 void add_input(const c10::IValue& value, InputKey& key) {
   if (value.isTensor()) {
     add_tensor(value.toTensor(), key);
@@ -185,7 +185,7 @@ void add_input(const c10::IValue& value, InputKey& key) {
     key.add(kDevice | static_cast<uint64_t>(device.type()) << 8 |
             static_cast<uint64_t>(device.index() + 1) << 16);
   } else if (value.isScalar()) {
-    // Complex and symbolic numbers: seldom enough for text.
+    // Complex and symbolic numbers, by their text, since they are rare.
     key.add(kScalar);
     key.add_text(concrete_text(value));
   } else {

@@ -1,4 +1,4 @@
-// Shapes, strides, element types and concrete scalars of an operator's inputs, hash-consed to one small id.
+// Shapes, strides, dtypes and concrete scalars of an operator's inputs, interned as one id.
 #pragma once
 
 #include <cstdint>

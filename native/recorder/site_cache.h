@@ -1,4 +1,5 @@
-// A thread's cache of the sites of its spans: what spans have in common, and its id in the dictionary.
+// A thread's cache of sites (name, shapes, stack and so on, which many spans have in common) and their
+// dictionary ids.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +18,13 @@ inline uint64_t hash_of(const SpanSite& site) {
   return mix(place ^ (inputs << 1 | inputs >> 63) ^ (rest << 2 | rest >> 62));
 }
 
-// Operators follow each other in every step as in the one before, so each site knows which one came next when
-// it was met last: to find that again takes one comparison of what was fetched ahead.
+// Every step runs the same sequence of operators, so each site stores which one came next last time: usually
+// a lookup is one comparison with a prefetched site.
 class SiteCache {
  public:
   explicit SiteCache(size_t most) : most_(most) { clear(); }
 
-  // [hot] Fetches the site that is expected next, as find() does, in case the operator in between pushed it
-  // out.
+  // [hot] Prefetches the expected next site again, in case the operator in between has evicted it.
   void prefetch() const { __builtin_prefetch(&known_[next_]); }
 
   // [hot] Its id; 0 if it is not known.

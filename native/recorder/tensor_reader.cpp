@@ -38,7 +38,7 @@ enum class Role : uint8_t { Tensor = 0, Parameter = 1, Buffer = 2, Gradient = 3,
 
 // storages.py cuts longer ones, by characters.
 constexpr Py_ssize_t kLongestName = 60;
-// What fits into one of the recorder's longer chunks.
+// Rows that fit into one of the recorder's longer chunks.
 constexpr size_t kRowsInAPart = 2000;
 
 // Tensors of these kinds have no memory of their own, or more than one storage.
@@ -59,8 +59,8 @@ struct Row {
   int8_t device_index;
 };
 
-// Objects that Python shall look at itself: held, and made a list only when nothing is walked any more,
-// because making one may run the garbage collector.
+// Objects that are left to Python: holds references, and builds the list only at the end, because creating
+// one may run the garbage collector.
 class Leftover {
  public:
   Leftover() = default;
@@ -92,7 +92,7 @@ class Names {
   Names& operator=(const Names&) = delete;
   ~Names() { clear(); }
 
-  // Nothing for what Python has to make a name of.
+  // Nothing for names that only Python code can convert.
   std::optional<uint32_t> index_of(PyObject* name) {
     if (const auto known = by_object_.find(name); known != by_object_.end()) return known->second;
     if (!PyUnicode_CheckExact(name) || PyUnicode_GET_LENGTH(name) > kLongestName) return std::nullopt;
@@ -120,7 +120,7 @@ class Names {
   std::vector<std::string> texts_;
 };
 
-// The storages of tensors that were met, without keeping their memory alive.
+// The known storages, without keeping their memory alive.
 class MetStorages {
  public:
   MetStorages() = default;
@@ -139,8 +139,8 @@ class MetStorages {
 
   size_t size() const { return storages_.size(); }
 
-  // Calls `visit` with each that lives; forgets those that do not. Where another thread frees one meanwhile,
-  // the last owner is here, and freeing it may release the GIL: others may be added before this returns.
+  // Calls `visit` with each live storage; removes the others. If another thread frees one meanwhile, the last
+  // reference is here, and freeing it may release the GIL: storages may be added before this returns.
   template <typename Visit>
   void each(Visit visit) {
     std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages = std::exchange(storages_, {});
@@ -165,7 +165,7 @@ class MetStorages {
  private:
   static constexpr size_t kAhead = 8;
 
-  // An address is not used again as long as there is a weak reference to what was there.
+  // An address is not reused as long as there is a weak reference to its object.
   ProbingTable<AddressKey> places_;
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
 };
@@ -218,8 +218,8 @@ void append_texts(std::string& out, const char* key, const Row* rows, size_t cou
   out += ']';
 }
 
-// The system calls in which threads wait for input, for time or for a process. Not futex: so does a thread
-// that wants the GIL back.
+// System calls in which threads wait for input, time or a process. Not futex, in which threads also wait for
+// the GIL.
 constexpr long kWaits[] = {
     SYS_read,        SYS_recvfrom,  SYS_recvmsg,         SYS_accept4,    SYS_ppoll,  SYS_pselect6,
     SYS_epoll_pwait, SYS_nanosleep, SYS_clock_nanosleep, SYS_wait4,      SYS_waitid,
@@ -230,8 +230,7 @@ constexpr long kWaits[] = {
 #endif
 };
 
-// Whether the system says that a thread of this process waits in one of these calls; false where it does not
-// say.
+// Whether a thread of this process is waiting in one of these calls; false if the system does not tell.
 bool waits_in_system(unsigned long native_thread) {
   char path[64], text[32];
   std::snprintf(path, sizeof(path), "/proc/self/task/%lu/syscall", native_thread);
@@ -252,15 +251,14 @@ unsigned long native_id(unsigned long thread) {
   return state == nullptr ? 0 : state->native_thread_id;
 }
 
-// What is known of threads that do not train.
+// How to recognize threads that are not training.
 struct Rest {
   PyObject* frames_of_threads;  // sys._current_frames
   PyObject* resting;            // the code of functions in which threads wait
   PyObject* torch_folder;       // where torch's own functions are
 };
 
-// Whether a thread whose innermost frame this is cannot be in the middle of replacing a gradient, as long as
-// the GIL is held.
+// Whether a thread with this innermost frame cannot be replacing a gradient as long as the GIL is held.
 bool rests(PyFrameObject* frame, unsigned long thread, const Rest& known) {
   PyObject* code = reinterpret_cast<PyObject*>(PyFrame_GetCode(frame));
   bool waits = false;
@@ -269,7 +267,7 @@ bool rests(PyFrameObject* frame, unsigned long thread, const Rest& known) {
   Py_DECREF(code);
   if (waits) return true;
   if (!waits_in_system(native_id(thread))) return false;
-  // A hook of a backward pass may wait, too, while other threads go on with that pass.
+  // A hook of a backward pass may wait, too, while other threads continue that pass.
   bool in_torch = false;
   Py_INCREF(frame);
   while (frame != nullptr && !in_torch) {
@@ -284,8 +282,8 @@ bool rests(PyFrameObject* frame, unsigned long thread, const Rest& known) {
   return !in_torch;
 }
 
-// [GIL] Whether no other Python thread computes or trains while the GIL is held. Runs no Python code; false
-// if it cannot be found out.
+// [GIL] Whether no other Python thread is training while the GIL is held. Runs no Python code; false if
+// unknown.
 bool others_rest(const Rest& known) {
   // Frames are made on demand, which may start a collection, which may run code that releases the GIL.
   const int collects = PyGC_Disable();
@@ -303,8 +301,8 @@ bool others_rest(const Rest& known) {
   return rest;
 }
 
-// [GIL] Lets other threads run, some times for a moment, and returns whether they rest then: a thread that
-// only handles a message, as those of a test runner do, wants the GIL for that.
+// [GIL] Releases the GIL a few times for a moment, and returns whether other threads wait then: a thread that
+// only handles a message, such as those of a test runner, needs the GIL for that.
 bool others_come_to_rest(const Rest& known) {
   constexpr int kMoments = 3;
   constexpr useconds_t kMomentUs = 200;
@@ -317,8 +315,8 @@ bool others_come_to_rest(const Rest& known) {
   return false;
 }
 
-// Reads where tensors lie. Other threads may train meanwhile: all is read under the GIL, each method without
-// releasing it.
+// Reads the addresses of tensors' storages. Other threads may be training meanwhile, so each method holds the
+// GIL all the time.
 //
 // Only gradients need more. `parameter.grad = None` releases the GIL while the parameter still refers to the
 // gradient that is being freed, and a backward pass replaces gradients without the GIL. A thread may
@@ -358,7 +356,7 @@ class Reader {
     return left.list();
   }
 
-  // The plain tensors, modules and optimizers among some objects.
+  // Selects the plain tensors, modules and optimizers among some objects.
   PyObject* wanted(PyObject* things) const {
     Leftover found;
     for (Py_ssize_t at = 0; at < PyList_GET_SIZE(things); ++at) {
@@ -425,7 +423,7 @@ class Reader {
     return found.defined() ? THPVariable_Wrap(found) : Py_NewRef(Py_None);
   }
 
-  // How many parameters had no moment at which their gradients could be read since the first look.
+  // Number of parameters whose gradients could not be read in any scan since the first one.
   size_t unread() const { return unread_.size(); }
 
   PyObject* state(PyObject* state) {
@@ -499,9 +497,9 @@ class Reader {
   }
 
   void add(c10::StorageImpl& storage, Role role, uint64_t module, uint64_t parameter, uint32_t name) {
-    // One without memory may get some while it is recorded.
+    // A storage without memory may be resized during the recording.
     if (watching_) watch_storage(storage);
-    // Only where the data is: asking for the data itself might copy it, or refuse.
+    // Only the address; accessing the data might copy it, or fail.
     const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
     const auto bytes = static_cast<int64_t>(storage.nbytes());
     if (bytes == 0 || data.get() == nullptr) return;
@@ -627,7 +625,7 @@ class Reader {
   Names names_;
   int64_t time_ns_ = 0;
   bool watching_ = false;
-  // The parameters that modules of this look hold, and the storages of the rows of the first look.
+  // The parameters of modules in this scan, and the storages with rows in the first scan.
   ProbingTable<AddressKey> held_;
   ProbingTable<AddressKey> seen_;
   // The parameters that this thread trains, and those whose gradients could not be read; only compared, never

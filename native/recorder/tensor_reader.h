@@ -1,5 +1,5 @@
-// Reads where tensors lie, many at once: what collect/sources/storages.py does for any tensor, for plain
-// ones.
+// Reads the addresses of plain tensors' storages, many at once; collect/sources/storages.py does so for other
+// tensors.
 #pragma once
 
 struct _object;

@@ -52,7 +52,7 @@ void thread_ended(void* argument) {
   all.unused.push_back(state);
 }
 
-// How long a thread waits for others to leave their callbacks, so that names find room again.
+// How long a thread waits for others to leave their callbacks, to get space for names.
 constexpr int64_t kHelpPatienceNs = 200'000'000;
 
 long membarrier(int command) { return syscall(__NR_membarrier, command, 0, 0); }
@@ -112,12 +112,14 @@ bool wait_until_idle(int64_t patience_ns) {
     membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
   }
   const int64_t give_up = read_clock(CLOCK_MONOTONIC) + patience_ns;
-  // Each thread once is enough: whoever was outside sees no session when it comes in again. Holding the
-  // register keeps nobody in a callback: threads take it before their first one and after their last.
+  // Checking each thread once is enough: a thread that was outside sees no session at its next callback.
+  // Holding the register's mutex blocks no thread inside a callback: threads take it before their first one
+  // and after their last.
   Register& all = the_register();
   std::lock_guard lock(all.mutex);
   for (const ThreadState* state : all.threads) {
-    // Ours is 1 when stop() is called from inside a callback's memory event; it cannot wait for itself.
+    // The calling thread itself may be in a callback, if stop() is called in a memory event; it must not wait
+    // for itself.
     while (state != this_state && state->busy.load(std::memory_order_acquire) != 0) {
       if (read_clock(CLOCK_MONOTONIC) > give_up) return false;
       sched_yield();
@@ -170,7 +172,7 @@ void ThreadState::forget_ids() {
   shapes.clear();
   sites.clear();
   for (OpenSpan& span : open) {
-    // The place of one that is in a record is still good, for what runs inside it, too.
+    // The stack and module of a span with a record stay valid, also for spans inside it.
     if (span.record != nullptr) continue;
     span.frame = nullptr;
     span.stack = 0;

@@ -1,5 +1,4 @@
-// What the recorder keeps for each thread that ran an operator, and the rules by which stop() may run beside
-// it.
+// The recorder's state of each thread that has run an operator, and its synchronization with stop().
 #pragma once
 
 #include <algorithm>
@@ -31,8 +30,8 @@ struct CallKey {
   uint64_t hash() const { return mix(reinterpret_cast<uintptr_t>(instruction) ^ (uint64_t{parent} << 40)); }
 };
 
-// What is known of it. A freed code's address is used again: in another epoch than `epoch` the code object
-// has to show its fingerprint.
+// Cached data of a step. Addresses of freed code objects are reused, so in a later epoch than `epoch` the
+// fingerprint must be compared.
 struct KnownCall {
   uint64_t fingerprint = 0;
   kinetoscope_reach reach{};
@@ -41,7 +40,7 @@ struct KnownCall {
 };
 inline bool is_empty(const KnownCall& call) { return call.stack == 0; }
 
-// The same step from whatever stack: module calls lead to the same few places from everywhere.
+// The same step, independent of the calling stack: module calls lead to the same few frames from everywhere.
 struct StepKey {
   const void* code = nullptr;
   const void* instruction = nullptr;
@@ -49,7 +48,7 @@ struct StepKey {
   uint64_t hash() const { return mix(reinterpret_cast<uintptr_t>(instruction)); }
 };
 
-// What is known of it: reading its line and its jumps walks the whole code object.
+// Cached data of a step: finding its line and its jumps needs a walk over the whole code object.
 struct KnownStep {
   uint64_t fingerprint = 0;
   kinetoscope_reach reach{};
@@ -57,15 +56,15 @@ struct KnownStep {
 };
 inline bool is_empty(const KnownStep& step) { return step.frame == 0; }
 
-// Where one call of a thread's last operator stood. Every walk compares these, and little else: they share
-// few cache lines. An instruction belongs to one code object.
+// The position of one call at a thread's last operator. Every walk compares these and little else, so they
+// are kept together in few cache lines. An instruction identifies its code object.
 struct CallPosition {
   const void* frame;
   const void* instruction;
   const void* module_self;  // the instance, in frames of nn.Module's call; else null
 };
 
-// What else is known of that call.
+// Other data of that call.
 struct PathCall {
   const void* code;
   const void* first_instruction;  // where this call was first seen
@@ -74,7 +73,7 @@ struct PathCall {
   kinetoscope_reach reach;        // from its position's instruction
 };
 
-// Where a thread stood in Python when it was last looked at: every call it was in, outermost first.
+// A thread's last position in Python: every call on its stack, outermost first.
 struct Walk {
   uint32_t path_depth = 0;
   uint32_t module_epoch = 0;
@@ -92,9 +91,8 @@ struct Walk {
   }
 };
 
-// A span in progress. It is found again by the address of what began it, torch's RecordFunction or a range of
-// ours, which cannot move while it lives: cheaper than a context object per operator.
-// One cache line.
+// An open span. It is identified by the address of the object that began it, torch's RecordFunction or one of
+// our ranges, which do not move: cheaper than a context object for each operator. One cache line.
 struct alignas(64) OpenSpan {
   const void* function = nullptr;
   CompactSpan* record = nullptr;  // null when there was no room for it
@@ -118,8 +116,8 @@ struct alignas(64) OpenSpan {
   }
 };
 
-// Where Python stands as long as a thread is inside an operator and runs no other frame, for the sampler. The
-// owner writes; whatever is read belongs to a moment while it was read.
+// For the sampler: the Python position of a thread while it is inside an operator and runs no other frame.
+// Written by the owner; a reader gets a consistent snapshot.
 class HeldPlace {
  public:
   // [owner, hot] What `span` says is held, if it holds its frame.
@@ -130,7 +128,7 @@ class HeldPlace {
     ids_.store(span->stack | uint64_t{span->module} << 32, std::memory_order_release);
     frame_.store(span->frame, std::memory_order_release);
   }
-  // [owner] Nothing is held, and what follows belongs to this session.
+  // [owner] Clears the position, for a new session.
   void reset(uint32_t generation) {
     frame_.store(nullptr, std::memory_order_relaxed);
     generation_.store(generation, std::memory_order_release);
@@ -154,7 +152,7 @@ class HeldPlace {
   std::atomic<uint32_t> generation_{0};
 };
 
-// The spans of one thread in progress, outermost first: a vector whose growth is kept out of the callbacks.
+// The open spans of one thread, outermost first: a vector whose growth is not inlined into the callbacks.
 class OpenSpans {
  public:
   bool empty() const { return end_ == spans_.data(); }
@@ -226,7 +224,8 @@ struct alignas(64) ThreadState {
   SiteCache sites{kMostCached};
 
   ProbingTable<AddressKey> schema_names{kMostCached};  // by the address of a schema's overload name
-  // The fewest calls that went on between two walks whose spans had no place to say so; kMaxDepth for all.
+  // Smallest number of calls that continued between walks whose result no record could store; kMaxDepth for
+  // all.
   uint32_t unsaid_kept = kMaxDepth;
   // Of Live, when it last opened the calls that it was in the middle of.
   uint32_t calls_epoch = 0;
@@ -252,7 +251,7 @@ struct alignas(64) ThreadState {
   // Of the last operator; last, because it is long.
   Walk walk;
 
-  // Forgets what belonged to an earlier session and takes part in this one.
+  // Resets the state for a new session.
   void join(Session& session);
   // [hot, before any id is used] Takes part in this session, closes those of its spans that ended on other
   // threads, forgets the ids of an earlier epoch of the dictionary, and opens the calls it is in where those
@@ -265,7 +264,7 @@ struct alignas(64) ThreadState {
   bool catch_up(Session& session);
   // Opens the calls it is in where those have been switched on since it last did.
   void keep_up_with_calls(Session& session);
-  // Forgets all ids that are in no record.
+  // Clears all cached ids that are not in a record.
   void forget_ids();
   // [hot] The innermost open span, which is an operator, holds the frame that it was called from.
   void hold_frame() {
@@ -282,7 +281,7 @@ struct alignas(64) ThreadState {
       held.set(around);
     open.pop();
   }
-  // [when its thread ended, or another process began] Belongs to no session.
+  // [when its thread has ended, or in a forked child] Detaches the state from its session.
   void leave() { generation = 0, orphans_seen = 0, held.reset(0); }
 };
 
@@ -297,7 +296,7 @@ inline ThreadState* this_thread() {
   ThreadState* state = this_state;
   return __builtin_expect(state != nullptr, 1) ? state : make_this_thread();
 }
-// [child of a fork] Only the forking thread lives on.
+// [forked child] Removes the states of all threads except the forking one.
 void forget_other_threads();
 // [sampler] The state of the thread whose Python state that is, if it is the main thread and ran an operator.
 const ThreadState* find_main_thread(const void* python);
@@ -305,7 +304,7 @@ const ThreadState* find_main_thread(const void* python);
 bool wait_until_idle(int64_t patience_ns);
 // [stop, when idle] Visits the state of every living thread.
 void for_each_thread(const std::function<void(ThreadState&)>& visit);
-// [load] Chooses how stop() makes itself seen: membarrier, or a fence in every callback.
+// [load] Chooses how stop() synchronizes with callbacks: by membarrier, or by a fence in every callback.
 void prepare_quiescence();
 
 // Marks the calling thread as inside a callback for the guard's lifetime.
@@ -313,7 +312,7 @@ class BusyGuard {
  public:
   explicit BusyGuard(ThreadState& state) : state_(state) { enter(state); }
   ~BusyGuard() { leave(state_); }
-  // For a thread that waits for others in the middle of its callback.
+  // For a thread that waits for others during its callback.
   static void enter(ThreadState& state) {
     state.busy.store(1, std::memory_order_relaxed);
     if (__builtin_expect(live.fence_in_callbacks, 0)) {

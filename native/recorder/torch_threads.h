@@ -1,4 +1,4 @@
-// torch's logical number of the calling thread, the one that backward functions name as their forward thread.
+// torch's own number of the calling thread, by which backward functions refer to their forward thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Text of the interpreter as the recording keeps it.
+// Conversion of Python text to the UTF-8 of a recording.
 #pragma once
 
 #include <cstdint>

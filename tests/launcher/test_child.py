@@ -11,7 +11,7 @@ import torch
 from torch.utils.data._utils import worker
 
 from kinetoscope.collect.session.state import SessionState
-from kinetoscope.collect.sources.loader_worker import NotedLoop
+from kinetoscope.collect.sources.loader_worker import RecordedLoop
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.launcher import child_hook, notes
 from kinetoscope.launcher.child import ChildRecording, FollowedProcess, _worker_number
@@ -21,7 +21,7 @@ from kinetoscope.launcher.program import Program
 
 @pytest.mark.parametrize("is_watched", [False, True], ids=["torch's own", "behind a session's"])
 def test_workers_are_known_by_what_they_run(tmp_path, is_watched):
-    loop = NotedLoop(worker._worker_loop, str(tmp_path), lambda: 0) if is_watched else worker._worker_loop
+    loop = RecordedLoop(worker._worker_loop, str(tmp_path), lambda: 0) if is_watched else worker._worker_loop
     # Ten arguments go before the number of the worker.
     process = multiprocessing.Process(target=loop, args=[*[None] * 10, 3, 4, False, None])
     assert _worker_number(process) == 3

@@ -16,7 +16,7 @@ from kinetoscope.torch_events.event_list import EventList
 from kinetoscope.torch_events.function_event import Interval
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
-from tests.tables.test_properties import traces
+from tests.tables.test_tables_properties import traces
 
 
 def example() -> Trace:

@@ -21,8 +21,8 @@
 
 namespace kinetoscope {
 
-// Memory straight from the system, zero at first, so that it has it back at once when a column is let go of:
-// the allocator would keep it among what is still in use.
+// Zeroed memory directly from the system, so that it is returned at once when a column is freed: the
+// allocator's heap would be fragmented.
 class ChunkMemory {
  public:
   ChunkMemory() = default;

@@ -1,4 +1,4 @@
-// Texts, each kept once and numbered in the order in which they were first seen.
+// Interns texts, numbered in the order in which they were first added.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace kinetoscope {
 
-// Good enough to spread texts over a table; not for anything that must withstand an adversary's patience.
+// Good enough for hash tables; not cryptographic.
 inline uint64_t hash_text(std::string_view text, uint64_t seed) {
   const char* p = text.data();
   std::size_t left = text.size();

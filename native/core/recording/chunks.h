@@ -1,4 +1,4 @@
-// Finds the chunks of a recording file and what in them is whole.
+// Finds the chunks of a recording file, and their complete records.
 #pragma once
 
 #include <bit>
@@ -15,8 +15,8 @@
 
 namespace kinetoscope {
 
-// Copies what a running recorder may be writing, word by word: each word is whole, and what it publishes (a
-// count of records, say) is visible to later loads.
+// Copies memory that a running recorder may be writing, word by word: each word is consistent, and what it
+// publishes, such as a number of records, is visible to later loads.
 template <typename T>
 T load_shared(const std::byte* bytes) {
   static_assert(sizeof(T) % sizeof(uint64_t) == 0 && std::is_trivially_copyable_v<T>);
@@ -27,12 +27,12 @@ T load_shared(const std::byte* bytes) {
   return std::bit_cast<T>(words);
 }
 
-// Whether the chunk that begins at `bytes` is still the one of this kind and order: a ring may have freed it,
-// or used its place again. Where it is, all that was copied out of it before is what its writer wrote.
+// Whether the chunk at `bytes` is still the one of this kind and order: a ring may have freed it or reused
+// its space. If it is, everything that was copied from it before is valid.
 bool is_still_there(const std::byte* bytes, uint32_t kind, uint64_t order);
 
-// Whole records of a chunk, or bytes of Rows; `thread` is 0 in chunks of the whole process, and a session in
-// Rows.
+// Complete records of a chunk, or bytes of Rows; `thread` is 0 in chunks of the whole process, and the
+// session in Rows.
 struct RecordChunk {
   uint32_t thread;
   uint64_t order;
@@ -85,26 +85,26 @@ struct ChunkList {
   uint64_t missing_records = 0;  // committed, but beyond the chunk's or the file's end
 };
 
-// How far a recording is, without reading what is in it.
+// The state of a recording, without reading its contents.
 struct RecordingProgress {
   bool stopped = false;
   uint32_t process = 0;
-  // Another number whenever records or dictionary entries were added, or lost. Readings of the clock alone do
-  // not change it, nor does the end of a span that had begun.
+  // Changes whenever records or dictionary entries are added or lost; not with clock readings, or when an
+  // open span ends.
   uint64_t position = 0;
 };
 
 // A copy of the file's header. Throws RefusedRecording.
 FileHeader read_header(std::span<const std::byte> file);
 
-// Whether a chunk is wanted, by its header and its whole records, which have not been checked yet.
+// Whether to read a chunk, by its header and its complete records, which are not checked yet.
 using ChunkFilter =
     std::function<bool(const ChunkHeader& chunk, const std::byte* payload, std::size_t records)>;
 
-// All chunks that were handed out and lie within the file, at least in part. Those of a ring that is being
-// recorded are copies, and the ones that it overwrote meanwhile are left out. With a filter only those that
-// it wants; the bytes of others are not read. Ids are dense, also where the dictionary was collected; two
-// calls for a file that is being recorded may give the same text different ones.
+// All chunks that were handed out and lie within the file, at least in part. Chunks of a running ring are
+// copied, without those that were overwritten meanwhile. With a filter, only the selected ones; others are
+// not read. Ids are dense, even if the dictionary was collected; two calls for a running recording may assign
+// different ids to the same text.
 ChunkList list_chunks(std::span<const std::byte> file, const FileHeader& header,
                       const ChunkFilter& wanted = nullptr);
 

@@ -1,4 +1,4 @@
-// From ticks of a recording's counter to nanoseconds since its start.
+// Converts ticks of a recording's counter to nanoseconds since its start.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace kinetoscope {
 
-// A straight piece of the conversion, in 128-bit fixed point: ns = first_ns + (tick - first_tick) * rate /
+// A linear piece of the conversion, in 128-bit fixed point: ns = first_ns + (tick - first_tick) * rate /
 // 2^shift. The rate is rounded down, so a piece never ends above the start of the next and time never runs
 // backwards.
 struct ClockPiece {
@@ -31,7 +31,7 @@ struct ClockPiece {
   }
 };
 
-// How far a clock pair lies from the straight line through the first and the last pair.
+// The deviation of a clock pair from the line through the first and the last pair.
 struct ClockCheck {
   int64_t time_ns;
   int64_t error_ns;
@@ -40,20 +40,19 @@ struct ClockCheck {
 // Piecewise linear through the clock pairs, monotone, saturating, with time 0 at the recording's first tick.
 class TickClock {
  public:
-  // `pairs` that do not advance are left out. With fewer than two left there is no rate: ticks then count as
+  // `pairs` that do not advance are ignored. With fewer than two left there is no rate: ticks then count as
   // nanoseconds, which is exact for clock 0 and marked by calibrated() == false for the others.
   TickClock(uint32_t clock, uint64_t start_tick, std::span<const ClockPair> pairs);
 
   // Ticks before the start give 0.
   int64_t to_ns(uint64_t tick) const { return piece_of(tick).to_ns(tick); }
 
-  // The piece that holds `tick`; callers with ordered ticks keep it as long as it holds them.
+  // The piece that contains `tick`; callers with ordered ticks reuse it as long as it contains them.
   const ClockPiece& piece_of(uint64_t tick) const;
 
   bool calibrated() const { return calibrated_; }
   int64_t start_realtime_ns() const { return start_realtime_ns_; }
-  // The kernel's monotonic clock at the start, by which recordings of one machine are put together; -1
-  // without a reading of it.
+  // The kernel's monotonic clock at the start, by which recordings of one machine are aligned; -1 if unknown.
   int64_t start_monotonic_ns() const { return start_monotonic_ns_; }
   const std::vector<ClockCheck>& checks() const { return checks_; }
 
@@ -65,7 +64,7 @@ class TickClock {
   bool calibrated_ = true;
 };
 
-// Converts mostly ordered ticks: keeps the last piece at hand.
+// Converts mostly ordered ticks: caches the last piece.
 class TickReader {
  public:
   TickReader(const TickClock& clock, uint64_t start_tick)

@@ -1,20 +1,20 @@
-// A copy of a recording that may be going on: readable, and the same from then on.
+// Copies a recording that may be running.
 #pragma once
 
 #include <string>
 
 namespace kinetoscope {
 
-// Writes what the recording at `source` has at this moment to the new file `target`, as a recording that was
-// stopped: with all of its sessions, but only what was committed. Nobody who writes into `source` waits or
-// takes any notice. Chunks that a ring uses again while they are copied are left out, and counted as
-// overwritten. A span that is open is open in the copy, too, and has no end there.
+// Writes the current contents of the recording at `source` to the new file `target`, as a stopped recording,
+// with all sessions and all committed records. Writers of `source` are not blocked or affected. Chunks that a
+// ring reuses while they are copied are left out, and counted as overwritten. Open spans have no end in the
+// copy.
 //
 // `stop_tick` is when the copy ends, by the recording's clock; 0 for when the last of its records was
 // written.
 //
-// Throws RefusedRecording where `source` is no recording, std::system_error where it cannot be read or
-// `target` cannot be written; what was written of it is then still there.
+// Throws RefusedRecording if `source` is not a recording; std::system_error if it cannot be read, or `target`
+// cannot be written, of which an incomplete file is then left.
 void clone_recording(const std::string& source, const std::string& target);
 
 }  // namespace kinetoscope

@@ -1,14 +1,14 @@
-// Recordings whose dictionary was collected have ids that are as large as any number, and several for the
-// same text. Everything that reads a recording wants tables without gaps.
+// Renumbers the ids of recordings whose dictionary was collected: there ids may be arbitrarily large, and the
+// same text may have several, while readers need dense tables.
 #pragma once
 
 #include "chunks.h"
 
 namespace kinetoscope {
 
-// Gives the entries of the dictionary, and the records of all chunks in the list, ids that are dense from 1
-// on, the same for the same content, and in the order of the ones before, so that stacks still come after
-// those that they go on from. Both become copies. An id that no entry has becomes one that no table has.
+// Renumbers the ids in the dictionary entries and in the records of all chunks of the list, which become
+// copies: dense from 1 on, one id for the same content, in the same order, so that parents of stacks still
+// come first. An id without an entry becomes one that no table has.
 void make_ids_dense(ChunkList& list);
 
 }  // namespace kinetoscope

@@ -1,4 +1,4 @@
-// The tables that a recording's dictionary chunks spell out: strings, stacks, modules and the rest.
+// Parses the dictionary chunks of a recording into tables: strings, stacks, modules and so on.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,8 @@
 
 namespace kinetoscope {
 
-// Texts point into the file's bytes. Tables are dense, row = id - 1; ids that the file never spells out have
-// -1 and empty texts. References are rows, -1 for none; columns named after strings hold string ids, 0 for
-// none.
+// Texts point into the file's bytes. Tables are dense, row = id - 1; rows of ids without an entry have -1 and
+// empty texts. References are rows, -1 for none; columns named after strings contain string ids, 0 for none.
 struct RecordingDictionary {
   struct Thread {
     int64_t os_tid = 0;
@@ -40,7 +39,7 @@ struct RecordingDictionary {
   bool unknown_name = false;  // the last string is the name of what found no room in the dictionary
 };
 
-// Collects the entries of dictionary chunks and then builds the tables from them.
+// Collects the entries of dictionary chunks, and builds the tables.
 class DictionaryParser {
  public:
   // Takes the committed payload of the next chunk, in the order of writing. The bytes must outlive the
@@ -69,7 +68,7 @@ class DictionaryParser {
   uint64_t damaged_ = 0;
 };
 
-// Cuts every link of a parent column that closes a cycle; returns how many were cut.
+// Removes every link of a parent column that closes a cycle; returns their number.
 uint64_t break_cycles(std::span<int32_t> parent);
 
 }  // namespace kinetoscope

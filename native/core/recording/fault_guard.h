@@ -1,13 +1,13 @@
-// Keeps the process alive when a file that it has mapped is cut short by somebody else.
+// Keeps the process from crashing if another program truncates a file that it has mapped.
 #pragma once
 
 #include <cstddef>
 
 namespace kinetoscope {
 
-// Watches one mapping of a file; it must be destroyed before the mapping goes. Touching a page that the file
-// no longer has would end the process with SIGBUS. Instead the whole mapping is replaced by private memory
-// that reads as zero, and the access is repeated. Every other SIGBUS goes to whoever handled it before.
+// Guards one mapping of a file; it must be destroyed before the mapping is. Accessing a page beyond the end
+// of the file would raise SIGBUS. Instead, the whole mapping is replaced by private memory that reads as
+// zero, and the access is repeated. Every other SIGBUS is passed to the previous handler.
 class FaultGuard {
  public:
   FaultGuard(void* mapping, std::size_t bytes);
@@ -15,12 +15,14 @@ class FaultGuard {
   FaultGuard(const FaultGuard&) = delete;
   FaultGuard& operator=(const FaultGuard&) = delete;
 
-  // [any thread] Whether the file was found too short; from then on nothing written here reaches it.
+  // [any thread] Whether the file was truncated; from then on nothing that is written to the mapping reaches
+  // it.
   bool file_lost() const;
-  // [any thread] Replaces the mapping now: for whoever has seen by other means that the file was cut short.
+  // [any thread] Replaces the mapping now: for callers that have noticed otherwise that the file was
+  // truncated.
   void lose_file();
 
-  // [child of a fork] Forgets all mappings: those of recordings are not inherited.
+  // [forked child] Forgets all mappings, because those of recordings are not inherited.
   static void forget_all();
 
  private:

@@ -1,4 +1,4 @@
-// Takes the text that another thread writes into a pipe, while that thread may be holding Python's lock.
+// Reads text that another thread writes to a pipe, possibly while it holds the GIL.
 #pragma once
 
 #include <functional>
@@ -6,10 +6,10 @@
 
 namespace kinetoscope {
 
-// Hands over what comes out of the pipe `text` until its writers are gone or, once `finished` can be read, it
-// is empty. The second way out is for a writer's end that a forked child has inherited and keeps open. Both
-// are left open. What `take` throws is thrown at the end: until then the pipe is emptied, so that the writer
-// never waits for a reader that has failed. Throws std::system_error where the system refuses to read.
+// Calls `take` with the text from the pipe `text` until all its writers have closed it or, once `finished` is
+// readable, it is empty. The second condition is for writing ends that a forked child has inherited. Neither
+// is closed. An exception of `take` is thrown at the end: until then the pipe is drained, so that the writer
+// does not block. Throws std::system_error if reading fails.
 void follow(int text, int finished, const std::function<void(std::string_view)>& take);
 
 }  // namespace kinetoscope

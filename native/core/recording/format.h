@@ -1,15 +1,16 @@
-// The file a recording is kept in while it runs, and the only thing the recorder and the reader share.
+// The format of recording files, which is all that the recorder and the reader share.
 //
-// Layout: one FileHeader in the first kHeaderBytes, then chunks one behind the other, each a whole number of
-// units of FileHeader::chunk_bytes long. A chunk belongs to one thread (SPANS, ALLOCATIONS, NOTES), to one
-// session (ROWS), to the whole process (DICTIONARY, SAMPLES), or to nobody (FREE). Its writer fills the
-// payload and then release-stores ChunkHeader::committed, so whatever lies below `committed` is whole even
-// after SIGKILL: the pages are a shared mapping of the file. Dictionary entries are committed before the
-// first record that names them.
+// Layout: a FileHeader in the first kHeaderBytes, followed by chunks, each a whole number of units of
+// FileHeader::chunk_bytes. A chunk belongs to one thread (SPANS, ALLOCATIONS, NOTES), one session (ROWS), the
+// whole process (DICTIONARY, SAMPLES), or is free (FREE). Its writer fills the payload and then
+// release-stores ChunkHeader::committed, so everything below `committed` is complete, even after SIGKILL: the
+// pages are a shared mapping of the file. Dictionary entries are committed before the first record that
+// refers to them.
 //
-// No chunk can vanish unseen: every chunk has the next number (ChunkHeader::order), and the header says how
-// many were handed out and how many of these a ring has freed. What was zeroed, or never reached the disk, is
-// missing among them. When the books are closed, one checksum covers the numbers and checksums of all.
+// Missing chunks are detected: chunks are numbered (ChunkHeader::order), and the header has the number of
+// chunks that were handed out, and of those that a ring has freed. A chunk that was zeroed, or never reached
+// the disk, is missing among them. When the recording is stopped, one checksum covers the numbers and
+// checksums of all chunks.
 //
 // Ids (names, stacks, modules, shapes, parameters, sites, strings) start at 1; 0 means none.
 // All numbers are little-endian. In version 1 each chunk was one unit; since version 3 there are samples,
@@ -18,9 +19,9 @@
 // version 7 its dictionary is collected, and holds what spans have in common. A reader refuses any version
 // above kVersion.
 //
-// A collection of the dictionary frees what no record needs any more: what is needed is written again, under
-// the same ids, before the chunks that it was in are freed. No id is used twice, so after the first
-// collection ids are no longer dense, and the same text may have several.
+// A collection of the dictionary frees entries that no record refers to any more: the others are written
+// again, with the same ids, before their old chunks are freed. Ids are not reused, so after the first
+// collection they are not dense any more, and the same text may have several.
 #pragma once
 
 #include <cstddef>
@@ -41,17 +42,17 @@ inline constexpr uint32_t kMaxStringBytes = 192 * 1024;
 // More rows than this must be appended in parts; else they are counted as dropped.
 inline constexpr uint32_t kMostRowsBytes = 4 * 1024 * 1024;
 
-// What stands for a name, a stack or shapes that found no room in the dictionary.
+// The id of names, stacks and shapes for which the dictionary had no space.
 inline constexpr uint32_t kUnknownId = 0x7fffffff;
 
-// One reading of the tick counter beside the kernel's clocks.
+// A simultaneous reading of the tick counter and the kernel's clocks.
 struct ClockPair {
   uint64_t tick;
   int64_t monotonic_ns;
   int64_t realtime_ns;
 };
 
-// What a recording, or a session of it, has beside names and times. Stacks, modules and samples cost little.
+// What a recording, or a session of it, contains in addition to names and times.
 enum Recorded : uint32_t {
   kRecordShapes = 1,
   kRecordMemory = 2,
@@ -128,8 +129,8 @@ struct FileHeader {
 };
 static_assert(sizeof(FileHeader) <= kHeaderBytes);
 
-// How far a recording is, and what it has lost: of the beginning of a session in a recording that several
-// share.
+// The position in a recording, and its losses so far: stored for the start of a session in a shared
+// recording.
 struct RecordingPosition {
   uint64_t tick;
   uint64_t orders;  // FileHeader::orders
@@ -203,7 +204,7 @@ inline uint64_t checksum_of(const void* data, size_t bytes) {
   return lanes[0] == 0 ? 1 : lanes[0];
 }
 
-// Of what `header` says with 0 for its checksum, as far as its version has it.
+// The checksum of `header`, with 0 for its own checksum, without fields that its version does not have.
 inline uint64_t header_checksum(FileHeader header) {
   header.checksum = 0;
   const size_t bytes = header.version < 3   ? offsetof(FileHeader, dropped_samples)
@@ -215,7 +216,7 @@ inline uint64_t header_checksum(FileHeader header) {
   return checksum_of(&header, bytes);
 }
 
-// Of what `header` says and of the `bytes` of its payload that are whole.
+// The checksum of `header`, and of the committed `bytes` of its payload.
 inline uint64_t chunk_checksum(const ChunkHeader& header, const void* payload, size_t bytes) {
   const uint64_t parts[] = {(uint64_t{header.kind} << 32) | header.thread, header.units, header.order,
                             header.committed, checksum_of(payload, bytes)};
@@ -377,9 +378,9 @@ inline constexpr uint16_t kKeptMask = 0x3ff;
 inline constexpr uint32_t kUnsureShift = 10;
 inline constexpr uint32_t kMaxUnsure = 63;
 
-// What a call is a call of. The place of a call, among those that its thread is in the middle of at a time,
-// is this and, above it, the depth of its frame from 1: where one kind of calls is switched on later than the
-// other, it is written later than calls inside it. 0: not known, as in files of earlier releases.
+// The kind of a call. In the higher bits is the depth of its frame from 1, which determines its nesting among
+// the open calls of its thread: if one kind of calls is switched on later, an outer call is written after
+// inner ones. 0: unknown, as in files of earlier releases.
 enum CallKind : uint32_t {
   kCallOfModule = 0,
   kCallOfPython = 1,  // within that of the module, if that has the same frame
@@ -400,7 +401,7 @@ struct AllocationRecord {
 };
 static_assert(sizeof(AllocationRecord) == 32);
 
-// Something more about the span of the same thread that began at `span_tick`.
+// Additional data of the span of the same thread that began at `span_tick`.
 struct NoteRecord {
   uint64_t span_tick = 0;
   uint64_t value = 0;
@@ -417,7 +418,7 @@ inline constexpr uint32_t kWaitedUnknown = 1, kWaitedFrom = 2, kMostWaited = (1u
 
 enum class SampleState : uint8_t { Unknown = 0, Running = 1, WaitingForGil = 2, Blocked = 3 };
 
-// The Python stack of a thread at one moment. It stands for the time since `since_tick`.
+// The Python stack of a thread at one moment. It represents the time since `since_tick`.
 struct SampleRecord {
   uint64_t tick;
   uint64_t since_tick;

@@ -1,4 +1,4 @@
-// The notes of a recording: what is said of a span beside its record.
+// The notes of a recording: additional data of spans besides their records.
 #pragma once
 
 #include <cstdint>

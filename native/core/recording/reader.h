@@ -152,12 +152,12 @@ struct Recording {
 // The row of a thread in `Recording::thread_index`.
 int32_t row_of_thread(const std::vector<uint32_t>& indexes, uint32_t index);
 
-// How many bytes from the file's front a reader will touch; the file's size if its header says nothing
-// useful.
+// Number of bytes from the start of the file that a reader accesses; the size of the file if its header is
+// not valid.
 std::size_t used_bytes(std::span<const std::byte> file);
 
-// Never fails on damage behind the header: what makes no sense is left out and counted. The result's texts
-// point into `file`, or into its own `copies`. The file may be growing meanwhile. Throws RefusedRecording.
+// Never fails on damage after the header: invalid data is left out and counted. The result's texts point into
+// `file`, or into its own `copies`. The file may be growing meanwhile. Throws RefusedRecording.
 Recording parse_recording(std::span<const std::byte> file);
 
 // Gives the spans that never ended an end: that of the innermost ended span of the thread that encloses their

@@ -41,8 +41,8 @@ class RangesOfOthers {
   bool step_marks_ = false, leaves_collections_ = false;
 };
 
-// The spans of a thread say how their stack differs from that of the span before, see kKeptMask. Where spans
-// are left out, the next one must say it for them.
+// A span stores how its stack differs from that of the previous span of its thread, see kKeptMask. If spans
+// are removed, the next one must store the difference for all of them.
 class KeptCalls {
  public:
   void begin_thread() { left_out_ = kKeptMask; }

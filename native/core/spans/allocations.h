@@ -1,4 +1,4 @@
-// Which span allocated and freed how much.
+// Attributes allocations and frees to spans.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Python calls rebuilt from the operators that ran in them.
+// Reconstructs Python calls from the stacks of operators.
 #pragma once
 
 #include <cstdint>

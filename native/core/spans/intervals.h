@@ -1,4 +1,4 @@
-// Sets of moments: stretches of time in order, none empty, none touching another.
+// Sets of time, as sorted intervals that are not empty and do not touch.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace kinetoscope {
 
-// Stretches from start_ns up to, not at, end_ns.
+// Intervals [start_ns, end_ns).
 struct Stretches {
   std::span<const int64_t> start_ns, end_ns;
 };
@@ -19,15 +19,15 @@ struct Moments {
 
 // All functions throw BadColumns where starts and ends have different lengths.
 
-// The moments in any of some stretches, in any order; empty and backward ones count for nothing.
+// The union of intervals in any order; empty and reversed ones are ignored.
 Moments unite(const Stretches& stretches);
 
-// Of two sets: the moments in either, those in both, or those in the first and not in the second.
+// The union, intersection or difference of two sets.
 Moments join(const Stretches& one, const Stretches& other);
 Moments intersect(const Stretches& one, const Stretches& other);
 Moments subtract(const Stretches& one, const Stretches& other);
 
-// How long the part of a set before each moment is.
+// The length of the part of a set before each time.
 Column<int64_t> length_before(const Stretches& set, std::span<const int64_t> time_ns);
 
 }  // namespace kinetoscope

@@ -1,4 +1,4 @@
-// What backward spans have from forward ones: which operator they belong to, its module and its stack.
+// Links backward spans to forward ones, from which they inherit module and stack.
 #pragma once
 
 #include <cstdint>

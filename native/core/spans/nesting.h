@@ -1,4 +1,4 @@
-// Which span encloses which, how deep, and how much of its time is its own.
+// Nests spans: parents, depths and self times.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Collectives of many ranks run again, with other times between them.
+// Replays the collectives of many ranks with other durations between them.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-"""Starting and stopping a recording: sessions, schedules, handlers and the engines that record.
+"""Recording: sessions, schedules, handlers, engines and sources.
 
-The public names are found on first use, so that importing this room does not import torch: `kinetoscope doctor` must
-be able to say that torch is missing.
+Public names are imported on first use, so that importing this package does not import torch: `kinetoscope doctor` must be able to
+say that torch is missing.
 """
 
 import importlib
@@ -216,7 +216,7 @@ _HOMES = {
     "why_too_old": "recorder.build",
 }
 
-# Commands and the launcher need these also without torch, or with one that is too old, to say so.
+# Needed by the commands and the launcher even if torch is missing or too old, to say so.
 _WITH_ANY_TORCH = (
     "engines.native",
     "process.rank",
@@ -225,7 +225,7 @@ _WITH_ANY_TORCH = (
     "session.state",
     "sources.optimizer_steps",
 )
-# What a fork of a recorded process imports to record itself.
+# Modules that a forked child of a recorded process needs to record itself.
 _NEEDED_IN_FORKS = (
     "engines.kineto",
     "engines.native",
@@ -250,14 +250,14 @@ def __getattr__(name: str) -> object:
 
 
 def import_for_forks() -> None:
-    """Import what a fork needs to record itself: an import there could wait forever for a thread of the parent that was importing."""
+    """Import what a forked child needs to record itself: there an import could deadlock on the parent's import locks."""
     for name in _NEEDED_IN_FORKS:
         with suppress(ImportError):
             importlib.import_module(f"{__name__}.{name}")
 
 
 def _need_torch(name: str) -> None:
-    """Raise MissingDependencyError where torch is missing, or older than any that we can record with."""
+    """Raise MissingDependencyError if torch is missing, or too old to record with."""
     try:
         import torch
     except ModuleNotFoundError as error:

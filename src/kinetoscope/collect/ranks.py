@@ -1,4 +1,4 @@
-"""The summaries of all ranks of a job, gathered by rank 0 beside the communication of the job itself."""
+"""Gather the summaries of all ranks at rank 0, without using the job's collectives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.collect.process.job_store import JobStore, in_company, wait_for_key
+from kinetoscope.collect.process.job_store import JobStore, is_distributed, wait_for_key
 from kinetoscope.collect.process.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ def gather_summaries(
 ) -> Job | None:
     """Gather the summaries of all ranks at rank 0, which writes them to a folder.
 
-    Every rank calls it, and equally often. Each reduces its own trace and sends the summary, at most a megabyte, through the store of
-    the job, over a separate connection. Only rank 0 waits for the others, and no longer than `timeout_s`: it warns which ranks are
-    missing and continues with those that came. If the store fails, that is a warning.
+    Every rank must call it, and equally often. Each reduces its own trace and sends the summary, at most a megabyte, through the
+    key-value store of the job, over a separate connection. Only rank 0 waits for the others, and no longer than `timeout_s`: it
+    warns which ranks are missing, and continues without them. A failure of the store is a warning.
 
     Args:
         trace: The trace of this rank.
         output: The folder, which rank 0 makes if needed.
         source: Where the whole trace of this rank is saved, for links from summaries to traces.
-        timeout_s: How many seconds rank 0 waits for the other ranks; 0 takes what is there.
+        timeout_s: How many seconds rank 0 waits for the other ranks; 0 uses the summaries that have arrived already.
 
     Returns:
-        The job of the summaries that came, on rank 0 and in a process without a process group; None on other ranks.
+        The job of the summaries that arrived, on rank 0 or in a process without a process group; None on other ranks.
 
     Raises:
         ArgumentError: `timeout_s` is no number of seconds.
@@ -59,12 +59,12 @@ def gather_summaries(
     from kinetoscope.summaries.summary import file_name, file_of, summary_of
 
     own = file_of(summary_of(trace, "" if source is None else os.path.abspath(source)))
-    rank = torch.distributed.get_rank() if in_company() else 0
+    rank = torch.distributed.get_rank() if is_distributed() else 0
     gathered = {rank: own}
-    if in_company():
+    if is_distributed():
         try:
             gathered |= _exchanged(rank, own, timeout_s)
-        except Exception as error:  # noqa: BLE001  (whatever the job's store fails at is none of the job's business)
+        except Exception as error:  # noqa: BLE001  (whatever fails, the job must go on)
             _STORE.forget()
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             warn_user(f"the summaries of the ranks were not gathered: {reason.rstrip('.')}.")
@@ -86,7 +86,7 @@ _STORE = JobStore("summaries")
 def _exchanged(rank: int, own: bytes, timeout_s: float) -> dict[int, bytes]:
     """Send the summary of this rank or, on rank 0, receive those of the others."""
     store = _STORE.connect(max(timeout_s, 1.0))
-    # Each rank counts its own calls; equal numbers belong together.
+    # The n-th calls of all ranks belong together.
     number = store.add(f"times/{rank}", 1)
     if rank != 0:
         store.set(f"{number}/{rank}", own)

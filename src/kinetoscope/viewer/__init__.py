@@ -1,3 +1,3 @@
-"""Looking at traces: a local server for the viewer, and reports that are one file."""
+"""The viewer: a local server, and reports, which are single HTML files."""
 
 __all__ = ["server"]

@@ -1,4 +1,4 @@
-"""The traces that a server has open: read once, and again when their files have changed."""
+"""The open traces of a server, which are reloaded when their files change."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Offer(NamedTuple):
     """One of the open traces.
 
     Attributes:
-        name: What people know it by.
-        trace: The newest reading of it; None where it could not be read, or is a job.
-        problem: Why it could not be read, or not again since it changed.
-        version: Counts the readings, so that a page knows when to ask again.
-        live: Whether it is still being written.
-        job: The summaries of the ranks of a job, where it is one.
+        name: The name that is shown.
+        trace: The trace, as last loaded; None if it could not be loaded, or is a job.
+        problem: Why it could not be loaded, or not reloaded after a change.
+        version: How often it was loaded, so that a page knows when to repeat its requests.
+        live: Whether it is still being recorded.
+        job: The summaries of the ranks, if it is a job.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Offer(NamedTuple):
 
 
 class Given:
-    """A source of a trace, and the newest reading of it.
+    """A source of a trace, with the trace as last loaded.
 
     Attributes:
-        offer: What can be looked at now.
-        error: What went wrong when it was read first.
-        path: Where it is read from; None for what was given.
+        offer: The trace that the viewer shows now.
+        error: The exception of the first attempt to load it.
+        path: The path or URL; None for a trace that was passed as an object.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Given:
         open_trace: Callable[[str], Trace] = open_any,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read it for the first time."""
+        """Load the trace for the first time."""
         self.error: Exception | None = None
         self._open_trace, self._clock = open_trace, clock
         self._one_at_a_time = threading.Lock()
@@ -81,13 +81,13 @@ class Given:
         began = clock()
         try:
             self.offer = self._offer(name, self._open(self.path))
-        except Exception as error:  # noqa: BLE001  (whatever it was, the other traces can be looked at)
+        except Exception as error:  # noqa: BLE001  (whatever it was, the other traces can be shown)
             self.error = error
             self.offer = Offer(name, problem=words(error))
         self._rest(began)
 
     def look_again(self) -> None:
-        """Read the file again if it has changed, unless another thread is reading it."""
+        """Reload the file if it has changed, unless another thread is doing so."""
         if self.path is None or "://" in self.path or self._clock() < self._next:
             return
         if not self._one_at_a_time.acquire(blocking=False):
@@ -98,18 +98,18 @@ class Given:
             self._one_at_a_time.release()
 
     def close(self) -> None:
-        """Let go of the trace, unless it belongs to whoever gave it."""
+        """Close the trace, unless it was passed as an object."""
         with self._one_at_a_time:
             self._closed = True
             if self.path is not None and self.offer.trace is not None:
                 self.offer.trace.close()
 
     def _read_if_changed(self, path: str) -> None:
-        """Look at the file, and replace the offer where there is something new."""
+        """Check whether the file has changed, and then reload it and replace the offer."""
         before, began, offer = self._seen, self._clock(), self.offer
         self._seen = now = stamp(path)
         if now is None and (written := finished(path)) is not None:
-            # The program has ended, and wrote its trace in the place of the recording.
+            # The program has ended, and its trace has replaced the recording.
             self.path, path = written, written
             self._seen = now = stamp(path)
             before = now
@@ -118,16 +118,16 @@ class Given:
         running = offer.trace is not None and live_recording.is_running(offer.trace.run_info)
         if now == self._stamp or now is None:
             if offer.live and not running:
-                # It was killed: the page has to request everything again.
+                # The process was killed: the page must repeat all requests, since the trace is not live any more.
                 self.offer = offer._replace(live=False, version=offer.version + 1)
             return
         if now != before and not running:
-            return  # Who writes it may not be done: only a recording can be read at any moment.
+            return  # The file may be incomplete while it is being written; only a recording can be read at any time.
         self._stamp = now
         try:
-            # Questions about the reading before may still be being answered, so it is not closed.
+            # Not closed, because requests about the previous trace may still be running.
             self.offer = self._offer(offer.name, self._open(path), offer.version + 1)
-        except Exception as error:  # noqa: BLE001  (what was read before can still be looked at)
+        except Exception as error:  # noqa: BLE001  (the previous trace can still be shown)
             self.offer = offer._replace(problem=words(error), version=offer.version + 1, live=False)
         else:
             if self._closed and self.offer.trace is not None:
@@ -135,11 +135,11 @@ class Given:
         self._rest(began)
 
     def _open(self, path: str) -> Trace | Job:
-        """Read a trace or, from a folder of summaries, a job."""
+        """Load a trace or, from a folder of summaries, a job."""
         return Job.open(path) if is_job(path) else self._open_trace(path)
 
     def _offer(self, name: str, opened: Trace | Job, version: int = 1) -> Offer:
-        """What was read, to be looked at."""
+        """Create the offer of a loaded trace or job."""
         if isinstance(opened, Job):
             return Offer(name, None, None, version, job=opened)
         return Offer(
@@ -147,24 +147,24 @@ class Given:
         )
 
     def _rest(self, began: float) -> None:
-        """Look at the file again when there was time for other things."""
+        """Set when the file may be checked again: the longer loading takes, the later."""
         now = self._clock()
         self._next = now + max(LOOK_EVERY_S, REST_FOR_READING * (now - began))
 
 
 def given(sources: Sequence[Source], open_trace: Callable[[str], Trace] = open_any) -> list[Given]:
-    """Read all sources.
+    """Load all sources.
 
     Args:
         sources: Paths, URLs, traces, or finished sessions, which have a `trace`.
-        open_trace: Opens one.
+        open_trace: Opens a trace by path or URL.
 
     Returns:
-        For each the newest reading. Where some can be read, what is wrong with the others is said in their offers.
+        The sources. If at least one can be loaded, the problems of others are in their offers.
 
     Raises:
-        ArgumentError: There is none, or one is something else.
-        Exception: None of them can be read: what is wrong with the first.
+        ArgumentError: There is none, or one of them is not a source.
+        Exception: None of them can be loaded: the exception of the first.
     """
     plain = [_plain(source) for source in sources]
     if not plain:
@@ -177,7 +177,7 @@ def given(sources: Sequence[Source], open_trace: Callable[[str], Trace] = open_a
 
 
 def names_of(sources: Sequence[Source]) -> list[str]:
-    """Short names: the last part of each path, and as many before it as distinguish it from the others."""
+    """Return short unique names: the last component of each path, with as many before it as are needed."""
     parts = [_parts(source) for source in sources]
     names = []
     for place, one in enumerate(parts):
@@ -192,10 +192,10 @@ def names_of(sources: Sequence[Source]) -> list[str]:
 
 
 def stamp(path: str) -> Hashable:
-    """What changes when a file does; None where there is no file.
+    """Return a value that changes when the contents of a file do; None if there is no file.
 
-    A recording grows in pages that its process shares with the file, of which the file system knows nothing, and the
-    room that it has ahead is nothing new.
+    For a recording that is not its modification time and size: it is written through shared memory, of which the file system
+    has no notice, into space that was reserved in advance.
     """
     try:
         found = Path(path).stat()
@@ -208,27 +208,27 @@ def stamp(path: str) -> Hashable:
 
 
 def is_job(path: str) -> bool:
-    """Whether a path is a folder of summaries, or a summary; traces can be Parquet, too."""
+    """Whether a path is a summary or a folder of summaries; a Parquet file may also be a trace."""
     found = Path(path)
     files = sorted(found.glob(f"*{SUFFIX}")) if found.is_dir() else [found]
     return bool(files) and files[0].suffix == SUFFIX and is_summary(files[0])
 
 
 def finished(path: str) -> str | None:
-    """The trace that `kinetoscope run` made of a recording that is gone, or None where there is none."""
+    """Return the path of the trace that `kinetoscope run` made from a recording that was removed; None if there is none."""
     written = Path(path).with_suffix(TRACE_SUFFIX)
     return str(written) if path.endswith(RECORDING_SUFFIX) and written.exists() else None
 
 
 def words(error: Exception) -> str:
-    """One sentence for the person at the page."""
+    """Convert an exception to one sentence for the user."""
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error) if isinstance(error, KinetoscopeError | OSError) else f"it could not be read: {error!r}"
 
 
 def _plain(source: Any) -> Source:
-    """A path or a trace; of a session its trace."""
+    """Convert a source: a session to its trace."""
     if isinstance(source, str | os.PathLike | Trace | Job):
         return source
     trace = getattr(source, "trace", None)
@@ -238,7 +238,7 @@ def _plain(source: Any) -> Source:
 
 
 def _parts(source: Source) -> tuple[str, ...]:
-    """The parts of a path."""
+    """The components of a path or URL."""
     if isinstance(source, Job):
         return (units.count(len(source), "rank"),)
     path = source.path if isinstance(source, Trace) else os.fspath(source)

@@ -1,4 +1,4 @@
-"""What a page may request of a trace, and what comes back: the options of a request, and the forms of a response."""
+"""Requests of pages about a trace: parsing of their options, and types of responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_DIGITS = 9
 
 
 class Limited:
-    """The first rows of a table, and how many there are."""
+    """The first rows of a table, with its total number of rows."""
 
     def __init__(self, table: pyarrow.Table, total: int) -> None:
         """Keep both."""
@@ -30,20 +30,20 @@ class Limited:
 
 
 class MadeFile:
-    """A file that was made for the person at the page."""
+    """A file for the user to download."""
 
     def __init__(self, file: IO[bytes], name: str, type: str) -> None:  # noqa: A002  (as HTTP calls it)
-        """Keep the open file, the name to save it under, and what kind of file it is."""
+        """Store the open file, the name to save it under, and its MIME type."""
         self.file = file
         self.name = name
         self.type = type
 
 
 def number(query: Query, name: str, default: float | None = None) -> float:
-    """Return an option that is a number.
+    """Return an option as a number.
 
     Raises:
-        ArgumentError: It is missing and has no default, or is no finite number.
+        ArgumentError: It is missing and has no default, or is not a finite number.
     """
     text = query.get(name)
     if text is None:
@@ -60,10 +60,10 @@ def number(query: Query, name: str, default: float | None = None) -> float:
 
 
 def whole_number(query: Query, name: str, default: int) -> int:
-    """Return an option that is a number of rows.
+    """Return an option as a number of rows.
 
     Raises:
-        ArgumentError: It is no whole number from 1 to a million.
+        ArgumentError: It is not a whole number from 1 to a million.
     """
     value = number(query, name, default)
     if not (1 <= value <= MOST_ASKED and value == int(value)):
@@ -74,29 +74,29 @@ def whole_number(query: Query, name: str, default: int) -> int:
 
 
 def integer(text: str) -> int | None:
-    """Return a text as a whole number, which may be negative; None for any other text and for more than nine digits."""
+    """Parse a whole number, which may be negative; None for other texts, or more than nine digits."""
     return int(text) if text.removeprefix("-").isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def choice(query: Query, name: str, values: Sequence[str]) -> str:
-    """Return an option that is one of some values, the first where it is left out.
+    """Return an option that must be one of some values; the first is the default.
 
     Raises:
-        ArgumentError: It is another one.
+        ArgumentError: It has another value.
     """
     return checked_choice(name, query.get(name, values[0]), tuple(values))
 
 
 MOST_PIXELS = 16_384
-# Times of a trace are integers below this.
+# Times of a trace in nanoseconds are below this.
 _LARGEST = float(2**62)
 
 
 def window_of(query: Query) -> tuple[float, float, int]:
-    """The options `start`, `end` and `width`.
+    """Return the options `start` and `end` in nanoseconds, and `width` in pixels.
 
     Raises:
-        ArgumentError: One is missing, or they are no window.
+        ArgumentError: One is missing, or they do not describe a window.
     """
     start, end = span_of_time(query)
     width = number(query, "width")
@@ -119,7 +119,7 @@ def span_of_time(query: Query) -> tuple[float, float]:
     return start, end
 
 
-# Tables of a trace as the pages ask for them.
+# Tables of a trace, as the pages request them.
 
 MOST_ROWS = 50_000
 """A page sorts and filters this many by itself; SQL and the command line see all."""

@@ -117,7 +117,7 @@ def test_the_devices_side_is_asked_for_nothing_that_belongs_to_operators(tmp_pat
     assert CPU not in request.activities
 
 
-def test_memory_of_devices_is_said_to_be_missing():
+def test_missing_device_memory_is_a_warning():
     engine, _, devices = joined()
     with pytest.warns(UserWarning, match="device memory is not recorded"):
         trace = record(engine, profile_memory=True).trace
@@ -125,7 +125,7 @@ def test_memory_of_devices_is_said_to_be_missing():
     assert len(trace.columns("allocations")) > 20
 
 
-def test_it_exports_and_is_read_again(tmp_path):
+def test_a_hybrid_trace_survives_export_and_reading(tmp_path):
     engine, _, _ = joined()
     session = record(engine)
     session.save(tmp_path / "run.ktrace")
@@ -190,7 +190,7 @@ def test_when_the_host_cannot_start_the_devices_are_stopped():
     assert devices.log == ["prepare", "start", "stop", "discard"]
 
 
-def test_each_side_is_switched_off_by_itself():
+def test_host_and_devices_are_paused_independently():
     host, devices = NotingEngine(), NotingEngine()
     engine = HybridEngine(host, devices)
     engine.prepare(RecordingRequest(frozenset([CPU, CUDA])))

@@ -23,7 +23,7 @@ from kinetoscope.collect.engines import hybrid_check as hybrid_module
     ],
     ids=["cut result", "empty result", "other result", "real-time signal", "signal", "exit code"],
 )
-def test_a_check_that_ends_in_any_way_is_a_reason(program, reason, tmp_path, monkeypatch):
+def test_any_failure_of_the_check_is_a_reason_for_kineto(program, reason, tmp_path, monkeypatch):
     monkeypatch.setenv("KINETOSCOPE_CACHE", str(tmp_path))
     monkeypatch.setattr(hybrid_module, "_results", {})
     monkeypatch.setattr(hybrid_module, "_START", program)

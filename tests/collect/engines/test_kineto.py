@@ -27,7 +27,7 @@ from kinetoscope.collect import RecordingRequest
 from kinetoscope.collect.engines import kineto as kineto_module
 from kinetoscope.collect.engines import kineto_columns, kineto_recording, kineto_text
 from kinetoscope.collect.engines.kineto import KinetoEngine
-from kinetoscope.collect.engines.kineto_columns import leave_out
+from kinetoscope.collect.engines.kineto_columns import leave_out_unselected
 from kinetoscope.collect.engines.kineto_recording import KinetoRecording
 from kinetoscope.collect.engines.kineto_text import read_text
 from kinetoscope.collect.request.torch_settings import has_setting
@@ -69,7 +69,7 @@ def recording_of(results, **more):
 # ------------------------------------------------------------------------------------------------- how it is read
 
 
-def test_by_pipe_and_by_file_it_is_the_same(monkeypatch):
+def test_reading_by_pipe_and_by_file_gives_the_same_trace(monkeypatch):
     traces = []
     for can_follow in (True, False):
         theirs = torch.profiler.profile(activities=CPU)
@@ -85,7 +85,7 @@ def test_by_pipe_and_by_file_it_is_the_same(monkeypatch):
     assert "aten::addmm" in piped
 
 
-def test_without_named_pipes_a_file_serves(monkeypatch):
+def test_without_named_pipes_a_temporary_file_is_used(monkeypatch):
     def refuse(*_, **__):
         raise OSError("no pipes here")
 
@@ -93,7 +93,7 @@ def test_without_named_pipes_a_file_serves(monkeypatch):
     assert names_of(record().trace)["aten::linear"] == 1
 
 
-def test_without_threads_a_file_serves(monkeypatch):
+def test_without_threads_a_temporary_file_is_used(monkeypatch):
     def refuse(_self):
         raise RuntimeError("can't start new thread")
 
@@ -256,7 +256,7 @@ def test_the_native_engine_names_the_metadata_that_it_does_not_show():
     assert session.trace.complete
 
 
-def test_what_torch_cannot_write_is_a_loss():
+def test_names_that_torch_cannot_write_are_a_loss():
     class Failing(WrittenResults):
         def save(self, path):
             """torch says on stderr that it cannot, and returns."""
@@ -265,7 +265,7 @@ def test_what_torch_cannot_write_is_a_loss():
     assert "torch's collector could not write" in loss["why"]
 
 
-def test_a_text_that_breaks_off_is_kept_up_to_there():
+def test_truncated_text_is_read_as_far_as_it_goes():
     event = (
         '{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": %d.000, "dur": 1.000}'
     )
@@ -277,7 +277,7 @@ def test_a_text_that_breaks_off_is_kept_up_to_there():
     assert (loss["where"], loss["count"]) == ("file", 1)
 
 
-def test_what_raises_while_torch_writes_is_raised_and_nobody_waits():
+def test_an_exception_while_torch_writes_is_raised_without_a_deadlock():
     class Raising(WrittenResults):
         def save(self, path):
             raise MemoryError("no more")
@@ -626,7 +626,7 @@ def test_calls_inside_ours_are_left_out_where_they_are_of_python_itself(tmp_path
     assert [native["strings"][name] for name in native["spans"]["name"]] == of_others
 
 
-def test_leaving_out_leads_kernels_to_their_new_rows():
+def test_removing_spans_renumbers_the_rows_of_kernels():
     def event(name, category, ts, **args):
         pid, tid = (0, 7) if category == "kernel" else (1, 1)
         return json.dumps(
@@ -645,7 +645,7 @@ def test_leaving_out_leads_kernels_to_their_new_rows():
     rows = [event(f"op{row}", "cpu_op", 10 * row) for row in range(6)]
     rows += [event(f"k{row}", "kernel", 10 * row, grid=[row, 1, 1], stream=7, device=0) for row in range(3)]
     native = read_text(WrittenResults(lambda: f'{{"traceEvents": [{", ".join(rows)}]}}'))
-    leave_out(native, None, [(10_000, 20_000), (40_000, float("inf"))])
+    leave_out_unselected(native, None, [(10_000, 20_000), (40_000, float("inf"))])
     names = [native["strings"][name] for name in native["spans"]["name"].tolist()]
     assert sorted(names) == ["k0", "k1", "k2", "op0", "op2", "op3"]
     kernels = native["kernels"]
@@ -680,7 +680,7 @@ def objects_of(session):
 
 
 @needs_trace_only
-def test_objects_that_nobody_asked_for_are_not_made_and_the_way_to_them_is_told():
+def test_unneeded_event_objects_are_not_made_and_the_error_says_how_to_get_them():
     session = record()
     for call in ("events", "experimental_event_tree"):
         with pytest.raises(
@@ -698,7 +698,7 @@ def test_objects_that_nobody_asked_for_are_not_made_and_the_way_to_them_is_told(
     ],
     ids=lambda more: next(iter(more)),
 )
-def test_objects_are_made_where_they_are_looked_for(more):
+def test_torchs_event_objects_are_made_if_they_may_be_read(more):
     session = record(**more)
     assert objects_of(session) > 5
     assert names_of(session.trace)["aten::linear"] == 1
@@ -729,7 +729,7 @@ def test_torchs_results_can_be_saved_before_and_after_the_trace_was_read(tmp_pat
     TORCH < (2, 12),
     reason="a collector of older releases of torch that was prepared and never started fails every later one, torch's too",
 )
-def test_an_engine_that_may_not_start_stops_nobody_else():
+def test_an_engine_that_is_refused_does_not_stop_the_other_profiler():
     engine = KinetoEngine()
     engine.prepare(RecordingRequest(frozenset(CPU)))
     with torch.profiler.profile(activities=CPU) as theirs:

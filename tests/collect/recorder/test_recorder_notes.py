@@ -76,7 +76,7 @@ def test_gradients_carry_their_parameter(shapes: bool) -> None:
     assert shapes or len(table) == 2
 
 
-def test_nothing_is_noted_unasked() -> None:
+def test_without_options_there_are_no_notes() -> None:
     with profile(record_shapes=True) as prof:
         nn.Linear(4, 4)(torch.ones(2, 4)).sum().backward()
     assert len(prof.trace.columns("operands")) == 0

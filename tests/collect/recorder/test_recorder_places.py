@@ -56,7 +56,7 @@ def test_recomputed_blocks_keep_their_path() -> None:
     assert modules_of(prof.trace, "TanhBackward0") == ["block.1"]
 
 
-def test_a_module_that_died_is_not_taken_for_its_successor() -> None:
+def test_a_freed_module_is_not_confused_with_a_later_one_at_its_address() -> None:
     class First(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.neg(x)
@@ -73,7 +73,7 @@ def test_a_module_that_died_is_not_taken_for_its_successor() -> None:
     assert classes == ["First", "Second"] * 20
 
 
-def test_modules_seen_by_another_thread_only_get_their_names() -> None:
+def test_modules_that_only_another_thread_called_are_named() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     with profile() as prof:
         thread = threading.Thread(target=model, args=(torch.ones(1, 2),))
@@ -127,7 +127,7 @@ def test_generated_code_is_told_apart() -> None:
     assert [functions_of(prof.trace, row)[0] for row in rows] == [f"made_{number}" for number in range(50)]
 
 
-def test_code_at_the_address_of_freed_code_is_told_apart() -> None:
+def test_code_at_the_address_of_freed_code_is_distinguished() -> None:
     x = torch.ones(2)
     source = "def made():\n    return torch.neg(x)\n"
     addresses = set()

@@ -274,7 +274,7 @@ def test_an_inner_session_can_be_read_while_the_outer_one_goes_on() -> None:
 
 
 @pytest.mark.parametrize(("inner", "is_as_it_was"), [({}, True), ({"record_shapes": True}, False)])
-def test_a_recording_is_written_anew_only_where_others_had_more_recorded(
+def test_a_part_is_cut_only_if_other_sessions_recorded_more(
     tmp_path: Any, inner: dict[str, bool], is_as_it_was: bool
 ) -> None:
     path = tmp_path / "outer.recording"
@@ -289,7 +289,7 @@ def test_a_recording_is_written_anew_only_where_others_had_more_recorded(
     assert names(session.trace) == ["exp"]
 
 
-def test_a_ring_that_goes_on_takes_nothing_from_a_session_that_ended() -> None:
+def test_a_ring_that_continues_does_not_overwrite_an_ended_session() -> None:
     with session_of(ring_bytes=1 << 16) as outer:
         with session_of() as inner:
             torch.ones(2).exp()
@@ -305,7 +305,7 @@ def test_a_ring_that_goes_on_takes_nothing_from_a_session_that_ended() -> None:
 @pytest.mark.parametrize(
     "options", [{"profile_memory": True}, {"profile_memory": True, "python_calls": True}]
 )
-def test_sessions_that_overlap_without_end_do_not_grow_their_recording_without_end(
+def test_sessions_that_always_overlap_need_bounded_space(
     options: dict[str, bool],
 ) -> None:
     x = torch.ones(2)
@@ -378,7 +378,7 @@ def hooked_threads() -> int:
     return load_recorder().hooked_threads()
 
 
-def test_calls_join_a_running_recording_and_leave_it() -> None:
+def test_calls_are_switched_on_and_off_in_a_running_recording() -> None:
     inner = session_of(python_calls=True, with_stack=True)
 
     def around() -> None:
@@ -412,13 +412,13 @@ def test_calls_join_a_running_recording_and_leave_it() -> None:
         ("still_runs", cut),
         ("leaf", 0),
     ]
-    me = calls_of(inner.trace, "test_calls_join_a_running_recording_and_leave_it")
-    assert me == [("test_calls_join_a_running_recording_and_leave_it", begun | cut)]
+    me = calls_of(inner.trace, "test_calls_are_switched_on_and_off_in_a_running_recording")
+    assert me == [("test_calls_are_switched_on_and_off_in_a_running_recording", begun | cut)]
     assert inner.trace.losses == []
     assert calls_of(outer.trace, "leaf") == []
 
 
-def test_each_kind_of_calls_joins_beside_the_other_one_in_its_place() -> None:
+def test_python_calls_and_module_calls_nest_whichever_is_switched_on_later() -> None:
     """Module calls that are switched on late lie around the Python calls that have been recorded longer, and the other way round."""
     kinds: dict[str, dict[str, Any]] = {
         "module": {"module_spans": True},
@@ -604,7 +604,7 @@ def test_calls_are_switched_on_and_off_beside_threads_that_call_and_end() -> Non
     assert hooked_threads() == 0
 
 
-def test_the_recorder_is_told_whose_metadata_nobody_needs_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_of_sessions_that_were_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     told_numbers: list[int] = []
     recorder = load_recorder()
     monkeypatch.setattr(recorder, "forget_sessions_before", told_numbers.append)
@@ -669,7 +669,7 @@ def test_metadata_belongs_to_the_session_that_was_given_it() -> None:
     assert not any(key.startswith("kinetoscope.session") for key in outer.trace.info)
 
 
-def test_modules_that_only_the_other_session_met_are_not_listed() -> None:
+def test_modules_that_only_the_other_session_called_are_not_listed() -> None:
     before, inside = Net(), nn.Sequential(nn.Tanh())
     with session_of() as outer:
         before(torch.ones(2, 8))

@@ -74,7 +74,7 @@ class Signalled(NotingEngine):
         return super().stop()
 
 
-def test_the_trace_is_there_and_then_the_error(calls):
+def test_the_trace_is_complete_before_the_error_is_raised(calls):
     session = kinetoscope.profile(engine=Signalled())
     session.start()
     torch.ones(2)

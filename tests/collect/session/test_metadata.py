@@ -42,7 +42,7 @@ def launched(monkeypatch):
         ("-1", "8", "run.ktrace", "run.ktrace"),
     ],
 )
-def test_no_two_ranks_share_a_path(launched, rank, world_size, path, expected):
+def test_each_rank_has_a_path_of_its_own(launched, rank, world_size, path, expected):
     launched(rank, world_size)
     assert ranked(Path(path)) == Path(expected)
 

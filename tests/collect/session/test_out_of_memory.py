@@ -93,7 +93,7 @@ def test_the_report_goes_beside_the_recording(here):
 
 
 @pytest.mark.parametrize("error", [MemoryError("no more"), torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has")])  # fmt: skip
-def test_other_ways_of_saying_it(here, error):
+def test_other_out_of_memory_exceptions_are_recognized(here, error):
     with pytest.raises(type(error)) as raised, profile(profile_memory=True):
         torch.ones(10)
         raise error
@@ -173,17 +173,17 @@ def test_where_warnings_are_errors_the_failure_is_a_note(here):
 
 
 @pytest.mark.parametrize("place", [True, 3, b"bytes", "", ["a"]])
-def test_a_place_that_is_none_is_refused(place):
+def test_an_invalid_report_path_is_refused(place):
     with pytest.raises(kinetoscope.ArgumentError, match="oom_report="):
         profile(oom_report=place)
 
 
-def test_a_folder_is_no_place(here):
+def test_a_folder_is_refused_as_a_path(here):
     with pytest.raises(kinetoscope.ArgumentError, match="is a folder"):
         profile(oom_report=here)
 
 
-def test_what_messages_tell():
+def test_sizes_and_devices_are_parsed_from_messages():
     assert _requested_bytes("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 1 has") == 20 << 30
     assert _requested_bytes("you tried to allocate 1024 bytes. Error code 12") == 1024
     assert _requested_bytes("no more") is None

@@ -54,7 +54,7 @@ def test_the_sums_are_those_of_all_cycles_as_in_torch(engine):  # noqa: F811
     assert ours.events().self_cpu_time_total > 0
 
 
-def test_without_it_only_the_last_cycle_is_there(engine):  # noqa: F811
+def test_without_acc_events_only_the_last_cycle_is_stored(engine):  # noqa: F811
     session = profile(
         activities=CPU, engine=engine, schedule=schedule(**THREE), on_trace_ready=lambda s: s.trace
     )
@@ -205,7 +205,7 @@ def test_nothing_is_built_before_it_is_asked_for_and_nothing_dropped():
     assert recorder.log.count("build") == 1
 
 
-def test_a_warm_up_that_led_nowhere_is_no_cycle():
+def test_a_warm_up_without_active_steps_is_not_a_cycle():
     recorder = NotingEngine()
     session = profile(engine=recorder, schedule=schedule(wait=0, warmup=2, active=1), acc_events=True)
     with pytest.warns(UserWarning, match="nothing was recorded"), session:

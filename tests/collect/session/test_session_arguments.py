@@ -457,7 +457,7 @@ def test_an_engine_by_name():
         chosen("native", [CUDA])
 
 
-def test_native_with_a_device_joins_the_two(native):  # noqa: F811
+def test_native_with_a_device_is_hybrid(native):  # noqa: F811
     engine = chosen("native", [CPU, CUDA])
     assert isinstance(engine, HybridEngine)
     assert engine.name == "native"
@@ -475,7 +475,7 @@ def test_auto_takes_kineto_for_a_device_that_cannot_be_checked(tmp_path, monkeyp
     assert len(caught) == 1
 
 
-def test_auto_leaves_a_device_alone_to_kineto():
+def test_auto_uses_kineto_for_a_device_without_the_host():
     with pytest.warns(UserWarning, match=r"Kineto.*does not record CUDA activity alone"):
         assert chosen("auto", [CUDA]).name == "kineto"
 

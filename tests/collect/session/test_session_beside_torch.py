@@ -26,7 +26,7 @@ def scenario(function):
     "ignore:.*Profiler clears events", "ignore:.*warmup", "ignore:a finished recording"
 )
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_outcome_is_the_same(name, tmp_path):
+def test_the_same_scenario_has_the_same_outcome_as_with_torch(name, tmp_path):
     outcomes = []
     for tp in (torch.profiler, kinetoscope):
         folder = tmp_path / tp.__name__

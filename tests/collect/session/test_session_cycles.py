@@ -116,7 +116,7 @@ def test_a_foreign_schedule_that_never_records_says_so():
         run(session, 2)
 
 
-def test_a_warmup_that_led_nowhere_keeps_the_cycle_before():
+def test_a_warm_up_without_active_steps_keeps_the_last_cycle():
     engine = NotingEngine()
     session = run(profile(engine=engine, schedule=schedule(wait=0, warmup=1, active=1)), 2)
     assert engine.log == ["prepare", "start", "stop", "prepare", "start", "stop", "discard"]
@@ -134,7 +134,7 @@ def test_the_last_finished_cycle_is_the_trace_and_one_that_nobody_read_is_announ
     assert session.trace is engine.recordings[2].trace()
 
 
-def test_a_trace_somebody_holds_is_never_discarded():
+def test_a_trace_that_is_in_use_is_never_discarded():
     engine = NotingEngine()
     held = []
     run(
@@ -184,7 +184,7 @@ def test_start_twice_is_refused_and_stop_twice_is_harmless():
     assert session._options.engine.log == ["prepare", "start", "stop"] * 2 + ["discard"]
 
 
-def test_nested_sessions_are_refused_and_the_outer_one_goes_on():
+def test_a_nested_session_is_refused_and_the_outer_one_continues():
     outer, inner = profile(engine=NotingEngine()), profile(engine=NotingEngine())
     with outer:
         with pytest.raises(StateError, match="another Kinetoscope session is already recording"):

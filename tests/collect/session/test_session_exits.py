@@ -43,7 +43,7 @@ def test_the_programs_own_exception_is_not_replaced_by_the_handlers():
 
 
 @pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
-def test_a_failing_handler_gets_out_after_the_session_has_done_its_work(error):
+def test_the_exception_of_a_handler_is_raised_after_the_session_is_done(error):
     engine = NotingEngine()
 
     def fail(session):
@@ -93,7 +93,7 @@ def test_an_engine_that_cannot_begin_leaves_nothing_behind(call, error):
     assert engine.log[-3:] == DONE
 
 
-def test_an_engine_that_cannot_stop_frees_the_seat():
+def test_an_engine_that_cannot_stop_releases_the_active_session():
     session = profile(engine=NotingEngine(fail={"stop": RecorderError("lost")}))
     session.start()
     with pytest.raises(RecorderError, match="lost"):

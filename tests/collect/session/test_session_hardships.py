@@ -124,7 +124,7 @@ def test_a_first_cycle_that_cannot_be_recorded_does_not_stop_the_program(tmp_pat
         session.stop()
 
 
-def test_an_interrupt_is_seen_though_stop_fails() -> None:
+def test_an_interrupt_is_raised_even_if_stop_fails() -> None:
     def train() -> None:
         session = profile()
         try:
@@ -139,7 +139,7 @@ def test_an_interrupt_is_seen_though_stop_fails() -> None:
         train()
 
 
-def test_an_interrupt_is_seen_though_the_handler_fails() -> None:
+def test_an_interrupt_is_raised_even_if_the_handler_fails() -> None:
     def fail(_: object) -> None:
         raise RuntimeError("in the handler")
 

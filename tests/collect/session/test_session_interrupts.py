@@ -135,7 +135,7 @@ def interrupt_everywhere(make_engine, check, stride=1, **more):
                 if session._ever_started:
                     session.stop()
             assert running() is None, line
-            assert not isinstance(torch.profiler.itt._itt, ranges._Shim), line
+            assert not isinstance(torch.profiler.itt._itt, ranges._RecordedLibrary), line
             check(line)
         line += stride
 

@@ -75,7 +75,7 @@ def test_an_observer_runs_for_the_same_time_as_the_recording():
 @pytest.mark.filterwarnings(
     "ignore:nothing was recorded", "ignore:.*Profiler clears events", "ignore:a finished"
 )
-def test_an_observer_hears_what_torch_would_tell_it(numbers):
+def test_an_observer_gets_the_same_calls_as_from_torch(numbers):
     heard = []
     for module, keywords in ((torch.profiler, {}), (kinetoscope, {"engine": NotingEngine()})):
         observer = NotingObserver()
@@ -136,7 +136,7 @@ def test_an_observer_that_cannot_stop_takes_nothing_with_it():
     assert running() is None
 
 
-def test_its_failure_is_a_warning_where_that_was_asked_for():
+def test_with_on_error_warn_the_failure_of_an_observer_is_a_warning():
     recorder = NotingEngine()
     session = profile(
         engine=recorder,
@@ -313,7 +313,7 @@ def test_what_the_native_engine_has_no_use_for_is_named_once(native):  # noqa: F
     assert told[0].filename == __file__
 
 
-def test_what_it_does_anyway_needs_no_words(native):  # noqa: F811
+def test_settings_that_the_native_engine_always_honors_do_not_warn(native):  # noqa: F811
     config = _ExperimentalConfig(profile_all_threads=True, capture_overload_names=True, **TRACE_ONLY)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

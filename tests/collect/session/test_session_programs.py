@@ -233,7 +233,7 @@ def test_the_native_engine_runs_beside_torchs_session_either_way_round(native):
         assert sum(event.name == "aten::add" for event in theirs.events()) == 1
 
 
-def test_the_kineto_engine_says_when_torchs_collector_is_taken():
+def test_the_kineto_engine_is_refused_while_torch_profiles():
     with torch.profiler.profile(activities=CPU) as theirs:
         with pytest.raises(StateError, match="already in use"):
             kinetoscope.profile(activities=CPU, engine="kineto").start()
@@ -241,7 +241,7 @@ def test_the_kineto_engine_says_when_torchs_collector_is_taken():
     assert sum(event.name == "aten::add" for event in theirs.events()) == 1
 
 
-def test_the_kineto_engine_says_what_was_taken_from_it():
+def test_a_recording_that_another_profiler_took_is_a_loss():
     with (
         kinetoscope.profile(activities=CPU, engine="kineto") as session,
         torch.profiler.profile(activities=CPU),
@@ -314,7 +314,7 @@ def test_the_live_recording_can_be_kept_and_a_temporary_one_goes(native, tmp_pat
     assert list((tmp_path / "tmp").glob("kinetoscope*")) == []
 
 
-def test_auto_is_native_where_it_can_serve_and_says_why_where_it_cannot(monkeypatch):
+def test_auto_is_native_if_possible_and_warns_otherwise(monkeypatch):
     from kinetoscope.collect import EngineStatus, RecordingOptions, choose_engine
 
     auto, by_name = RecordingOptions(engine="auto"), RecordingOptions(engine="native")

@@ -65,7 +65,7 @@ def test_the_trace_says_when_it_was_off(engine, tmp_path):  # noqa: F811
     assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["losses"][0]["where"] == "CPU"
 
 
-def test_where_torch_watches_one_thread_it_switches_itself_off():
+def test_pauses_by_the_recording_thread_are_those_of_torch():
     theirs = program(torch.profiler.profile(activities=CPU, profile_memory=True))
     ours = program(profile(activities=CPU, engine="kineto", profile_memory=True))
     assert {name: count for name, count in theirs.items() if name != "[memory]"} == {
@@ -157,7 +157,7 @@ def test_twenty_thousand_switches_lose_nothing(native, tmp_path):  # noqa: F811
     assert "pauses" not in recording["info"]
 
 
-def test_saying_it_twice_is_saying_it_once():
+def test_repeated_toggles_have_no_effect():
     recorder = NotingEngine()
     session = profile(engine=recorder, activities=CPU)
     with session:

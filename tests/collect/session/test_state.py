@@ -44,7 +44,7 @@ def test_what_the_table_has_not_is_refused():
                 state.after(move)
 
 
-def test_stopping_and_ending_always_leaves_no_engine():
+def test_after_stop_and_end_no_state_has_an_engine():
     assert not any(state.after(Move.STOP, Move.END).has_engine for state in SessionState)
 
 
@@ -58,7 +58,7 @@ def test_each_change_of_a_schedule_leads_to_the_state_of_its_action(before, afte
 
 
 @pytest.mark.parametrize("before", OF_ACTION)
-def test_the_end_of_a_schedule_leads_to_the_end(before):
+def test_the_end_of_a_schedule_ends_the_run(before):
     assert OF_ACTION[before].after(*transition(before, None).do, Move.END) is SessionState.ENDED
 
 
@@ -82,7 +82,7 @@ def test_a_session_goes_through_the_states_of_its_schedule():
     ]  # fmt: skip
 
 
-def test_a_cycle_made_by_hand_is_a_run():
+def test_without_a_schedule_a_cycle_is_a_run():
     session = kinetoscope.profile(engine=NotingEngine(), activities=[ProfilerActivity.CPU])
     session.prepare_trace()
     assert session._state is SessionState.PREPARED

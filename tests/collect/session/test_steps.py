@@ -33,7 +33,7 @@ def calls(loop):
     [(range(6), [0, 1, 2, 3, 4, 5]), (iter(range(4)), [0, 1, 2, 3]), ([], []), ("ab", [0, 1])],
     ids=["sized", "unsized", "empty", "text"],
 )
-def test_each_item_is_a_step_and_comes_as_it_is(items, numbers):
+def test_each_item_is_a_step_and_passed_on_unchanged(items, numbers):
     expected = [*range(6)][: len(numbers)] if not isinstance(items, (str, list)) else list(items)
     loop = noting(items, schedule=lambda step: kinetoscope.ProfilerAction.RECORD)
     seen = [(item, loop.session.step_num) for item in loop]
@@ -63,7 +63,7 @@ class Lying:
         return iter(range(2 * self.length))
 
 
-def test_the_steps_of_the_next_epoch_go_on_counting():
+def test_step_numbers_continue_in_the_next_epoch():
     ready = []
     loop = noting(range(3), on_trace_ready=lambda prof: ready.append((prof.step_num, prof.trace)))
     for epoch in range(2):
@@ -73,7 +73,7 @@ def test_the_steps_of_the_next_epoch_go_on_counting():
 
 
 @pytest.mark.parametrize("items", [range(3), iter(range(3))], ids=["sized", "unsized"])
-def test_a_cycle_that_the_end_of_a_loop_cuts_short_is_over(items):
+def test_a_cycle_that_the_end_of_a_loop_cuts_short_is_not_continued(items):
     ready = []
     loop = noting(
         items,
@@ -87,14 +87,14 @@ def test_a_cycle_that_the_end_of_a_loop_cuts_short_is_over(items):
     assert ready == [2 if isinstance(items, range) else 3, 12]
 
 
-def test_after_the_last_cycle_nothing_is_recorded_and_nothing_said():
+def test_after_the_last_cycle_nothing_is_recorded_without_a_warning():
     loop = noting(range(4), schedule=None)
     for _ in range(3):
         assert list(loop) == [0, 1, 2, 3]
     assert calls(loop) == ["prepare", "start", "stop"]
 
 
-def test_a_loop_after_the_last_cycle_is_the_one_that_was_given():
+def test_after_the_last_cycle_the_items_are_iterated_directly():
     items = range(5)
     loop = noting(
         items, schedule=schedule(wait=1, warmup=1, active=1, repeat=2, skip_first=1, skip_first_wait=1)
@@ -106,7 +106,7 @@ def test_a_loop_after_the_last_cycle_is_the_one_that_was_given():
     assert type(iter(endless)) is not type(iter(items))
 
 
-def test_a_loop_too_short_to_record_says_so():
+def test_a_loop_too_short_to_record_warns():
     with pytest.warns(UserWarning, match="nothing was recorded: the schedule needs 2 calls to step"):
         list(noting(range(1), schedule=None))
 
@@ -149,7 +149,7 @@ def test_an_exception_of_the_items_comes_out_and_ends_the_session():
     assert calls(loop) == ["prepare", "start", "stop"]
 
 
-def test_what_cannot_even_begin_leaves_no_session():
+def test_a_session_that_cannot_start_is_not_active():
     class Broken:
         def __iter__(self):
             raise OSError("no such folder")
@@ -277,7 +277,7 @@ def test_wrong_use_is_refused_before_the_loop(tmp_path):
         steps([], actives=3)
 
 
-def test_length_is_that_of_what_is_looped_over():
+def test_steps_have_the_length_of_their_items():
     assert len(noting(range(7))) == 7
     with pytest.raises(TypeError):
         len(noting(iter(())))

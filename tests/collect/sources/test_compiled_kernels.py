@@ -150,7 +150,7 @@ class Pair(nn.Module):
         return self.a(x) + self.b(x)
 
 
-def test_products_that_the_compiler_made_of_others_belong_to_the_layer_of_their_weight(
+def test_fused_products_belong_to_the_module_of_their_weight(
     noting_compiler: None,
 ) -> None:
     run = torch.compile(nn.Sequential(Pair(), Pair()))
@@ -179,7 +179,7 @@ def node_in(graph: torch.fx.Graph, inputs: tuple[Any, ...], *path: str) -> torch
     return node
 
 
-def test_nodes_that_the_compiler_made_belong_to_what_their_neighbors_have_in_common() -> None:
+def test_inserted_nodes_belong_to_the_common_module_of_their_neighbors() -> None:
     graph = torch.fx.Graph()
     x, weight = graph.placeholder("x"), graph.placeholder("weight")
 
@@ -397,7 +397,7 @@ def test_modules_that_a_function_closes_over_have_their_names(noting_compiler: N
     assert ("0.0" in paths) is (TORCH >= (2, 12))
 
 
-def test_looking_up_rows_of_a_table_weighs_as_much_as_the_rows(noting_compiler: None) -> None:
+def test_nodes_of_a_lookup_are_weighted_by_the_rows_read(noting_compiler: None) -> None:
     rows, width = 4, 16
     model = nn.Sequential(nn.Embedding(5000, width), nn.LayerNorm(width)).eval()
     ids = torch.arange(rows)
@@ -578,7 +578,7 @@ def unknown_kernels(trace: kinetoscope.Trace) -> list[int]:
     return [loss["count"] for loss in trace.table("losses").to_pylist() if loss["code"] == "unknown_kernels"]
 
 
-def test_kernels_that_nobody_noted_have_lines_and_a_loss(
+def test_kernels_from_a_cache_without_our_notes_have_lines_and_a_loss(
     compiler_cache: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kinetoscope.collect.sources import compiled_kernels
@@ -599,7 +599,7 @@ def test_kernels_that_nobody_noted_have_lines_and_a_loss(
     assert loss["count"] == len(rows)
 
 
-def test_a_compiler_that_cannot_be_watched_compiles_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_without_the_hooked_functions_compiles_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch._inductor.graph  # noqa: F401  (what is imported already is watched at once)
 
     from kinetoscope.collect.sources import compiled_kernels

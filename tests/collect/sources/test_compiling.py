@@ -422,7 +422,7 @@ def test_metrics_that_cannot_be_read_are_a_loss(native):  # noqa: F811
     assert "no compile_id here" in loss["why"] or "no " in loss["why"]
 
 
-def test_a_torch_that_does_not_report_compilations_is_a_loss(native, monkeypatch):  # noqa: F811
+def test_without_torchs_compilation_metrics_there_is_a_loss(native, monkeypatch):  # noqa: F811
     monkeypatch.setattr(compiling, "_REPORT", "report_of_no_release")
     compiled = fresh(whole)
     trace = recorded(lambda: compiled(torch.ones(3), 2.0))

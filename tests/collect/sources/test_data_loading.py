@@ -24,7 +24,7 @@ from torch.utils.data.dataloader import _DatasetKind, _MultiProcessingDataLoader
 import kinetoscope
 from kinetoscope import DataLoading, profile, schedule
 from kinetoscope.collect.sources.loader_hooks import HOOKS
-from kinetoscope.collect.sources.loader_worker import NotedLoop
+from kinetoscope.collect.sources.loader_worker import RecordedLoop
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
 CPU = [kinetoscope.ProfilerActivity.CPU]
@@ -216,7 +216,7 @@ def test_a_recording_has_what_workers_did_in_its_time_and_all_together_have_all(
         assert again.table("data_loading").to_pylist() == together
 
 
-def test_workers_that_were_there_before_are_told_as_a_loss(native):  # noqa: F811
+def test_workers_from_before_the_session_are_a_loss(native):  # noqa: F811
     batches = iter(DataLoader(Numbers(), batch_size=1, **FORK))
     with profile(activities=CPU, engine=native, sources=[DataLoading()]) as prof:
         next(batches)
@@ -309,7 +309,7 @@ class Interrupted:
     "loop", [functools.partial(print), torchs.worker._worker_loop], ids=["partial", "torch's"]
 )
 def test_a_loop_goes_to_a_spawned_worker_as_what_it_is(loop):
-    again = pickle.loads(pickle.dumps(NotedLoop(NotedLoop(loop, "there", int), "folder", lambda: 7)))
+    again = pickle.loads(pickle.dumps(RecordedLoop(RecordedLoop(loop, "there", int), "folder", lambda: 7)))
     assert (repr(again.loop), again._folder, again._number_of_loader()) == (repr(loop), "folder", 7)
 
 
@@ -324,7 +324,7 @@ def test_a_session_that_does_not_record_keeps_no_files_of_past_epochs(native):  
         source.close()
 
 
-def test_a_loader_that_answers_strangely_is_left_alone(native):  # noqa: F811
+def test_a_loader_with_odd_attributes_is_not_changed(native):  # noqa: F811
     class Strange(DataLoader):
         @property
         def prefetch_factor(self):

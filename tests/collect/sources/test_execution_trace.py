@@ -35,7 +35,7 @@ def run(program, folder):
     return warm_python.run("-c", strict + textwrap.dedent(program), cwd=folder)
 
 
-def test_its_whole_life(observer, tmp_path):
+def test_an_observer_from_registration_to_finished_file(observer, tmp_path):
     path = tmp_path / "et.json"
     assert (observer.is_registered, observer.is_running()) == (False, False)
     assert observer.register_callback(str(path)) is observer
@@ -355,7 +355,7 @@ def test_the_rank_is_filled_into_the_path(observer, tmp_path, monkeypatch):
     assert observer.get_output_file_path() == str(tmp_path / "et.3.json")
 
 
-def test_two_processes_do_not_write_one_file(observer, tmp_path):
+def test_two_processes_never_share_a_file(observer, tmp_path):
     observer.register_callback(tmp_path / "et.json").start()
     torch.ones(2)
     done = run(

@@ -19,10 +19,10 @@ from kinetoscope.collect.sources.loader_worker import (
     NO_MORE,
     ROW,
     TimedFetcher,
-    WorkerNotes,
+    WorkerLog,
     timed,
 )
-from kinetoscope.collect.sources.worker_files import WorkerFile, remove_of_the_gone
+from kinetoscope.collect.sources.worker_files import WorkerFile, remove_obsolete
 from kinetoscope.combine.loader_workers import BATCH_COLUMNS, WorkerBatches, worker_trace
 from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
 from tests.support.trace_builder import TraceBuilder
@@ -51,7 +51,7 @@ class Fetcher:
 
 @pytest.fixture
 def notes(tmp_path):
-    return WorkerNotes(str(tmp_path / "0-1.worker"), loader=3, worker=1, clock=Clock())
+    return WorkerLog(str(tmp_path / "0-1.worker"), loader=3, worker=1, clock=Clock())
 
 
 def read(path, begin_ns=0):
@@ -113,13 +113,13 @@ def test_the_fetcher_is_still_reached_through_ours(notes):
         timed.no_such_thing
 
 
-def test_a_worker_that_cannot_write_works_on(tmp_path):
-    notes = WorkerNotes(str(tmp_path / "no" / "such" / "folder"), 0, 0)
+def test_a_worker_that_cannot_write_its_file_continues(tmp_path):
+    notes = WorkerLog(str(tmp_path / "no" / "such" / "folder"), 0, 0)
     assert TimedFetcher(Fetcher(), notes).fetch([1]) == (1,)
     notes.end()
 
 
-def test_a_disk_that_fills_up_ends_the_notes_and_not_the_worker(notes, monkeypatch):
+def test_a_full_disk_ends_the_file_but_not_the_worker(notes, monkeypatch):
     def full(*_arguments):
         raise OSError(28, "No space left on device")
 
@@ -142,7 +142,7 @@ def four_rows(monkeypatch):
 @pytest.mark.usefixtures("four_rows")
 def test_batches_that_were_overwritten_are_counted_where_they_lie_in_the_time(tmp_path):
     path = tmp_path / "0-1.worker"
-    fetcher = TimedFetcher(Fetcher(), WorkerNotes(str(path), 0, 1, Clock()))
+    fetcher = TimedFetcher(Fetcher(), WorkerLog(str(path), 0, 1, Clock()))
     for _ in range(7):
         fetcher.fetch([1])
     whole = read(path)
@@ -173,7 +173,7 @@ def test_each_batch_is_read_once_and_the_one_that_is_being_made_again(between, b
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "0-1.worker")
         clock = Clock()
-        notes = WorkerNotes(str(path), 0, 1, clock)
+        notes = WorkerLog(str(path), 0, 1, clock)
         for _ in range(begun_before):
             notes.finish(notes.begin(1), MADE)
         file = WorkerFile(path, clock.now_ns)
@@ -265,7 +265,7 @@ def test_a_batch_that_is_never_finished_goes_on_to_the_end():
 
 def dies_at_its_third_batch(path):
     fetcher = TimedFetcher(
-        Fetcher(lambda index: index if index != [2] else os.kill(os.getpid(), 9)), WorkerNotes(path, 0, 1)
+        Fetcher(lambda index: index if index != [2] else os.kill(os.getpid(), 9)), WorkerLog(path, 0, 1)
     )
     for number in range(3):
         fetcher.fetch([number])
@@ -283,22 +283,22 @@ def test_what_a_killed_worker_did_is_there_until_the_recording_is_over(tmp_path)
     worker.join()
     assert worker.exitcode == -9
     assert read(path).killed
-    remove_of_the_gone(tmp_path)
+    remove_obsolete(tmp_path)
     assert not path.exists()
 
 
-def test_files_of_those_who_go_on_are_kept(notes, tmp_path):
+def test_files_of_running_workers_are_kept(notes, tmp_path):
     (tmp_path / "begun.worker").write_bytes(b"KLOA")
-    remove_of_the_gone(tmp_path)
+    remove_obsolete(tmp_path)
     assert read(tmp_path / "begun.worker").process == -1
     assert not read(tmp_path / "0-1.worker").killed
     notes.end()
-    remove_of_the_gone(tmp_path)
+    remove_obsolete(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["begun.worker"]
-    remove_of_the_gone(None)
+    remove_obsolete(None)
 
 
-def test_a_fetcher_can_be_copied_and_what_is_none_is_left_alone(notes):
+def test_a_fetcher_can_be_copied_and_other_objects_are_not_wrapped(notes):
     copied = copy.copy(TimedFetcher(Fetcher(), notes))
     assert copied.fetch([1, 2]) == (1, 2)
     strange = object()

@@ -44,7 +44,7 @@ def test_a_device_that_fails_is_named(nvidia):
 
 
 @pytest.mark.parametrize("index", [-1, 1])
-def test_a_device_that_is_not_there(nvidia, index):
+def test_a_missing_nvidia_device_is_an_error(nvidia, index):
     with pytest.raises(NvmlError, match=rf"no NVIDIA device {index}: this machine has one NVIDIA device"):
         nvml().device(index)
 

@@ -40,7 +40,7 @@ def test_a_session_of_memory_steps_within_a_hook_that_others_follow(optimizer):
     assert len(OPTIMIZER_STEPS) == 0
 
 
-def test_those_who_are_told_may_come_and_go_within_a_step(optimizer):
+def test_listeners_may_be_added_and_removed_during_a_step(optimizer):
     steps = OptimizerSteps()
     told = []
 

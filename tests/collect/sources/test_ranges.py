@@ -75,7 +75,7 @@ def nested(trace):
 # ------------------------------------------------------------------------------------------------------------------ itt
 
 
-def test_the_module_is_reached_in_every_way():
+def test_itt_has_the_names_and_the_state_of_torchs_module():
     assert kinetoscope.itt is itt
     assert "itt" in dir(kinetoscope)
     assert sorted(itt.__all__) == sorted(torch.profiler.itt.__all__)
@@ -220,7 +220,7 @@ def test_on_a_cpu_build_nvtx_fails_as_it_does_without_us():
 # ---------------------------------------------------------------------------------------------------------- the detours
 
 
-def test_the_detour_is_there_only_while_a_session_records(nvtx):
+def test_nvtx_is_wrapped_only_while_a_session_records(nvtx):
     session = profile(engine=NotingEngine())
     seen = []
     for call in (session.prepare_trace, session.start_trace, session.stop_trace):
@@ -229,7 +229,7 @@ def test_the_detour_is_there_only_while_a_session_records(nvtx):
     assert seen == [False, True, False]
 
 
-def test_a_session_that_cannot_start_does_not_end_anothers_detour(nvtx):
+def test_a_session_that_cannot_start_does_not_unwrap_nvtx_for_others(nvtx):
     with profile(engine=NotingEngine()):
         with pytest.raises(RuntimeError, match="another Kinetoscope session"):
             profile(engine=NotingEngine()).start()
@@ -237,14 +237,14 @@ def test_a_session_that_cannot_start_does_not_end_anothers_detour(nvtx):
     assert torch.cuda.nvtx._nvtx is nvtx
 
 
-def test_a_session_dropped_without_stop_is_tidied_up_by_the_next(nvtx):
+def test_a_session_dropped_without_stop_is_stopped_by_the_next_one(nvtx):
     profile(engine=NotingEngine()).start()
     with profile(engine=NotingEngine()):
         pass
     assert torch.cuda.nvtx._nvtx is nvtx
 
 
-def test_an_installation_keeps_the_detour_between_recordings(nvtx):
+def test_install_keeps_nvtx_wrapped_between_recordings(nvtx):
     install()
     with profile(engine=NotingEngine()):
         pass
@@ -255,8 +255,8 @@ def test_an_installation_keeps_the_detour_between_recordings(nvtx):
     assert nvtx.log == ["push x"]
 
 
-def test_a_detour_leads_once_through_us(nvtx):
-    shim = ranges_module._Shim(nvtx, ranges_module.Ranges())
+def test_the_nvtx_wrapper_forwards_attributes_keywords_and_results(nvtx):
+    shim = ranges_module._RecordedLibrary(nvtx, ranges_module.Ranges())
     assert shim.depth == 0
     assert shim.rangePushA(msg="named") == 0
     assert shim.rangePop() == 0

@@ -12,7 +12,7 @@ import kinetoscope
 from kinetoscope import ArgumentError, StateError
 from kinetoscope.collect.sources.rank_clock import (
     _GIVEN_UP,
-    MeetingPlace,
+    RankBarriers,
     _OthersGaveUpError,
     _raise_if_given_up,
 )
@@ -89,7 +89,7 @@ def elsewhere(trace, ahead_ns):
 @pytest.mark.parametrize(
     ("name", "met"), [("both_ends", {"barriers": 10, "collectives": 1}), ("called", {"barriers": 4})]
 )
-def test_clocks_of_two_machines_are_brought_together(job, name, met):
+def test_clocks_of_two_machines_are_aligned(job, name, met):
     first, second = traces(job, name)
     truth = merge_processes([first, second])
     assert [row["clock"] for row in truth.table("processes").to_pylist()] == ["monotonic"] * 2
@@ -117,7 +117,7 @@ def test_a_merged_job_has_the_ranks_and_what_each_counted(job):
     assert merged.complete
 
 
-def test_a_rank_that_does_not_come_is_one_warning_and_harms_nobody(job):
+def test_a_rank_that_does_not_arrive_is_one_warning(job):
     said, (caught, too_late, _), backend = json.loads((job / "said.0.json").read_text())
     assert said == [True, True, False, False]
     assert backend == "gloo"
@@ -133,7 +133,7 @@ def test_a_rank_that_does_not_come_is_one_warning_and_harms_nobody(job):
         assert "clock_marks" not in trace.info
 
 
-def test_a_rank_that_fails_keeps_nobody_waiting(job):
+def test_a_rank_that_fails_makes_others_stop_waiting(job):
     _, (*_, (text,)), _ = json.loads((job / "said.0.json").read_text())
     assert "a rank did not arrive or failed (ValueError ended a recording)" in text
     _, (*_, others_caught), _ = json.loads((job / "said.1.json").read_text())
@@ -142,7 +142,7 @@ def test_a_rank_that_fails_keeps_nobody_waiting(job):
     assert [len(trace.info["clock_marks"]) for trace in traces(job, "one_end")] == [5, 5]
 
 
-def test_a_rank_that_fails_after_all_came_takes_no_mark_away():
+def test_a_rank_that_fails_after_a_barrier_does_not_remove_its_marks():
     store = torch.distributed.HashStore()
     store.set(_GIVEN_UP, "ValueError ended a recording")
     with pytest.raises(_OthersGaveUpError, match="ValueError ended a recording"):
@@ -159,7 +159,7 @@ def test_without_a_job_there_is_nothing_to_align():
         with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], align_ranks=True) as session:
             assert kinetoscope.align_clocks()
     assert "clock_marks" not in session.trace.info
-    assert MeetingPlace().meet(3, 1.0) == ({}, True)
+    assert RankBarriers().run(3, 1.0) == ({}, True)
 
 
 def test_a_recording_says_when_and_on_which_machine_it_began():
@@ -172,7 +172,7 @@ def test_a_recording_says_when_and_on_which_machine_it_began():
     assert isinstance(info["boot_id"], str)
 
 
-def test_torchs_collector_says_so_too():
+def test_with_the_kineto_engine_a_recording_says_when_and_where_it_began():
     before_ns = time.monotonic_ns()
     with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], engine="kineto") as session:
         pass

@@ -218,7 +218,7 @@ def rows_of(*tensors):
         model.register_buffer(f"b{place}", tensor)
     watching = watch([model])
     watching.stop()
-    watching._look_at_module(0, model)
+    watching._scan_module(0, model)
     return watching._seen
 
 
@@ -253,7 +253,7 @@ class Strange(torch.Tensor):
         raise RuntimeError("strange")
 
 
-def test_a_tensor_that_cannot_say_is_counted_and_told_as_a_loss():
+def test_a_tensor_that_cannot_be_read_is_counted_as_a_loss():
     model = nn.Linear(2, 2)
     model.register_buffer("strange", torch.ones(3).as_subclass(Strange))
     with profile(profile_memory=True) as prof:
@@ -270,7 +270,7 @@ def test_a_lazy_module_and_fake_tensors_are_no_loss():
         fake = torch.ones(3)
     seen = rows_of(fake)
     watching = watch()
-    watching._look_at_module(0, lazy)
+    watching._scan_module(0, lazy)
     assert (seen.rows, seen.skipped, watching._seen.rows, watching._seen.skipped) == ([], 0, [], 0)
 
 
@@ -290,7 +290,7 @@ def test_an_optimizer_whose_state_is_nested():
     watching.start()
     optimizer.step(closure)
     watching._seen.rows.clear()
-    watching._look_at_optimizer(0, optimizer)
+    watching._scan_optimizer(0, optimizer)
     watching.cancel()
     names = {row[8] for row in watching._seen.rows if row[1] is StorageRole.OPTIMIZER_STATE}
     assert {"d", "old_dirs", "prev_flat_grad"} <= names
@@ -417,7 +417,7 @@ def test_a_later_recording_knows_what_was_allocated_since_the_first_one(collecte
     assert categories.category[weight].tolist() == [MemoryCategory.PARAMETER]
 
 
-def test_only_the_first_recording_of_a_process_looks_at_all_objects(monkeypatch):
+def test_only_the_first_recording_of_a_process_scans_all_objects(monkeypatch):
     asked = []
 
     def noting(kinds, generation=None):
@@ -457,7 +457,7 @@ def test_a_later_session_knows_what_came_into_being_before_it(together):
         assert bytes_from_before(other)[4 * 1000]
 
 
-def test_sessions_on_many_threads_look_one_at_a_time():
+def test_sessions_on_many_threads_scan_one_at_a_time():
     layers = [nn.Linear(70 + number, 70, bias=False) for number in range(4)]
     begun, found = threading.Barrier(len(layers)), {}
 
@@ -478,7 +478,7 @@ def test_sessions_on_many_threads_look_one_at_a_time():
 
 
 @pytest.mark.skipif(not storages_module._HAS_GENERATIONS, reason="Python's collector is not followed here")
-def test_following_costs_no_more_than_looking_at_everything_anew():
+def test_many_new_objects_make_the_next_look_a_new_scan():
     living = Living()
     with living.look():
         pass
@@ -492,7 +492,7 @@ def test_following_costs_no_more_than_looking_at_everything_anew():
 
 
 @pytest.mark.parametrize("when", ["before the first", "before the second"])
-def test_what_the_program_froze_is_known(frozen_is_seen, when):
+def test_objects_hidden_by_gc_freeze_are_found(frozen_is_seen, when):
     session = profile(profile_memory=True, record_shapes=False)
     if when == "before the second":
         with session:
@@ -571,7 +571,7 @@ def test_nothing_is_followed_when_the_session_is_gone():
 
 
 @READERS
-def test_what_was_met_is_neither_kept_alive_nor_in_the_way_of_swapping_it(make_reader):
+def test_known_tensors_are_not_kept_alive_and_can_be_swapped(make_reader):
     living = Living(make_reader())
     tensor, other = torch.ones(5), torch.zeros(5)
     model, storage = nn.Linear(3, 3), tensor.untyped_storage()
@@ -587,7 +587,7 @@ def test_what_was_met_is_neither_kept_alive_nor_in_the_way_of_swapping_it(make_r
     assert address not in addresses_met(living.reader)
 
 
-def test_what_a_collection_meets_while_things_are_listed_does_not_disturb():
+def test_a_garbage_collection_during_a_listing_does_no_harm():
     known = dict.fromkeys(range(5000))
     threshold, sizes = gc.get_threshold(), []
 
@@ -700,7 +700,7 @@ def test_native_parts_are_short_and_whole():
     assert reader.take() == []
 
 
-def test_a_look_that_failed_leaves_no_rows():
+def test_a_failed_scan_leaves_no_rows():
     reader = native_reader(load_recorder())
     kept = torch.ones(3)
     reader.meet([kept])
@@ -767,7 +767,7 @@ def calls_of(thread):
 @pytest.mark.parametrize(
     ("what", "read"), [("an event", True), ("input", True), ("input, inside torch", False)]
 )
-def test_gradients_are_read_beside_threads_that_wait(what, read):
+def test_gradients_are_read_while_other_threads_wait(what, read):
     layer, reader = a_trained_layer(), native_reader(load_recorder())
     thread, wake = waits_for(what)
     thread.start()
@@ -810,7 +810,7 @@ def test_a_gradient_that_is_being_freed_by_another_thread_is_no_gradient():
     assert StorageRole.GRADIENT not in {value for row in rows for value in row}
 
 
-def test_an_optimizer_that_cannot_say_what_it_updates_steps_as_before():
+def test_an_optimizer_whose_parameters_cannot_be_read_steps_as_before():
     optimizer = torch.optim.SGD([torch.ones(3, requires_grad=True)], lr=0.1)
     watching = watch()
     watching.start()

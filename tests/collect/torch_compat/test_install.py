@@ -52,7 +52,7 @@ def module(name, source, monkeypatch):
     return made
 
 
-def test_every_name_leads_to_ours_and_what_both_share_stays():
+def test_every_public_name_is_replaced_except_shared_ones():
     shared = {name: getattr(torch.profiler, name) for name in UNTOUCHED}
     with install():
         assert is_installed()
@@ -168,7 +168,7 @@ def test_a_class_that_a_program_derives_answers_for_itself():
         assert not isinstance(torch.profiler.profile(engine=NotingEngine()), Mine)
 
 
-def test_nothing_public_of_torchs_class_shines_through():
+def test_no_public_attribute_is_inherited_from_torchs_class():
     with install():
         for name in ("profile", "_KinetoProfile"):
             stand_in = getattr(torch.profiler, name)
@@ -518,7 +518,7 @@ def test_what_another_library_has_put_there_stays(monkeypatch):
     torch.profiler.schedule = torch.profiler.profiler.schedule
 
 
-def test_a_class_that_is_none_any_more_is_refused_and_nothing_is_half_done(monkeypatch):
+def test_a_torch_class_replaced_by_another_object_is_refused_without_changes(monkeypatch):
     monkeypatch.setattr(torch.profiler, "profile", lambda **_: None)
     with pytest.raises(StateError, match=r"torch\.profiler\.profile is .* not a class"):
         install()

@@ -226,7 +226,7 @@ def toggling_what_is_no_activity(tp, folder):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", PASS)
-def test_what_torch_lets_pass_does_not_end_the_program(name, engine, tmp_path):  # noqa: F811
+def test_mistakes_that_torch_tolerates_are_warnings(name, engine, tmp_path):  # noqa: F811
     theirs = PASS[name](torch.profiler, tmp_path)
     with kinetoscope.install(engine=engine), warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")

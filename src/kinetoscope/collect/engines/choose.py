@@ -20,15 +20,15 @@ _CUSPY = "CuspyConfig"
 
 
 def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActivity]) -> Engine:
-    """Make the engine that records.
+    """Choose an engine by the options and activities, and create it.
 
     Args:
         options: Their `engine` is `"native"` or `"kineto"` for that one, `"auto"` for the native one where it can record
-            these options; where it cannot, one warning says why. With a device, native means hybrid: our recorder
-            records the host and torch's collector the device; `"auto"` does so where `hybrid_status` finds that the two
-            agree. While torch's collector is in use, `"auto"` records without it what it can. An engine object is returned
-            as it is.
-        activities: What is recorded.
+            these options, else `"kineto"` with a warning that says why. With a device activity, native means hybrid: our
+            recorder records the host, and torch's collector the device; `"auto"` uses it if `hybrid_status` finds that the
+            two agree. While another profiler uses torch's collector, `"auto"` records what is possible without it. An
+            engine object is returned as it is.
+        activities: The activities to record.
 
     Returns:
         The engine, not yet prepared.
@@ -88,8 +88,8 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
             raise RecorderError(
                 f"engine='native' is not available: {obstacle.rstrip('.')}. `kinetoscope doctor` has the details."
             )
-    if is_collector_in_use() and (beside := _beside_the_collector(options, activities)):
-        return beside
+    if is_collector_in_use() and (other := _without_collector(options, activities)):
+        return other
     warn_user(
         f"recording with torch's own collector (Kineto), which is slower: {obstacle.rstrip('.')}. "
         "engine='kineto' chooses it without this warning."
@@ -97,10 +97,8 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
     return KinetoEngine()
 
 
-def _beside_the_collector(
-    options: RecordingOptions, activities: frozenset[ProfilerActivity]
-) -> Engine | None:
-    """What records in place of torch's collector while that is in use: torch can run it once; None if nothing can."""
+def _without_collector(options: RecordingOptions, activities: frozenset[ProfilerActivity]) -> Engine | None:
+    """An engine that can record while another profiler uses torch's collector, of which there is only one; else None."""
     from kinetoscope.collect.engines.native import NativeEngine, native_engine_status
 
     chosen = any(choice.kinds is not None for choice in options.activity_choices.values())
@@ -115,23 +113,26 @@ def _beside_the_collector(
 
 
 def records_garbage_collection(engine: Engine) -> bool:
-    """Whether an engine can record collections of garbage: torch's own collector can since torch 2.9."""
+    """Whether an engine can record garbage collections; torch's own collector can since torch 2.9."""
     return engine.name != "kineto" or has_setting(GARBAGE_COLLECTION_SETTING)
 
 
 def kind_of(engine: Engine) -> EngineKind | None:
-    """Which of our engines one is; None for an engine object of the user's own."""
+    """The kind of one of our engines; None for a user's engine object."""
     if engine.name == "kineto":
         return "kineto"
     if engine.name == "native":
-        return "hybrid" if getattr(engine, "has_torchs_collector", False) else "native"
+        return "hybrid" if getattr(engine, "uses_torch_collector", False) else "native"
     return None
 
 
 def warn_of_ignored_settings(
     engine: Engine, options: RecordingOptions, *, in_place_of_torch: bool = False
 ) -> None:
-    """Warn once of the settings that have no effect on the engine; in place of torch, those with torch's effect are none."""
+    """Warn of options that are set but have no effect with this engine.
+
+    With `in_place_of_torch`, options that behave as in torch.profiler are not reported.
+    """
     # torch.profiler runs this collector in addition to Kineto; only Kineto is accessible to others.
     if any(type(one).__name__ == _CUSPY for one in options.extension_configs):
         warn_user(
@@ -157,7 +158,7 @@ def warn_of_ignored_settings(
 def _ignored_of(
     name: str, engine: Engine, options: RecordingOptions, *, in_place_of_torch: bool
 ) -> list[str]:
-    """What of an option that is set, and that an engine does not honor altogether, has no effect on it here."""
+    """Name the parts of an option that have no effect with this engine, which supports it only in part or not at all."""
     if name == "activities":
         kinds = options.activity_choices.get(ProfilerActivity.CPU)
         names = ["the kinds of ProfilerActivity.CPU"] if kinds is not None and kinds.kinds is not None else []
@@ -167,7 +168,7 @@ def _ignored_of(
     if name == "experimental_config":
         changed = changed_settings(options.experimental_config)
         if kind_of(engine) == "hybrid":
-            # Its collector of torch records devices, and event objects of torch are not read.
+            # torch's collector records only the devices here, and its event objects, which have this metadata, are not read.
             changed = {setting: changed[setting] for setting in (EVENT_METADATA,) if setting in changed}
         return [f"{name}.{setting}" for setting in changed if setting not in ALWAYS_NATIVE]
     if name == "with_modules" and (options.needs_python_stacks or in_place_of_torch):

@@ -1,8 +1,8 @@
-"""The device side of hybrid sessions: torch's one collector, which all sessions that need devices share.
+"""The device side of hybrid sessions: torch's collector, of which there is one per process, shared by all sessions.
 
-The first session starts it and the last one stops it. torch's collector gives what it has collected only when it is stopped: if the
-trace of a session is read while others go on, it is stopped and started again, and what it collected in between are segments. A
-session's part are the device calls of its own time, and the work that they launched.
+The first session starts the collector, and the last one stops it. It returns its results only when it is stopped: if the trace of
+a session is read while others are recording, the collector is restarted. What it collects between a start and a stop is a segment.
+A session's part consists of the runtime calls that began while it recorded, and of the device work that they launched.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class Segment:
-    """What torch's collector collects from one start to one stop; times are of the system's clock.
+    """What torch's collector records from a start to the next stop; times are nanoseconds since 1970.
 
     Attributes:
-        engine: What collects it.
-        request: What it collects.
-        begin_ns: When it had begun.
-        end_ns: When it began to end; None while it goes on.
-        recording: What it left; None while it goes on, and if it failed.
-        failure: Why there is no recording.
-        sessions: How many sessions it has been collected for.
-        is_off: Whether its collection is switched off at present.
+        engine: The engine that records it.
+        request: The engine's request: activities and settings.
+        begin_ns: When the engine's start had returned.
+        end_ns: When the engine's stop began; None while it is recording.
+        recording: The result; None while it is recording, and if stopping failed.
+        failure: Why there is no result.
+        sessions: Number of sessions that it belongs to.
+        is_off: Whether collection is paused now.
     """
 
     engine: Engine
@@ -57,10 +57,10 @@ class Segment:
     is_off: bool = False
 
     def stop(self) -> None:
-        """Stop the collector, if it still collects."""
+        """Stop the engine, unless it is stopped already."""
         if self.end_ns is not None:
             return
-        # Before: what is launched while it stops may be missing.
+        # Read before the stop: work that is launched during it may be missing.
         self.end_ns = time.time_ns()
         try:
             self.recording = self.engine.stop()
@@ -70,13 +70,13 @@ class Segment:
 
 @dataclass(eq=False)
 class Subscriber:
-    """A session's part in the collection; times are of the system's clock.
+    """A session that shares the collector; times are nanoseconds since 1970.
 
     Attributes:
-        request: What it needs.
-        begin_ns: When its part begins.
-        segments: The segments that its part is in, in order.
-        pauses: When the program switched its collection off.
+        request: The session's own request.
+        begin_ns: When it began to record.
+        segments: The segments that contain its part, in time order.
+        pauses: When the program paused its collection.
     """
 
     request: RecordingRequest
@@ -86,16 +86,16 @@ class Subscriber:
 
     @property
     def is_off(self) -> bool:
-        """Whether none of its devices is collected for it at present."""
+        """Whether the session has paused all of its devices."""
         off = {pause["activity"] for pause in self.pauses.as_list() if pause["to_realtime_ns"] is None}
         return off >= {activity.name for activity in self.request.activities}
 
 
 class DeviceCollection:
-    """torch's collector, while any session needs it."""
+    """Runs torch's collector while at least one session needs it."""
 
     def __init__(self, make_engine: Callable[[], Engine] = KinetoEngine) -> None:
-        """Collect nothing yet; `make_engine` makes what collects."""
+        """Start stopped; `make_engine` makes the engine of each segment."""
         self.lock = threading.RLock()
         self.make_engine = make_engine
         self._subscribers: list[Subscriber] = []
@@ -103,76 +103,76 @@ class DeviceCollection:
 
     @property
     def is_running(self) -> bool:
-        """Whether the collector is on."""
+        """Whether the collector is recording."""
         return self._segment is not None
 
-    def start(self, one: Subscriber, prepared: Engine | None) -> None:
-        """Begin a session's part; `prepared` is an engine that can begin at once, if there is one.
+    def start(self, subscriber: Subscriber, prepared: Engine | None) -> None:
+        """Start recording for a session; `prepared` is an engine that is ready to start, if there is one.
 
         Raises:
-            StateError: torch's collector is in use by somebody else, or other sessions use it with other settings.
+            StateError: torch's collector is in use by another profiler, or other sessions use it with different settings.
         """
         with self.lock:
-            # First: an interrupt in the middle must find something that can be stopped.
-            self._subscribers.append(one)
+            # Before the start: after an interrupt in the middle of it, `stop` must find the subscriber.
+            self._subscribers.append(subscriber)
             try:
                 if self._segment is None:
                     self._begin_segment(prepared)
-                elif not _covers(self._segment.request, one.request):
-                    _check_settings(self._segment.request, one.request)
+                elif not _covers(self._segment.request, subscriber.request):
+                    _check_settings(self._segment.request, subscriber.request)
                     self._restart()
                 else:
-                    self._join(one, self._segment)
-                one.begin_ns = time.time_ns()
+                    self._join(subscriber, self._segment)
+                subscriber.begin_ns = time.time_ns()
                 self._apply_pauses()
             except BaseException:
-                self._subscribers.remove(one)
+                self._subscribers.remove(subscriber)
                 if not self._subscribers:
                     self._end_segment()
                 raise
 
-    def stop(self, one: Subscriber) -> Recording:
-        """End a session's part.
+    def stop(self, subscriber: Subscriber) -> Recording:
+        """Stop recording for a session.
 
         Raises:
-            StateError: It has none.
+            StateError: It is not recording.
         """
         with self.lock:
-            if one not in self._subscribers:
+            if subscriber not in self._subscribers:
                 raise StateError("the devices are not being recorded: call start() first.")
             end_ns = time.time_ns()
-            self._subscribers.remove(one)
+            self._subscribers.remove(subscriber)
             if self._subscribers:
                 self._apply_pauses()
             else:
                 self._end_segment()
-            if len(one.segments) == 1 and one.segments[0].sessions == 1:
-                (segment,) = one.segments
+            if len(subscriber.segments) == 1 and subscriber.segments[0].sessions == 1:
+                (segment,) = subscriber.segments
                 if segment.recording is None:
                     raise StateError(segment.failure or "torch's collector was stopped by somebody else.")
                 return segment.recording
-            return DevicePart(self, one, end_ns)
+            return DevicePart(self, subscriber, end_ns)
 
-    def toggle(self, one: Subscriber, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
-        """Switch a session's collection off or on; the collector itself only if no other session needs it."""
+    def toggle(self, subscriber: Subscriber, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
+        """Pause or resume a session; the collector itself is paused only while no session needs it."""
         with self.lock:
             names = [activity.name for activity in activities]
-            if not one.pauses.toggle(enable, names, time.time_ns()) or self._segment is None:
+            if not subscriber.pauses.toggle(enable, names, time.time_ns()) or self._segment is None:
                 return
             if self._segment.sessions == 1:
                 self._segment.engine.toggle(enable, activities)
-                self._segment.is_off = one.is_off
+                self._segment.is_off = subscriber.is_off
             else:
                 self._apply_pauses()
 
     def finish(self, segments: Sequence[Segment]) -> None:
-        """See to it that segments have ended; sessions that go on do so in another one."""
+        """Make sure that segments are complete; if one is still recording, restart the collector for the other sessions."""
         with self.lock:
             if self._segment is not None and self._segment in segments:
                 self._restart()
 
     def reset_in_child(self) -> None:
-        """In the child of a fork: the collection is the parent's."""
+        """In a forked child: forget the parent's subscribers and segment."""
         self.__init__(self.make_engine)  # type: ignore[misc]
 
     def _begin_segment(self, prepared: Engine | None) -> None:
@@ -198,25 +198,25 @@ class DeviceCollection:
             self._join(one, segment)
 
     def _join(self, one: Subscriber, segment: Segment) -> None:
-        """Let a session's part be in a segment, too."""
+        """Add a segment to a session's part."""
         one.segments.append(segment)
         segment.sessions += 1
 
     def _end_segment(self) -> None:
-        """Stop the collector."""
+        """Stop the collector, if it is recording."""
         segment, self._segment = self._segment, None
         if segment is not None:
             segment.stop()
 
     def _restart(self) -> None:
-        """Stop the collector, and start it again for the sessions that go on."""
+        """Stop the collector, and start a new segment if any session is still recording."""
         self._end_segment()
         if not self._subscribers:
             return
         try:
             self._begin_segment(None)
         except (KinetoscopeError, RuntimeError) as error:
-            # Not the fault of the session that made this necessary: those that go on say it in their traces.
+            # Not raised: the caller has stopped already. The sessions that are still recording get a loss in their traces.
             for one in self._subscribers:
                 now_ns = time.time_ns()
                 one.segments.append(
@@ -225,7 +225,7 @@ class DeviceCollection:
         self._apply_pauses()
 
     def _apply_pauses(self) -> None:
-        """Switch the collector off while all sessions have it off."""
+        """Pause or resume the collector: it is paused while all sessions have paused."""
         segment = self._segment
         if segment is None or not self._subscribers:
             return
@@ -236,19 +236,19 @@ class DeviceCollection:
 
 
 def _settings(request: RecordingRequest) -> dict[str, Any]:
-    """The settings of torch's collector that are not its defaults, and which kinds of activities are chosen."""
+    """The settings of torch's collector that differ from its defaults, and the selected kinds of each activity."""
     chosen = {f"kinds of {activity.name}": kinds for activity, kinds in request.activity_filters.items()}
     return {**changed_settings(request.options.experimental_config), **chosen}
 
 
 def _covers(running: RecordingRequest, wanted: RecordingRequest) -> bool:
-    """Whether what is collected for one request is what another one needs."""
+    """Whether a collector that runs for one request also records everything that another one needs."""
     same = _settings(running) == _settings(wanted) or not changed_settings(wanted.options.experimental_config)
     return wanted.activities <= running.activities and same
 
 
 def _check_settings(running: RecordingRequest, wanted: RecordingRequest) -> None:
-    """Refuse settings that torch's collector cannot have at the same time."""
+    """Raise StateError if two requests need different settings, since there is only one collector."""
     one, other = _settings(running), _settings(wanted)
     if one and other and one != other:
         raise StateError(
@@ -258,23 +258,23 @@ def _check_settings(running: RecordingRequest, wanted: RecordingRequest) -> None
 
 
 class DevicePart:
-    """A session's part of what was collected for several."""
+    """The part of one session in segments that several sessions shared."""
 
     engine = "kineto"
 
-    def __init__(self, collection: DeviceCollection, one: Subscriber, end_ns: int) -> None:
-        """Keep the segments; nothing is read yet."""
+    def __init__(self, collection: DeviceCollection, subscriber: Subscriber, end_ns: int) -> None:
+        """Store the session and its end, without reading the segments."""
         self._collection = collection
-        self._one = one
+        self._subscriber = subscriber
         self._end_ns = end_ns
         self._lock = threading.Lock()
         self._trace: Trace | None = None
 
     def trace(self) -> Trace:
-        """The part as a trace, cut out by the first call.
+        """Return the session's part as a trace; the first call reads the segments and cuts it out.
 
         Raises:
-            StateError: It was discarded, or nothing was collected.
+            StateError: It was discarded, or no segment has a result.
         """
         with self._lock:
             if self._trace is None:
@@ -282,8 +282,8 @@ class DevicePart:
             return self._trace
 
     def discard(self) -> None:
-        """Forget it; what others need of the segments stays."""
-        self._one.segments.clear()
+        """Drop this session's references to its segments; other sessions keep theirs."""
+        self._subscriber.segments.clear()
 
     def _cut(self) -> Trace:
         from kinetoscope.combine.concatenate import concatenate
@@ -291,7 +291,7 @@ class DevicePart:
         from kinetoscope.combine.extend import extend
         from kinetoscope.model.losses import paused_losses
 
-        segments = self._one.segments
+        segments = self._subscriber.segments
         self._collection.finish(segments)
         found = [segment.recording.trace() for segment in segments if segment.recording is not None]
         if not found:
@@ -308,22 +308,22 @@ class DevicePart:
         ] or [(0, 0)]
         starts, ends = (np.array(times, np.int64) for times in zip(*windows, strict=True))
         part = cut(whole, Part(0, starts, ends, by_launch=True))
-        # All of it is one cycle of the session, whatever the segments were.
+        # The part is one cycle of the session; the cycles of the segments are meaningless.
         spans = {name: part.column("spans", name) for name in part.columns("spans").given if name != "cycle"}
-        losses = [*self._interruptions(), *paused_losses(self._one.pauses.as_list())]
+        losses = [*self._interruptions(), *paused_losses(self._subscriber.pauses.as_list())]
         return extend(
             part,
             losses=losses,
             without_losses=["collection_paused"],
             tables={"spans": spans, "cycles": {}},
-            info={"pauses": self._one.pauses.as_list(), "cycles": None, "selections": None},
+            info={"pauses": self._subscriber.pauses.as_list(), "cycles": None, "selections": None},
         )
 
     def _windows_ns(self) -> list[tuple[int, int]]:
-        """When something was collected for the session, in order."""
-        windows = [(self._one.begin_ns, self._end_ns)]
-        names = [activity.name for activity in self._one.request.activities]
-        off = [window for name in names[:1] for window in self._one.pauses.windows_ns(name)]
+        """The windows in which the session was recording and not paused, in nanoseconds since 1970."""
+        windows = [(self._subscriber.begin_ns, self._end_ns)]
+        names = [activity.name for activity in self._subscriber.request.activities]
+        off = [window for name in names[:1] for window in self._subscriber.pauses.windows_ns(name)]
         for begin_ns, end_ns in sorted(off):
             first_ns, last_ns = windows.pop()
             windows.append((first_ns, min(begin_ns, last_ns)))
@@ -331,11 +331,11 @@ class DevicePart:
         return windows
 
     def _interruptions(self) -> list[Loss]:
-        """What is missing since the collector was not on all the time."""
+        """The losses from restarts of the collector, and from segments that failed."""
         from kinetoscope.model.losses import Loss
 
         losses: list[Loss] = []
-        segments = self._one.segments
+        segments = self._subscriber.segments
         gaps_ns = [
             later.begin_ns - before.end_ns
             for before, later in itertools.pairwise(segments)
@@ -363,17 +363,17 @@ class SharedDevices:
     name = "kineto"
 
     def __init__(self, collection: DeviceCollection = DEVICES) -> None:
-        """Record nothing yet."""
+        """Start unprepared."""
         self._collection = collection
         self._prepared: Engine | None = None
         self._request: RecordingRequest | None = None
         self._subscriber: Subscriber | None = None
 
     def prepare(self, request: RecordingRequest) -> None:
-        """Let torch warm up its collector, unless it is running.
+        """Warm up torch's collector, unless it is recording already for another session.
 
         Raises:
-            StateError: torch's collector is in use, but not by us.
+            StateError: torch's collector is in use by another profiler.
         """
         self._request, self._prepared = request, None
         with self._collection.lock:
@@ -382,10 +382,10 @@ class SharedDevices:
                 self._prepared.prepare(request)
 
     def start(self) -> None:
-        """Begin.
+        """Start recording, in a segment of its own or in the current one.
 
         Raises:
-            StateError: Nothing was prepared, or torch's collector is in use in another way.
+            StateError: Nothing was prepared, or torch's collector is in use by another profiler or with different settings.
         """
         if self._request is None:
             raise StateError("the devices' engine was started without being prepared: call prepare() first.")
@@ -394,17 +394,17 @@ class SharedDevices:
         self._collection.start(self._subscriber, prepared)
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
-        """Switch the collection off or on."""
+        """Pause or resume the recording of activities."""
         if self._subscriber is not None:
             self._collection.toggle(self._subscriber, enable, activities)
 
     def stop(self) -> Recording:
-        """End.
+        """Stop recording; the result is read on first use.
 
         Raises:
             StateError: Nothing is being recorded.
         """
-        one, self._subscriber = self._subscriber, None
-        if one is None:
+        subscriber, self._subscriber = self._subscriber, None
+        if subscriber is None:
             raise StateError("the devices are not being recorded: call start() first.")
-        return self._collection.stop(one)
+        return self._collection.stop(subscriber)

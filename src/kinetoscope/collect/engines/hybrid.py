@@ -1,8 +1,8 @@
-"""The hybrid engine: our recorder records the host, torch's collector the devices, and one trace has both.
+"""The hybrid engine: our recorder records the host, torch's collector the devices; the trace is merged from both.
 
-Stacks, modules and shapes cost what they cost in the native engine, and torch's collector, which does not record
-operators, has less to write. Calls of a device's runtime lie inside the operators that made them: this is how
-the two are merged, and how their clocks are checked; see `kinetoscope.combine.device`.
+Stacks, modules and shapes have the low overhead of the native engine, and torch's collector has less to do because it does not
+record operators. The two are merged by time: calls of the device runtime are nested in the operators that made them. This is also
+how the clocks of the two are checked; see `kinetoscope.combine.device`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class HybridEngine:
     """Records the host with the native recorder and devices with torch's collector."""
 
     name = "native"
-    # Any number of sessions record at once.
+    # Several sessions can record at the same time.
     joins_others = True
-    # Settings of torch's collector have an effect.
-    has_torchs_collector = True
+    # Settings of torch's collector have an effect on it, too.
+    uses_torch_collector = True
 
     def __init__(
         self, host: Engine | None = None, devices: Engine | None = None, *, needs_devices: bool = True
@@ -47,20 +47,20 @@ class HybridEngine:
         """Nothing is loaded before `prepare`.
 
         Args:
-            host: What records the host; None for the native engine.
-            devices: What records the devices; None for torch's collector, shared with other sessions.
-            needs_devices: Whether it fails where torch's collector is in use by somebody else; else it records the host alone,
-                with a warning and a loss.
+            host: The engine for the host; None for the native engine.
+            devices: The engine for the devices; None for torch's collector, shared with other sessions.
+            needs_devices: If another profiler uses torch's collector: True raises StateError, False records the host alone, with
+                a warning and a loss.
         """
         self._host: Engine = NativeEngine() if host is None else host
         self._devices: Engine = SharedDevices() if devices is None else devices
         self._needs_devices = needs_devices
-        # Why the devices are not recorded.
+        # Why the devices are not recorded, or empty.
         self._without_devices = ""
         self._running = False
 
     def prepare(self, request: RecordingRequest) -> None:
-        """Prepare both.
+        """Prepare both engines.
 
         Raises:
             RecorderError: The native recorder is not available, or cannot record what was requested.
@@ -71,7 +71,7 @@ class HybridEngine:
         # The device side records nothing that belongs to operators, and has no file of its own.
         for_devices = RecordingOptions(
             activities=options.activities,
-            # Its event objects would cover the devices only, and are never shown.
+            # torch's event objects, which would cover the devices only, are not needed.
             experimental_config=for_torchs_collector(options.experimental_config, trace_only=True),
             post_processing_timeout_s=options.post_processing_timeout_s,
         )
@@ -91,20 +91,20 @@ class HybridEngine:
             self._leave_out_devices(error)
 
     def _leave_out_devices(self, error: StateError) -> None:
-        """Record the host alone, if that is better than nothing."""
+        """Record the host alone, with a warning, or raise the error if the devices are needed."""
         if self._needs_devices:
             raise error
         self._without_devices = str(error)
         warn_user(f"devices are not recorded: {error}")
 
     def start(self) -> None:
-        """Start both, or none: the devices first, so that the kernels of every recorded operator are recorded.
+        """Start both engines or none; the devices first, so that the kernels of every recorded operator are recorded.
 
         Raises:
             StateError: Nothing was prepared, or one of the recorders is in use.
             RecorderError: The recording's file cannot be created.
         """
-        # Before both: an interrupt in the middle of it must find something that can be stopped.
+        # Set before both: after an interrupt in the middle, `stop` must stop what was started.
         self._running = True
         try:
             self._start_devices()
@@ -116,7 +116,7 @@ class HybridEngine:
             raise
 
     def _start_devices(self) -> None:
-        """Start the collector, if there is one."""
+        """Start the device engine, unless the host is recorded alone."""
         if self._without_devices:
             return
         try:
@@ -125,7 +125,7 @@ class HybridEngine:
             self._leave_out_devices(error)
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
-        """Switch activities off or on, each in the engine that records it."""
+        """Pause or resume activities, each in the engine that records it."""
         if activities & _HOST:
             self._host.toggle(enable, activities & _HOST)
         if activities - _HOST and not self._without_devices:
@@ -138,23 +138,23 @@ class HybridEngine:
 
     @property
     def append_rows(self) -> AppendRows | None:
-        """What writes rows into the host's recording; None if its engine cannot."""
+        """The host engine's function that appends rows to its recording; None if it has none."""
         return getattr(self._host, "append_rows", None)
 
     def own_steps(self, owns: bool) -> None:
-        """Whether marks of steps that this thread begins from now on are this session's."""
+        """Whether step marks that this thread opens from now on belong to this session; see `NativeEngine.own_steps`."""
         if isinstance(self._host, NativeEngine):
             self._host.own_steps(owns)
 
     def stop(self) -> HybridRecording:
-        """Stop the host's recording, then that of the devices.
+        """Stop the host's engine, then that of the devices.
 
         Raises:
             StateError: Nothing is being recorded.
         """
         if not self._running:
             raise StateError("nothing is being recorded: call start() first.")
-        # The runtime of a device identifies a thread by the low 32 bits of its pthread id.
+        # The device runtime identifies threads by the low 32 bits of their pthread ids.
         threads = {
             (thread.ident or 0) & _LOW_BITS: thread.native_id or -1 for thread in threading.enumerate()
         }
@@ -167,7 +167,7 @@ class HybridEngine:
         return HybridRecording(host, devices, threads, failure)
 
     def _stop_devices(self) -> tuple[Recording | None, str]:
-        """The devices' recording, or why there is none; the host's is kept either way."""
+        """Return the devices' recording, or the reason why there is none."""
         if self._without_devices:
             return None, self._without_devices
         try:
@@ -177,12 +177,12 @@ class HybridEngine:
 
 
 class HybridRecording:
-    """The recordings of host and devices over the same time."""
+    """The recordings of the host and of the devices, which become one trace."""
 
     def __init__(
         self, host: Recording, devices: Recording | None, threads: dict[int, int], failure: str
     ) -> None:
-        """Store both; `threads` maps thread ids of the device's runtime to those of the system."""
+        """Store both; `threads` maps thread ids of the device runtime to native thread ids."""
         self._host = host
         self._devices = devices
         self._threads = threads
@@ -191,7 +191,7 @@ class HybridRecording:
         self._lock = threading.Lock()
 
     def trace(self) -> Trace:
-        """Both as one trace, merged by the first call.
+        """Return the merged trace; the first call reads both recordings and merges them.
 
         Raises:
             StateError: The recording was discarded before it was read.
@@ -210,7 +210,7 @@ class HybridRecording:
             return self._trace
 
     def _device_trace(self) -> Trace | None:
-        """What was recorded of the devices; None with the reason stored if there is nothing."""
+        """The devices' trace; None, with the reason in `_failure`, if there is none."""
         if self._devices is None:
             return None
         try:
@@ -221,18 +221,18 @@ class HybridRecording:
 
     @property
     def rows(self) -> AppendedRows | None:
-        """What sources appended to the host's recording that is not in `trace()`, which reads it."""
+        """Rows that sources appended to the host's recording and `trace()` does not contain; valid after `trace()`."""
         return getattr(self._host, "rows", None)
 
     def discard(self) -> None:
-        """Forget both."""
+        """Discard both recordings."""
         self._host.discard()
         if self._devices is not None:
             self._devices.discard()
 
 
 def _without_devices(host: Trace, why: str) -> Trace:
-    """The host's trace alone, with a loss for the devices."""
+    """Add a loss for the missing devices to the host's trace."""
     from kinetoscope.combine.extend import extend
     from kinetoscope.model.losses import Loss
 

@@ -1,11 +1,10 @@
-"""Whether the hybrid engine works with the device of this machine: checked once, and the result is cached.
+"""Check whether the hybrid engine works with the device of this machine: once, with a cached result.
 
-The native recorder and torch's collector read clocks in different ways, and drivers report differently, too.
-So before `engine="auto"` uses the hybrid engine, a separate process runs a hundred small kernels under it and
-again under torch's collector alone. Both must record every kernel, in order, launched by the right operator, and
-the times of the runtime's calls must fit those of the operators. The result holds for this torch, driver, device and version
-of Kinetoscope. The check cannot harm the program: it is another process with `PATIENCE_S` seconds, and any other
-failure is a reason to record with torch's collector.
+The native recorder and torch's collector read different clocks, and drivers differ in what they report. So before `engine="auto"`
+uses the hybrid engine, a separate process launches a hundred small kernels, recorded by the hybrid engine and again by torch's
+collector alone. Both must record every kernel, in order, launched by the right operator, and the runtime calls must lie inside
+their operators. The result is valid for this torch, driver, device and version of Kinetoscope. The check cannot harm the program,
+because it is another process with a time limit, `PATIENCE_S`; after a failure of any kind, torch's collector records.
 """
 
 from __future__ import annotations
@@ -45,23 +44,23 @@ if TYPE_CHECKING:
 
 
 PATIENCE_S = 60.0
-"""Time limit in seconds of the check, or of waiting for that of another process.
+"""Time limit of the check in seconds, and of waiting while another process runs it.
 
-The recorder is compiled before. The time in which the check is ready to run and other programs have the processors does not count."""
+Time in which the check waits for a processor does not count, nor does compiling the recorder, which happens before."""
 
 
 _LONGEST_S = 600.0
 LARGEST_ERROR_NS = 500_000
-"""The largest accepted disagreement of device and host times, judged by the launches."""
+"""The largest accepted error of device times against host times in nanoseconds, measured by the launches."""
 
 
 _OPERATORS = ("mul", "neg", "add", "exp", "mul", "mul", "sub", "neg", "sin", "sqrt")
 _ROUNDS = 10
-# A preempted process can spoil one recording.
+# The check is repeated once after a failure, since a preempted process can distort a recording.
 _ATTEMPTS = 2
 _DRIVERS = ("/sys/module/nvidia/version", "/sys/module/amdgpu/version", "/sys/module/xe/srcversion")
-# The check does not inherit profiler settings from the program's environment.
-_NOT_FOR_THE_CHECK = ("KINETO_USE_DAEMON", "KINETO_CONFIG", "KINETO_DAEMON_INIT_DELAY_S")
+# Profiler settings in the program's environment that the check must not inherit.
+_REMOVED_VARIABLES = ("KINETO_USE_DAEMON", "KINETO_CONFIG", "KINETO_DAEMON_INIT_DELAY_S")
 _START = (
     "import json, sys; target, device, sys.path[:] = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]); "
     "from kinetoscope.collect.engines.hybrid_check import run_check; run_check(target, device)"
@@ -77,7 +76,7 @@ class _Outcome:
     Attributes:
         holds: Whether the hybrid engine may be used.
         reason: One sentence, without a period.
-        lasting: Whether the result holds for later processes.
+        lasting: Whether the result is cached for later processes.
     """
 
     holds: bool
@@ -88,10 +87,10 @@ class _Outcome:
 def hybrid_status(
     activity: ProfilerActivity, progress: Callable[[str], None] | None = None, *, repeat_failed: bool = False
 ) -> EngineStatus:
-    """Whether the hybrid engine can record an activity of a device here, by a cached check or a new one.
+    """Return whether the hybrid engine can record a device activity here, by the cached result or a new check.
 
     Args:
-        activity: The activity of the device.
+        activity: The device's activity, such as `ProfilerActivity.CUDA`.
         progress: Called with one line when a check begins; by default the line goes to stderr.
         repeat_failed: Check again if the last check failed.
 
@@ -111,7 +110,7 @@ def _say(line: str) -> None:
 
 
 def _find_status(name: str, progress: Callable[[str], None], *, repeat_failed: bool) -> EngineStatus:
-    """The cached result, or that of a new check."""
+    """Return the result that is cached on disk, or that of a new check."""
     folder = cache_directory()
     path = folder / f"hybrid-{_key(name)}.json"
     try:
@@ -124,7 +123,7 @@ def _find_status(name: str, progress: Callable[[str], None], *, repeat_failed: b
                 )
                 outcome = _check(name, folder)
                 if outcome.lasting:
-                    _keep(path, outcome)
+                    _store(path, outcome)
     # A process that ended while writing its result leaves incomplete JSON.
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
         outcome = _Outcome(False, f"the hybrid engine could not be checked: {error}", False)
@@ -132,7 +131,7 @@ def _find_status(name: str, progress: Callable[[str], None], *, repeat_failed: b
 
 
 def _key(name: str) -> str:
-    """A name made of everything that the result depends on."""
+    """A hash of everything that the result depends on, for the name of its file."""
     drivers = [text for path in _DRIVERS if (text := _text(Path(path)))]
     devices = sorted(
         line
@@ -140,7 +139,7 @@ def _key(name: str) -> str:
         for line in _text(path).splitlines()
         if line.startswith("Model:")
     )
-    # Accelerators outside of torch's own tree come as packages.
+    # Backends of accelerators that are not part of torch are installed as packages.
     backends = sorted(
         f"{entry.value} {entry.dist and entry.dist.version}" for entry in entry_points(group="torch.backends")
     )
@@ -150,7 +149,7 @@ def _key(name: str) -> str:
 
 
 def _text(path: Path) -> str:
-    """The content of a system file; empty if it does not exist."""
+    """Contents of a system file; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -159,7 +158,7 @@ def _text(path: Path) -> str:
 
 @contextlib.contextmanager
 def _only_one_checker(folder: Path) -> Iterator[None]:
-    """Let one process of many (the ranks of a job) check; the others wait for its result, with a time limit."""
+    """Hold a lock while checking, so that of several processes, such as the ranks of a job, one checks and the others wait."""
     with open(folder / "hybrid.lock", "w", encoding="utf-8") as lock:
         until_s = time.monotonic() + PATIENCE_S
         while True:
@@ -174,17 +173,17 @@ def _only_one_checker(folder: Path) -> Iterator[None]:
 
 
 def _cached(path: Path) -> _Outcome | None:
-    """An earlier result."""
+    """Read the result of an earlier check; None if there is no valid one."""
     try:
         stated = json.loads(path.read_text(encoding="utf-8"))
         return _Outcome(bool(stated["holds"]), str(stated["reason"]), True)
     except (OSError, ValueError, KeyError, TypeError):
-        # Missing or foreign: check again.
+        # The file is missing or not ours: check again.
         return None
 
 
-def _keep(path: Path, outcome: _Outcome) -> None:
-    """Write a result atomically; if that is not possible, the next process checks again."""
+def _store(path: Path, outcome: _Outcome) -> None:
+    """Store a result for later processes, atomically; if that fails, the next process checks again."""
     stated = {
         "holds": outcome.holds,
         "reason": outcome.reason,
@@ -198,12 +197,12 @@ def _keep(path: Path, outcome: _Outcome) -> None:
 
 
 def _check(name: str, folder: Path) -> _Outcome:
-    """Run the check in a process of its own."""
+    """Run the check in a separate process."""
     if not sys.executable:
         return _Outcome(
             False, "the hybrid engine could not be checked: Python does not know its own program", False
         )
-    environment = {key: value for key, value in os.environ.items() if key not in _NOT_FOR_THE_CHECK}
+    environment = {key: value for key, value in os.environ.items() if key not in _REMOVED_VARIABLES}
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         target, log = Path(scratch, "result.json"), Path(scratch, "log")
         # Isolated, so that `kinetoscope run --children` does not record this process.
@@ -218,12 +217,12 @@ def _check(name: str, folder: Path) -> _Outcome:
                 start_new_session=True,
             )
             try:
-                code = _exit_code(process)
+                code = _wait_for_exit(process)
             except subprocess.TimeoutExpired:
                 reason = f"the check of the hybrid engine did not end within {PATIENCE_S:.0f} seconds"
                 return _Outcome(False, reason, True)
             finally:
-                _end(process)
+                _kill(process)
         if target.is_file():
             stated = json.loads(target.read_text(encoding="utf-8"))
             return _Outcome(bool(stated["holds"]), str(stated["reason"]), bool(stated["lasting"]))
@@ -235,8 +234,8 @@ def _check(name: str, folder: Path) -> _Outcome:
         return _Outcome(False, f"the check of the hybrid engine {said}", True)
 
 
-def _exit_code(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process; raise `TimeoutExpired` at the time limit."""
+def _wait_for_exit(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a process and return its exit code; raise `TimeoutExpired` at the time limit."""
     begin_s = time.monotonic()
     while True:
         taken_s = time.monotonic() - begin_s
@@ -249,7 +248,7 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int:
 
 
 def _waited_s(pid: int) -> float:
-    """For how long the main thread of a process was ready to run, but had no processor; 0 where the system does not tell."""
+    """Seconds in which a process's main thread was ready to run but had no processor; 0 if the system does not tell."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -257,12 +256,12 @@ def _waited_s(pid: int) -> float:
 
 
 def _signal_name(number: int) -> str:
-    """The name of a signal; real-time signals have none."""
+    """The name of a signal, or its number if it is a real-time signal, which has no name."""
     return signal.Signals(number).name if number in {*signal.Signals} else f"signal {number}"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process; a process that cannot be killed, such as in a driver call that hangs, is not waited for."""
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process; do not wait long for it, since one that hangs in a driver call cannot be killed."""
     if process.poll() is not None:
         return
     with contextlib.suppress(ProcessLookupError):
@@ -272,7 +271,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _device_name(name: str) -> str:
-    """torch's name of the device in use; does not initialize a device."""
+    """torch's name of the current device; does not initialize a device."""
     kind = torch._C._get_privateuse1_backend_name() if name == "PrivateUse1" else name.lower()
     if kind == "cuda" and torch.cuda.is_initialized():
         return f"cuda:{torch.cuda.current_device()}"
@@ -280,11 +279,11 @@ def _device_name(name: str) -> str:
 
 
 def run_check(target: str, device_name: str) -> None:
-    """Check, and write the result into a file."""
+    """Run the check in this process, and write the result as JSON to a file."""
     try:
-        outcome = _prove(torch.device(device_name))
+        outcome = _run_both(torch.device(device_name))
     except (KinetoscopeError, RuntimeError, OSError, AssertionError) as error:
-        # A device that is full or in use by another process does not count as a failed check.
+        # Not cached: the device may be out of memory, or in use by another process.
         outcome = _Outcome(False, f"the hybrid engine could not be checked: {_first_line(error)}", False)
     Path(target).write_text(
         json.dumps({"holds": outcome.holds, "reason": outcome.reason, "lasting": outcome.lasting}),
@@ -296,8 +295,8 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _prove(device: torch.device) -> _Outcome:
-    """Record the same work under both engines, and compare."""
+def _run_both(device: torch.device) -> _Outcome:
+    """Record the same kernels with both engines, and compare the traces."""
     from kinetoscope.collect.engines.kineto import KinetoEngine
 
     activity = _activity_of(device)
@@ -318,12 +317,12 @@ def _prove(device: torch.device) -> _Outcome:
 
 
 def _activity_of(device: torch.device) -> ProfilerActivity:
-    """The activity that records a device."""
+    """The activity of a device type."""
     return ProfilerActivity.__members__.get(device.type.upper(), ProfilerActivity.__members__["PrivateUse1"])
 
 
 def _launch(device: torch.device) -> None:
-    """A kernel for each operator."""
+    """Launch `_ROUNDS` kernels of each of `_OPERATORS`, and wait for them."""
     with torch.no_grad():
         x = torch.ones(16, 16, device=device)
         for _ in range(_ROUNDS):
@@ -333,7 +332,7 @@ def _launch(device: torch.device) -> None:
 
 
 def _recorded(engine: Engine, activity: ProfilerActivity, device: torch.device) -> Trace:
-    """What an engine records of it."""
+    """Record `_launch` with an engine."""
     engine.prepare(RecordingRequest(frozenset({ProfilerActivity.CPU, activity})))
     engine.start()
     try:
@@ -344,7 +343,7 @@ def _recorded(engine: Engine, activity: ProfilerActivity, device: torch.device) 
 
 
 def _compare(hybrid: Trace, kineto: Trace) -> tuple[str, int]:
-    """The differences, empty if there are none, and by how many nanoseconds the clocks of the hybrid engine may disagree."""
+    """Return the first difference, or "", and the largest possible error of device times in nanoseconds."""
     expected = [f"aten::{name}" for _ in range(_ROUNDS) for name in _OPERATORS]
     kernels = []
     for engine, trace in (("the hybrid engine", hybrid), ("torch's collector", kineto)):

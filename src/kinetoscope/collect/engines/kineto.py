@@ -1,7 +1,7 @@
 """The Kineto engine: torch's own collector.
 
-Collecting and stopping cost the same as in `torch.profiler`. The rest is ours: torch writes its recording as
-text, and our reader makes columns of it; see `kinetoscope.collect.engines.kineto`.
+Recording and stopping have the same overhead as in `torch.profiler`. Then torch writes its recording as JSON, which our reader
+turns into columns; see `kinetoscope.collect.engines.kineto_text` and `kineto_recording`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DEVICE_NAMES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
 
 
 class UnknownKindError(ArgumentError, RuntimeError):
-    """An activity has no kind of that name; torch raises a RuntimeError."""
+    """An activity has no event kind of that name. Also a RuntimeError, which torch raises."""
 
 
 class KinetoEngine:
@@ -60,9 +60,9 @@ class KinetoEngine:
         self._pauses = Pauses()
         self._request: RecordingRequest | None = None
         self._collector: Any = None
-        # torch collects the operators of the thread that started it, and only that thread can switch or stop it.
+        # torch records the operators of the thread that started its collector, and only that thread can pause or stop it.
         self._only_thread: threading.Thread | None = None
-        self._operators_off = False
+        self._operators_paused = False
         self._others: _OtherThreads | None = None
         self._watch: StorageWatch | None = None
         self._storages: list[dict[str, Any]] = []
@@ -71,7 +71,7 @@ class KinetoEngine:
         _ENGINES.add(self)
 
     def prepare(self, request: RecordingRequest) -> None:
-        """Let torch load and warm up what its devices need.
+        """Let torch load and warm up its device tracing libraries.
 
         Raises:
             StateError: torch's collector is already in use, by `torch.profiler` for example.
@@ -86,7 +86,7 @@ class KinetoEngine:
             )
         self._refuse_second_user()
         read_before_the_next()
-        # Ranges need it right after the start, when the collector may record Python calls.
+        # Loaded now because ranges use it after the start, when loading would be recorded as Python calls.
         with contextlib.suppress(RecorderError):
             ready_recorder()
         self._request = request
@@ -97,12 +97,12 @@ class KinetoEngine:
         except RuntimeError as error:
             if not request.activity_filters:
                 raise
-            # Only torch knows the names of kinds, and it reports a wrong one only here.
+            # Only torch knows the valid names of kinds, and it checks them only here.
             self._collector = None
             raise UnknownKindError(f"activities: {error}") from error
 
     def start(self) -> None:
-        """Let torch collect.
+        """Start torch's collector.
 
         Raises:
             StateError: Nothing was prepared, or torch's collector is already in use.
@@ -117,8 +117,8 @@ class KinetoEngine:
             raise
         all_threads = _collects_all_threads(self._request)
         self._only_thread = None if all_threads else threading.current_thread()
-        self._operators_off = False
-        # Before the collector is on, like everything here: it records Python calls of this thread.
+        self._operators_paused = False
+        # Before the collector starts, as everything here: it may record the Python calls of this thread.
         self._others = None if all_threads else _OtherThreads()
         self._storages = []
         if self._request.options.profile_memory:
@@ -129,14 +129,14 @@ class KinetoEngine:
         self._collector._start_trace()
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
-        """Switch the collection of activities off or on.
+        """Pause or resume the collection of activities.
 
-        torch switches operators for the thread that records them. If another thread does it, or if torch records all
-        threads, they are collected as before, and those that began meanwhile are removed from the trace.
+        torch can pause operators only from the thread that records them. If another thread calls this, or if torch records
+        all threads, operators are collected on, and those that began during the pause are removed from the trace later.
 
         Raises:
-            StateError: Nothing is being recorded, or this is another thread, and memory is recorded or operators were
-                switched off by the thread that records them.
+            StateError: Nothing is being recorded; or another thread than the one that started the collector calls this while
+                memory is recorded, or to resume operators that the starting thread paused.
         """
         if self._collector is None or self._request is None:
             raise StateError("the Kineto engine is not recording: there is nothing to switch off or on.")
@@ -147,7 +147,7 @@ class KinetoEngine:
                 raise StateError(
                     "with profile_memory=True torch's own collector can only be switched by the thread that started it."
                 )
-            if operators and enable and self._operators_off:
+            if operators and enable and self._operators_paused:
                 raise StateError(
                     "the thread that started torch's own collector switched operators off, and only that thread can switch "
                     "them on again."
@@ -157,7 +157,7 @@ class KinetoEngine:
             if by_torch:
                 self._collector.toggle_collection_dynamic(enable, by_torch)
             if operators and here:
-                self._operators_off = not enable
+                self._operators_paused = not enable
 
     def stop(self) -> KinetoRecording:
         """Stop torch's collector and store its result.
@@ -183,7 +183,7 @@ class KinetoEngine:
             if watch is not None:
                 watch.cancel()
             if elsewhere:
-                # torch dropped what it had collected together with the thread.
+                # torch discards what it has collected when the recording thread ends.
                 return KinetoRecording(None, self._request, self._pauses, taken_by="recording_thread_ended")
             if not is_collector_in_use():
                 return KinetoRecording(None, self._request, self._pauses)
@@ -205,16 +205,16 @@ class KinetoEngine:
             return recording
         finally:
             self._collector = None
-            # torch does not reset this if an interrupt hits its own stop.
+            # torch does not reset this flag if an interrupt comes during its own stop.
             collector._set_is_profiler_enabled(False)
 
     def stop_at_exit(self) -> None:
-        """Stop because Python exits; a later `stop` still returns the recording."""
+        """Stop the collector at the exit of Python; a later `stop` still returns the recording."""
         if self._collector is not None:
             self._ended_at_exit = self.stop()
 
     def _refuse_second_user(self) -> None:
-        """Raise an error if torch.profiler is running: torch would silently stop it."""
+        """Raise StateError if torch.profiler is recording, which torch would silently stop."""
         if is_collector_in_use():
             raise StateError(
                 "torch's own collector is already in use, by torch.profiler or torch.autograd.profiler: stop that one "
@@ -226,12 +226,12 @@ _ENGINES: weakref.WeakSet[KinetoEngine] = weakref.WeakSet()
 
 
 def _collects_all_threads(request: RecordingRequest) -> bool:
-    """Whether torch collects on all threads.
+    """Whether torch records all threads.
 
-    It then reads what other threads collect while they may still write it: programs crash at start and stop, also with
-    torch alone. So it collects operators on all threads only if the program's own settings ask for it, but
-    never with memory, which torch reports only to the thread that started it. Without operators it writes nothing on
-    other threads, and any thread may stop it.
+    torch then reads buffers that other threads may still be writing: programs can crash at start and stop, also with
+    torch.profiler. So operators are recorded on all threads only if the program's own settings request it, and never with
+    memory, which torch reports only to the thread that started the collector. Without operators other threads write nothing,
+    and any thread may stop the collector.
     """
     options = request.options
     if options.profile_memory:
@@ -241,24 +241,24 @@ def _collects_all_threads(request: RecordingRequest) -> bool:
     return bool(changed_settings(options.experimental_config).get(ALL_THREADS_SETTING))
 
 
-# Threads that ran less than this, or a smaller share of the recording, change no number that a person sees.
+# Threads with less processor time, or a smaller share of the recording, are not worth a warning.
 _LEAST_RAN_NS, _LEAST_RAN_SHARE = 1_000_000, 0.01
 _TASKS = "/proc/self/task"
 _OUR_THREADS = "kinetoscope"
 
 
 class _OtherThreads:
-    """The Python threads that run while torch records another one."""
+    """Finds threads that use the processor during a recording but that torch does not record."""
 
     def __init__(self) -> None:
-        """Read the processor time that every thread has used so far."""
+        """Store the processor time that each thread has used so far."""
         self._before = _thread_times_ns()
         self._process_ns = time.process_time_ns()
         self._start_ns = time.monotonic_ns()
 
     def ran(self) -> Loss | None:
-        """The threads that have run since then, except the calling one; None if there are none."""
-        # The process first, and the other way round at the start: so threads that ended never have too much.
+        """Return a loss that names the threads that have run since then, without the calling one; None if there are none."""
+        # The process's time first, and at the start the threads' times: the time of ended threads is never overestimated.
         ended_ns = time.process_time_ns() - self._process_ns
         now = _thread_times_ns()
         least_ns = max(_LEAST_RAN_NS, _LEAST_RAN_SHARE * (time.monotonic_ns() - self._start_ns))
@@ -278,37 +278,37 @@ class _OtherThreads:
         return Loss.of(
             "threads_not_recorded",
             len(names),
-            why=f"torch's collector records the thread that started it, and its backward passes. Also ran: {_few(names)}. "
+            why=f"torch's collector records the thread that started it, and its backward passes. Also ran: {_shortened(names)}. "
             "The native engine records all threads.",
         )
 
 
 def _thread_times_ns() -> dict[int, int]:
-    """The processor time in nanoseconds of each thread of the process, by its system id; empty where it is not known."""
+    """Processor time of each thread of the process in nanoseconds, by native thread id; empty if /proc is not available."""
     times_ns: dict[int, int] = {}
     try:
         tids = [int(name) for name in os.listdir(_TASKS)]
     except OSError:
         return times_ns
     for tid in tids:
-        # The number of the clock of a thread, as Linux defines it. The thread may just have ended.
+        # The clock id of a thread, as Linux defines it. The thread may have ended meanwhile.
         with contextlib.suppress(OSError):
             times_ns[tid] = time.clock_gettime_ns((~tid << 3) | 6)
     return times_ns
 
 
-def _few(names: Sequence[str], most: int = 5) -> str:
-    """Some of the names, and how many more there are."""
+def _shortened(names: Sequence[str], most: int = 5) -> str:
+    """Join the first names, and say how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def _objects(request: RecordingRequest) -> dict[str, bool]:
-    """Whether torch also makes its event objects, which takes a third of the time of stopping.
+def _object_settings(request: RecordingRequest) -> dict[str, bool]:
+    """The collector's setting that turns off its event objects, which take a third of the time of a stop.
 
-    We read its text and need none. They are made for programs that read them from `prof.profiler`: if the program passed
-    its own experimental settings, or uses torch's collector through `install`; if memory
-    is recorded, because tools read it from torch's event tree; and for stacks, which torch has only with them.
+    We read torch's JSON and do not need them. They are made for programs that read them from `prof.profiler`: if the program
+    passed its own experimental settings, or replaced torch's profiler by `install`; if memory is recorded, because tools
+    read it from torch's event tree; and for stacks, which torch records only with them.
     """
     options = request.options
     if options.experimental_config is not None:
@@ -319,34 +319,34 @@ def _objects(request: RecordingRequest) -> dict[str, bool]:
 
 
 def _makes_objects(config: Any) -> bool:
-    """Whether torch makes its event objects with these settings; releases without the setting always do."""
+    """Whether torch makes its event objects with these settings; older releases, without the setting, always do."""
     return not (has_setting("trace_only") and config.trace_only)
 
 
 def _with_info(request: RecordingRequest, info: dict[str, str]) -> RecordingRequest:
-    """The request with more metadata."""
+    """Copy a request with additional metadata."""
     return dataclasses.replace(request, info={**request.info, **info})
 
 
 def _stop_at_exit() -> None:
-    """Stop running collectors: torch's collector crashes if it outlives the interpreter."""
+    """Stop collectors at exit: torch's collector crashes if it is still recording when the interpreter ends."""
     for engine in list(_ENGINES):
         with contextlib.suppress(KinetoscopeError):
             engine.stop_at_exit()
 
 
 def _window_ns(stopped: Any) -> int:
-    """How long torch's collector was on, by its own clock."""
+    """Duration of the recording in nanoseconds, by the collector's clock."""
     return max(0, int(stopped.profiling_end_time_ns - stopped.profiling_start_time_ns))
 
 
 def is_collector_in_use() -> bool:
-    """Whether torch's collector is collecting, on any thread."""
+    """Whether torch's collector is recording, on any thread, for us or another profiler."""
     return TORCH_RANGES.torch_profiles
 
 
 def _make_collector(request: RecordingRequest) -> Any:
-    """A collector of torch, set up but not started."""
+    """Create torch's collector for a request, without starting it."""
     options, filters = request.options, request.activity_filters
     names = {name_of(activity) for activity in request.activities}
     device = next((_DEVICE_NAMES[name] for name in _DEVICE_NAMES if name in names), None)
@@ -358,7 +358,7 @@ def _make_collector(request: RecordingRequest) -> Any:
         "activity_filters": {activity: set(kinds) for activity, kinds in filters.items()} or None,
         "_profiler_extensions": extensions(options.extension_configs),
     }
-    settings: dict[str, bool] = _objects(request)
+    settings: dict[str, bool] = _object_settings(request)
     if options.garbage_collection:
         settings[GARBAGE_COLLECTION_SETTING] = True
     if filters and not collector_takes("activity_filters"):
@@ -372,7 +372,7 @@ def _make_collector(request: RecordingRequest) -> Any:
         record_shapes=options.needs_shapes,
         with_flops=options.with_flops,
         profile_memory=options.profile_memory,
-        # torch puts Python calls and module calls on the timeline together, and only with stacks.
+        # torch records Python calls and module calls as spans only together, and only with stacks.
         with_stack=options.needs_python_stacks,
         use_kineto=True,
         experimental_config=for_torchs_collector(
@@ -380,7 +380,7 @@ def _make_collector(request: RecordingRequest) -> Any:
         ),
         **{name: value for name, value in newer.items() if collector_takes(name)},
     )
-    # Not by its keyword: torch 2.14 warns that it has no effect, but here it has.
+    # Set as an attribute: passing the keyword makes torch 2.14 warn that it has no effect, but here it has one.
     made.with_modules = options.with_modules
     return made
 

@@ -1,4 +1,4 @@
-"""Corrections from torch's JSON text to the columns of a recording."""
+"""Corrections of the columns that were parsed from torch's JSON text."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from kinetoscope.model.strings import StringTable
 from kinetoscope.trace import Trace
 
 Tables = dict[str, dict[str, Any]]
-_OF_THE_CPU = ("cpu_op", "user_annotation", "python_function")
-# Namespace and name of an operator as in schemas, and after a dot a possible overload.
+_HOST_CATEGORIES = ("cpu_op", "user_annotation", "python_function")
+# An operator's name with namespace, and after a dot what may be an overload: `aten::add.Tensor`.
 _WITH_OVERLOAD = re.compile(r"(\w+::\w+)\.([\w.]+)")
-# What torch writes in place of a name that it cannot encode.
+# The name that torch writes if it cannot encode the actual one as JSON.
 UNWRITABLE = "unknown"
 DEVICE_TYPES = {"CUDA": 1, "XPU": 12, "HPU": 15, "MTIA": 19, "PrivateUse1": 20}
-# torch's thread numbers by the system's thread ids, as far as they are known in this process.
+# torch's numbers of threads by native thread id, of this process, as far as they are known.
 _numbers: dict[int, int] = {}
 _numbers_lock = threading.Lock()
 
 
-def leave_out(
+def leave_out_unselected(
     native: dict[str, Any], kinds: frozenset[str] | None, off_ns: Sequence[tuple[int, float]]
 ) -> None:
-    """Remove what the session does not record: torch writes all operators, also unselected kinds and paused ones.
+    """Remove unselected kinds of host spans, and those that began during a pause: torch writes all of them.
 
     Args:
-        native: What `_core.ChromeReader.finish` returned; changed.
+        native: The result of `_core.ChromeReader.finish`; changed in place.
         kinds: The names of the kinds of host events to keep; None means all.
-        off_ns: Windows in nanoseconds of the system's clock; host spans that began in them are removed.
+        off_ns: The pauses, in nanoseconds since 1970.
     """
     spans = native["spans"]
     unwanted = np.zeros(len(spans["thread"]), dtype=bool)
@@ -57,12 +57,12 @@ def leave_out(
         rows = [
             row
             for row, category in enumerate(native["categories"])
-            if category in _OF_THE_CPU and category.upper() not in kinds
+            if category in _HOST_CATEGORIES and category.upper() not in kinds
         ]
         unwanted |= np.isin(spans["category"], rows)
     if off_ns:
         on_host = native["threads"]["on_device"][spans["thread"]] == 0
-        # Python's numbers, because an open end is infinite.
+        # Compared with Python numbers, because the end of an open pause is infinite.
         start_ns = spans["start_ns"] + _base_ns(native)
         for begin_ns, end_ns in off_ns:
             unwanted |= on_host & (start_ns >= begin_ns) & (start_ns < end_ns)
@@ -70,13 +70,13 @@ def leave_out(
 
 
 def leave_out_own_calls(native: dict[str, Any]) -> None:
-    """Remove the calls of Kinetoscope's functions, and those that these make of Python's own library.
+    """Remove spans of Python calls of Kinetoscope's own functions, and of standard library functions that these call.
 
-    torch's collector records the calls that start and stop it, and what a session does between its steps. Calls of the program
-    and of torch that are inside them remain.
+    torch's collector also records the calls that start and stop it, and those that a session makes between steps. Calls of the
+    program's and torch's functions that are nested in them remain.
 
     Args:
-        native: What `_core.ChromeReader.finish` returned; changed.
+        native: The result of `_core.ChromeReader.finish`; changed in place.
     """
     strings, spans = native["strings"], native["spans"]
     own_names = [place for place, text in enumerate(strings) if _PACKAGE in text and _is_own(text)]
@@ -90,7 +90,7 @@ def leave_out_own_calls(native: dict[str, Any]) -> None:
     for thread in np.unique(spans["thread"][own]).tolist():
         rows = np.flatnonzero(is_call & (spans["thread"] == thread))
         rows = rows[np.lexsort((rows, -ends_ns[rows], starts_ns[rows]))]
-        # What is not inside an own call need not be looked at one by one.
+        # Only calls that may be nested in one of our own are visited one by one.
         latest_ns = np.maximum.accumulate(np.where(own[rows], ends_ns[rows], -1))
         rows = rows[starts_ns[rows] < latest_ns]
         open_calls: list[tuple[int, bool]] = []
@@ -103,18 +103,18 @@ def leave_out_own_calls(native: dict[str, Any]) -> None:
     _remove(native, unwanted)
 
 
-# The package, with the folder that contains it, and the folders of Python's library with those in them for installed packages.
+# Our package and the folder that contains it; the folders of the standard library, and their subfolders of installed packages.
 _PACKAGE = "kinetoscope/"
 _ROOT = Path(__file__).parents[3]
 _LIBRARIES = tuple({Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")})
 _INSTALLED = ("site-packages/", "dist-packages/")
-# A call as torch names it, with its file relative to an entry of Python's path where one fits: `re/__init__.py(163): match`.
+# torch's name of a Python call, `re/__init__.py(163): match`; the file is relative to an entry of sys.path if it is inside one.
 _CALL = re.compile(r"(?P<file>.+)\(\d+\): .*")
 
 
 @functools.cache
 def _is_own(call: str) -> bool:
-    """Whether the name of a call is that of a function of ours."""
+    """Whether a Python call, by its name, is of a function of Kinetoscope."""
     found = _CALL.fullmatch(call)
     if found is None:
         return False
@@ -124,13 +124,13 @@ def _is_own(call: str) -> bool:
 
 @functools.cache
 def _is_of_python(call: str) -> bool:
-    """Whether the name of a call is that of a function of Python's own library, written in C or in Python."""
+    """Whether a Python call, by its name, is of a built-in or standard library function."""
     if call.startswith("<"):
         return True
     found = _CALL.fullmatch(call)
     if found is None:
         return False
-    # The first entry of the path that has such a file is the one from which Python imports it.
+    # Python imports a module from the first entry of sys.path that contains its file.
     candidates = (Path(str(entry), found["file"]) for entry in sys.path)
     path = next((one for one in candidates if one.is_file()), Path(found["file"]))
     within = [path.relative_to(folder).as_posix() for folder in _LIBRARIES if path.is_relative_to(folder)]
@@ -138,7 +138,7 @@ def _is_of_python(call: str) -> bool:
 
 
 def _remove(native: dict[str, Any], unwanted: Any) -> None:
-    """Remove spans from what was read."""
+    """Remove spans, with the rows of other tables that refer to them, and renumber the rest."""
     if not unwanted.any():
         return
     spans = native["spans"]
@@ -158,7 +158,7 @@ def _remove(native: dict[str, Any], unwanted: Any) -> None:
 
 
 def mark_transfers(native: dict[str, Any]) -> None:
-    """Flag the ranges of collective backends: they end on other threads, which torch's text does not show."""
+    """Flag the ranges of collective backends as asynchronous: they end on other threads, which torch's text does not say."""
     spans, strings = native["spans"], native["strings"]
     named = np.array([text.startswith(TRANSFER_MARKS) for text in strings], dtype=bool)
     if named.any():
@@ -167,10 +167,10 @@ def mark_transfers(native: dict[str, Any]) -> None:
 
 
 def split_overloads(tables: Tables, strings: list[str]) -> list[str]:
-    """Split the overload from the name of operators: torch writes both as one, `aten::add.Tensor`.
+    """Split operator names such as `aten::add.Tensor`, as torch writes them, into name and overload.
 
     Args:
-        tables: The columns of a trace; changed.
+        tables: The columns of a trace; changed in place.
         strings: Its string table.
 
     Returns:
@@ -189,7 +189,7 @@ def split_overloads(tables: Tables, strings: list[str]) -> list[str]:
                     texts.append(part)
                 target[row] = place
     spans = tables["spans"]
-    # Ranges may have any name.
+    # Only for operators: the name of a user's range may look like one with an overload.
     operators = is_operator(spans["kind"])
     spans["overload"] = np.where(operators, overload_of[spans["name"]], np.int32(0))
     spans["name"] = np.where(operators, name_of[spans["name"]], spans["name"])
@@ -197,14 +197,14 @@ def split_overloads(tables: Tables, strings: list[str]) -> list[str]:
 
 
 def number_threads(tables: Tables) -> None:
-    """Give every host thread torch's own number.
+    """Set torch's own number of each host thread.
 
-    torch writes these numbers only where a backward function names the thread of its forward. They are also known for
-    threads that started or stopped a recording. The others get the system's thread id. In one process, a thread
-    keeps its number in all recordings once it has one.
+    torch's text has these numbers only for threads whose operators have backward functions. They are also known for threads that
+    started or stopped a recording. All others get their native thread id as number. Within a process, a thread keeps its
+    number in all recordings.
 
     Args:
-        tables: The columns of a trace; changed.
+        tables: The columns of a trace; changed in place.
     """
     threads, spans = tables["threads"], tables["spans"]
     numbers = threads["torch_tid"].copy()
@@ -223,15 +223,15 @@ def number_threads(tables: Tables) -> None:
 
 
 def note_this_thread() -> None:
-    """Store torch's number of the calling thread."""
-    ask = _torchs_number()
-    if ask is not None:
+    """Remember torch's number of the calling thread, for `number_threads`."""
+    current_thread_id = _torch_thread_id()
+    if current_thread_id is not None:
         with _numbers_lock:
-            _numbers[threading.get_native_id()] = int(ask())
+            _numbers[threading.get_native_id()] = int(current_thread_id())
 
 
 def device_of(activities: Sequence[str]) -> int | None:
-    """torch's number of the recorded device type; None if there is none or several."""
+    """torch's number of the recorded device type; None unless there is exactly one."""
     found = {DEVICE_TYPES[name] for name in activities if name in DEVICE_TYPES}
     return found.pop() if len(found) == 1 else None
 
@@ -240,9 +240,9 @@ def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> 
     """Add the metadata of Kineto's event objects to the arguments of their spans.
 
     Args:
-        tables: The columns of a trace; changed.
+        tables: The columns of a trace; changed in place.
         events: torch's event objects of the same recording.
-        base_ns: The system's clock at time 0 of the trace.
+        base_ns: Time 0 of the trace, in nanoseconds since 1970.
     """
     _add_arguments(
         tables,
@@ -255,18 +255,19 @@ def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> 
 
 
 def note_keywords(tables: Tables, strings: Sequence[str], results: Any, base_ns: int) -> None:
-    """Add what ranges were given by keyword and torch's text lacks, as lists of numbers, to the arguments of their spans.
+    """Add keyword inputs of ranges that torch's text lacks, such as lists of numbers, to the arguments of their spans.
 
     Args:
-        tables: The columns of a trace; changed.
+        tables: The columns of a trace; changed in place.
         strings: Its string table.
         results: torch's `_ProfilerResult`, with event objects.
-        base_ns: The system's clock at time 0 of the trace.
+        base_ns: Time 0 of the trace, in nanoseconds since 1970.
     """
     spans = tables.get("spans", {})
     if "kind" not in spans:
         return
-    # Operators have a schema, and backward functions a sequence number: neither has keywords.
+    # Only ranges have keyword inputs. Operators, whose names have a namespace, and backward functions, which have a sequence
+    # number, do not.
     is_range = np.array(["::" not in text for text in strings], dtype=bool)[spans["name"]]
     is_range &= spans["kind"] == SpanKind.OPERATOR
     if "sequence" in spans:
@@ -305,21 +306,21 @@ def _has_json(value: Any) -> bool:
 
 
 def _event_key(event: Any, base_ns: int) -> tuple[int, int]:
-    """By what one of torch's event objects is found among the spans: its start, and its number."""
+    """Identify the span of one of torch's event objects: by start and correlation id."""
     return int(event.start_ns()) - base_ns, int(event.correlation_id())
 
 
 def _span_keys(spans: Mapping[str, Any], chosen: Any = slice(None)) -> Iterator[tuple[int, int]]:
-    """The same of each span, or of the chosen ones."""
+    """The key, as of `_event_key`, of each span or of the chosen ones."""
     none = np.full(len(spans["start_ns"]), -1, dtype=np.int64)
     correlation, external_id = spans.get("correlation", none), spans.get("external_id", none)
-    # Operators are identified by their own number; runtime calls and device work by the runtime's.
+    # torch's event objects have one number: of runtime calls and device work the correlation id, of operators the external id.
     number: Any = np.where(correlation >= 0, correlation, external_id)
     return zip(spans["start_ns"][chosen].tolist(), number[chosen].tolist(), strict=True)
 
 
 def _add_arguments(tables: Tables, more: Mapping[tuple[int, int], dict[str, Any]]) -> None:
-    """Add to the arguments of spans, by the keys of these; `tables` is changed."""
+    """Merge more arguments into those of spans, which are given by their keys; `tables` is changed in place."""
     spans = tables.get("spans", {})
     if not more or "start_ns" not in spans:
         return
@@ -334,13 +335,13 @@ def _add_arguments(tables: Tables, more: Mapping[tuple[int, int], dict[str, Any]
 
 
 def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: int) -> list[str]:
-    """Restore double quotes in the names of ranges: torch 2.15 writes single ones, but its event objects have them.
+    """Restore double quotes in names of ranges from event objects: torch 2.15 writes them as single quotes.
 
     Args:
-        tables: The columns of a trace; changed.
+        tables: The columns of a trace; changed in place.
         strings: Its string table.
         results: torch's `_ProfilerResult`, with event objects.
-        base_ns: The system's clock at time 0 of the trace.
+        base_ns: Time 0 of the trace, in nanoseconds since 1970.
 
     Returns:
         The string table with the missing names added.
@@ -370,7 +371,7 @@ def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: in
 
 
 def unwritable_ranges(trace: Trace) -> int:
-    """How many ranges have names that torch could not encode."""
+    """Count the ranges whose names torch could not encode."""
     try:
         name = trace.strings.index(UNWRITABLE)
     except ValueError:
@@ -381,8 +382,8 @@ def unwritable_ranges(trace: Trace) -> int:
     return int(np.count_nonzero(ranges & (trace.column("spans", "name") == name)))
 
 
-def delivered(trace: Trace) -> Tables:
-    """The columns that a trace was made from."""
+def stored_columns(trace: Trace) -> Tables:
+    """The stored columns of a trace, without computed ones."""
     return {
         name: {column: trace.column(name, column) for column in trace.columns(name).given}
         for name in STORED
@@ -396,13 +397,13 @@ def _overloads(operator: str) -> frozenset[str]:
 
 
 def _base_ns(native: Mapping[str, Any]) -> int:
-    """The system's clock at time 0 of the text; torch before 2.4 counts from 1970 without a header."""
+    """Time 0 of the text in nanoseconds since 1970; before torch 2.4 there is no header, and times count from 1970."""
     since = next((text for key, text in native["header"] if key == "baseTimeNanoseconds"), "0")
     return int(json.loads(since)) + int(native["base_ns"])
 
 
 @functools.cache
-def _torchs_number() -> Any | None:
+def _torch_thread_id() -> Any | None:
     """`at::RecordFunction::currentThreadId`, which has no Python binding; None if it is not found."""
     for library in _libraries():
         try:
@@ -415,5 +416,5 @@ def _torchs_number() -> Any | None:
 
 
 def _libraries() -> Iterator[Path]:
-    """torch's loaded libraries."""
+    """Files of torch's library that contains the function."""
     return iter(sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")))

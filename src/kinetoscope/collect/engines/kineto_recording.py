@@ -1,4 +1,4 @@
-"""The recording of torch's collector: a trace on demand, and the object that `prof.profiler` shows."""
+"""A recording of torch's collector: becomes a trace on demand, and provides `prof.profiler.kineto_results`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from kinetoscope._errors import KinetoscopeError, RecorderError, StateError
 from kinetoscope.collect.engines.kineto_columns import (
     UNWRITABLE,
     Tables,
-    delivered,
     device_of,
-    leave_out,
     leave_out_own_calls,
+    leave_out_unselected,
     mark_transfers,
     note_event_metadata,
     note_keywords,
     number_threads,
     restore_quotes,
     split_overloads,
+    stored_columns,
     unwritable_ranges,
 )
 from kinetoscope.collect.engines.kineto_text import read_objects, read_text
@@ -47,20 +47,20 @@ Result = TypeVar("Result")
 
 
 class BackgroundCall(Generic[Result]):
-    """Runs a function once, on its own thread; interrupts go to the main thread, which only waits."""
+    """Runs a function once, on a thread of its own, so that an interrupt reaches only the main thread, which waits."""
 
     def __init__(self, work: Callable[[bool], Result]) -> None:
-        """Store `work`, whose argument says whether threads can still be started."""
+        """Store the function; its argument is whether threads can still be started."""
         self._work: Callable[[bool], Result] | None = work
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._done: tuple[Result | None, BaseException | None] | None = None
 
     def result(self) -> Result:
-        """The result or exception of the function. The first call starts it; if that is interrupted, a later one waits for it.
+        """Return the function's result, or raise its exception; the first call starts it. Can be repeated after an interrupt.
 
         Raises:
-            StateError: The thread is gone, as in a forked child.
+            StateError: This is a forked child, where the thread does not exist.
         """
         with self._lock:
             work, self._work = self._work, None
@@ -91,12 +91,12 @@ class BackgroundCall(Generic[Result]):
             self._done = None, error
 
 
-# Written by the engine at its start, and not part of the trace: the monotonic clock minus the system's clock.
+# Key of the request's metadata, not of the trace: the engine stores the monotonic clock minus the system's clock here.
 MONOTONIC_KEY = "monotonic_of_realtime_ns"
 
 
 class KinetoRecording:
-    """The recording of torch's collector; becomes a trace on demand."""
+    """A recording of torch's collector, which becomes a trace on demand."""
 
     engine = "kineto"
 
@@ -114,8 +114,8 @@ class KinetoRecording:
     ) -> None:
         """Store torch's results; None if there are none.
 
-        `has_objects` says whether torch has made its event objects, `unrecorded` which threads it did not record,
-        `taken_by` is the code of the loss if there are no results, and `storages` are parts of the table of that name.
+        `has_objects` says whether torch has made its event objects. `unrecorded` is a loss that names threads that torch did not
+        record. `taken_by` is the code of the loss if there are no results. `storages` are parts of the table `storages`.
         """
         self._storages = storages
         self._results = results
@@ -133,10 +133,10 @@ class KinetoRecording:
             _UNREAD.add(self)
 
     def trace(self) -> Trace:
-        """The recording as a trace: torch writes it, we read it, both once. An interrupted call can be repeated.
+        """Return the trace; the first call lets torch write its recording, and parses it. An interrupted call can be repeated.
 
         Raises:
-            StateError: The recording was discarded, or belongs to the process that forked this one.
+            StateError: The recording was discarded, or the parent of this forked process is reading it.
         """
         with self._lock:
             if self._made is None:
@@ -146,18 +146,18 @@ class KinetoRecording:
         return self._made.result()
 
     def api(self) -> ResultsApi | None:
-        """What `prof.profiler` shows as torch's results; None if there are none."""
+        """Return the object for `prof.profiler.kineto_results`; None if there are no results."""
         if self._results is None:
             return None
         return ResultsApi(self._results, self, has_objects=self._has_objects)
 
     def discard(self) -> None:
-        """Drop torch's results; a trace that is already built stays complete."""
+        """Drop torch's results; a trace that is already built stays available."""
         self._results = None
         _UNREAD.discard(self)
 
     def _build(self, results: Any | None, may_start_threads: bool) -> Trace:
-        """Read torch's text, and add losses for what is missing."""
+        """Build the trace from torch's text and our metadata, with losses for everything that is missing."""
         _UNREAD.discard(self)
         from kinetoscope.collect.request.torch_settings import EVENT_METADATA
         from kinetoscope.model.steps import one_cycle
@@ -213,11 +213,11 @@ class KinetoRecording:
         return Trace.from_columns(tables, strings=strings, info=info)
 
     def _read(self, results: Any, may_start_threads: bool) -> Trace:
-        """The trace of the text, without what the session does not record."""
+        """Parse torch's text, and remove what the session does not record."""
         text = read_text(results, may_start_threads=may_start_threads)
         if self._has_objects and UNWRITABLE in text["strings"]:
             text = read_objects(results) or text
-        leave_out(
+        leave_out_unselected(
             text,
             self._request.activity_filters.get(ProfilerActivity.CPU),
             self._pauses.windows_ns("CPU"),
@@ -229,8 +229,8 @@ class KinetoRecording:
         return Trace.of(made_trace(text))
 
     def _columns(self, read: Trace) -> tuple[Tables, list[str], dict[str, Any]]:
-        """The columns, the strings and the metadata."""
-        tables = delivered(read)
+        """Correct the columns of the parsed text; return them with the string table and torch's metadata."""
+        tables = stored_columns(read)
         strings = read.strings
         if self._setting("capture_overload_names"):
             strings = split_overloads(tables, strings)
@@ -243,34 +243,34 @@ class KinetoRecording:
         return tables, strings, stated
 
     def _setting(self, name: str) -> bool:
-        """Whether an experimental setting of torch's is on."""
+        """Whether a setting of torch's `_ExperimentalConfig` is on."""
         return bool(changed_settings(self._request.options.experimental_config).get(name))
 
 
-# Recordings with device activity that nobody has read yet.
+# Recordings with device activity that were not read yet.
 _UNREAD: weakref.WeakSet[KinetoRecording] = weakref.WeakSet()
 
 
 def read_before_the_next() -> None:
-    """Read all recordings with device activity, before torch's collector begins another one.
+    """Read all unread recordings with device activity, before torch's collector starts another one.
 
-    torch converts the times of device activity only when it writes them, with what it knows of the clocks at that moment. Once
-    another recording has begun, those are its clocks: on a GPU the activity of the earlier recording was then elsewhere in time.
+    torch converts the times of device activity only when it writes them, with the clock offset of the latest recording. If another
+    one has started by then, the device activity of the earlier recording is shifted in time.
     """
     for recording in list(_UNREAD):
-        # Whoever wants that trace is told.
+        # Whoever reads that trace gets the error again.
         with contextlib.suppress(KinetoscopeError):
             recording.trace()
 
 
-# Metadata that only torch's text has.
+# Metadata that comes from torch's text.
 _FROM_TORCH = frozenset(
     {"start_realtime_ns", "stop_ns", "deviceProperties", "devices", "distributedInfo", "record_shapes"}
 )
 
 
 def _losses(read: Trace, tables: Tables) -> list[Loss]:
-    """What was lost in reading."""
+    """The losses of parsing, and of names that torch could not encode."""
     tables.pop("losses", None)
     lost = losses_of(read.columns("losses"))
     if unknown := unwritable_ranges(read):
@@ -279,7 +279,7 @@ def _losses(read: Trace, tables: Tables) -> list[Loss]:
 
 
 class ResultsApi:
-    """Replaces the collector's `_ProfilerResult` in `prof.profiler`: that one can be saved only once, and was, for the trace."""
+    """Replaces torch's `_ProfilerResult` in `prof.profiler`, which can be saved only once, and was, to build the trace."""
 
     def __init__(self, results: Any, recording: KinetoRecording, *, has_objects: bool) -> None:
         """Wrap torch's results."""
@@ -288,7 +288,7 @@ class ResultsApi:
         self._has_objects = has_objects
 
     def trace_start_ns(self) -> int:
-        """When the recording started, in nanoseconds of the system's clock."""
+        """Start of the recording, in nanoseconds since 1970."""
         return int(self._results.trace_start_ns())
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -302,7 +302,7 @@ class ResultsApi:
         write_chrome_trace(self._recording.trace(), os.fspath(path), identity=False)
 
     def events(self) -> Any:
-        """torch's raw events.
+        """torch's raw event objects.
 
         Raises:
             StateError: torch did not make them.
@@ -310,7 +310,7 @@ class ResultsApi:
         return self._objects("events")()
 
     def experimental_event_tree(self) -> Any:
-        """torch's tree of events.
+        """torch's tree of event objects.
 
         Raises:
             StateError: torch did not make them.
@@ -318,7 +318,7 @@ class ResultsApi:
         return self._objects("experimental_event_tree")()
 
     def _objects(self, call: str) -> Any:
-        """A method of torch's results that returns event objects."""
+        """Look up a method of torch's results that returns event objects."""
         if not self._has_objects:
             raise StateError(
                 f"prof.profiler.kineto_results.{call}() needs event objects, which torch did not make because they slow down "

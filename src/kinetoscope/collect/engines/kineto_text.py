@@ -1,8 +1,8 @@
-"""The JSON text of torch's collector, read while it is being written.
+"""Read the JSON text of torch's collector while torch writes it.
 
-torch exports a recording as a JSON file. It writes it only once, does not report failures, and holds Python's
-lock meanwhile. So the file is a named pipe, and our reader reads it on a thread that needs no lock: no disk is
-needed, and reading adds no time. Where that is not possible, it is a temporary file.
+torch exports a recording as a JSON file. It can do so only once, does not report failures, and holds the GIL meanwhile. So we pass
+it a named pipe, from which our reader parses on a thread that does not need the GIL: parsing needs no disk space and no additional
+time. If a pipe cannot be used, torch writes to a temporary file.
 """
 
 from __future__ import annotations
@@ -22,26 +22,29 @@ import torch.profiler
 
 from kinetoscope._errors import RecorderError
 
-# The most that Linux allows; a larger buffer makes the two threads wait for each other less.
+# The largest pipe buffer that Linux allows by default; the larger it is, the less the two threads wait for each other.
 _PIPE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 20
-_FOLDERS = ("/dev/shm", "/var/tmp", ".")  # noqa: S108  (only where the system's own choice cannot be written to)
-_MADE_SINCE_S = 0.0005
-_LONG_MOMENT, _MOMENT = b'"ph":"X","cat":"cpu_instant_event"', b'"ph":"i","cat":"cpu_instant_event"'
+_FOLDERS = ("/dev/shm", "/var/tmp", ".")  # noqa: S108  (only if the system's default folder is not writable)
+_POLL_S = 0.0005
+_INSTANT_WITH_DURATION, _INSTANT = (
+    b'"ph":"X","cat":"cpu_instant_event"',
+    b'"ph":"i","cat":"cpu_instant_event"',
+)
 
 
 def read_text(results: Any, *, may_start_threads: bool = True) -> dict[str, Any]:
-    """Let torch write its recording, which it does only once, and read it.
+    """Let torch write its recording, which it can do only once, and parse it.
 
     Args:
         results: torch's `_ProfilerResult`.
         may_start_threads: Whether threads can be started.
 
     Returns:
-        What `_core.ChromeReader.finish` returned.
+        The result of `_core.ChromeReader.finish`.
 
     Raises:
-        RecorderError: torch could not write its text, or it cannot be read.
+        RecorderError: torch could not write its text, or it cannot be parsed.
     """
     from kinetoscope.formats.chrome.read import new_reader
 
@@ -61,10 +64,10 @@ def read_text(results: Any, *, may_start_threads: bool = True) -> dict[str, Any]
 
 
 def read_objects(results: Any) -> dict[str, Any] | None:
-    """Read what torch writes from its event objects, which is slow, but has every name unchanged.
+    """Parse the text that torch's Python code writes from event objects: slow, but names of ranges are unchanged.
 
     Returns:
-        What was read; None if this torch cannot write it, or fails.
+        As `read_text`; None if this release of torch cannot write it, or if that fails.
     """
     try:
         from torch.profiler._chrome_trace_export import export_chrome_trace
@@ -79,8 +82,8 @@ def read_objects(results: Any) -> dict[str, Any] | None:
             export_chrome_trace(results, str(path), None)
             with path.open("rb") as file:
                 for line in file:
-                    # This writer gives instant events a duration.
-                    reader.feed(line.replace(_LONG_MOMENT, _MOMENT))
+                    # This writer writes instant events as if they had a duration.
+                    reader.feed(line.replace(_INSTANT_WITH_DURATION, _INSTANT))
             finished: dict[str, Any] = reader.finish()
             return finished
         except Exception:  # noqa: BLE001  (whatever goes wrong in torch: there is the other text)
@@ -88,7 +91,7 @@ def read_objects(results: Any) -> dict[str, Any] | None:
 
 
 def kineto_status() -> str:
-    """How the recording of torch's collector is read here, as a sentence for `kinetoscope doctor`.
+    """Describe how recordings of torch's collector are read on this machine, for `kinetoscope doctor`.
 
     Raises:
         RecorderError: No folder is writable.
@@ -112,17 +115,17 @@ def kineto_status() -> str:
 
 
 def _follow(results: Any, reader: Any, path: Path) -> bool:
-    """Read from a named pipe while torch writes into it; False, with nothing written, if that is not possible."""
+    """Parse from a named pipe while torch writes into it; False, before torch writes anything, if that is not possible."""
     unfinished = path.with_name(f"{path.name}.tmp")
     try:
         os.mkfifo(unfinished, 0o600)
-        # Some releases of torch write to another name first. Both names mean the same pipe.
+        # Some releases of torch write to a temporary name and rename it. Here both names are links to the same pipe.
         os.link(unfinished, path)
     except OSError:
         unfinished.unlink(missing_ok=True)
         return False
     text = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    finished, say = os.pipe()
+    finished, announce = os.pipe()
     try:
         with contextlib.suppress(OSError, AttributeError):
             fcntl.fcntl(text, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -134,17 +137,17 @@ def _follow(results: Any, reader: Any, path: Path) -> bool:
         try:
             results.save(str(path))
         finally:
-            os.write(say, b"\0")
+            os.write(announce, b"\0")
             follower.join()
     finally:
-        for one in (text, finished, say):
+        for one in (text, finished, announce):
             os.close(one)
     follower.check()
     return True
 
 
 class _Follower:
-    """The thread that reads from the pipe."""
+    """The thread that parses from the pipe."""
 
     def __init__(self, reader: Any, text: int, finished: int) -> None:
         self._reader = reader
@@ -153,21 +156,21 @@ class _Follower:
         self._thread = threading.Thread(target=self._run, name="kinetoscope follows kineto", daemon=True)
 
     def begin(self) -> bool:
-        """Start; True once the thread does not need Python's lock, which torch holds until the last byte is read."""
+        """Start the thread, and wait until it has released the GIL, which torch holds until its last byte is read."""
         try:
             self._thread.start()
         except RuntimeError:
             return False
         while not self._reader.following and self._thread.is_alive():
-            time.sleep(_MADE_SINCE_S)
+            time.sleep(_POLL_S)
         return self._failure is None
 
     def join(self) -> None:
-        """Wait for the end."""
+        """Wait until the thread has parsed everything."""
         self._thread.join()
 
     def check(self) -> None:
-        """Raise the failure, if any."""
+        """Raise RecorderError if parsing failed."""
         if self._failure is not None:
             raise RecorderError(
                 f"what torch's collector recorded could not be read ({self._failure})."
@@ -181,8 +184,8 @@ class _Follower:
 
 
 def _feed(reader: Any, path: Path) -> None:
-    """Read a file."""
-    # If torch could not write, there is no file or an empty one, which the reader reports.
+    """Parse a file."""
+    # If torch could not write, the file is missing or empty, of which the reader's `finish` raises an error.
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
             reader.feed(block)
@@ -190,7 +193,7 @@ def _feed(reader: Any, path: Path) -> None:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A new private folder, removed afterwards."""
+    """Create a private temporary folder, which is removed at the end of the block."""
     failures = []
     for place in (None, *_FOLDERS):
         try:

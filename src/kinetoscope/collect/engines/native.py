@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-_COPIED_BYTES = 1 << 20
-# Without these a recording would be wrong; without the others it only has less.
+_COPY_BYTES = 1 << 20
+# If the self-test of one of these fails, the engine is not available. Without the others a recording only has less data.
 _NEEDED = frozenset({"operators", "nesting", "backward"})
 
 _status: EngineStatus | None = None
@@ -57,9 +57,9 @@ _status_lock = threading.Lock()
 
 
 def native_engine_status(progress: Callable[[str], None] | None = None) -> EngineStatus:
-    """Whether the native engine is available here, checked once per process.
+    """Check whether the native engine is available on this machine, once per process.
 
-    Loads the recorder, compiles it if no built one fits, and runs its self-test.
+    Loads the recorder, compiling it if no prebuilt one matches this torch, and runs its self-test.
 
     Args:
         progress: Called with one line when a compilation begins; by default the line goes to stderr.
@@ -96,7 +96,7 @@ def _find_status(progress: Callable[[str], None]) -> EngineStatus:
 
 
 def calls_problem() -> str:
-    """Why Python calls and module calls cannot be recorded here; empty if they can. Checked once per process."""
+    """Return why Python calls and module calls cannot be recorded here; empty if they can. Checked once per process."""
     global _calls_problem
     with _status_lock:
         if _calls_problem is None:
@@ -105,14 +105,14 @@ def calls_problem() -> str:
 
 
 class NativeEngine:
-    """Records with the native recorder: every thread's operators, with stacks and modules."""
+    """Records with the native recorder: the operators of all threads, with stacks and modules."""
 
     name = "native"
-    # Any number of sessions record at once.
+    # Several sessions can record at the same time.
     joins_others = True
 
     def __init__(self) -> None:
-        """Nothing is loaded before `prepare`."""
+        """Start unprepared; the recorder is loaded by `prepare`."""
         self._request: RecordingRequest | None = None
         self._subscription: Subscription | None = None
         self._path: Path | None = None
@@ -124,7 +124,7 @@ class NativeEngine:
         self._opened: _OpenFile | None = None
 
     def prepare(self, request: RecordingRequest) -> None:
-        """Load the recorder and choose the file.
+        """Load the recorder, and check that it can record what was requested.
 
         Raises:
             RecorderError: The recorder is not available, or cannot record what was requested.
@@ -148,7 +148,7 @@ class NativeEngine:
         load_recorder()
 
     def start(self) -> None:
-        """Begin to record.
+        """Start recording, in a new file or in that of a recording that other sessions have started.
 
         Raises:
             StateError: `prepare` was not called, or a recording is in progress.
@@ -158,29 +158,29 @@ class NativeEngine:
         if request is None:
             raise StateError("the native engine was not prepared: call prepare() before start()")
         recorder = load_recorder()
-        subscription = Subscription(STREAM, recorder, _what(request))
+        subscription = Subscription(STREAM, recorder, _recorded_flags(request))
         self._belongs_to_user, self._path, self._opened = request.path is not None, request.path, None
-        # Before the start: after an interrupt right behind it, stop() must find the recording.
+        # Set before the start: after an interrupt right after it, stop() must find the recording.
         self._process, self._subscription = os.getpid(), subscription
         self._off = frozenset()
-        seen = self._watch_storages(subscription) if request.options.profile_memory else []
-        facts = {**_facts(), **request.info}
+        storages = self._watch_storages(subscription) if request.options.profile_memory else []
+        info = {**_run_info(), **request.info}
         file = NewFile(self._new_path, self._belongs_to_user, request.options.ring_bytes, _parent_began_ns())
         missing_calls = subscription.start(file)
         if subscription.number == 0:
             self._note_actual_path(recorder)
             self._keep_open()
         if missing_calls:
-            facts["calls_missing"] = json.dumps(missing_calls)
-        subscription.add_info(facts)
-        _append_storages(subscription, seen)
-        if GARBAGE_COLLECTION_SETTING in facts:
+            info["calls_missing"] = json.dumps(missing_calls)
+        subscription.add_info(info)
+        _append_storages(subscription, storages)
+        if GARBAGE_COLLECTION_SETTING in info:
             GARBAGE_COLLECTIONS.open(self)
         if missing_calls:
             warn_user(f"not all Python calls or module calls are recorded: {missing_calls}.")
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
-        """Switch recording off or on; this is written to the recording at once, in case the process is killed.
+        """Pause or resume recording; the pause is written to the recording at once, in case the process is killed.
 
         Raises:
             StateError: Nothing is being recorded in this process.
@@ -202,26 +202,26 @@ class NativeEngine:
         subscription.append(TOGGLES, {"activity": names, "enabled": [enable] * len(names)})
 
     def add_info(self, info: Mapping[str, str]) -> None:
-        """Write metadata into the recording in progress, as JSON texts by key; does nothing if there is none of this engine."""
+        """Write metadata into the current recording, as JSON texts by key; does nothing if the engine is not recording."""
         if self._subscription is not None and self._process == os.getpid():
             self._subscription.add_info(info)
 
     def append_rows(
         self, table: str, columns: Mapping[str, Sequence[Any]], *, buffered: bool = False
     ) -> bool:
-        """Write rows into the recording in progress: see `Recorder.append`. False if there is none of this engine."""
+        """Append rows to a table of the current recording, see `Recorder.append`; False if the engine is not recording."""
         if self._subscription is None or self._process != os.getpid():
             return False
         return self._subscription.append(table, columns, buffered=buffered)
 
     def own_steps(self, owns: bool) -> None:
-        """Whether marks of steps that this thread begins from now on are this session's, and no other's that shares the recording."""
+        """Whether step marks that this thread opens from now on belong to this session only, of those that share the recording."""
         subscription = self._subscription
         if subscription is not None:
             subscription.recorder.own_steps(subscription.number if owns else None)
 
     def stop(self) -> Recording:
-        """Close the books.
+        """Stop recording; the file is read on first use.
 
         Raises:
             StateError: Nothing is being recorded in this process.
@@ -239,9 +239,9 @@ class NativeEngine:
             )
         recorder = subscription.recorder
         stopped = subscription.stop()
-        # Read again: an interrupt may have come right after the start.
+        # Read again, because an interrupt right after the start may have kept `_path` from being set.
         path = recorder.recording_path() if subscription.number == 0 else self._path
-        shared = None
+        shared_part = None
         try:
             if stopped.file_lost:
                 warn_user(
@@ -251,27 +251,27 @@ class NativeEngine:
             if stopped.unnamed_modules:
                 recorder.resolve(_living_modules())
             names = {str(thread.native_id): thread.name for thread in threading.enumerate()}
-            late = {"python_threads": json.dumps(names)}
+            late_info = {"python_threads": json.dumps(names)}
             if stopped.faults:
-                late["recorder_faults"] = json.dumps(stopped.faults)
+                late_info["recorder_faults"] = json.dumps(stopped.faults)
             if watch is not None:
                 _append_storages(subscription, watch.stop())
             if stopped.call_threads_lost:
-                late["call_threads_lost"] = json.dumps(stopped.call_threads_lost)
-            subscription.add_info(late)
+                late_info["call_threads_lost"] = json.dumps(stopped.call_threads_lost)
+            subscription.add_info(late_info)
         finally:
             is_ring = STREAM.is_ring
-            shared = subscription.close()
+            shared_part = subscription.close()
         self._subscription = None
         if self._remove is not None:
             self._remove.detach()
-        if shared is not None or path is None:
-            return self._part_of(shared, path, at_once=is_ring)
+        if shared_part is not None or path is None:
+            return self._part_of(shared_part, path, at_once=is_ring)
         readable = self._readable(recorder, path)
         return NativeRecording(readable, belongs_to_user=self._belongs_to_user and readable == path)
 
     def _part_of(self, shared: StreamPart | None, path: Path | None, *, at_once: bool) -> Recording:
-        """The session's part of a recording that others share: in its own file at once, or when it is read."""
+        """The session's part of a shared recording; `at_once` cuts it out now, else that happens when it is read."""
         if shared is None:
             raise StateError("the native engine is not recording: call start() first")
         self._opened = None
@@ -283,21 +283,21 @@ class NativeEngine:
         return part
 
     def _new_path(self) -> Path:
-        """The file of a recording that begins with this session."""
+        """Choose the file of a recording that this session starts."""
         if self._path is None:
             self._path = _temporary_path()
-            # For a recording that is never stopped; a stopped one removes its file itself.
+            # For recordings that are never stopped; `NativeRecording` removes the files of the others.
             self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
         return self._path
 
     def _keep_open(self) -> None:
-        """Open the file: after `os.setuid` or the like nobody in this process may open it, but what is open stays so."""
+        """Keep the file open: after a change of user, as by `os.setuid`, the process might no longer be allowed to open it."""
         self._opened = None
         with contextlib.suppress(OSError):
             self._opened = None if self._path is None else _OpenFile(self._path)
 
     def _readable(self, recorder: Recorder, path: Path) -> Path:
-        """The file to read: a copy where the process has changed its user, and may not open its own recording."""
+        """Return the file to read: a copy if the process has changed its user and may not open its own recording."""
         opened, self._opened = self._opened, None
         if opened is None or not opened.is_ours() or not _is_refused(path):
             return path
@@ -306,7 +306,7 @@ class NativeEngine:
         try:
             copy = _temporary_path()
             with open(opened.number, "rb", closefd=False) as source, copy.open("xb") as target:
-                shutil.copyfileobj(source, target, _COPIED_BYTES)
+                shutil.copyfileobj(source, target, _COPY_BYTES)
             left = f"{path} is complete and remains"
             if not self._belongs_to_user:
                 os.ftruncate(opened.number, 0)
@@ -322,7 +322,7 @@ class NativeEngine:
         return copy
 
     def _note_actual_path(self, recorder: Recorder) -> None:
-        """Read the path of the recording, and warn if it is not the requested one."""
+        """Store the actual path of the recording, and warn if it is not the requested one."""
         requested, self._path = self._path, recorder.recording_path() or self._path
         if self._path != requested:
             warn_user(
@@ -331,7 +331,7 @@ class NativeEngine:
             )
 
     def _watch_storages(self, subscription: Subscription) -> list[dict[str, Any]]:
-        """Watch which tensors hold which memory, from before the recording starts."""
+        """Start to watch which tensors hold which memory; return those that exist before the recording."""
         from kinetoscope.collect.sources.storages import StorageWatch, living_in_process
 
         recorder = subscription.recorder
@@ -355,7 +355,7 @@ class _OpenFile:
         self.owner = self._file.st_uid
 
     def is_ours(self) -> bool:
-        """Whether the number is still that of the file: programs that become daemons close every number, and use them for others."""
+        """Whether the file descriptor still belongs to the file: programs that become daemons close and reuse all descriptors."""
         try:
             return os.path.samestat(os.fstat(self.number), self._file)
         except OSError:
@@ -367,14 +367,14 @@ class _OpenFile:
 
 
 class NativeRecording:
-    """A finished recording file. A temporary file is removed once it was read or cannot be read any more.
+    """A finished recording file. A temporary file is removed once it was read or discarded.
 
     Attributes:
-        rows: What sources appended that is not in `trace()`, which reads it.
+        rows: Rows that sources appended and `trace()` does not contain; set by `trace()`.
     """
 
     def __init__(self, path: Path, *, belongs_to_user: bool) -> None:
-        """Own the file at ``path``; ``belongs_to_user`` files are never removed."""
+        """Wrap the file, without reading it; if it belongs to the user, it is never removed."""
         self._path = path
         self._file = _identity(path)
         self._trace: Trace | None = None
@@ -405,7 +405,7 @@ class NativeRecording:
                     data, self.rows = recording.read_recording(self._path)
                     self._trace = Trace.of(data)
                 except FileNotFoundError as error:
-                    # Another thread may end the next cycle now, which discards this one.
+                    # Another thread may have ended the next cycle meanwhile, which discards this one.
                     raise StateError(
                         f"{self._path}: this recording was discarded or removed before it was read"
                     ) from error
@@ -420,21 +420,21 @@ class NativeRecording:
 
 
 class SharedRecording:
-    """A finished session of a recording that it shared with others, whose part is cut out when it is read.
+    """A session's part of a recording that it shared with other sessions, cut out of it when it is read.
 
     Attributes:
         rows: As of `NativeRecording`.
     """
 
     def __init__(self, part: StreamPart) -> None:
-        """Read nothing yet."""
+        """Wrap the part, without reading it."""
         self._part: StreamPart | None = part
         self._trace: Trace | None = None
         self.rows: AppendedRows | None = None
         self._lock = threading.Lock()
 
     def write(self, path: Path) -> Path:
-        """Write the part to a file; return the file.
+        """Cut the part out, and write it to a file; return its path.
 
         Raises:
             StateError: It was discarded.
@@ -459,18 +459,18 @@ class SharedRecording:
             return self._trace
 
     def discard(self) -> None:
-        """Forget the recording."""
+        """Drop the session's part; the shared recording is freed with the last one."""
         self._part = None
 
 
 def _append_storages(subscription: Subscription, parts: Sequence[dict[str, Any]]) -> None:
-    """Write parts of the table `storages`, each by itself, for together they may be longer than the recorder takes."""
+    """Append parts of the table `storages` one by one, because together they may exceed the size that the recorder accepts."""
     for part in parts:
         subscription.append("storages", {"part": [part]})
 
 
-def _what(request: RecordingRequest) -> Recorded:
-    """The recorder's flags."""
+def _recorded_flags(request: RecordingRequest) -> Recorded:
+    """The recorder's flags for a request, without what failed the self-test."""
     what = Recorded(0)
     details = native_engine_status().details
     options = request.options
@@ -493,11 +493,11 @@ def _what(request: RecordingRequest) -> Recorded:
     return what
 
 
-def _facts() -> dict[str, str]:
-    """The metadata of the run, written at its start so that a killed run has them too."""
+def _run_info() -> dict[str, str]:
+    """The metadata of the run as JSON texts, written at its start, so that the recording of a killed process has it, too."""
     import torch
 
-    facts: dict[str, Any] = {
+    info: dict[str, Any] = {
         "engine": "native",
         "torch_version": str(torch.__version__),
         "python_version": platform.python_version(),
@@ -508,37 +508,37 @@ def _facts() -> dict[str, str]:
         "import_folders": import_folders(),
         "parent_process": os.getppid(),
     }
-    return {key: json.dumps(value) for key, value in facts.items()} | boot()
+    return {key: json.dumps(value) for key, value in info.items()} | boot()
 
 
 def _living_modules() -> list[Any]:
-    """All live `nn.Module` instances: to name those that only other threads have called."""
+    """All live `nn.Module` instances, to find the names of modules that only other threads have called."""
     from torch.nn import Module
 
     return living_objects((Module,))[0]
 
 
 def _temporary_path() -> Path:
-    """A file in a new private folder with an unpredictable name."""
+    """A path in a new private folder with an unpredictable name."""
     return Path(tempfile.mkdtemp(prefix=f"kinetoscope-{os.getpid()}-")) / "live.recording"
 
 
 def _remove_own(path: Path, process: int) -> None:
-    # A forked child inherits the finalizer, but not the file.
+    # A forked child inherits the finalizer, but does not own the file.
     if os.getpid() == process:
-        # After a change of user neither may be removed, of which stop() has warned.
+        # After a change of user the process may not remove the file or folder, of which stop() has warned.
         with contextlib.suppress(PermissionError):
             path.unlink(missing_ok=True)
         try:
             path.parent.rmdir()
         except OSError as error:
-            # It may be removed already, or contain other files. What a handler of a signal raised has no number.
+            # The folder may be removed already, or contain other files. An OSError that a signal handler raised has no errno.
             if error.errno is None:
                 raise
 
 
 def _is_refused(path: Path) -> bool:
-    """Whether this process may not read a file."""
+    """Whether this process lacks the permission to read a file."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except PermissionError:
@@ -549,7 +549,7 @@ def _is_refused(path: Path) -> bool:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """The identity of the file at a path; None if there is none."""
+    """Device and inode number of the file at a path; None if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -558,16 +558,16 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _parent_began_ns() -> int:
-    """When the parent process of `multiprocessing` started, by the system's clock; 0 in other processes.
+    """Start of the parent process, in nanoseconds since 1970, in children of `multiprocessing`; 0 in other processes.
 
-    Files that its other processes have recorded since then belong to this run and must not be replaced.
+    Recording files that are newer belong to other processes of this run, and must not be replaced.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
         return 0
     for process in (parent.pid, os.getpid()):
         with contextlib.suppress(OSError):
-            # The name of the program, in parentheses, may have spaces in it.
+            # After the program's name, which is in parentheses and may contain spaces.
             fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
             up_ns = int(fields[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
             return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + up_ns
@@ -575,7 +575,7 @@ def _parent_began_ns() -> int:
 
 
 def _stop_at_exit() -> None:
-    """Stop recording while the interpreter shuts down; the recording can still be read."""
+    """Stop the recorder at the exit of Python; its recording can still be read."""
     if _status is None or not _status.available:
         return
     recorder = load_recorder()

@@ -1,1 +1,1 @@
-"""Facts of this process that all rooms need: its ranks, clocks, devices and active sessions, and warnings to its user."""
+"""What is known of this process: its rank, clocks, devices and active sessions; and warnings to its user."""

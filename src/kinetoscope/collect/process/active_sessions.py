@@ -1,5 +1,6 @@
-"""The sessions that record in this process: any number on our recorder, and one on each other engine, because two would mix their
-records.
+"""The sessions that are recording in this process.
+
+Several can share the native recorder. Every other engine records for one session at a time.
 """
 
 from __future__ import annotations
@@ -14,44 +15,44 @@ from kinetoscope._errors import KinetoscopeError, StateError
 
 
 class Stopped(Protocol):
-    """What an engine leaves behind."""
+    """The recording that a stopped engine returns."""
 
     def discard(self) -> None:
-        """Forget it."""
+        """Delete the recording."""
         ...
 
 
 class ActiveEngine(Protocol):
-    """The part of an engine that matters here."""
+    """What `ActiveSessions` requires of an engine."""
 
     @property
     def name(self) -> str:
-        """Which engine it is."""
+        """The name of the engine, such as `native`."""
         ...
 
     def stop(self) -> Stopped:
-        """End its recording."""
+        """Stop the engine, and return its recording."""
         ...
 
 
 class ActiveSession(Protocol):
-    """The part of a session that the rooms below it need."""
+    """What the code below `collect.session` requires of a session."""
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to the trace that records now."""
+        """Add a JSON value to the metadata of the current recording."""
         ...
 
 
 class ActiveSessions:
-    """The active sessions of this process, each with its engine."""
+    """The sessions that are recording in this process, each with its engine."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start without sessions."""
         self._lock = threading.RLock()
         self._sessions: list[tuple[weakref.ref[ActiveSession], ActiveEngine]] = []
 
     def acquire(self, session: ActiveSession, engine: ActiveEngine) -> None:
-        """Make a session active; StateError if another one takes its engine. A second call does nothing."""
+        """Make a session active, or raise StateError if another one is using its engine. A second call does nothing."""
         with self._lock:
             self._stop_abandoned()
             if why := self.why_not(session, engine):
@@ -64,7 +65,7 @@ class ActiveSessions:
 
     def release(self, session: ActiveSession) -> None:
         """Make a session inactive; does nothing if it is not active."""
-        # Before the lock: Python 3.12 does not release a lock if an interrupt hits a comprehension with a condition.
+        # Before taking the lock: Python 3.12 does not release it if an interrupt comes during a comprehension with a condition.
         own = [one for one in list(self._sessions) if one[0]() is session]
         with self._lock:
             for one in own:
@@ -72,7 +73,7 @@ class ActiveSessions:
                     self._sessions.remove(one)
 
     def why_not(self, session: ActiveSession, engine: ActiveEngine) -> str:
-        """Why a session cannot record with an engine while other sessions are active; empty if it can."""
+        """Say why a session cannot use an engine while other sessions are active; empty if it can."""
         others = [other for found, other in list(self._sessions) if found() not in (None, session)]
         same = any(other.name == engine.name for other in others)
         if not same or getattr(engine, "joins_others", False):
@@ -80,16 +81,16 @@ class ActiveSessions:
         return f"the engine {engine.name!r} makes one recording at a time"
 
     def current(self) -> ActiveSession | None:
-        """The active session that began first; None if there is none."""
+        """Return the active session that was started first, or None."""
         active = (found() for found, _ in list(self._sessions))
         return next((session for session in active if session is not None), None)
 
     def reset_in_child(self) -> None:
-        """Forget the parent's sessions after a fork, with a new lock."""
+        """In a forked child: remove the parent's sessions, and replace the lock."""
         self.__init__()  # type: ignore[misc]
 
     def _stop_abandoned(self) -> None:
-        """Stop the recordings of sessions that were dropped without stop(): nobody can reach them."""
+        """Stop the engines of sessions that were garbage-collected without a call of stop()."""
         for one in list(self._sessions):
             if one[0]() is None:
                 self._sessions.remove(one)

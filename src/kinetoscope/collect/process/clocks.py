@@ -1,4 +1,4 @@
-"""The clocks of this machine, and its boot: recordings of the same boot share a monotonic clock."""
+"""The machine's boot, within which all recordings share a monotonic clock, and the offset of that clock."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _CLOCKS = Path("/proc/self/ns/time")
 
 
 def boot() -> dict[str, str]:
-    """The key `boot_id` and its JSON text; empty if the system does not provide it.
+    """Return the metadata `boot_id` as a JSON text; empty if the system does not provide it.
 
-    It is Linux' own random number of the boot, and the number of the time namespace, in which a container can have a
-    monotonic clock of its own.
+    It consists of Linux's random boot id and the id of the time namespace, because a container can have a monotonic clock of
+    its own.
     """
     try:
         number = _BOOT_ID.read_text().strip()
@@ -24,13 +24,13 @@ def boot() -> dict[str, str]:
     try:
         clocks = f" {os.readlink(_CLOCKS)}"
     except OSError:
-        # A kernel without time namespaces, which came with Linux 5.6.
+        # Kernels before Linux 5.6 have no time namespaces.
         clocks = ""
     return {"boot_id": json.dumps(number + clocks)}
 
 
 def monotonic_of_realtime_ns() -> int:
-    """What has to be added to a clock on the wall to get the monotonic one, as they are now: of three readings the closest."""
+    """The monotonic clock minus the system's clock, in nanoseconds; the most precise of three readings."""
     readings = []
     for _ in range(3):
         before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()

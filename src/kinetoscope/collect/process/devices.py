@@ -1,4 +1,4 @@
-"""The names of the devices, as JSON texts."""
+"""Metadata of the processor and devices, and of torch's settings for them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def described_devices() -> dict[str, str]:
-    """The names of the processor and of the devices in use, and how torch computes on them, as JSON texts."""
+    """Return the names of processor and devices, torch's number of threads and its matmul precision, as JSON texts by key."""
     devices: list[dict[str, object]] = [{"type": "cpu", "index": -1, "name": processor_name()}]
-    # A context of the device is not made for this: what has none was not used.
+    # A device without a context was not used; do not create one just to read its name.
     if torch.cuda.is_initialized():
         devices += [
             {"type": "cuda", "index": index, "name": _cuda_name(index)}
@@ -26,14 +26,14 @@ def described_devices() -> dict[str, str]:
     try:
         found["float32_matmul_precision"] = json.dumps(torch.get_float32_matmul_precision())
     except RuntimeError:
-        # The program set precisions through both of torch's interfaces, which torch then refuses to put in one word.
+        # torch raises this if the program has set precisions through both of its interfaces.
         return found
     return found
 
 
 @cache
 def processor_name() -> str:
-    """The name of the processor, or its architecture if the system has no name for it."""
+    """Return the name of the processor, or its architecture if the system does not tell the name."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -43,7 +43,7 @@ def processor_name() -> str:
 
 
 def _cuda_name(index: int) -> str:
-    """The name of a device; empty if its driver does not report one."""
+    """Return the name of a CUDA device; empty if the driver does not report one."""
     try:
         return str(torch.cuda.get_device_name(index))
     except (RuntimeError, AssertionError):

@@ -1,4 +1,4 @@
-"""The store that the ranks of a job share, beside the communication of the job itself."""
+"""The key-value store that the ranks of a job share, used without affecting the job's collectives."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ _PREFIX = "kinetoscope"
 _ATTEMPT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 
 
-# Shorter waits poll without a pause.
+# The first milliseconds of a wait poll without a pause.
 _AT_ONCE_S, _LONGEST_PAUSE_S = 2e-3, 0.05
 
 
 class JobStore:
-    """The store that the job was started with, over a connection of our own, on which nothing of the job waits.
+    """The key-value store that the job was started with, over a separate connection.
 
-    It never goes through NCCL or gloo: whatever fails here, the communication of the job is not affected.
+    It does not use NCCL or gloo, so a failure does not affect the job's communication.
 
     Attributes:
-        connections: How many were made.
+        connections: Number of connections that were made.
     """
 
     def __init__(self, purpose: str) -> None:
-        """Nothing is connected yet; `purpose` begins the names of the keys."""
+        """Start unconnected; `purpose` is a prefix of all keys."""
         self._purpose = purpose
         self._store: Any = None
         self._address: tuple[object, ...] = ()
         self.connections = 0
 
     def connect(self, timeout_s: float) -> Any:
-        """The store, with one connection from the first call on: if it is gone later, that fails immediately."""
+        """Return the store; the first call connects, and later ones use the same connection, which fails at once if it is lost."""
         store = torch.distributed.distributed_c10d._get_default_store()
         while isinstance(store, torch.distributed.PrefixStore):
             store = store.underlying_store
-        # The launcher's store is there for all attempts of a job; a forked child must not speak on its parent's connection.
+        # Per attempt, because the launcher's store outlives them, and per process: a forked child must not share a connection.
         attempt = "/".join(os.environ.get(name, "") for name in _ATTEMPT)
         address = (
             os.getpid(), attempt, type(store), *(getattr(store, name, None) for name in ("host", "port", "path")),
@@ -57,11 +57,11 @@ class JobStore:
         return self._store
 
     def forget(self) -> None:
-        """Connect again the next time."""
+        """Drop the connection, so that the next call of `connect` makes a new one."""
         self._store = None
 
 
-def in_company() -> bool:
+def is_distributed() -> bool:
     """Whether this process is one of several ranks."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
@@ -76,10 +76,10 @@ def wait_for_key(
     clock_ns: Callable[[], int] = time.monotonic_ns,
     check: Callable[[], None] | None = None,
 ) -> bool:
-    """Wait for a key; return whether it was set in time.
+    """Wait for a key; return False if it was not set by the time limit.
 
-    Unlike the store's own `wait`, polling can be interrupted and prints nothing to stderr. `check` is called before each pause, and
-    may raise.
+    Polls, because the store's own `wait` cannot be interrupted and prints to stderr. `check` is called before each pause, and may
+    raise.
     """
     began_ns = clock_ns()
     while not store.check([key]):
@@ -90,16 +90,16 @@ def wait_for_key(
         if waited_s > _AT_ONCE_S:
             if check is not None:
                 check()
-            # In proportion, so that many ranks that wait long do not keep the store busy.
+            # Pauses grow with the time waited, so that many waiting ranks do not overload the store.
             time.sleep(min(waited_s / 20, _LONGEST_PAUSE_S))
     return True
 
 
 def _own_connection(store: Any, timeout_s: float) -> Any:
-    """A store over its own connection, with a time limit."""
+    """Connect to a store a second time, with a time limit."""
     distributed, timeout = torch.distributed, timedelta(seconds=timeout_s)
     if isinstance(store, distributed.TCPStore):
-        # A clone would try for as long as the job itself, half an hour, where the store is gone.
+        # Not a clone: if the store is gone, that would try for the job's own time limit, which is half an hour by default.
         return distributed.TCPStore(
             store.host, store.port, is_master=False, timeout=timeout, wait_for_workers=False
         )

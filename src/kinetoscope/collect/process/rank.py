@@ -1,4 +1,4 @@
-"""The rank of this process and its process group, and paths that no other rank has."""
+"""The rank of this process and its process group, and paths that contain the rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RANK_PLACE = "{rank}"
 
 
 def process_group() -> dict[str, str]:
-    """The key `distributedInfo` when a process group is initialised, else nothing."""
+    """Return the metadata `distributedInfo` as a JSON text; empty unless a process group is initialized."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return {}
@@ -32,7 +32,7 @@ def process_group() -> dict[str, str]:
 
 
 def own_rank() -> int | None:
-    """The rank of this process: in its process group or, before there is one, as its launcher set it; else None."""
+    """Return the rank of this process: of its process group or, before that is initialized, of `RANK`; else None."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
@@ -41,16 +41,16 @@ def own_rank() -> int | None:
 
 
 def rank_info() -> dict[str, str]:
-    """The keys of the rank that recorded: `rank`, and `distributedInfo` in a process group."""
+    """Return the metadata `rank` and, in a process group, `distributedInfo`, as JSON texts."""
     rank = own_rank()
     return process_group() | ({} if rank is None else {"rank": json.dumps(rank)})
 
 
 def ranked(path: Path) -> Path:
-    """A path that no other rank of this job has: `{rank}` in its name is filled in, else `.rank3` goes before the suffix.
+    """Make a path unique among the ranks of the job: replace `{rank}` in it, or else insert `.rank3` before the suffix.
 
-    Without a rank, or with only one, the path stays as it is, with 0 for `{rank}`. So does a name that
-    ends in the rank already.
+    Outside a distributed job, or with only one rank, `{rank}` becomes 0 and nothing is inserted. Nor is it if the name already
+    ends in the rank.
     """
     rank = own_rank()
     if RANK_PLACE in str(path):
@@ -61,17 +61,17 @@ def ranked(path: Path) -> Path:
 
 
 def rank_filled_in(path: Path) -> Path:
-    """The path with `{rank}` replaced by the rank of this process, or 0."""
+    """Replace `{rank}` in a path by the rank of this process, or 0 without one."""
     return Path(str(path).replace(RANK_PLACE, str(own_rank() or 0)))
 
 
 def numbered(path: Path, number: int) -> Path:
-    """The path of a cycle: of the first as it is, of later ones with their number before the suffix."""
+    """Return the path of a cycle: the same for cycle 0; later ones have their number before the suffix."""
     return path.with_name(f"{path.stem}.{number}{path.suffix}") if number else path
 
 
 def rank_count() -> int:
-    """The number of ranks; 1 outside a distributed job."""
+    """Return the number of ranks; 1 outside a distributed job."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())

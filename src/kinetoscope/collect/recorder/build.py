@@ -1,7 +1,7 @@
-"""Compiles the recorder against the installed torch and Python.
+"""Compile the recorder for the installed torch and Python.
 
-Runs in two ways: as a module of the package, if no built recorder fits the installed torch, and as a stand-alone
-script (``python _build.py --output DIR``) while a wheel is built. It imports nothing of Kinetoscope for that reason.
+Used in two ways: as a module of the package, if there is no compiled recorder for the installed torch; and as a script
+(``python build.py --output DIR``) while a wheel is built. Therefore it must not import anything of Kinetoscope.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 _HERE = Path(__file__).resolve().parent
 _MACHINES = ("x86_64", "aarch64")
-# pyproject.toml and README.md say the same.
+# Also in pyproject.toml and README.md.
 OLDEST_TORCH = (2, 7)
 
 
@@ -36,7 +36,7 @@ class BuildError(Exception):
 
 
 def why_too_old(torch: Any) -> str:
-    """Why this torch is too old to record with, in one sentence; empty if it is new enough."""
+    """Say in one sentence why this torch is too old to record with; empty if it is not."""
     numbers = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
     if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST_TORCH:
         return ""
@@ -45,7 +45,7 @@ def why_too_old(torch: Any) -> str:
 
 
 def source_root() -> Path:
-    """The folder that holds ``recorder/`` and ``core/``: next to this file in a wheel, ``native/`` in a checkout."""
+    """Return the folder that contains ``recorder/`` and ``core/``: next to this file in a wheel, ``native/`` in a checkout."""
     packaged = _HERE / "recorder_source"
     for root in (packaged, _HERE.parents[3] / "native"):
         if (root / "recorder" / "recorder.cpp").is_file():
@@ -65,13 +65,13 @@ def _source_digest(root: Path) -> str:
     for path in sorted([*_sources(root), *headers], key=lambda path: path.name):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
-    # Other flags make another library.
+    # The flags of the compiler are part of the digest, too.
     digest.update(" ".join(_flags()).encode())
     return digest.hexdigest()[:12]
 
 
 def prebuilt_name(version: str, python: str | None = None) -> str:
-    """File name, in a wheel, of the recorder for all patch releases of a torch, which share their binary interface.
+    """Return the file name, in a wheel, of the recorder for a minor release of torch, whose patch releases share their ABI.
 
     Args:
         version: The version of torch.
@@ -87,17 +87,17 @@ def _flags() -> list[str]:
 
 
 def library_name(torch: Any) -> str:
-    """File name of the recorder for this torch, Python, C library, machine and source: any change changes the name."""
+    """Return the file name of the compiled recorder: it identifies torch, Python, C library, machine and source."""
     version = str(torch.__version__).replace("+", "-")
     python = f"py{sys.version_info.major}.{sys.version_info.minor}"
-    # Machines that share a home folder may have different C libraries, and an older one cannot load what a newer one linked.
+    # Machines that share a cache may have different C libraries; an older one cannot load what was linked with a newer one.
     libc = "".join(platform.libc_ver()) or "libc"
     digest = _source_digest(source_root())
     return f"kinetoscope_recorder-torch{version}-{python}-{libc}-{platform.machine()}-{digest}.so"
 
 
-def is_whole(library: Path) -> bool:
-    """Whether a library is as long as its headers say; loading a truncated one kills the process."""
+def is_complete(library: Path) -> bool:
+    """Whether a library is as long as its ELF header says; loading a truncated one would crash the process."""
     with library.open("rb") as file:
         header = file.read(64)
         size = file.seek(0, os.SEEK_END)
@@ -106,12 +106,12 @@ def is_whole(library: Path) -> bool:
     sections, entry_bytes, entries = struct.unpack_from("<Q", header, 40) + struct.unpack_from(
         "<HH", header, 58
     )
-    # The linker writes the table of sections last.
+    # The section table is at the end of the file.
     return bool(size >= sections + entry_bytes * entries)
 
 
 def compilers() -> tuple[list[str], list[str]]:
-    """The commands that compile C++ and C; the variables may hold more than one word, such as ``ccache g++``.
+    """Return the commands that compile C++ and C, from CXX and CC if set, which may have several words, as ``ccache g++``.
 
     Raises:
         BuildError: There is no C++ compiler.
@@ -119,7 +119,7 @@ def compilers() -> tuple[list[str], list[str]]:
     cxx = shlex.split(os.environ.get("CXX", "")) or _found("g++", "clang++", "c++")
     if not cxx:
         raise BuildError("no C++ compiler was found: install g++ or clang++, or set CXX")
-    # A C++ compiler also compiles C, with an option.
+    # Without a C compiler, the C++ compiler compiles C, too.
     cc = shlex.split(os.environ.get("CC", "")) or _found("gcc", "clang", "cc") or [*cxx, "-x", "c"]
     return cxx, cc
 
@@ -153,7 +153,7 @@ def _run(command: list[str]) -> None:
 
 @contextmanager
 def _only_one_builder(folder: Path) -> Iterator[None]:
-    """Let one process of many (the ranks of a job) compile; the others wait for its result."""
+    """Hold a lock while compiling, so that of several processes, such as the ranks of a job, one compiles and the others wait."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / "building.lock", "w")  # noqa: SIM115  (closed below)
@@ -185,7 +185,7 @@ def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda lin
     if problem := why_too_old(torch):
         raise BuildError(problem)
     target = folder / library_name(torch)
-    if target.is_file() and is_whole(target):
+    if target.is_file() and is_complete(target):
         return target
     cxx, cc = compilers()
     torch_root = Path(torch.__file__).parent
@@ -203,7 +203,7 @@ def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda lin
     libraries = [f"-L{torch_root / 'lib'}", "-ltorch_cpu", "-ltorch_python", "-lc10"]
 
     with _only_one_builder(folder):
-        if target.is_file() and is_whole(target):
+        if target.is_file() and is_complete(target):
             return target
         progress(
             f"compiling the recorder for torch {torch.__version__} (once, about a minute of processor time)"
@@ -220,13 +220,13 @@ def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda lin
                 objects = list(pool.map(compile_one, _sources(root)))
             library = Path(scratch, "recorder.so")
             _run([*cxx, "-shared", "-pthread", "-o", str(library), *objects, *libraries])
-            # A rename is atomic, so no other process ever loads an incomplete library.
+            # Atomic, so that no other process loads an incomplete library.
             library.replace(target)
     return target
 
 
 def main() -> int:
-    """Builds into ``--output`` and prints the path; on failure prints one line and returns 1."""
+    """Compile into ``--output`` and print the path; on failure print one line and return 1."""
     parser = argparse.ArgumentParser(description="Compile Kinetoscope's recorder for the installed torch.")
     parser.add_argument("--output", type=Path, required=True)
     folder = parser.parse_args().output

@@ -1,4 +1,4 @@
-"""The native recorder in Python: loads the library that fits, and calls it through ctypes.
+"""The native recorder in Python: finds and loads its library, and calls it through ctypes.
 
 Every call holds the GIL (``ctypes.PyDLL``); the recorder relies on that.
 """
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_FACE_VERSION = 12
-# More than the system lets a path have.
+_INTERFACE_VERSION = 12
+# Longer than any path that Linux allows.
 _LONGEST_PATH = 1 << 13
-# With a separator at its end: another package's name may start with ours.
+# Ends with a separator, because the name of another package may start with ours.
 _OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
 
 
 class Recorded(IntFlag):
-    """What a recording contains in addition to times and names; the bits of native/core/recording/format.h."""
+    """What a recording contains in addition to times and names: flags, as in native/core/recording/format.h."""
 
     SHAPES = 1
     MEMORY = 2
@@ -67,11 +67,11 @@ class Stopped:
     """What the recorder reports when it stops.
 
     Attributes:
-        faults: Operators that are missing because a callback failed.
-        unnamed_modules: Module instances whose names are not known yet.
-        idle: False when a thread did not leave its callback in time.
-        call_threads_lost: Threads whose Python calls are missing because another profiler replaced ours.
-        file_lost: Another program truncated the file during the recording.
+        faults: Number of operators that are missing because a callback of the recorder failed.
+        unnamed_modules: Number of module instances whose names are not known yet.
+        idle: False if a thread did not leave a callback of the recorder within the time limit.
+        call_threads_lost: Number of threads whose Python calls are missing, because another profiler replaced ours.
+        file_lost: Whether another program truncated the file during the recording.
     """
 
     faults: int
@@ -82,10 +82,10 @@ class Stopped:
 
 
 class _UnloadableError(RecorderError):
-    """The system cannot load a library, because it is for another machine or damaged."""
+    """The system cannot load a library, because it is damaged, or was built for another machine."""
 
 
-# Where a recorder came from.
+# Origins of a recorder library, for `kinetoscope doctor`.
 PREBUILT = "prebuilt, from the wheel"
 INSTALLED = "built when the package was installed"
 CACHED = "compiled earlier, from the cache"
@@ -93,18 +93,18 @@ COMPILED = "compiled now"
 
 
 class Recorder:
-    """A loaded recorder library. Each process uses one; it is never unloaded.
+    """A loaded recorder library. A process loads one, and never unloads it.
 
     Attributes:
-        path: The library.
-        taken: Where it came from, in words.
+        path: The file of the library.
+        taken: Its origin, such as `CACHED`.
     """
 
     def __init__(self, path: Path, taken: str = COMPILED) -> None:
         """Load the library at ``path``.
 
         Raises:
-            RecorderError: It cannot be loaded, is of another version, or does not fit this Python.
+            RecorderError: It cannot be loaded, its interface has another version, or it does not work with this Python.
         """
         self.path, self.taken = path, taken
         try:
@@ -115,9 +115,9 @@ class Recorder:
         self._message = ctypes.create_string_buffer(1024)
         library.kinetoscope_recorder_version.restype = ctypes.c_uint32
         version = library.kinetoscope_recorder_version()
-        if version != _FACE_VERSION:
+        if version != _INTERFACE_VERSION:
             raise RecorderError(
-                f"{path} has version {version} of the recorder's interface, not {_FACE_VERSION}"
+                f"{path} has version {version} of the recorder's interface, not {_INTERFACE_VERSION}"
             )
         message = (ctypes.c_char_p, ctypes.c_size_t)
         library.kinetoscope_recorder_load.argtypes = (ctypes.py_object, *message)
@@ -168,15 +168,15 @@ class Recorder:
 
         from torch.nn import Module
 
-        # Never freed: the recorder compares its address with the code of running frames.
+        # Kept alive, because the recorder compares the address of this code object with those of running frames.
         self._module_call: Any = Module._wrapped_call_impl.__code__
         if library.kinetoscope_recorder_load(self._module_call, self._message, len(self._message)) != 0:
             raise RecorderError(f"{path}: {self._message.value.decode()}")
-        # The profile function of threads that start while calls are recorded, on Pythons that need one.
-        # Whether the active recording has calls while it is not paused.
+        # Whether the current recording contains calls, also while it is paused.
         self._has_calls = False
+        # The profile function for threads that start while calls are recorded; None from Python 3.12 on, which needs none.
         self._thread_hook: Any = library.kinetoscope_recorder_prepare_calls(os.fsencode(_OWN_FOLDER))
-        os.register_at_fork(after_in_child=self._forget_calls)
+        os.register_at_fork(after_in_child=self._reset_calls_in_child)
 
     @property
     def is_recording(self) -> bool:
@@ -192,29 +192,29 @@ class Recorder:
         keep_since_ns: int = 0,
         samples_per_second: int = 0,
     ) -> str:
-        """Start to record into a new file, at ``path`` unless another process records into it; see `recording_path`.
+        """Start a recording into a new file at ``path``, or next to it if another process is recording there; see `recording_path`.
 
         Args:
-            path: The file; an older one is replaced once recording has started.
-            what: What is recorded.
+            path: The file; an existing one is replaced when the recording has started.
+            what: What to record.
             ring_bytes: Upper limit of the file; None means no limit.
-            keep_since_ns: A file of another process that was changed at or after this time of the system's clock is not
-                replaced; 0 means that any file may be replaced.
+            keep_since_ns: An existing file of another process that was modified at or after this time, in nanoseconds since
+                1970, is not replaced; 0 means that any file may be.
             samples_per_second: How often the Python stack of every thread is sampled; 0 means never.
 
         Returns:
             Which requested Python calls cannot be recorded, and why; empty if all can.
 
         Raises:
-            StateError: A recording is in progress.
-            RecorderError: The file cannot be created; the message says why. An older file at ``path`` is unchanged.
+            StateError: The recorder is already recording.
+            RecorderError: The file cannot be created; the message says why. An existing file is unchanged.
         """
         if self.is_recording:
             raise StateError("the native recorder is recording already; stop that recording first")
         bits, name = int(what), os.fsencode(path)
         self._has_calls = bool(bits & _CALLS)
-        # Before the start, so that this call is not recorded.
-        self._follow_new_threads()
+        # Before the start, so that the calls of this method are not recorded.
+        self._hook_new_threads()
         failed = self._library.kinetoscope_recorder_start(
             name,
             bits,
@@ -226,26 +226,25 @@ class Recorder:
         )
         message = self._message.value.decode(errors="replace")
         if failed:
-            self._leave_new_threads_alone()
+            self._unhook_new_threads()
             raise RecorderError(f"cannot record: {message}")
         return message
 
     def change(self, what: Recorded, samples_per_second: int) -> str:
-        """Record something else from now on, into the same file.
+        """Change what is recorded from now on, into the same file.
 
-        Calls that are running when calls are switched on begin there, and those that are running when they are switched off end
-        there.
+        The spans of calls that are running at this moment begin now if calls are switched on, and end now if they are switched off.
 
         Args:
-            what: What is recorded.
-            samples_per_second: How often the Python stack of every thread is sampled, if samples are among it.
+            what: What to record.
+            samples_per_second: How often the Python stack of every thread is sampled; ignored without `Recorded.SAMPLES`.
 
         Returns:
             Which requested Python calls cannot be recorded, and why; empty if all can.
 
         Raises:
             StateError: Nothing is being recorded in this process.
-            RecorderError: The recorder could not change; what it recorded before it still records.
+            RecorderError: The change failed; the recorder continues as before.
         """
         if not self.is_recording:
             raise StateError(
@@ -253,29 +252,29 @@ class Recorder:
             )
         rate = samples_per_second if Recorded.SAMPLES in what else 0
         self._has_calls = bool(int(what) & _CALLS)
-        self._follow_new_threads()
+        self._hook_new_threads()
         failed = self._library.kinetoscope_recorder_change(int(what), rate, self._message, len(self._message))
         message = self._message.value.decode(errors="replace")
         if not self._has_calls:
-            self._leave_new_threads_alone()
+            self._unhook_new_threads()
         if failed:
             raise RecorderError(f"cannot record: {message}")
         return message
 
     def hooked_threads(self) -> int:
-        """On how many threads Python has the hooks for calls: 0 while no calls are recorded; from Python 3.12 on 1 for all."""
+        """Number of threads with a hook for Python calls; 0 while no calls are recorded. From Python 3.12 on, 1 for all threads."""
         return int(self._library.kinetoscope_recorder_hooked_threads())
 
     def lost_call_threads(self) -> int:
-        """How many threads' Python calls are missing in the active recording because another profiler replaced ours."""
+        """Number of threads whose Python calls are missing in this recording, because another profiler replaced our hook."""
         return int(self._library.kinetoscope_recorder_lost_call_threads())
 
     def forget_sessions_before(self, number: int) -> None:
-        """Tell the recorder that nobody needs the metadata of sessions with lower numbers in the active recording any more."""
+        """Let the recorder drop the metadata of sessions with lower numbers in the current recording."""
         self._library.kinetoscope_forget_sessions_before(number)
 
     def position(self) -> list[int]:
-        """How far the recording is: its tick, and its counters of what was lost (RecordingPosition in native/core).
+        """The current position in the recording: its tick and its counters of losses (RecordingPosition in native/core).
 
         Raises:
             StateError: Nothing is being recorded in this process.
@@ -286,29 +285,29 @@ class Recorder:
         return list(numbers)
 
     def free_before(self, tick: int) -> None:
-        """Let the recording use the room of its records from before a tick of its position again; does nothing in a ring, which does so anyway.
+        """Let the recording reuse the space of records from before a tick; without effect in a ring, which does so anyway.
 
-        Rows and names stay, and so do calls that ended later.
+        Spans that ended later are kept, and so are rows of tables and names.
         """
         self._library.kinetoscope_recorder_free_before(tick)
 
     def recording_path(self) -> Path | None:
-        """The path of the active recording; None if there is none."""
+        """Return the path of the current recording, or None."""
         path = ctypes.create_string_buffer(_LONGEST_PATH)
         if self._library.kinetoscope_recorder_path(path, len(path)) != 0:
             return None
         return Path(os.fsdecode(path.value))
 
     def stop(self) -> Stopped:
-        """Stop the recording; its dictionary stays open until `close`.
+        """Stop recording; metadata, rows and names can still be added until `close`.
 
         Raises:
-            StateError: Nothing is being recorded, for instance in a forked child.
+            StateError: Nothing is being recorded in this process, which may be a forked child.
         """
         stopped = _Stopped()
         if self._library.kinetoscope_recorder_stop(ctypes.byref(stopped)) != 0:
             raise StateError("the native recorder is not recording in this process")
-        self._leave_new_threads_alone()
+        self._unhook_new_threads()
         return Stopped(
             stopped.faults,
             stopped.unnamed_modules,
@@ -317,22 +316,22 @@ class Recorder:
             bool(stopped.file_lost),
         )
 
-    def _forget_calls(self) -> None:
-        """Remove the hooks of the parent's recording, in the child of a fork."""
+    def _reset_calls_in_child(self) -> None:
+        """In a forked child: remove the hooks of the parent's recording."""
         self._library.kinetoscope_recorder_forget_calls()
-        self._leave_new_threads_alone()
+        self._unhook_new_threads()
 
-    def _follow_new_threads(self) -> None:
-        """Have the calls of threads that start from now on, if the recording has calls."""
+    def _hook_new_threads(self) -> None:
+        """Record the calls of threads that start from now on, if the recording contains calls."""
         if self._has_calls and self._thread_hook is not None and threading.getprofile() is None:
             threading.setprofile(self._thread_hook)
 
-    def _leave_new_threads_alone(self) -> None:
+    def _unhook_new_threads(self) -> None:
         if self._thread_hook is not None and threading.getprofile() is self._thread_hook:
             threading.setprofile(None)
 
     def pause(self) -> None:
-        """Pause: spans that start from now on are not recorded; open ones still get their end, and open calls end here.
+        """Pause: spans that start from now on are not recorded. Open spans still get their end; open calls end now.
 
         Raises:
             StateError: Nothing is being recorded in this process.
@@ -341,10 +340,10 @@ class Recorder:
             raise StateError(
                 "the native recorder is not recording in this process: there is nothing to pause"
             )
-        self._leave_new_threads_alone()
+        self._unhook_new_threads()
 
     def resume(self) -> str:
-        """Record again after `pause`.
+        """End a pause.
 
         Returns:
             Which requested Python calls cannot be recorded from now on, and why; empty if all can.
@@ -352,16 +351,16 @@ class Recorder:
         Raises:
             StateError: Nothing is being recorded in this process.
         """
-        self._follow_new_threads()
+        self._hook_new_threads()
         if self._library.kinetoscope_recorder_resume(self._message, len(self._message)) != 0:
-            self._leave_new_threads_alone()
+            self._unhook_new_threads()
             raise StateError(
                 "the native recorder is not recording in this process: there is nothing to resume"
             )
         return self._message.value.decode(errors="replace")
 
     def freeze(self) -> None:
-        """Overwrite nothing in a ring from now on, until `thaw`: what finds no room is counted as dropped.
+        """Stop a ring from overwriting its oldest records until `thaw`; records for which there is no space count as dropped.
 
         Raises:
             StateError: Nothing is being recorded in this process.
@@ -369,7 +368,7 @@ class Recorder:
         self._set_frozen(1)
 
     def thaw(self) -> None:
-        """Let a ring overwrite its oldest records again, after `freeze`.
+        """Undo `freeze`: a ring overwrites its oldest records again.
 
         Raises:
             StateError: Nothing is being recorded in this process.
@@ -383,7 +382,7 @@ class Recorder:
             )
 
     def modules(self) -> list[tuple[int, Any]]:
-        """The live modules that were recorded, each with its id: its row in the table `modules`, plus 1.
+        """List the live modules that were recorded, each with its id, which is its row in the table `modules` plus 1.
 
         Returns:
             Pairs of id and instance; empty once the recording is closed.
@@ -393,30 +392,30 @@ class Recorder:
         return living
 
     def watch_tensors(self, tensors: Sequence[Any]) -> int:
-        """Record the frees of the tensors' memory, which was allocated before the recording; returns how many are new."""
+        """Record when the memory of tensors from before the recording is freed; return how many were not watched yet."""
         return int(self._library.kinetoscope_recorder_watch_tensors(list(tensors)))
 
     def tensor_reader_class(self) -> type:
-        """The class of objects that read where plain tensors lie; `native_reader` makes one."""
+        """Return the class of objects that read addresses of plain tensors' storages; see `native_reader`."""
         found: type = self._library.kinetoscope_recorder_tensor_reader_class()
         return found
 
     def fast_range_class(self, theirs: type) -> type:
-        """The class that opens ranges quickly while recording, instead of torch's own class `theirs`."""
+        """Return a class that replaces `theirs`, torch's `record_function`, and opens ranges with less overhead while recording."""
         made: type = self._library.kinetoscope_recorder_fast_range_class(theirs)
         return made
 
     def observed_kernel(self, kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """A callable that calls `kernel` inside a range called `name`."""
+        """Wrap `kernel`, so that each call of it is inside a range called `name`."""
         made: Callable[..., Any] = self._library.kinetoscope_recorder_observed_kernel(kernel, name)
         return made
 
     def resolve(self, modules: Sequence[Any]) -> int:
-        """Name the recorded instances among ``modules``; returns how many still have no name."""
+        """Find the names of recorded instances in ``modules``; return how many still have no name."""
         return int(self._library.kinetoscope_recorder_resolve(list(modules)))
 
     def add_info(self, info: Mapping[str, str]) -> None:
-        """Write keys and their JSON texts into the recording."""
+        """Write metadata to the recording, as JSON texts by key."""
         for key, text in info.items():
             self._library.kinetoscope_recorder_add_info(
                 key.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")
@@ -425,16 +424,16 @@ class Recorder:
     def append(
         self, table: str, columns: Mapping[str, Sequence[Any]], *, session: int = 0, buffered: bool = False
     ) -> bool:
-        """Write rows of a named table into the recording, where they are from now on, also if the process is killed.
+        """Append rows to a table in the recording, where they survive if the process is killed.
 
-        Rows that find no room there are counted in its losses.
+        Rows for which there is no space are counted as a loss.
 
         Args:
             table: The name of the table.
-            columns: For each column, by its name, the list of its values, as JSON has them; all equally long. Empty lists
-                announce the table.
+            columns: The values of each column, by its name, as JSON values; all lists are equally long. Empty lists create an
+                empty table.
             session: The number of the session that the rows belong to.
-            buffered: The caller keeps rows back for up to a second, which a killed process loses.
+            buffered: Whether the caller buffers rows for up to a second, which are lost if the process is killed.
 
         Returns:
             False if nothing is being recorded in this process.
@@ -446,7 +445,7 @@ class Recorder:
     def append_text(
         self, table: str, rows: int, text: str, *, session: int = 0, buffered: bool = False
     ) -> bool:
-        """Write rows whose columns are JSON already; as `append`."""
+        """Like `append`, with columns that are serialized as JSON already."""
         encoded, flags = text.encode(), _BUFFERED if buffered else 0
         failed = self._library.kinetoscope_recorder_append(
             session, table.encode(), rows, flags, encoded, len(encoded)
@@ -454,11 +453,11 @@ class Recorder:
         return not failed
 
     def own_steps(self, session: int | None) -> None:
-        """Marks of steps that this thread begins from now on belong to a session, by its number in the recording, or to none."""
+        """Assign step marks that this thread opens from now on to a session, by its number in the recording, or to none."""
         self._library.kinetoscope_recorder_own_steps(0 if session is None else session + 1)
 
     def settle(self) -> None:
-        """Wait briefly until the files of earlier recordings have their checksums."""
+        """Wait a short time until the checksums of earlier recordings are written."""
         self._library.kinetoscope_recorder_settle()
 
     def close(self) -> None:
@@ -471,7 +470,7 @@ _loading = threading.Lock()
 
 
 def load_recorder(progress: Callable[[str], None] = lambda line: None) -> Recorder:
-    """The recorder of this process: prebuilt, cached, or compiled now.
+    """Return the recorder of this process; the first call loads it, from the wheel or the cache, or compiles it.
 
     Args:
         progress: Called with one line before compiling, which takes some seconds.
@@ -480,7 +479,7 @@ def load_recorder(progress: Callable[[str], None] = lambda line: None) -> Record
         The recorder, loaded once per process.
 
     Raises:
-        RecorderError: No prebuilt one fits and none can be compiled; the message says why.
+        RecorderError: No library matches this torch and Python, and it cannot be compiled; the message says why.
     """
     global _loaded
     with _loading:
@@ -492,14 +491,14 @@ def load_recorder(progress: Callable[[str], None] = lambda line: None) -> Record
 def replace_recorder(
     refused: Recorder, progress: Callable[[str], None] = lambda line: None
 ) -> Recorder | None:
-    """A recorder compiled for the installed torch, to replace one from the wheel that failed its self-test.
+    """Replace a recorder from the wheel that failed its self-test by one compiled for the installed torch.
 
     Args:
         refused: The recorder that failed.
         progress: Called with one line before compiling.
 
     Returns:
-        The recorder that is used from now on; None if there is no other.
+        The recorder that is used from now on; None if it was not from the wheel, or compiling failed.
     """
     global _loaded
     if refused.taken != PREBUILT:
@@ -513,10 +512,10 @@ def replace_recorder(
 
 
 def ready_recorder() -> Recorder | None:
-    """The recorder of this process if it is loaded, or can be loaded without compiling; else None.
+    """Return the recorder of this process if it is loaded or can be loaded without compiling, else None.
 
     Raises:
-        RecorderError: There is one, but it cannot be loaded, not even after it was recompiled.
+        RecorderError: There is a library for this torch, but it cannot be loaded, not even after recompiling.
     """
     import torch
 
@@ -530,8 +529,8 @@ def ready_recorder() -> Recorder | None:
         return _loaded
 
 
-def _hopeless(name: str) -> Path:
-    """The file that marks a library that recompiling did not fix, so that not every process tries again."""
+def _unloadable_mark(name: str) -> Path:
+    """The file that marks a library as unloadable even after recompiling, so that other processes do not try again."""
     return cache_directory() / f"{name}.unloadable"
 
 
@@ -541,35 +540,35 @@ def _prebuilt_folder() -> Path:
 
 
 def _built_recorder(name: str) -> Recorder | None:
-    """The cached recorder of this name, if it is complete and can be loaded."""
+    """Load the installed or cached recorder of this name, if there is a complete file that can be loaded."""
     for place, taken in ((_prebuilt_folder() / name, INSTALLED), (cache_directory() / name, CACHED)):
-        if place.is_file() and build.is_whole(place):
+        if place.is_file() and build.is_complete(place):
             try:
                 return Recorder(place, taken)
             except _UnloadableError:
-                if _hopeless(name).is_file():
+                if _unloadable_mark(name).is_file():
                     raise
     return None
 
 
 def _prebuilt_recorder(torch: Any) -> Recorder | None:
-    """The wheel's recorder for this minor release of torch, if there is one that can be loaded."""
-    # The ABI of published torch builds, for which the recorders of a wheel are compiled.
+    """Load the wheel's recorder for this minor release of torch, if there is one that can be loaded."""
+    # The wheel's recorders are compiled for the ABI of the published builds of torch.
     as_published = torch.compiled_with_cxx11_abi() and torch.distributed.is_available()
     if not as_published or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
     place = _prebuilt_folder() / build.prebuilt_name(torch.__version__)
-    if not place.is_file() or not build.is_whole(place):
+    if not place.is_file() or not build.is_complete(place):
         return None
     try:
         return Recorder(place, PREBUILT)
     except RecorderError:
-        # The C library may be older than the wheel's: a recorder compiled here fits.
+        # The system's C library may be older than the wheel's; then the recorder is compiled here.
         return None
 
 
 def _recorder_for_here(progress: Callable[[str], None], *, with_prebuilt: bool = True) -> Recorder:
-    """The recorder built for the installed torch and Python, compiled if need be."""
+    """Load the recorder for the installed torch and Python: installed, cached, prebuilt or else compiled now."""
     try:
         import torch
     except ImportError as error:
@@ -589,7 +588,7 @@ def _recorder_for_here(progress: Callable[[str], None], *, with_prebuilt: bool =
         try:
             return Recorder(made)
         except _UnloadableError:
-            _hopeless(name).touch()
+            _unloadable_mark(name).touch()
             raise
     except (build.BuildError, OSError) as error:
         raise RecorderError(str(error)) from error

@@ -1,7 +1,7 @@
-"""Checks once per process that the loaded recorder works with the installed torch: known operators, known results.
+"""Self-test of the loaded recorder with the installed torch and Python, once per process.
 
-What the recorder reads of torch and of Python is not promised by either. So each feature is tried on a small program
-whose recording is known beforehand, and a feature that gives another answer is not used.
+The recorder reads internals of torch and Python, which may change in any release. So each feature is tested on a small program
+with a known result, and a feature that fails is not used.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from kinetoscope.model.schema import SCOPE_MODULE, SCOPE_PYTHON
 FEATURES = ("operators", "nesting", "backward", "shapes", "stacks", "modules")
 
 
-# The range around the known program.
+# The name of the range around the program.
 _RANGE = "kinetoscope self-test"
 
-# A thousand times longer than the program takes; a recorder that hangs must not hang the job.
+# The program takes a thousandth of this. If the recorder hangs, the user's job must not.
 _PATIENCE_SECONDS = 30.0
 
 
 def check_recorder(recorder: Recorder) -> dict[str, str]:
-    """Record a known program and compare.
+    """Record a small program, and compare the recording with the known result.
 
-    Runs in its own thread, where no mode, autocast or default device of the caller is active, and uses no
-    random numbers.
+    It runs on its own thread, where no mode, autocast or default device of the caller is active, and does not use random numbers.
 
     Returns:
-        For each of `FEATURES` an empty string if it works, else what was recorded instead.
+        For each of `FEATURES` an empty string if it works, else a description of the failure.
     """
     import torch
 
@@ -48,7 +47,7 @@ def check_recorder(recorder: Recorder) -> dict[str, str]:
             failure.append(error)
 
     if getattr(torch.__spec__, "_initializing", False):
-        # We are inside `import torch`: an import in another thread would wait for this one.
+        # During `import torch`, an import on another thread would wait for this one: do not use a thread.
         run()
     else:
         thread = threading.Thread(target=run, name="kinetoscope self-test", daemon=True)
@@ -87,7 +86,7 @@ def _try_features(recorder: Recorder) -> dict[str, str]:
     model = Outer()
     x = torch.ones(2, 3, device="cpu", dtype=torch.float32)
 
-    def known_program() -> None:
+    def program() -> None:
         with torch.profiler.record_function(_RANGE):
             model(x).sum().backward()
 
@@ -95,7 +94,7 @@ def _try_features(recorder: Recorder) -> dict[str, str]:
         path = Path(folder) / "selftest.recording"
         recorder.start(path, Recorded.SHAPES | Recorded.STACKS | Recorded.MODULES, None)
         try:
-            known_program()
+            program()
         finally:
             recorder.stop()
             recorder.resolve([model, model.inner])
@@ -107,19 +106,19 @@ def _try_features(recorder: Recorder) -> dict[str, str]:
         "nesting": seen.nesting,
         "backward": seen.backward,
         "shapes": seen.shapes,
-        "stacks": lambda: seen.stacks(known_program.__code__.co_filename),
+        "stacks": lambda: seen.stacks(program.__code__.co_filename),
         "modules": seen.modules,
     }
     return {feature: checks[feature]() for feature in FEATURES}
 
 
 def check_calls(recorder: Recorder) -> str:
-    """Record the calls of a known function and a known module.
+    """Test the recording of Python calls and module calls.
 
-    Not part of `check_recorder`: only sessions that record calls pay for it. It joins the recording in progress, if there is one.
+    Not part of `check_recorder`, because only sessions that record calls need it. It joins the current recording, if there is one.
 
     Returns:
-        An empty string if both are recorded correctly, else what was recorded instead.
+        An empty string if both are recorded correctly, else a description of the failure.
     """
     import torch
 
@@ -138,7 +137,7 @@ def check_calls(recorder: Recorder) -> str:
         try:
             session.start(NewFile(lambda: path, belongs_to_user=True))
             try:
-                # Code of this package is not recorded, so a function of torch's is used.
+                # The recorder skips the code of this package, so a function of torch is called.
                 model()
             finally:
                 session.stop()
@@ -160,7 +159,7 @@ def check_calls(recorder: Recorder) -> str:
         recording = _core.read_recording(str(path))
     spans, strings = recording["spans"], recording["strings"]
     names = [strings[name] for name in spans["name"]]
-    # Other threads may call modules meanwhile.
+    # Only of this thread: others may call modules meanwhile.
     own = spans["thread"][names.index("Called")] if "Called" in names else -1
     seen = [
         (int(scope), name)
@@ -172,14 +171,14 @@ def check_calls(recorder: Recorder) -> str:
 
 
 class _Seen:
-    """The recording of the known program, and the checks of it."""
+    """The recording of the program, and a check of each feature, which returns a description of the failure or ""."""
 
     def __init__(self, recording: Any) -> None:
         self._recording = recording
         self._strings: list[str] = recording["strings"]
         spans = recording["spans"]
         names = [self._strings[name] for name in spans["name"]]
-        # Other threads of the program run operators meanwhile.
+        # Only of the thread of the self-test: others may run operators meanwhile.
         threads = spans["thread"]
         own = threads == threads[names.index(_RANGE)] if _RANGE in names else threads >= 0
         self._spans = {column: values[own] for column, values in spans.items()}

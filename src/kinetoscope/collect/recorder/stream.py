@@ -1,8 +1,8 @@
-"""The recorder's one recording, which all native sessions of a process share.
+"""The native recorder makes one recording at a time, which all native sessions of a process share.
 
-The first session begins it and the last one ends it. It contains what all of them need together; each session's part is cut out of
-it (`kinetoscope._core.cut_recording`), with only what that session asked for. What belongs to a session, its metadata and its
-window of time, is in the recording under keys of its own, so that a killed process has it, too.
+The first session starts it and the last one stops it. It contains everything that any of them requested. Each session's part is cut
+out of it (`kinetoscope._core.cut_recording`), with only what that session requested. The metadata and the time window of each
+session are stored in the recording under keys of its own, so that they survive if the process is killed.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
     from kinetoscope.collect.recorder.library import Recorder
 
-# Often enough to find what takes a hundredth of a step of a second; a round of samples costs some 50 microseconds.
+# Resolves 1 % of a step of one second; a round of samples takes some 50 microseconds.
 SAMPLES_PER_SECOND = 100
-# A thousand times longer than closing takes.
+# Closing a recording takes a thousandth of this.
 _PATIENCE_S = 60.0
 _CALLS = Recorded.CALLS | Recorded.MODULE_SPANS
-# Of the keys of a session and of its window, in native/core/recording/cut.h.
+# Prefix of a session's metadata keys, and key of its window: as in native/core/recording/cut.h.
 _KEY = "kinetoscope.session."
 
 
 @dataclass(frozen=True)
 class NewFile:
-    """The file that a recording begins in.
+    """The file of a new recording, used if the session starts one instead of sharing the current one.
 
     Attributes:
-        path: Makes the path, if a recording begins.
-        belongs_to_user: Whether the user chose the path; another one is removed with what is in it.
+        path: Called to get the path.
+        belongs_to_user: Whether the user chose the path; otherwise the file is temporary, and is removed.
         ring_bytes: Upper limit of the file; None means no limit.
         keep_since_ns: As for `Recorder.start`.
     """
@@ -57,34 +57,34 @@ class NewFile:
 
 
 class StreamFile:
-    """The file of a recording that several sessions share: it can be read until the last of them has no use for it."""
+    """The file of a recording that several sessions share, kept open until the last of them has been read or discarded."""
 
     def __init__(self, path: Path, *, belongs_to_user: bool) -> None:
-        """Keep the file at `path` open; a private one is removed with this object."""
+        """Open the file; one that does not belong to the user is removed with this object."""
         self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         removed = None if belongs_to_user else path
         self._close = weakref.finalize(self, _close_file, self._number, removed, os.getpid())
 
-    def give_up(self) -> None:
-        """Leave the file to somebody else, who removes it; it can still be read here."""
+    def disown(self) -> None:
+        """Do not remove the file with this object, because another owner will."""
         self._close.detach()
         self._close = weakref.finalize(self, _close_file, self._number, None, os.getpid())
 
     def cut(self, session: int, target: Path) -> None:
-        """Write the part of a session, by its number, to a file, which replaces an older one.
+        """Write the part of a session, given by its number, to a file, replacing an existing one.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
             made = Path(scratch, target.name)
-            # By its number: the file may have another name by now, or none.
+            # By file descriptor, because the file may have been renamed or removed meanwhile.
             _core.cut_recording(f"/proc/self/fd/{self._number}", session, str(made))
             made.replace(target)
 
 
 def _close_file(number: int, path: Path | None, process: int) -> None:
-    """Close a file, and remove it and its folder if a path is given; a fork removes nothing."""
+    """Close a file, and remove it and its folder if a path is given, except in a forked child."""
     with contextlib.suppress(OSError):
         os.close(number)
     if path is not None and os.getpid() == process:
@@ -95,12 +95,12 @@ def _close_file(number: int, path: Path | None, process: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class StreamPart:
-    """The part of an ended session in a recording that others share; what it needs stays there for as long as this lives.
+    """The part of a closed session in a shared recording, whose records are not freed while this object exists.
 
     Attributes:
-        file: The recording.
+        file: The shared recording.
         session: The number of the session in it.
-        begin_tick: When its part begins.
+        begin_tick: The tick at which its part begins.
     """
 
     file: StreamFile
@@ -108,27 +108,27 @@ class StreamPart:
     begin_tick: int
 
     def cut(self, target: Path) -> None:
-        """Write it to a file: see `StreamFile.cut`."""
+        """Write the part to a file: see `StreamFile.cut`."""
         self.file.cut(self.session, target)
 
 
 class Subscription:
-    """A session's part in the recording, from `start` to `close`.
+    """A session that records into the shared recording, from `start` to `close`.
 
     Attributes:
         number: The number of the session in the recording, from 0.
-        what: What is recorded for it.
-        stopped_by: The thread that stopped it; None while it records.
+        what: What it requested.
+        stopped_by: The thread that stopped it; None until then.
     """
 
     def __init__(self, stream: Stream, recorder: Recorder, what: Recorded) -> None:
-        """Record nothing yet."""
+        """Create a session that is not started yet."""
         self._stream = stream
         self.recorder = recorder
         self.what = what
         self.number = 0
         self.stopped_by: int | None = None
-        # Threads whose calls were missing already when it began.
+        # Number of threads whose Python calls were missing when the session started.
         self.lost_before = 0
         self._begin: list[int] = []
         self._to_tick = 0
@@ -136,46 +136,46 @@ class Subscription:
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is recorded for it at present."""
+        """Whether the session is paused now."""
         return bool(self._pauses) and self._pauses[-1][1] == 0
 
     @property
     def begin_tick(self) -> int:
-        """When its part begins; 0 where that is the beginning of the recording."""
+        """The tick at which the session started; 0 if it started the recording."""
         return self._begin[0] if self._begin else 0
 
     @property
     def was_paused(self) -> bool:
-        """Whether nothing was recorded for it at some time."""
+        """Whether the session was ever paused."""
         return bool(self._pauses)
 
     def start(self, file: NewFile) -> str:
-        """Begin; the first session begins the recording, in this file.
+        """Start the session; the first one starts the recording, in this file.
 
         Returns:
             Which Python calls cannot be recorded, and why; empty if all can.
 
         Raises:
-            StateError: Another recording of the recorder is in progress.
-            RecorderError: The file cannot be created, or the recorder cannot change.
+            StateError: The recorder is being used without a `Stream`, or the last recording is still being closed.
+            RecorderError: The file cannot be created, or the recorder cannot record the additional data.
         """
         return self._stream.start(self, file)
 
     def add_info(self, info: Mapping[str, str]) -> None:
-        """Write metadata of the session into the recording, as JSON texts by key."""
+        """Write metadata of the session to the recording, as JSON texts by key."""
         prefix = f"{_KEY}{self.number}." if self.number else ""
         self.recorder.add_info({f"{prefix}{key}": text for key, text in info.items()})
 
     def append(self, table: str, columns: Mapping[str, Sequence[Any]], *, buffered: bool = False) -> bool:
-        """Write rows of a named table of the session: see `Recorder.append`."""
+        """Append rows to a table of the session: see `Recorder.append`."""
         return self.recorder.append(table, columns, session=self.number, buffered=buffered)
 
     def pause(self) -> None:
-        """Record nothing for this session until `resume`."""
+        """Pause the session until `resume`."""
         self._stream.pause(self)
 
     def resume(self) -> str:
-        """Record for this session again.
+        """End the session's pause.
 
         Returns:
             Which Python calls cannot be recorded from now on, and why; empty if all can.
@@ -183,7 +183,7 @@ class Subscription:
         return self._stream.resume(self)
 
     def stop(self) -> Stopped:
-        """End the session's part; metadata can still be added until `close`.
+        """Stop recording for the session; metadata can still be added until `close`.
 
         Raises:
             StateError: Nothing is being recorded in this process.
@@ -191,23 +191,23 @@ class Subscription:
         return self._stream.stop(self)
 
     def close(self) -> StreamPart | None:
-        """End the session.
+        """Close the session.
 
         Returns:
-            Its part of the recording; None if the whole recording is its own.
+            Its part of the recording; None if no other session shared the recording, whose file is then its own.
         """
         return self._stream.close(self)
 
-    def begins_here(self) -> None:
-        """Let its part begin now."""
+    def mark_begin(self) -> None:
+        """Set the start of the session's window to the current position of the recording."""
         self._begin = self.recorder.position()
 
-    def ends_here(self) -> None:
-        """Let its part end now, if it has not ended before."""
+    def mark_end(self) -> None:
+        """Set the end of the session's window to the current position, unless it is set already."""
         self._to_tick = self._to_tick or self.recorder.position()[0]
 
-    def pauses_here(self, *, paused: bool) -> None:
-        """Let a pause begin or end now."""
+    def mark_pause(self, *, paused: bool) -> None:
+        """Set the start or the end of a pause to the current position."""
         tick = self.recorder.position()[0]
         if paused:
             self._pauses.append([tick, 0])
@@ -215,7 +215,7 @@ class Subscription:
             self._pauses[-1][1] = tick
 
     def note_window(self) -> None:
-        """Write when this session records, and what; without a beginning it began with the recording."""
+        """Write the session's window, pauses and flags to the recording; a start of 0 is that of the recording."""
         numbers = [int(self.what), *(self._begin or [0] * POSITION_NUMBERS), self._to_tick]
         for pause in self._pauses:
             numbers += pause
@@ -223,24 +223,24 @@ class Subscription:
 
 
 class Stream:
-    """The recording of this process, while any session needs it.
+    """The native recording of this process, shared by all of its native sessions.
 
     Attributes:
-        recordings: How many recordings have begun.
+        recordings: Number of recordings that were started.
     """
 
     def __init__(self) -> None:
-        """Begin without a recording."""
+        """Start without a recording."""
         self.recordings = 0
         self._changed = threading.Condition(threading.RLock())
-        # Those that have begun and are not closed yet.
+        # Sessions that are started and not closed yet.
         self._subscriptions: list[Subscription] = []
         self._sessions = 0
         self._what = Recorded(0)
         self._was_widened = False
         self._new_file: NewFile | None = None
         self._file: StreamFile | None = None
-        # Of the sessions that are closed; what belongs to none of them, and to no open one, is freed.
+        # Parts of closed sessions. Records that belong neither to one of these nor to an open session are freed.
         self._parts: weakref.WeakSet[StreamPart] = weakref.WeakSet()
         self._freed_to_tick = 0
 
@@ -250,22 +250,22 @@ class Stream:
         return self._new_file is not None and self._new_file.ring_bytes is not None
 
     def start(self, one: Subscription, file: NewFile) -> str:
-        """Begin the part of a session; see `Subscription.start`."""
+        """Start a session; see `Subscription.start`."""
         with self._changed:
-            self._wait_for_the_end()
+            self._wait_until_closed()
             if not self._subscriptions:
                 return self._begin(one, file)
             if self._file is None:
                 self._share()
             self._sessions += 1
             one.number = self._sessions
-            # Before anything is changed: after an interrupt, the session must be found by its stop.
-            one.begins_here()
+            # Added before anything else: after an interrupt, `stop` must find the session.
+            one.mark_begin()
             self._subscriptions.append(one)
             try:
                 one.lost_before = one.recorder.lost_call_threads()
                 missing = self._change()
-                one.begins_here()
+                one.mark_begin()
                 one.note_window()
             except Exception:
                 self._subscriptions.remove(one)
@@ -273,29 +273,29 @@ class Stream:
             return missing if one.what & _CALLS else ""
 
     def pause(self, one: Subscription) -> None:
-        """Record nothing for a session; the recorder pauses when none records."""
+        """Pause a session; the recorder is paused while all sessions are."""
         with self._changed:
             if one in self._active() and not one.is_paused:
-                one.pauses_here(paused=True)
+                one.mark_pause(paused=True)
                 self._change()
 
     def resume(self, one: Subscription) -> str:
-        """Record for a session again; see `Subscription.resume`."""
+        """End the pause of a session; see `Subscription.resume`."""
         with self._changed:
             if one not in self._active() or not one.is_paused:
                 return ""
             missing = self._change(resuming=one)
-            one.pauses_here(paused=False)
+            one.mark_pause(paused=False)
             return missing if one.what & _CALLS else ""
 
     def stop(self, one: Subscription) -> Stopped:
-        """End the part of a session; see `Subscription.stop`."""
+        """Stop recording for a session; see `Subscription.stop`."""
         with self._changed:
             if one not in self._active():
                 raise StateError("the native engine is not recording: call start() first")
             one.stopped_by = threading.get_ident()
             if self._active():
-                one.ends_here()
+                one.mark_end()
                 self._change()
                 lost = one.recorder.lost_call_threads() - one.lost_before if one.what & _CALLS else 0
                 return Stopped(
@@ -306,11 +306,11 @@ class Stream:
             except StateError:
                 self._subscriptions.remove(one)
                 raise
-            one.ends_here()
+            one.mark_end()
             return dataclasses.replace(stopped, call_threads_lost=stopped.call_threads_lost - one.lost_before)
 
     def close(self, one: Subscription) -> StreamPart | None:
-        """End a session; see `Subscription.close`."""
+        """Close a session; see `Subscription.close`."""
         with self._changed:
             if one not in self._subscriptions:
                 return None
@@ -328,13 +328,13 @@ class Stream:
             self._file = None
             self._changed.notify_all()
             if file is not None and one.number == 0 and not one.was_paused and not self._was_widened:
-                # From the first to the last moment, and with nothing that this session did not ask for.
-                file.give_up()
+                # The session covers the whole recording, which contains nothing that it did not request: nothing has to be cut.
+                file.disown()
                 return None
             return part
 
     def clone(self, target: Path) -> None:
-        """Copy the recording as it is at this moment to a file, while it goes on; see `kinetoscope.storage.recording_parts`.
+        """Copy the current state of the recording to a file, while recording continues; see `kinetoscope.storage.recording_parts`.
 
         Raises:
             StateError: Nothing is being recorded in this process.
@@ -342,7 +342,7 @@ class Stream:
         """
         with self._changed:
             recorder = self._recorder()
-            # Modules that were met since the last time get their names.
+            # Find the names of modules that were called since the last time.
             recorder.resolve([])
             path = recorder.recording_path()
             if path is None:
@@ -350,7 +350,7 @@ class Stream:
             clone(path, target)
 
     def freeze(self) -> None:
-        """Keep what a ring has at this moment, for all sessions; see `Recorder.freeze`.
+        """Stop a ring from overwriting its oldest records, for all sessions; see `Recorder.freeze`.
 
         Raises:
             StateError: Nothing is being recorded in this process.
@@ -359,7 +359,7 @@ class Stream:
             self._recorder().freeze()
 
     def thaw(self) -> None:
-        """Let a ring overwrite its oldest records again, after `freeze`.
+        """Undo `freeze`: a ring overwrites its oldest records again.
 
         Raises:
             StateError: Nothing is being recorded in this process.
@@ -368,18 +368,18 @@ class Stream:
             self._recorder().thaw()
 
     def _recorder(self) -> Recorder:
-        """The recorder, while any session records."""
+        """The recorder of the active sessions; raises StateError if there is none."""
         active = self._active()
         if not active:
             raise StateError("the native recorder is not recording in this process")
         return active[0].recorder
 
-    def forget(self) -> None:
-        """In the child of a fork: the recording is the parent's."""
+    def reset_in_child(self) -> None:
+        """In a forked child: forget the recording, which is the parent's, and replace the lock."""
         self.__init__()  # type: ignore[misc]
 
     def _begin(self, one: Subscription, file: NewFile) -> str:
-        """Begin the recording with its first session."""
+        """Start a recording for its first session."""
         self.recordings += 1
         self._subscriptions, self._sessions, self._what = [one], 0, one.what
         self._new_file, self._file, self._was_widened = file, None, False
@@ -393,12 +393,12 @@ class Stream:
                 samples_per_second=SAMPLES_PER_SECOND if Recorded.SAMPLES in one.what else 0,
             )
         except Exception:
-            # An interrupt may have come after the start: then it can still be stopped.
+            # Not after an interrupt, which may have come after the start: then the session can still be stopped.
             self._subscriptions = []
             raise
 
     def _share(self) -> None:
-        """Prepare a recording of one session for another one."""
+        """Prepare the recording of the first session to be shared by a second one."""
         first = self._subscriptions[0]
         path = first.recorder.recording_path()
         if path is None or self._new_file is None:
@@ -407,27 +407,27 @@ class Stream:
         first.note_window()
 
     def _free(self) -> None:
-        """Free what no session needs: sessions that overlap without end never end their recording."""
+        """Free records that no session needs, because with sessions that always overlap the recording never ends."""
         begin_ticks = [one.begin_tick for one in self._subscriptions]
         needed = min([*begin_ticks, *(part.begin_tick for part in self._parts)])
         if needed > self._freed_to_tick:
             self._freed_to_tick = needed
             self._subscriptions[0].recorder.free_before(needed)
-        # Their numbers rise as they begin; the metadata of those that ended is needed until they are read.
+        # Numbers are assigned in order of starting. The metadata of closed sessions is needed until they are read.
         numbers = [one.number for one in self._subscriptions]
         self._subscriptions[0].recorder.forget_sessions_before(
             min([*numbers, *(part.session for part in self._parts)])
         )
 
     def _active(self) -> list[Subscription]:
-        """The sessions that record."""
+        """The sessions that are not stopped, including paused ones."""
         return list(filter(lambda one: one.stopped_by is None, self._subscriptions))
 
-    def _wait_for_the_end(self) -> None:
-        """Wait until a recording that nobody needs any more is closed.
+    def _wait_until_closed(self) -> None:
+        """If all sessions are stopped, wait until another thread has closed the recording.
 
         Raises:
-            StateError: This thread is closing it, or it takes too long.
+            StateError: This thread has stopped a session but not closed it, or it takes too long.
         """
         until = time.monotonic() + _PATIENCE_S
         while self._subscriptions and not self._active():
@@ -439,7 +439,7 @@ class Stream:
             self._changed.wait(1.0)
 
     def _change(self, resuming: Subscription | None = None) -> str:
-        """Let the recorder record what all sessions need, and pause if all do; one may be about to end its pause.
+        """Make the recorder record what the active sessions request, or pause it if all are; `resuming` counts as not paused.
 
         Returns:
             Which Python calls cannot be recorded, and why; empty if all can.
@@ -448,12 +448,12 @@ class Stream:
         for one in self._active():
             records = one is resuming or not one.is_paused
             recording |= records
-            # Memory is recorded in pauses, too: what is freed there was allocated before. Calls are what costs most.
+            # For a paused session only calls, the most expensive part, are not recorded. Memory is, for frees of earlier blocks.
             what |= one.what if records else one.what & ~_CALLS
         recorder = self._subscriptions[0].recorder
         missing = ""
         if not recording:
-            # It still knows which calls were wanted.
+            # The recorder remembers the requested calls for `resume`.
             recorder.pause()
             return missing
         if what != self._what:
@@ -464,4 +464,4 @@ class Stream:
 
 
 STREAM = Stream()
-os.register_at_fork(after_in_child=STREAM.forget)
+os.register_at_fork(after_in_child=STREAM.reset_in_child)

@@ -1,4 +1,4 @@
-"""torch's own profiling vocabulary, re-exported: activities and experimental settings, with their checks."""
+"""torch's activities and actions, re-exported, and checks of the argument `activities`."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ __all__ = [
     "supported_activities",
 ]
 
-# The torch module whose is_available() tells whether the device behind an activity is there.
+# The torch module whose is_available() tells whether the device of an activity exists.
 _DEVICE_MODULES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
 
 
 def supported_activities() -> set[ProfilerActivity]:
-    """The activities that can be recorded with this build of torch on this machine.
+    """Return the activities that can be recorded with this build of torch on this machine.
 
     Returns:
-        A new set of torch's own `ProfilerActivity` values; the CPU is always among them. A device whose support is
-        compiled into torch but which is not there (a CUDA build on a laptop) is not.
+        A new set of torch's own `ProfilerActivity` values. It always contains the CPU, and not a device that torch supports
+        but the machine lacks, such as CUDA on a laptop.
     """
     known = torch.autograd._supported_activities()
-    return {activity for activity in known if _is_there(activity)} | {ProfilerActivity.CPU}
+    return {activity for activity in known if _is_available(activity)} | {ProfilerActivity.CPU}
 
 
-# torch gives its `PrivateUse1` the name of the accelerator that a program registers, and finds it by both names.
+# A program may register an accelerator under a name of its own, which is then an alias of `PrivateUse1`.
 _TORCHS_NAMES: dict[ProfilerActivity, str] = {
     activity: name for name, activity in reversed(ProfilerActivity.__members__.items())
 }
 
 
 def name_of(activity: ProfilerActivity) -> str:
-    """torch's own name of an activity, such as `CUDA`; `PrivateUse1` whatever the registered accelerator is called."""
+    """Return torch's own name of an activity, such as `CUDA`; `PrivateUse1` for a registered accelerator of any name."""
     return _TORCHS_NAMES[activity]
 
 
 class NothingToRecordError(ArgumentError, AssertionError):
-    """None of the activities can be recorded here; torch asserts that."""
+    """None of the activities can be recorded here. Also an AssertionError, which torch raises."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,16 @@ class ActivityChoice:
     """What to record of one activity.
 
     Attributes:
-        kinds: The names of its kinds; None means all.
-        configs: Settings of parts of torch's collector, such as torch's `PerformanceMetricsConfig`.
+        kinds: The names of the event kinds to record; None means all.
+        configs: Settings of extensions of torch's collector, such as torch's `PerformanceMetricsConfig`.
     """
 
     kinds: frozenset[str] | None = None
     configs: tuple[Any, ...] = ()
 
 
-# What `activities` may hold: an activity, or single kinds of some by the names of Kineto, such as {CUDA: ["KERNEL"]}, or
-# torch's ProfilerActivityConfig in the place of the names.
+# An item of `activities`: an activity, or a mapping from activities to Kineto's names of event kinds, such as
+# {CUDA: ["KERNEL"]}, or to torch's ProfilerActivityConfig.
 ActivityItem: TypeAlias = ProfilerActivity | Mapping[ProfilerActivity, Any]
 ActivityChoices: TypeAlias = dict[ProfilerActivity, ActivityChoice]
 
@@ -76,7 +76,7 @@ ActivityChoices: TypeAlias = dict[ProfilerActivity, ActivityChoice]
 def checked_choices(
     activities: Iterable[ActivityItem] | None, *, use_cuda: bool | None = None
 ) -> ActivityChoices:
-    """What to record of each activity of a user's list, all supported ones for None; `use_cuda` adds or removes CUDA."""
+    """Return what to record of each activity of the argument; None means all supported ones. `use_cuda` adds or removes CUDA."""
     choices: ActivityChoices = (
         dict.fromkeys(supported_activities(), ActivityChoice())
         if activities is None
@@ -95,7 +95,7 @@ def checked_choices(
 
 @functools.cache
 def collector_takes(keyword: str) -> bool:
-    """Whether the installed torch's collector has a keyword; releases differ."""
+    """Whether the collector of the installed torch has a keyword, which depends on the release."""
     return keyword in inspect.signature(torch.autograd.profiler.profile).parameters
 
 
@@ -105,14 +105,14 @@ def takes_use_cuda() -> bool:
 
 
 def as_items(choices: ActivityChoices) -> tuple[ActivityItem, ...]:
-    """The same as a list that `checked_choices` takes."""
+    """Convert the result of `checked_choices` back to a value of `activities`."""
     return tuple(
         activity if choice == ActivityChoice() else {activity: choice} for activity, choice in choices.items()
     )
 
 
 def extensions(configs: Iterable[Any]) -> dict[str, str]:
-    """Settings of parts of torch's collector as it takes them."""
+    """Convert settings of extensions of torch's collector to the strings that it takes."""
     entries: dict[str, str] = {}
     for config in configs:
         entries |= config._to_config_entries()
@@ -122,7 +122,7 @@ def extensions(configs: Iterable[Any]) -> dict[str, str]:
 
 
 def checked_activities(activities: Iterable[ProfilerActivity]) -> set[ProfilerActivity]:
-    """What a user's iterable holds, or an error that names the first item that is not an activity."""
+    """Return a user's activities as a set, or raise ArgumentError for the first item that is not an activity."""
     choices = dict(_checked(activities))
     for activity, choice in choices.items():
         if choice != ActivityChoice():
@@ -134,7 +134,7 @@ def checked_activities(activities: Iterable[ProfilerActivity]) -> set[ProfilerAc
 
 
 def recordable(requested: set[ProfilerActivity]) -> frozenset[ProfilerActivity]:
-    """The requested activities that this machine has; a warning names the others."""
+    """Return the requested activities that this machine supports, and warn of the others."""
     supported = supported_activities()
     missing = sorted(activity.name for activity in requested - supported)
     if missing:
@@ -145,7 +145,7 @@ def recordable(requested: set[ProfilerActivity]) -> frozenset[ProfilerActivity]:
 def check_that_something_is_recorded(
     requested: set[ProfilerActivity], recorded: frozenset[ProfilerActivity]
 ) -> None:
-    """Raise NothingToRecordError where none of the requested activities can be recorded here."""
+    """Raise NothingToRecordError if none of the requested activities can be recorded here."""
     if not recorded:
         missing = sorted(activity.name for activity in requested)
         raise NothingToRecordError(
@@ -154,8 +154,8 @@ def check_that_something_is_recorded(
         )
 
 
-def _is_there(activity: ProfilerActivity) -> bool:
-    """Whether the device behind an activity can be used now."""
+def _is_available(activity: ProfilerActivity) -> bool:
+    """Whether the device of an activity can be used on this machine."""
     module_name = _DEVICE_MODULES.get(name_of(activity))
     if module_name is None:
         return True
@@ -164,7 +164,7 @@ def _is_there(activity: ProfilerActivity) -> bool:
 
 
 def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActivity, ActivityChoice]]:
-    """Each activity of a user's list with what to record of it, or an error that names the first item that is not one."""
+    """Iterate over a user's activities with what to record of each; raise ArgumentError for the first invalid item."""
     if isinstance(activities, (str, bytes, ProfilerActivity)) or not isinstance(activities, Iterable):
         raise ArgumentTypeError(
             f"activities={activities!r} is not a collection of activities: pass a list or a set of {_valid_names()}."
@@ -191,7 +191,7 @@ def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActiv
 
 
 def _choice(activity: ProfilerActivity, choice: object) -> ActivityChoice:
-    """A user's choice among the kinds of an activity."""
+    """Check what a mapping in `activities` requests for an activity."""
     if isinstance(choice, ActivityChoice):
         return choice
     config_type = getattr(torch.profiler, "ProfilerActivityConfig", None)
@@ -209,7 +209,7 @@ def _choice(activity: ProfilerActivity, choice: object) -> ActivityChoice:
 
 
 def _kinds(activity: ProfilerActivity, kinds: object) -> frozenset[str]:
-    """The names of an activity's kinds; Kineto checks them; only it has the full list."""
+    """Check that event kinds are given as names; only Kineto, which has the list of them, checks the names."""
     names = list(kinds) if isinstance(kinds, Iterable) and not isinstance(kinds, (str, bytes)) else [None]
     if not all(isinstance(name, str) for name in names):
         raise ArgumentError(
@@ -221,5 +221,5 @@ def _kinds(activity: ProfilerActivity, kinds: object) -> frozenset[str]:
 
 
 def _valid_names() -> str:
-    """The activities of the installed torch, as they are written in a program."""
+    """List the activities of the installed torch for error messages, as they are written in programs."""
     return ", ".join(f"ProfilerActivity.{name}" for name in ProfilerActivity.__members__)

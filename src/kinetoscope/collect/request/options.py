@@ -1,6 +1,6 @@
-"""What a session is made with: its options, and the interfaces of the engines, sources and observers among them.
+"""The options of a session, and the interfaces of engines, sources and observers.
 
-Imports no torch: the launcher holds the options of a program that has not imported torch yet.
+Must not import torch: the launcher creates the options of a program that has not imported torch yet.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EngineName = Literal["auto", "native", "kineto"]
 OnError = Literal["raise", "warn"]
 ReportPath = str | os.PathLike[str] | Literal[False] | None
 
-# The native engine with a device is the hybrid one.
+# With a device activity, engine="native" is the hybrid engine.
 EngineKind = Literal["native", "hybrid", "kineto"]
 
 _REPORT = "need the name of a file, None for a name of ours, or False"
@@ -38,116 +38,119 @@ _ENGINE_CALLS = ("prepare", "start", "stop")
 
 
 class UnknownKeywordError(ArgumentError, TypeError):
-    """A keyword that the installed torch no longer has; Python raises TypeError for those."""
+    """A keyword that the installed torch no longer has. Also a TypeError, which Python raises for unknown keywords."""
 
 
 class TraceObserver(Protocol):
-    """Something that records at the same times as the session, such as torch's and our `ExecutionTraceObserver`."""
+    """An object that records together with the session, such as torch's or our `ExecutionTraceObserver`."""
 
     def start(self) -> None:
-        """Begin; called right before the session's own recording begins."""
+        """Start to record; called right before the engine starts."""
         ...
 
     def stop(self) -> None:
-        """Pause or end; called right before the session's own recording ends."""
+        """Stop or pause; called right before the engine stops."""
         ...
 
     def cleanup(self) -> None:
-        """Finish for good; called when the `with` block of the session is left."""
+        """Release all resources; called at the end of the session's `with` block."""
         ...
 
 
 class Gathered(Protocol):
-    """What a source of the program's own has for one recording: what only it knows how to add to a trace.
+    """The data that a user's source returns for a recording, and that it adds to the trace itself.
 
     The sources of Kinetoscope append rows to the recording instead, see `Source`.
 
-    It may also have `and_later(later) -> Gathered`, which combines it with what the same source gathered for a later
-    recording, for one trace of all cycles.
+    It may also have `and_later(later) -> Gathered`, which combines it with the data of the same source for a later recording, for
+    one trace of all cycles.
     """
 
     def add_to(self, trace: Trace) -> Trace:
-        """Return the trace with this in it: a new one, or the same. Called when a trace is built; leaves this as it is."""
+        """Return a trace with the data added, either a new one or the same. May be called for several traces."""
         ...
 
     def discard(self) -> None:
-        """Discard it: the trace will not be built."""
+        """Delete the data, since the trace will not be built."""
         ...
 
 
 class AppendRows(Protocol):
-    """Writes rows of a named table into the recording in progress.
+    """A function that appends rows to a table of the current recording.
 
-    With the native engine they survive a killed process; engines without a file keep them until the recording is read. Kinetoscope
-    reads the table `counters` (`monotonic_ns`, `name` and `value`) and those of its own sources.
+    With the native engine they survive if the process is killed; for engines without a recording file they are kept in memory.
+    Kinetoscope reads the table `counters` (`monotonic_ns`, `name` and `value`) and those of its own sources.
     """
 
     def __call__(self, table: str, columns: Mapping[str, Sequence[Any]], *, buffered: bool = False) -> bool:
-        """Write rows: for each column, by its name, the list of its values, as JSON has them.
+        """Append rows, given as a list of JSON values for each column; return False if the recording has ended.
 
-        `buffered` says that the caller keeps rows back for up to a second. False if this recording has ended.
+        `buffered` tells that the caller buffers rows for up to a second, which would be lost if the process were killed.
         """
         ...
 
 
 class Source(Protocol):
-    """Something that records in addition to the engine.
+    """An object that records additional data, such as `SystemCounters`.
 
-    It may also have `write_to(append: AppendRows)`, which is called after `start`, once the recording has begun; `append` can be
-    called until `stop` returns. What is written there does not have to be in what `stop` returns.
+    It may also have `write_to(append: AppendRows)`, which is called after `start`, once the engine is recording; `append` can be
+    called until `stop` returns. Data that is appended there must not be returned by `stop` again.
     """
 
     def open(self) -> None:
-        """The session begins; recordings may follow at any time."""
+        """The session starts; its recordings follow."""
         ...
 
     def start(self) -> None:
-        """A recording begins right after this."""
+        """A recording starts right after this call."""
         ...
 
     def stop(self) -> Gathered | None:
-        """The recording ends right after this; must be quick, and leaves what takes time to `add_to`. None if all is written."""
+        """The recording stops right after this call, which must be fast: slow work belongs into `add_to` of the result.
+
+        Returns None if all data was appended to the recording.
+        """
         ...
 
     def close(self) -> None:
-        """The session is over. It may be opened again."""
+        """The session has ended; `open` may be called again later."""
         ...
 
 
 class Recording(Protocol):
-    """What an engine leaves behind when it is stopped."""
+    """The result of an engine's `stop`, which becomes a trace on demand."""
 
     def trace(self) -> Trace:
-        """The recording as a trace: built by the first call, then the same object every time."""
+        """Return the trace: the first call builds it, later calls return the same object."""
         ...
 
     def discard(self) -> None:
-        """Forget the recording and remove its temporary files; a second call does nothing."""
+        """Delete the recording and its temporary files; a second call does nothing."""
         ...
 
 
 class Engine(Protocol):
-    """One way of recording. An engine records one thing at a time and can be started again after `stop`."""
+    """Records operators and devices. An engine makes one recording at a time, and can be started again after `stop`."""
 
     name: str
 
     def prepare(self, request: RecordingRequest) -> None:
-        """Load and warm up whatever `start` would otherwise have to wait for."""
+        """Load and warm up everything that would delay `start`."""
         ...
 
     def start(self) -> None:
-        """Begin to record what `prepare` was given."""
+        """Start to record what was requested by `prepare`."""
         ...
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
-        """Switch the collection of some activities off or on while recording; the trace says when they were off."""
+        """Pause or resume some activities while recording; the pauses are in the trace's metadata and losses."""
         ...
 
     def stop(self) -> Recording:
-        """Stop and return the recording; the cost must not depend on how much was recorded.
+        """Stop, and return the recording; the cost must not depend on the length of the recording.
 
         Raises:
-            StillRecordingError: It cannot be stopped now, or not from this thread, and continues to record.
+            StillRecordingError: It cannot be stopped now or from this thread, and continues to record.
         """
         ...
 
@@ -158,12 +161,12 @@ class StillRecordingError(StateError):
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """Whether an engine can record on this machine, and why (not).
+    """Whether an engine can record on this machine, with a reason.
 
     Attributes:
-        available: True when the engine can record here and now.
-        reason: One sentence for a person: why it is available, or what is missing.
-        details: Facts for `kinetoscope doctor`, in the order in which they are printed.
+        available: Whether the engine can record.
+        reason: One sentence for the user: why it can, or what is missing.
+        details: Details that `kinetoscope doctor` prints, in this order.
     """
 
     available: bool
@@ -172,7 +175,7 @@ class EngineStatus:
 
 
 def checked_switch(name: str, value: object) -> bool:
-    """A switch as a bool; values that are merely truthy, such as the text "False", are refused."""
+    """Return a switch as a bool; raise ArgumentError for values that are only truthy, such as the string "False"."""
     if value is None or isinstance(value, bool):
         return bool(value)
     try:
@@ -185,7 +188,11 @@ def checked_switch(name: str, value: object) -> bool:
 
 
 def checked_engine(engine: EngineName | Engine) -> EngineName | Engine:
-    """The name of an engine, or an engine itself, or an error that lists the names."""
+    """Check that a value is the name of an engine or an engine object.
+
+    Raises:
+        ArgumentError: It is neither; the message lists the names.
+    """
     names = get_args(EngineName)
     if engine not in names if isinstance(engine, str) else not _has_calls(engine, _ENGINE_CALLS):
         raise ArgumentError(
@@ -195,20 +202,20 @@ def checked_engine(engine: EngineName | Engine) -> EngineName | Engine:
 
 
 def checked_callable(name: str, value: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """Something that can be called, or nothing."""
+    """Check that a value is callable or None."""
     if value is not None and not callable(value):
         raise ArgumentTypeError(f"{name}={value!r} is not valid: it must be callable, or None.")
     return value
 
 
 def _has_calls(thing: object, calls: Iterable[str]) -> bool:
-    """Whether an object has all of some methods."""
-    # Not by isinstance: from Python 3.12 on that does not see what an object's __getattr__ offers.
+    """Whether an object has all the named methods."""
+    # Not isinstance() with a protocol, which from Python 3.12 on ignores methods that __getattr__ provides.
     return all(callable(getattr(thing, call, None)) for call in calls)
 
 
 def _bytes(name: str, value: object) -> int | None:
-    """A number of bytes that can be used."""
+    """Check a number of bytes, which must be above 0, or None."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsIndex) or value.__index__() <= 0:
@@ -217,7 +224,7 @@ def _bytes(name: str, value: object) -> int | None:
 
 
 def _file(name: str, path: object, need: str = "need the name of a file, or None") -> Path | None:
-    """The path of a file that does not have to exist."""
+    """Check the path of a file, which may not exist yet, but must not be a folder."""
     if path is None:
         return None
     found = _path(name, path, need)
@@ -227,7 +234,7 @@ def _file(name: str, path: object, need: str = "need the name of a file, or None
 
 
 def checked_summary(name: str, path: object) -> Path | None:
-    """The place of summaries: a folder, or a file whose name ends in `.parquet`.
+    """Check the path for summaries, which must be a folder, or a file whose name ends in `.parquet`.
 
     Raises:
         ArgumentError: It is neither.
@@ -247,19 +254,19 @@ def checked_summary(name: str, path: object) -> Path | None:
 
 
 def _path(name: str, path: object, need: str) -> Path:
-    """A text or path as a path."""
+    """Convert a string or path to an absolute path."""
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text:
         raise ArgumentError(f"{name}={path!r} is not valid: {need}.")
     try:
-        # Now: a program may change its working directory before the file is written.
+        # Absolute now, because a program may change its working directory before the file is written.
         return Path(text).absolute()
     except OSError:
         return Path(text)  # There is no working directory.
 
 
 def _seconds(name: str, value: float | None) -> float | None:
-    """A time limit in seconds."""
+    """Check a time limit in seconds, or None."""
     if value is None:
         return None
     try:
@@ -276,12 +283,12 @@ def _seconds(name: str, value: float | None) -> float | None:
 
 
 def _report_file(name: str, path: object) -> Path | Literal[False] | None:
-    """The file of a report, or False for none."""
+    """Check the path of a report, or False for no report."""
     return False if path is False else _file(name, path, _REPORT)
 
 
 def _observer(name: str, observer: TraceObserver | None) -> TraceObserver | None:
-    """An observer that can be started, stopped and cleaned up, or nothing."""
+    """Check that an observer has all of its methods, or is None."""
     if observer is not None and (isinstance(observer, type) or not _has_calls(observer, _OBSERVER_CALLS)):
         raise ArgumentError(
             f"{name}={observer!r} is not valid: need an object with start(), stop() and cleanup(), "
@@ -291,14 +298,14 @@ def _observer(name: str, observer: TraceObserver | None) -> TraceObserver | None
 
 
 def _on_error(name: str, value: OnError) -> OnError:
-    """What becomes of an exception."""
+    """Check the value of `on_error`."""
     if value not in get_args(OnError):
         raise ArgumentError(f"{name}={value!r} is not valid: choose 'raise' or 'warn'.")
     return value
 
 
 def _activities(_name: str, activities: Iterable[ActivityItem] | None) -> tuple[ActivityItem, ...] | None:
-    """Activities that torch knows."""
+    """Check activities, see `checked_choices`; None means all that the machine has."""
     if activities is None:
         return None
     from kinetoscope.collect.request.activities import as_items, checked_choices
@@ -307,7 +314,7 @@ def _activities(_name: str, activities: Iterable[ActivityItem] | None) -> tuple[
 
 
 def _config(_name: str, config: Any) -> Any:
-    """torch's own settings object, or nothing."""
+    """Check that a value is torch's `_ExperimentalConfig` or None."""
     if config is None:
         return None
     from kinetoscope.collect.request.torch_settings import checked_config
@@ -316,7 +323,11 @@ def _config(_name: str, config: Any) -> Any:
 
 
 def checked_sources(sources: Iterable[Source]) -> tuple[Source, ...]:
-    """The sources of a session, or an error that names the first object that is not one."""
+    """Check the sources of a session.
+
+    Raises:
+        ArgumentError: One of them is not a source, or is given twice.
+    """
     try:
         found = tuple(sources)
     except TypeError:
@@ -337,12 +348,12 @@ def checked_sources(sources: Iterable[Source]) -> tuple[Source, ...]:
 
 @dataclass(frozen=True)
 class Limit:
-    """What an engine does not do of an option.
+    """A limitation of an engine's support for an option.
 
     Attributes:
-        note: What it does, for the table of options.
-        warning: What a session says where the option is set; `{names}` becomes what has no effect, `{torch}` the version of torch.
-            Empty where nobody asked: the option is on by default, or the engine does so in any case.
+        note: What the engine supports, for the table of options.
+        warning: The session's warning if the option is set; `{names}` becomes what has no effect, `{torch}` the version of torch.
+            Empty if there is none, because the option is on by default, or the engine behaves like that in any case.
     """
 
     note: str
@@ -351,24 +362,24 @@ class Limit:
 
 @dataclass(frozen=True)
 class Option:
-    """The declaration of an option: commands, keywords, documents and warnings are made from it or checked against it.
+    """The declaration of an option, from which command-line flags, keywords, documentation and warnings are generated or checked.
 
     Attributes:
         help: What it does, in one sentence.
-        check: Takes the name and a value, and returns the value in the form in which it is read, or raises ArgumentError.
+        check: Called with the name and a value; returns the normalized value, or raises ArgumentError.
         values: The valid values, for the table of options.
-        flag: Its long option of `kinetoscope run`, without the dashes; `launch` has the keyword. Empty: neither has it.
-        choices: The texts that the command line accepts.
-        flag_help: What the help of the command line says in addition.
-        metavar: What the command line calls its value; switches and choices have none.
-        read: Makes a value of the text of the command line.
-        magic: Its options of `%%kinetoscope`, the long one first, without the dashes; one that begins with `no-` turns it off.
-        launched: Its value where Kinetoscope starts a program or a cell, and the user chose none; None: the default.
+        flag: Its flag of `kinetoscope run`, without dashes; `launch` then has the keyword, too. Empty: neither has it.
+        choices: The valid values on the command line.
+        flag_help: Additional help text of the flag.
+        metavar: The placeholder for its value in the command line's help; switches and choices have none.
+        read: Parses its value on the command line.
+        magic: Its flags of `%%kinetoscope`, the long one first, without dashes; a flag that begins with `no-` turns it off.
+        launched: Its default if Kinetoscope itself starts the recording of a program or cell; None: the same as `default`.
         stays: Why values other than the default cannot be passed to another process; empty if they can.
-        recorded: Whether it decides what is recorded, and is in the metadata of the trace.
-        limits: What engines do not do of it; an engine that is not named honors it.
+        recorded: Whether it decides what is recorded, so that it is stored in the metadata of the trace.
+        limits: Limitations of engines; an engine that is not listed supports the option fully.
         name: The keyword.
-        default: The value of a session where the user chose none.
+        default: The default of a session.
     """
 
     help: str
@@ -394,22 +405,22 @@ class Option:
 
     @property
     def when_launched(self) -> Any:
-        """Its value where Kinetoscope starts a program or a cell, and the user chose none."""
+        """Its default if Kinetoscope itself starts the recording of a program or cell."""
         return self.default if self.launched is None else self.launched
 
     @property
     def long_flag(self) -> str:
-        """Its option of `kinetoscope run`, as people write it to change the default: `--shapes`, `--no-stack`, `--ring`."""
+        """The flag of `kinetoscope run` that changes its default, such as `--shapes`, `--no-stack` or `--ring`."""
         return f"--{'no-' if self.when_launched is True else ''}{self.flag}" if self.flag else ""
 
 
 def _declare(help: str, check: Callable[[str, Any], Any], **more: Any) -> dict[str, Option]:  # noqa: A002
-    """The metadata of a field of `RecordingOptions`."""
+    """Build the metadata of a field of `RecordingOptions`: its `Option`."""
     return {_DECLARATION: Option(help, check, **more)}
 
 
 def _switch(help: str, **more: Any) -> dict[str, Option]:  # noqa: A002
-    """The metadata of a field that is True or False."""
+    """Build the metadata of a field that is True or False."""
     return _declare(help, checked_switch, **more)
 
 
@@ -423,9 +434,9 @@ _IN_MEMORY = "{names}: without effect, since torch's own collector keeps its rec
 
 @dataclass(frozen=True)
 class RecordingOptions:
-    """The options of a session, checked when they are made; `profile` describes each of them.
+    """The options of a session, which are checked on construction; see `profile` for a description of each.
 
-    Each field has its declaration as metadata, an `Option`; docs/options.md is a table of them.
+    The metadata of each field is its declaration, an `Option`, from which docs/options.md is generated.
 
     Raises:
         ArgumentError: An option has a value that cannot be used; the message names it and the valid ones.
@@ -552,7 +563,7 @@ class RecordingOptions:
             "Read the Python stack of every thread 100 times a second.",
             flag="samples",
             magic=("no-samples",),
-            # On by default, so a warning would come with every session.
+            # On by default, so a warning would be given for every session.
             limits={"kineto": Limit("no")},
         ),
     )
@@ -682,17 +693,17 @@ class RecordingOptions:
     )
 
     def __post_init__(self) -> None:
-        """Check every option, and bring it into the one form in which it is read."""
+        """Check and normalize every option."""
         checked = {name: option.check(name, getattr(self, name)) for name, option in OPTIONS.items()}
-        # Past the frozen setters: this is still the making of the object.
+        # Not by setattr(), which a frozen dataclass refuses.
         vars(self).update(checked)
 
     @classmethod
     def launched(cls, **given: Any) -> RecordingOptions:
-        """The options of a recording that Kinetoscope itself starts, of a program or a cell.
+        """Build the options of a recording that Kinetoscope itself starts, of a program or a cell.
 
         Args:
-            **given: What the user chose; the rest has the defaults of the command line.
+            **given: The user's options; others have the defaults of the command line.
 
         Raises:
             ArgumentError: An option has a value that cannot be used.
@@ -700,7 +711,7 @@ class RecordingOptions:
         return cls(**{name: option.when_launched for name, option in OPTIONS.items()} | given)
 
     def to_json(self) -> dict[str, Any]:
-        """The options as JSON values, for another process; `RecordingOptions(**values)` makes them again.
+        """Convert the options to JSON values for another process, where `RecordingOptions(**values)` restores them.
 
         Raises:
             ArgumentError: An option has a value that cannot be passed to another process.
@@ -710,7 +721,7 @@ class RecordingOptions:
             value = getattr(self, name)
             if option.stays and value == option.default:
                 continue
-            # An engine has a name, too.
+            # The name of an engine can be passed, an engine object cannot.
             if option.stays and not isinstance(value, str):
                 raise ArgumentError(f"{name}={value!r} cannot be passed to another process: {option.stays}.")
             values[name] = str(value) if isinstance(value, Path) else value
@@ -725,38 +736,38 @@ class RecordingOptions:
 
     @property
     def extension_configs(self) -> tuple[Any, ...]:
-        """Settings of parts of torch's collector, of all activities, such as torch's `PerformanceMetricsConfig`."""
+        """Settings of extensions of torch's collector, such as torch's `PerformanceMetricsConfig`, of all activities."""
         if self.activities is None:
             return ()
         return tuple(config for choice in self.activity_choices.values() for config in choice.configs)
 
     @property
     def recorded(self) -> dict[str, bool]:
-        """The switches that decide what is recorded, by name."""
+        """The switches that are stored in the metadata of a trace, by name."""
         return {name: getattr(self, name) for name, option in OPTIONS.items() if option.recorded}
 
     @property
     def needs_shapes(self) -> bool:
-        """Whether shapes are recorded: floating-point operations are counted from them."""
+        """Whether shapes must be recorded, also to count floating-point operations."""
         return self.record_shapes or self.with_flops
 
     @property
     def needs_stacks(self) -> bool:
-        """Whether our recorder records the stacks of operators."""
+        """Whether the native recorder records the stacks of operators."""
         return self.with_stack or not self.only_requested
 
     @property
     def needs_modules(self) -> bool:
-        """Whether our recorder records the modules of operators: it finds module calls by them."""
+        """Whether the native recorder records the modules of operators, which it also needs to record module calls."""
         return self.with_modules or self.module_spans or not self.only_requested
 
     @property
     def needs_python_stacks(self) -> bool:
-        """Whether torch's collector has to record stacks: it has calls and collections of garbage only with them."""
+        """Whether torch's collector must record stacks: only then does it record Python calls and garbage collections."""
         return self.with_stack or self.python_calls or self.module_spans or self.garbage_collection
 
 
-# The declaration of each option, by its name.
+# The declarations of all options, by name.
 OPTIONS: Mapping[str, Option] = {
     one.name: dataclasses.replace(one.metadata[_DECLARATION], name=one.name, default=one.default)
     for one in dataclasses.fields(RecordingOptions)
@@ -770,10 +781,10 @@ class RecordingRequest:
     """What an engine records in one cycle of a session.
 
     Attributes:
-        activities: What is recorded, limited to what the machine has; never empty.
+        activities: The activities to record, all of which the machine supports; never empty.
         options: The options of the session.
-        record_function_ids: Record torch's own number of each call, by which execution traces name it.
-        torch_objects: Let torch's own collector, where it records, make the event objects that `prof.profiler` shows.
+        record_function_ids: Record torch's own id of each operator call, which execution traces refer to.
+        torch_objects: Let torch's own collector, if it is used, make event objects for `prof.profiler`.
         trace_id: The id of the trace; also in `info`.
         path: The live recording file of this rank and cycle; None means a private temporary file.
         info: Metadata of the trace, each value a JSON text.
@@ -789,7 +800,7 @@ class RecordingRequest:
 
     @property
     def activity_filters(self) -> dict[ProfilerActivity, frozenset[str]]:
-        """The names of the kinds to record, for activities of which not all kinds are."""
+        """The event kinds to record, for activities whose kinds were selected."""
         if self.options.activities is None:
             return {}
         return {

@@ -1,4 +1,4 @@
-"""torch's experimental settings: what they mean here, and how they reach torch's own collector."""
+"""torch's `_ExperimentalConfig`: which settings differ from the defaults, and how they are passed to torch's collector."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kinetoscope._errors import ArgumentError
 ALL_THREADS_SETTING = "profile_all_threads"
 GARBAGE_COLLECTION_SETTING = "record_python_gc_info"
 EVENT_METADATA = "expose_kineto_event_metadata"
-# The native engine does this in any case, so these settings need no warning.
+# The native engine always does what these settings request, so they need no warning.
 ALWAYS_NATIVE = frozenset(
     {
         ALL_THREADS_SETTING,
@@ -23,16 +23,16 @@ ALWAYS_NATIVE = frozenset(
         GARBAGE_COLLECTION_SETTING,
     }
 )
-# Settings that change what is recorded or shown with any engine: metadata of the trace.
+# Settings that are stored in the trace's metadata, because with any engine they change what is recorded or shown.
 _NOTED = ("capture_overload_names", GARBAGE_COLLECTION_SETTING)
 _KEYWORD = re.compile(r"[(,] (\w+): ")
-# torch's stubs do not know of the calls that copy one.
+# torch's stubs lack the methods that copy a config.
 _Config: Any = _profiler._ExperimentalConfig
 _OTHER_VALUES: tuple[object, ...] = (True, ["other"], "other")
 
 
 def checked_config(config: Any | None) -> Any | None:
-    """torch's own settings object, or nothing."""
+    """Return the argument `experimental_config`, or raise ArgumentError if it is not torch's settings object or None."""
     if config is not None and not isinstance(config, _Config):
         raise ArgumentError(
             f"experimental_config={config!r} is not valid: need torch.profiler._ExperimentalConfig(...) or None. "
@@ -42,7 +42,7 @@ def checked_config(config: Any | None) -> Any | None:
 
 
 def changed_settings(config: Any | None) -> dict[str, Any]:
-    """The settings that are not at their defaults, by name."""
+    """Return the settings that differ from their defaults, by name."""
     if config is None:
         return {}
     state, usual = config.__getstate__(), _Config().__getstate__()
@@ -50,27 +50,27 @@ def changed_settings(config: Any | None) -> dict[str, Any]:
 
 
 def noted_settings(config: Any | None) -> dict[str, str]:
-    """The settings that readers of the trace need, as metadata: each one that is on as the number 1."""
+    """Return the settings that readers of the trace need, as metadata: each one that is on with the JSON text `1`."""
     changed = changed_settings(config)
     return {name: "1" for name in _NOTED if changed.get(name)}
 
 
 def for_torchs_collector(config: Any | None, **ours: object) -> Any:
-    """The user's settings with some of ours in their place; the user's object is not changed."""
-    # By keywords: releases before 2.11 do not take back the state that they give out.
+    """Copy the user's settings, with some of them overridden by ours."""
+    # By keywords: before torch 2.11 `__setstate__` does not accept what `__getstate__` returns.
     state = (_Config() if config is None else config).__getstate__()
     values = {name: _as_given(state[place]) for name, place in _places().items()}
-    # A torch that does not know a setting goes without it.
+    # Settings that the installed torch does not have are skipped.
     return _Config(**values | {name: value for name, value in ours.items() if name in values})
 
 
 def has_setting(name: str) -> bool:
-    """Whether the installed torch has a setting."""
+    """Whether the installed torch has a setting of this name."""
     return name in _places()
 
 
 def _as_given(value: Any) -> Any:
-    """A value of a config's state as its keyword takes it: lists of texts come out as lists of bytes."""
+    """Convert a value of a config's state for its keyword: lists of strings are lists of bytes in the state."""
     if isinstance(value, list):
         return [part.decode() if isinstance(part, bytes) else part for part in value]
     return value
@@ -78,7 +78,7 @@ def _as_given(value: Any) -> Any:
 
 @functools.cache
 def _places() -> dict[str, int]:
-    """The index of each setting in a config's state: torch does not expose most of them by name."""
+    """The index of each setting in a config's state, found by changing one at a time: torch does not tell their names."""
     usual = _Config().__getstate__()
     places: dict[str, int] = {}
     for name in _KEYWORD.findall(_Config.__init__.__doc__ or ""):

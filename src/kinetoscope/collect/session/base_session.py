@@ -82,7 +82,7 @@ Value = TypeVar("Value")
 
 
 class _Option(Generic[Value]):
-    """An option of a session as an attribute; what it is set to is checked, and counts from the next cycle on."""
+    """An option of a session as an attribute; setting it checks the value, which applies from the next cycle on."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -112,9 +112,9 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         ArgumentError: An argument has a value that cannot be used; the message names it and the valid ones.
     """
 
-    # What "auto" means for the classes that `install` puts in place of torch's.
+    # The engine for engine="auto"; the classes that `install` puts in place of torch's override it.
     _default_engine: EngineName = "auto"
-    # Whether a program that was written for torch.profiler records: its event lists count what torch's do.
+    # Whether the session replaces torch.profiler in a program that was written for it: event lists then count as torch's do.
     _in_place_of_torch = False
 
     # In torch these are plain attributes, which programs read and set between cycles.
@@ -137,7 +137,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         self._set_up(RecordingOptions(**options))
 
     def _set_up(self, options: RecordingOptions) -> None:
-        """Make the session of these options; nothing is recorded yet."""
+        """Initialize the session from options; nothing is recorded yet."""
         if options.engine == "auto" != self._default_engine:
             options = dataclasses.replace(options, engine=self._default_engine)
         self._options = options
@@ -151,7 +151,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         self._metadata = metadata.Metadata()
         self._observer = ObserverWindow(options.execution_trace_observer)
         self._sources = SourceWindow(self._own_sources(options))
-        # What is compiled before the session records is in its recording, too.
+        # The recording also contains the modules that were compiled before it began.
         COMPILED_MODULES.watch()
         # Guards the fields below. Never held while a user's code runs.
         self._lock = threading.RLock()
@@ -166,7 +166,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         self._warned_of: set[str] = set()
 
     def _own_sources(self, options: RecordingOptions) -> tuple[Source, ...]:
-        """The sources of these options, and those that every session has."""
+        """The sources that every session has, and those of the options."""
         return Compiling(), CompiledKernels(), *options.sources
 
     # ------------------------------------------------------------------------------------------------- metadata
@@ -201,7 +201,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             else:
                 self._metadata.add(key, value)
                 if (add_info := getattr(self._engine, "add_info", None)) is not None:
-                    # Into the recording at once, in case the process is killed.
+                    # Written to the recording at once, in case the process is killed.
                     add_info({key: metadata.json_text(key, value)})
 
     def preset_metadata_json(self, key: str, value: str) -> None:
@@ -218,7 +218,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
 
     @property
     def preset_metadata(self) -> dict[str, str]:
-        """What `preset_metadata_json` was given: JSON texts by key."""
+        """The metadata of `preset_metadata_json`: JSON texts by key."""
         return self._metadata.preset_ones
 
     # ------------------------------------------------------------------------------------------------- recording
@@ -245,7 +245,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
 
     @by_owner
     def prepare_trace(self) -> None:
-        """Prepare everything that would delay `start_trace`, and give the cycle its id.
+        """Prepare the engine, so that `start_trace` is fast, and give the cycle its id.
 
         Raises:
             StateError: A session, this one or another, is already recording in this process.
@@ -256,9 +256,9 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         import_aside()
         check_that_something_is_recorded(self.activities, self._recordable)
         trace_id = new_trace_id(self.custom_trace_id_callback)
-        # First, and with every signal heard: it may compile the recorder.
+        # First, while signals are not deferred yet: it may compile the recorder, which takes long.
         self._choose_engine()
-        with DeferredSignals(interrupts=False) as held, self._lock:
+        with DeferredSignals(interrupts=False) as deferred, self._lock:
             if self._state is SessionState.RECORDING:
                 raise already_recording()
             try:
@@ -272,17 +272,17 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             except BaseException:
                 self._abandon()
                 raise
-        held.raise_error()
+        deferred.raise_error()
 
     def _choose_engine(self) -> None:
-        """Have an engine for the next cycle."""
+        """Choose the engine for the next cycle, unless the last one is kept."""
         with self._lock:
             if self._engine is None or (self._engine_is_for_one_cycle and not self._state.has_engine):
                 self._engine = self._find_engine()
 
     @by_owner
     def start_trace(self) -> None:
-        """Begin to record; prepares first where `prepare_trace` was not called.
+        """Start to record; calls `prepare_trace` first if that was not done.
 
         Raises:
             StateError: A session, this one or another, is already recording in this process.
@@ -290,8 +290,8 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         if self._state is not SessionState.PREPARED:
             self.prepare_trace()
         try:
-            with DeferredSignals(interrupts=False) as held:
-                # First the observer, then the recording, and the other way round at the end, as in torch.
+            with DeferredSignals(interrupts=False) as deferred:
+                # The observer starts before the recording, and stops after it, as in torch.
                 self._observer.open()
                 self._sources.start()
                 with self._lock:
@@ -302,19 +302,19 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
                 if self._state is SessionState.PREPARED:
                     self._abandon()
             if not self._state.has_engine:
-                # The failure that led here is on its way to the user; a second one would only hide it.
+                # A second failure is ignored: it would hide the first, which is being raised.
                 self._observer.close()
             raise
-        held.raise_error()
+        deferred.raise_error()
 
     def _begin_recording(self) -> None:
-        """Let the engine record."""
+        """Start the engine, and let the sources write to its recording."""
         if self._state is SessionState.RECORDING:
             raise already_recording()
         if self._state is not SessionState.PREPARED:
             raise StateError("this session was stopped by another thread while it was being started.")
         try:
-            # Before the engine's own start: an interrupt in the middle of that must find out that it may be on.
+            # Set before the engine starts: after an interrupt in the middle of that, the engine must be stopped.
             self._move(Move.START)
             with self._stopwatch.starting():
                 engine = self._require_engine()
@@ -328,37 +328,37 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             raise
 
     def stop_trace(self) -> None:
-        """Close the recording. Nothing is computed here, so the cost does not depend on what was recorded.
+        """Stop the recording. Nothing is computed here: the cost does not depend on the length of the recording.
 
         Raises:
-            StateError: Nothing was ever started.
+            StateError: No recording was ever started.
         """
         closed = self._finish(keep=True)
         if closed.failure is not None:
             raise closed.failure
 
     def _finish(self, *, keep: bool) -> Closed:
-        """Close the recording even if the observer fails; `keep=False` discards a warm-up without a recording."""
+        """Close the recording even if the observer fails; `keep=False` discards a warm-up that no active step followed."""
         if self._owner.refuses(self, "stop"):
             return Closed()
-        with DeferredSignals() as held:
+        with DeferredSignals() as deferred:
             try:
                 failure = self._observer.close()
                 self._sources.stop()
             finally:
-                # Whatever came in between: nothing may be left on.
+                # Also after an exception or interrupt: the engine must not be left recording.
                 with self._lock:
                     recorded = self._stop_engine(keep)
             if recorded and keep:
                 self._write_summary()
-        if held.error is not None and (failure is None or not isinstance(held.error, Exception)):
-            return Closed(recorded, held.error, HANDLER)
+        if deferred.error is not None and (failure is None or not isinstance(deferred.error, Exception)):
+            return Closed(recorded, deferred.error, HANDLER)
         return Closed(recorded, failure)
 
     def _stop_engine(self, keep: bool) -> bool:
         """Stop the engine and store its recording; return whether something was recorded."""
         if not self._state.has_engine:
-            # An interrupt may have come between the steps of standing up.
+            # An interrupt may have come after ACTIVE_SESSIONS.acquire() and before the change of state.
             self._release()
             if self._cycles_begun == 0 and keep:
                 raise NotRecordedError(
@@ -381,7 +381,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         if not keep and self._cycles.last is not None:
             recording.discard()
             return True
-        # Groups that were made while it recorded belong to it, too, and so do numbers of threads and precisions that were set.
+        # Read now, not at the start: process groups may have been created, and numbers of threads and precisions set, meanwhile.
         info = described_devices() | rank_info() | self._metadata.gathered()
         self._metadata.end_cycle()
         cycle = Cycle(
@@ -398,7 +398,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         return True
 
     def _write_summary(self) -> None:
-        """Write the summary of the cycle that ended last. It may fail: the program continues, and the trace is there."""
+        """Write the summary of the cycle that ended last, if the options ask for one; a failure is a warning."""
         import_aside()
         target, cycle = self._options.summary, self._cycles.last
         if target is None or cycle is None:
@@ -411,9 +411,9 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
                 target = numbered(ranked(target), cycle.number)
             else:
                 target = rank_filled_in(target)
-                # Each cycle is a job of its own for who reads a folder.
+                # One folder for each cycle: a reader takes all summaries of a folder for one job.
                 target = target / f"cycle-{cycle.number}" if cycle.number else target
-            # The private file of a recording is gone before anybody can look at it.
+            # Without a given path the recording is a temporary file, which the summary must not refer to.
             source = "" if self._options.path is None else os.path.abspath(trace.path or "")
             save_summaries(trace, target, source)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
@@ -423,18 +423,18 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             )
 
     def _cycle_ended(self, cycle: Cycle) -> None:
-        """Called with every finished cycle; overridden by the classes that `install` puts in place of torch's."""
+        """A hook for subclasses, called with every finished cycle."""
 
     def _release(self) -> None:
-        """End the session's use of the engine."""
-        # One assignment, which no interrupt can divide.
+        """Release the engine: end this session's turn among the active sessions."""
+        # Both moves in one assignment, so that no interrupt comes between them.
         self._move(*((Move.STOP,) if self._is_in_run() else (Move.STOP, Move.END)))
         ROUTES.close(self)
         TORCH_RANGES.close(self)
         ACTIVE_SESSIONS.release(self)
 
     def _request(self, trace_id: str) -> RecordingRequest:
-        """Make the engine's request for this cycle."""
+        """Build the engine's request for this cycle."""
         options, path = self._options, self._options.path
         if path is not None:
             path = numbered(ranked(path), self._cycles_begun)
@@ -449,7 +449,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             info |= {FLOPS_OF_EVENTS: '"torch"'}
         info |= {"trace_id": json.dumps(trace_id), "cycle": json.dumps({"number": self._cycles.finished})}
         if not isinstance(options.engine, str):
-            # An engine that stores its request must not reference itself through it.
+            # No reference cycle: an engine may store its request, and the options contain the engine.
             options = dataclasses.replace(options, engine="auto")
         return RecordingRequest(
             activities=self._recordable,
@@ -462,14 +462,14 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         )
 
     def _report_out_of_memory(self, recorded: bool) -> None:
-        """Write a report if this recording of memory ends because there was no more of it."""
+        """Write the out-of-memory report if the session records memory and such an error is being handled."""
         if recorded and self.profile_memory:
             path = self._options.path
             recording = None if path is None else ranked(path)
             report_out_of_memory(lambda: self.trace, self._options.oom_report, recording)
 
     def _find_engine(self) -> Engine:
-        """The engine of the options; where torch's collector is in use, the one that can do without for this cycle."""
+        """Choose the engine of the options; for one cycle only if the program itself is using torch's collector."""
         devices = self._options.engine == "auto" and len(self._recordable) > 1
         self._engine_is_for_one_cycle = devices and TORCH_RANGES.torch_profiles
         engine = choose_engine(self._options, self._recordable)
@@ -477,22 +477,22 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         return engine
 
     def _require_engine(self) -> Engine:
-        """The engine, once there is one."""
+        """Return the engine, or raise StateError if none is chosen yet."""
         if self._engine is None:
             raise StateError("no engine is chosen yet: call start() first.")
         return self._engine
 
     def _abandon(self) -> None:
-        """Reset an engine that was prepared or that failed, so that it can start again."""
+        """Release an engine that is prepared or has failed, and discard what it was recording."""
         was_recording = self._state is SessionState.RECORDING
         self._release()
         if was_recording:
-            # The failure that led here is already on its way to the user; a second one would only hide it.
+            # A second failure is ignored: it would hide the first, which is being raised.
             with contextlib.suppress(KinetoscopeError):
                 self._require_engine().stop().discard()
 
     def _drop(self, earlier: Cycle) -> None:
-        """Drop an earlier cycle; warn once if it was never read."""
+        """Discard an earlier cycle that was never read, with one warning for the session."""
         if not earlier.worth_reading:
             return
         earlier.discard()
@@ -508,21 +508,20 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         return self._state.has_engine
 
     def _is_in_run(self) -> bool:
-        """Whether a further cycle may follow; without a schedule, each cycle is a run."""
+        """Whether a run is active, in which another cycle may follow; never without a schedule."""
         return False
 
     def _move(self, *moves: Move) -> None:
-        """Change the state as its table says."""
+        """Change the state according to `state.TRANSITIONS`."""
         self._state = self._state.after(*moves)
 
     def _reset_in_child(self) -> None:
-        """Replace everything that a thread of the parent may have locked."""
+        """In a forked child: replace the locks that a thread of the parent may hold, and the parent's engine and sources."""
         self._engine, self._lock = None, threading.RLock()
         self._observer = ObserverWindow(self._observer.observer)
         self._sources = self._sources.fresh()
 
     def _why_no_trace(self) -> str:
-        """Which call is missing before a trace can be read."""
         if self._is_under_way() and self._owner.process != os.getpid():
             return f"this process is a fork of process {self._owner.process}, which records; create a session here to record this one."
         if self._state is SessionState.RECORDING:
@@ -533,5 +532,5 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
 
 
 def already_recording() -> StateError:
-    """The error of a second start."""
+    """Build the error for starting a session that is already recording."""
     return StateError("this session is already recording: call stop() before starting it again.")

@@ -32,7 +32,7 @@ class Cycle:
         number: int = 0,
         stats: SessionStats | None = None,
     ) -> None:
-        """Store the recording; `info` are JSON texts that are added to the trace's metadata."""
+        """Wrap a recording, without reading it. `info` are JSON texts that are added to the trace's metadata."""
         self._recording = recording
         self._info = dict(info)
         self._worth_reading = worth_reading
@@ -44,16 +44,16 @@ class Cycle:
 
     @property
     def worth_reading(self) -> bool:
-        """Whether the recording was never read."""
+        """Whether dropping the cycle would lose data: it was recorded, and nothing has read or reserved it yet."""
         return self._worth_reading and self._trace is None and not self._held
 
     @property
     def counts(self) -> bool:
-        """Whether it is one of the session's cycles; a warm-up without a recording is not."""
+        """Whether this is a recorded cycle of the schedule; a warm-up that no active step followed is not."""
         return self._worth_reading
 
     def trace(self) -> Trace:
-        """The trace, built on the first call."""
+        """Return the trace; the first call reads the recording and builds it."""
         with self._lock:
             if self._trace is None:
                 begin_ns = time.perf_counter_ns()
@@ -66,7 +66,7 @@ class Cycle:
             return self._trace
 
     def parts(self) -> Parts:
-        """The engine's trace and the data of the sources; the trace alone where they are not stored separately."""
+        """Return the engine's trace and the data of the sources, or the whole trace if they were not kept separately."""
         with self._lock:
             apart = self._recording.parts() if isinstance(self._recording, SourcedRecording) else None
             if apart is not None:
@@ -74,18 +74,18 @@ class Cycle:
         return Parts(self.trace()) if apart is None else apart
 
     def add_info(self, info: Mapping[str, str]) -> None:
-        """Let JSON texts join the trace, built or not."""
+        """Add JSON texts to the trace's metadata, also after the trace was built."""
         with self._lock:
             self._info.update(info)
             if self._trace is not None:
                 self._trace.info.update(_values(info))
 
     def hold(self) -> None:
-        """Keep the recording even if the session drops the cycle: something else will read it."""
+        """Keep the recording's files even if the session drops the cycle, because another reader still needs them."""
         self._held = True
 
     def discard(self) -> None:
-        """Forget the recording and its files, unless it is held."""
+        """Delete the recording and its files, unless `hold` was called."""
         if not self._held:
             self._recording.discard()
 
@@ -97,12 +97,12 @@ class Cycles(Sequence["Trace"]):
     """
 
     def __init__(self, stored: Sequence[Cycle], join: Callable[[], Trace]) -> None:
-        """Show these; `join` makes one trace of them."""
+        """Wrap the stored cycles; `join` merges them into one trace."""
         self._stored = tuple(stored)
         self._join = join
 
     def __len__(self) -> int:
-        """How many are stored."""
+        """Number of stored cycles."""
         return len(self._stored)
 
     @overload
@@ -110,7 +110,7 @@ class Cycles(Sequence["Trace"]):
     @overload
     def __getitem__(self, place: slice) -> list[Trace]: ...
     def __getitem__(self, place: int | slice) -> Trace | list[Trace]:
-        """The trace at a place of this sequence, or the traces of several."""
+        """Return the trace at an index, or the list of traces of a slice."""
         if isinstance(place, slice):
             return [cycle.trace() for cycle in self._stored[place]]
         try:
@@ -119,11 +119,11 @@ class Cycles(Sequence["Trace"]):
             raise IndexError(f"cycles[{place}]: there are {len(self)}") from None
 
     def __iter__(self) -> Iterator[Trace]:
-        """The traces one after the other."""
+        """Iterate over the traces, the oldest first; each is built when its turn comes."""
         return (cycle.trace() for cycle in self._stored)
 
     def together(self) -> Trace:
-        """Merge all of them into one trace, on one time axis; its spans and its table `cycles` identify them.
+        """Merge all stored cycles into one trace on one time axis; its table `cycles` says which spans came from which.
 
         Raises:
             StateError: No cycle has finished.
@@ -134,11 +134,11 @@ class Cycles(Sequence["Trace"]):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The number of each, counted from 0 over all cycles of the session, stored or not."""
+        """The numbers of the stored cycles, counted from 0 over all cycles of the session, also those no longer stored."""
         return tuple(cycle.number for cycle in self._stored)
 
     def __repr__(self) -> str:
-        """Which ones they are."""
+        """The numbers of the stored cycles."""
         return f"<Cycles {', '.join(map(str, self.numbers)) or '(none)'}>"
 
 
@@ -146,7 +146,7 @@ class FinishedCycles:
     """The finished cycles that a session stores: the last one or, with `acc_events=True`, all."""
 
     def __init__(self, *, keep_all: bool) -> None:
-        """Begin without any."""
+        """Start with no cycles; `keep_all` is the session's `acc_events`."""
         self._keep_all = keep_all
         self._stored: tuple[Cycle, ...] = ()
         self._joined: tuple[tuple[Cycle, ...], Trace] | None = None
@@ -154,30 +154,30 @@ class FinishedCycles:
 
     @property
     def last(self) -> Cycle | None:
-        """The one that ended last."""
+        """The cycle that finished last, or None."""
         return self._stored[-1] if self._stored else None
 
     @property
     def shown(self) -> Cycles:
-        """The ones that count, for the user."""
+        """The recorded cycles, as the user's sequence `prof.cycles`."""
         stored = tuple(cycle for cycle in self._stored if cycle.counts)
         return Cycles(stored, lambda: self._all(stored))
 
     def add(self, cycle: Cycle) -> tuple[Cycle, ...]:
-        """Store one more; return those that are dropped."""
-        let_go = tuple(old for old in self._stored if not (self._keep_all and old.counts))
-        self._stored = (*(old for old in self._stored if old not in let_go), cycle)
+        """Store a finished cycle; return the earlier cycles that are no longer stored."""
+        dropped = tuple(old for old in self._stored if not (self._keep_all and old.counts))
+        self._stored = (*(old for old in self._stored if old not in dropped), cycle)
         self.finished += cycle.counts
-        return let_go
+        return dropped
 
     def add_info(self, info: Mapping[str, str]) -> None:
-        """Let JSON texts join the trace of the cycle that ended last."""
+        """Add JSON texts to the metadata of the cycle that finished last."""
         if self._stored:
             self._stored[-1].add_info(info)
             self._joined = None
 
     def trace(self, choice: CycleChoice) -> Trace | None:
-        """The trace of the last cycle (None), of the one of a number, or of all together; None without any.
+        """Return the trace of the last cycle (None), of the cycle with a number, or of all merged; None if none is stored.
 
         Raises:
             ArgumentError: No such cycle is stored.
@@ -197,7 +197,7 @@ class FinishedCycles:
         raise ArgumentError(f"cycle={choice!r} is not available: {self._valid(stored)}.")
 
     def _all(self, stored: tuple[Cycle, ...]) -> Trace:
-        """All cycles as one trace, put together once."""
+        """Merge the stored cycles into one trace, which is cached until another cycle is stored."""
         from kinetoscope.combine.concatenate import concatenate
 
         counting = tuple(cycle for cycle in stored if cycle.counts) or stored
@@ -208,12 +208,12 @@ class FinishedCycles:
         return self._joined[1]
 
     def _valid(self, stored: tuple[Cycle, ...]) -> str:
-        """Which choices there are."""
+        """The valid values of `cycle=`, for an error message."""
         numbers = ", ".join(str(cycle.number) for cycle in stored if cycle.counts) or "none yet"
         hint = "" if self._keep_all else " (acc_events=True keeps them all)"
         return f"choose 'all', None for the last one, or the number of a stored cycle: {numbers}{hint}"
 
 
 def _values(info: Mapping[str, str]) -> dict[str, Any]:
-    """What JSON texts mean."""
+    """Parse the JSON text of each key."""
     return {key: json.loads(text) for key, text in info.items()}

@@ -1,4 +1,4 @@
-"""A session as a decorator of any kind of function."""
+"""A session as a decorator: of functions, generators, coroutines and asynchronous generators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def decorated(session: contextlib.AbstractContextManager[Any], function: Callable[..., Any]) -> Any:
-    """The function with the session around each call, until the call has really finished."""
+    """Wrap a function in the session; a coroutine or generator is profiled until it has finished."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)

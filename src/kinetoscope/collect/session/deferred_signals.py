@@ -1,9 +1,9 @@
-"""Signals that are deferred while a recording is prepared, started or stopped.
+"""Defer signal handlers while a recording is prepared, started or stopped.
 
-torch's `DataLoader` has a handler for the end of a child process that raises an error when a worker has died, wherever the program
-happens to be. If that is in the middle of closing a recording, the trace of exactly that failure would be lost. An interrupt
-from the keyboard there would leave the recorder running. What a program's own handler raises, such as the TimeoutError of an
-alarm, must not be taken for a failure of a recording, of which most are warnings.
+torch's `DataLoader` handles SIGCHLD: the handler raises an error if a worker has died, at any point of the program. In the
+middle of `stop()` that would lose the trace of exactly this failure, and a KeyboardInterrupt would leave the recorder running.
+An exception of the program's own handlers, such as the TimeoutError of an alarm, must not be mistaken for a failure of the
+recording either: most of those become warnings.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ _NAMES = [
 
 
 class DeferredSignals:
-    """Defer the program's signal handlers: on exit each one is called once if its signal arrived.
+    """A context manager that defers signal handlers; on exit, each whose signal arrived is called once.
 
-    A second interrupt is not deferred, so that Ctrl+C pressed twice works. Does nothing outside the main thread, where no
-    handler is called, and for signals that the program does not handle.
+    A second SIGINT is not deferred, so that pressing Ctrl+C twice works. Has no effect outside the main thread, because Python
+    calls handlers in the main thread only, and on signals without a Python handler.
 
     Attributes:
-        error: What a handler raised when it was called afterwards; an interrupt rather than an error.
+        error: The exception that a deferred handler raised; if several did, a KeyboardInterrupt takes precedence.
     """
 
     def __init__(self, *, interrupts: bool = True) -> None:
-        """Defer nothing yet; without `interrupts`, the one of the keyboard is never deferred."""
+        """With `interrupts=False`, SIGINT is not deferred."""
         self._names = [*_NAMES, "SIGINT"] if interrupts else _NAMES
         self.error: BaseException | None = None
         self._handlers: dict[int, Any] = {}
-        self._holds = False
-        self._came: dict[int, tuple[Any, ...]] = {}
+        self._deferring = False
+        self._arrived: dict[int, tuple[Any, ...]] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
             return self
-        self._holds = True
+        self._deferring = True
         for number in (getattr(signal, name) for name in self._names if hasattr(signal, name)):
             handler = signal.getsignal(number)
             if callable(handler):
@@ -67,31 +67,31 @@ class DeferredSignals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._holds:
+        if not self._deferring:
             return
         for number, handler in self._handlers.items():
-            # Another handler may have been installed meanwhile, which may call this one.
+            # Unless another handler was installed meanwhile, which may call ours.
             if signal.getsignal(number) == self._note:
                 signal.signal(number, handler)
-        self._holds = False
-        for number, came in self._came.items():
+        self._deferring = False
+        for number, arguments in self._arrived.items():
             try:
-                self._handlers[number](*came)
+                self._handlers[number](*arguments)
             except BaseException as raised:  # noqa: BLE001  (the caller decides whether it may come out)
                 if self.error is None or not isinstance(raised, Exception):
                     self.error = raised
         if error is not None and self.error is not None and not isinstance(self.error, Exception):
-            # The caller does not get to read it.
+            # The block was left by an exception, so the caller cannot check `error`.
             raise self.error
 
     def raise_error(self) -> None:
-        """Raise what a handler raised, if one did."""
+        """Raise the exception of a deferred handler, if there was one."""
         if self.error is not None:
             raise self.error
 
     def _note(self, number: int, *rest: Any) -> None:
-        """The handler while signals are deferred."""
-        if self._holds and not (number == signal.SIGINT and number in self._came):
-            self._came[number] = (number, *rest)
+        """The handler that is installed meanwhile: records the signal."""
+        if self._deferring and not (number == signal.SIGINT and number in self._arrived):
+            self._arrived[number] = (number, *rest)
         else:
             self._handlers[number](number, *rest)

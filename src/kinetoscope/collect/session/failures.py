@@ -1,4 +1,4 @@
-"""Exceptions of user callbacks, raised only after the session has finished its own work."""
+"""Exceptions of user callbacks, which are raised only after the session has finished its transition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def yielding_to_interrupts(call: str) -> Iterator[bool]:
-    """While an interrupt propagates, as in `finally: prof.stop()`, do not replace it by an error of ours.
+    """Keep a propagating KeyboardInterrupt from being replaced by an error of ours, as in `finally: prof.stop()`.
 
     Yields:
         Whether the call may raise; if not, its exception becomes a warning.
@@ -34,51 +34,53 @@ def yielding_to_interrupts(call: str) -> Iterator[bool]:
 
 @dataclass(frozen=True)
 class Closed:
-    """The result of closing a recording: whether there was one, and which failure to report to the user."""
+    """The result of closing a recording: whether one was active, and the exception to report to the user."""
 
     recorded: bool = False
     failure: BaseException | None = None
     whose: str = "the execution trace observer"
 
 
-# Whose failure the exception of a program's signal handler is.
+# The origin of an exception that a signal handler of the program raised.
 HANDLER = "the handler of a signal"
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """An exception, and which callback raised it."""
+    """An exception, and the name of the callback that raised it."""
 
     whose: str
     error: BaseException
 
 
 class Failures:
-    """What failed during one transition of a session."""
+    """The failures during one transition of a session."""
 
     def __init__(self, on_error: OnError, step: int) -> None:
-        """Begin without any; `step` appears in warnings."""
+        """Start with no failures; `step` is the step number in warnings."""
         self._on_error = on_error
         self._step = step
-        self._waiting: list[_Failure] = []
+        self._stored: list[_Failure] = []
 
     def note(self, whose: str, error: BaseException) -> None:
-        """Store an exception until the end, or make it a warning if `on_error` says so; interrupts are always stored.
+        """Store an exception for `raise_first`, or warn of it at once if `on_error` is "warn".
 
-        So is what a handler of a signal raised, which is the program's own affair.
+        Interrupts and exceptions of the program's signal handlers are always stored.
         """
         if self._on_error == "raise" or not isinstance(error, Exception) or whose == HANDLER:
-            self._waiting.append(_Failure(whose, error))
+            self._stored.append(_Failure(whose, error))
         else:
             warn_user(
                 f"{whose} failed at step {self._step}, profiling continues: {type(error).__name__}: {error}"
             )
 
     def raise_first(self, *, may_raise: bool) -> None:
-        """Raise the first exception and warn of the others; if none may be raised, raise interrupts only."""
-        out = next((one for one in self._waiting if may_raise or not isinstance(one.error, Exception)), None)
-        for one in self._waiting:
-            if one is not out:
+        """Raise the first stored exception and warn of the others; with `may_raise=False` only an interrupt is raised."""
+        raised = next(
+            (one for one in self._stored if may_raise or not isinstance(one.error, Exception)), None
+        )
+        for one in self._stored:
+            if one is not raised:
                 warn_user(f"{one.whose} failed: {type(one.error).__name__}: {one.error}")
-        if out is not None:
-            raise out.error
+        if raised is not None:
+            raise raised.error

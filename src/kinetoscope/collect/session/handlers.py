@@ -14,7 +14,7 @@ from kinetoscope.collect.process.rank import own_rank, process_group
 
 
 class _ExportsChromeTrace(Protocol):
-    """A session of ours or of torch's."""
+    """A session of Kinetoscope or of torch.profiler."""
 
     def export_chrome_trace(self, path: str) -> None:
         """Write the last finished trace."""
@@ -58,6 +58,6 @@ def tensorboard_trace_handler(
 
 
 def _default_worker() -> str:
-    """A name that no other process of the job has."""
+    """Return a name that is unique among the processes of the job: host, process id and rank."""
     in_group = bool(process_group())
     return f"{socket.gethostname()}_{os.getpid()}" + (f"_rank{own_rank()}" if in_group else "")

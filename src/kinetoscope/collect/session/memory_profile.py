@@ -1,4 +1,4 @@
-"""Memory over time as objects, as `torch.profiler` returns it to programs."""
+"""API-compatible with torch's `MemoryProfile`: memory over time as Python objects."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-# Above these bits a block's key says which device it is on.
+# The address of a block; the higher bits of its key are the device.
 _ADDRESS = (1 << 48) - 1
 
 
 class MemoryProfile:
-    """What `prof._memory_profile()` returns: torch's own kinds of keys, actions and categories, from our trace.
+    """The result of `prof._memory_profile()`: torch's types for keys, actions and categories, computed from our trace.
 
-    A block keeps one category for its whole life; torch's may change it with each version of the content.
+    A block has one category; in torch, each version of its contents has its own.
     """
 
     def __init__(self, trace: Trace) -> None:
-        """Read a trace with memory."""
+        """Wrap a trace that contains allocations.
+
+        Raises:
+            ArgumentError: It has none.
+        """
         import_aside()
         from kinetoscope.tables.memory.timeline import need_memory
 
@@ -34,10 +38,10 @@ class MemoryProfile:
 
     @cached_property
     def timeline(self) -> tuple[tuple[int, Action, tuple[TensorKey, int], int], ...]:
-        """Everything that happened to the blocks: (time, action, (block, version), bytes), in order.
+        """The memory events in time order: (time, action, (block, version), bytes).
 
-        Times are nanoseconds since 1970, -1 for what was there before the recording. The version is how often the
-        content had been written over before.
+        Times are nanoseconds since 1970, or -1 for blocks that were allocated before the recording. The version counts how
+        often the block's contents had been overwritten before the event.
         """
         import_aside()
         trace, keys = self._trace, self._keys
@@ -79,7 +83,7 @@ class MemoryProfile:
 
     @cached_property
     def categories(self) -> dict[TensorKey, Category | None]:
-        """The category of each block; None if unknown."""
+        """The category of each block, such as PARAMETER; None if unknown."""
         import_aside()
         from kinetoscope.tables.memory.categories import MemoryCategory
 
@@ -93,12 +97,12 @@ class MemoryProfile:
 
     @property
     def _categories(self) -> _ByVersion:
-        """The categories as torch's own timeline writer reads them."""
+        """The categories, with the lookup that torch's `MemoryProfileTimeline` uses."""
         return _ByVersion(self.categories)
 
     @cached_property
     def _judged(self) -> Any:
-        """The blocks with their categories."""
+        """The memory blocks of the trace with their categories."""
         import_aside()
         from kinetoscope.tables.memory.categories import judged_blocks
 
@@ -106,7 +110,7 @@ class MemoryProfile:
 
     @cached_property
     def _keys(self) -> list[TensorKey]:
-        """A key of torch's for each block."""
+        """torch's `TensorKey` of each block, in row order."""
         import_aside()
         blocks = self._judged.blocks
         from kinetoscope.tables.memory.timeline import device_names
@@ -122,11 +126,11 @@ class MemoryProfile:
 
 
 class _ByVersion:
-    """Looks up the category of a block for any version of its content."""
+    """Lookup of categories by block and version; all versions of a block have the same category."""
 
     def __init__(self, categories: dict[TensorKey, Category | None]) -> None:
         self._of = categories
 
     def get(self, key: TensorKey, version: int) -> Category | None:
-        """The category of a block; None if unknown."""
+        """Return the category of a block, or None if it is unknown."""
         return self._of.get(key)

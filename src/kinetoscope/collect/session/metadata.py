@@ -1,4 +1,4 @@
-"""The metadata of a session as JSON texts: flags, process group, devices, and the user's own keys."""
+"""Metadata of a session's traces as JSON texts: checks of the user's keys and values, and flags of the session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError, StateError
 
-# Keys that a Chrome trace has by its format; a second one of that name would make the file ambiguous.
+# Keys that the format of Chrome traces defines; a second key of the same name would make the file ambiguous.
 _RESERVED = frozenset(
     {
         "traceEvents",
@@ -28,7 +28,7 @@ class Metadata:
     """The user's metadata of a session: for every cycle, and for the next one only."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without metadata."""
         self._every_cycle: dict[str, str] = {}
         self._next_cycle: dict[str, str] = {}
 
@@ -37,11 +37,11 @@ class Metadata:
         self._every_cycle[_usable_key(key)] = json_text(key, value)
 
     def add(self, key: str, value: str) -> None:
-        """Store a JSON text for the cycle that records now or next."""
+        """Store a JSON text for the current cycle or, between cycles, the next one."""
         self._next_cycle[_usable_key(key)] = json_text(key, value)
 
     def gathered(self) -> dict[str, str]:
-        """All that belongs to the cycle that records now or next."""
+        """Return the JSON texts for the current or next cycle, by key."""
         return self._every_cycle | self._next_cycle
 
     @property
@@ -50,12 +50,12 @@ class Metadata:
         return dict(self._every_cycle)
 
     def end_cycle(self) -> None:
-        """Forget what was for this cycle only."""
+        """Remove the JSON texts that were for this cycle only."""
         self._next_cycle.clear()
 
 
 def quoted(key: str, value: str) -> str:
-    """A user's text as a JSON string, whatever characters it has."""
+    """Return a user's text as a JSON string, with all special characters escaped."""
     if not isinstance(value, str):
         raise ArgumentTypeError(
             f"metadata {key!r}: {value!r} is not a string. Pass str(value), or JSON with add_metadata_json."
@@ -64,11 +64,11 @@ def quoted(key: str, value: str) -> str:
 
 
 def json_text(key: str, value: str) -> str:
-    """A user's JSON text, proven to be strict JSON that can be written as UTF-8."""
+    """Check that a user's text is strict JSON, and return it in a form that can be encoded as UTF-8."""
     if not isinstance(value, str):
         raise ArgumentTypeError(f"metadata {key!r}: {value!r} is not a JSON text. Pass json.dumps(value).")
     try:
-        # Written again, because a number beyond the range of a double is read as an infinity.
+        # Serialized again, because Python parses a number beyond the range of a double as infinity.
         json.dumps(json.loads(value, parse_constant=_refuse_constant), allow_nan=False)
     except (ValueError, RecursionError) as error:
         shown = value if len(value) <= 80 else value[:77] + "..."
@@ -80,12 +80,12 @@ def json_text(key: str, value: str) -> str:
 
 
 def flags(switches: Mapping[str, bool]) -> dict[str, str]:
-    """The switches that are on, each as the number 1."""
+    """Return the switches that are on, each with the JSON text `1`."""
     return {name: "1" for name, on in switches.items() if on}
 
 
 def execution_trace(observer: object) -> dict[str, str]:
-    """The path of the execution trace of the same run, if its observer has one."""
+    """Return the metadata that points to the execution trace of the same run, if its observer writes one."""
     place = getattr(observer, "get_output_file_path", None)
     if place is None:
         return {}
@@ -97,7 +97,11 @@ def execution_trace(observer: object) -> dict[str, str]:
 
 
 def _usable_key(key: str) -> str:
-    """A key that is allowed at the top level of a trace file, or an error."""
+    """Check that a key is allowed at the top level of a trace file.
+
+    Raises:
+        ArgumentError: It is not a string, or is reserved by the format.
+    """
     if not isinstance(key, str):
         raise ArgumentTypeError(f"metadata: the key {key!r} is not a string.")
     if key in _RESERVED:
@@ -109,5 +113,5 @@ def _usable_key(key: str) -> str:
 
 
 def _refuse_constant(name: str) -> None:
-    """Turn the NaN and Infinity that Python's parser lets through into an error."""
+    """Reject NaN and Infinity, which Python's parser accepts."""
     raise ValueError(f"{name} is not JSON")

@@ -1,4 +1,4 @@
-"""The user's observer: runs for exactly the time in which the session records."""
+"""Runs the user's execution trace observer exactly while the session records."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class ObserverWindow:
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Start the observer unless it runs; if it raises, it does not run."""
+        """Start the observer unless it is running; if its `start` raises, it counts as not running."""
         if self.observer is None:
             return
         with self._lock:
             if self._is_open:
                 return
-            # Before the call: an interrupt in the middle of it must find that the observer may be running.
+            # Set before the call: after an interrupt in the middle of it the observer may be running, and must be stopped.
             self._is_open = True
         try:
             self.observer.start()
@@ -35,9 +35,9 @@ class ObserverWindow:
             raise
 
     def close(self) -> BaseException | None:
-        """Stop the observer if it runs; return its exception, because the recording must be stopped anyway.
+        """Stop the observer if it is running; return its exception instead of raising it, so that the recording stops anyway.
 
-        After an interrupt it may still be running, and another call stops it.
+        After an interrupt the observer may still be running; then another call stops it.
         """
         observer, closing_here = self.observer, False
         try:
@@ -58,6 +58,6 @@ class ObserverWindow:
         return None
 
     def cleanup(self) -> None:
-        """Clean up the observer."""
+        """Call the observer's `cleanup`."""
         if self.observer is not None:
             self.observer.cleanup()

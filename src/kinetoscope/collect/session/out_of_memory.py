@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-# The message of torch's host allocator, on every system.
+# What torch's host allocator writes, on Linux, macOS and Windows.
 _HOST_SAYS = re.compile(r"DefaultCPUAllocator: (not enough memory|can't allocate memory)")
 _HOST_WANTED = re.compile(r"tried to allocate (\d+) bytes")
 _DEVICE_WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
@@ -34,7 +34,7 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an exception says that memory ran out: torch's of a device or of the host, or Python's own."""
+    """Whether an exception is an out-of-memory error: of torch's device or host allocators, or Python's `MemoryError`."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and _HOST_SAYS.search(str(error)) is not None
@@ -45,13 +45,14 @@ def report_out_of_memory(
 ) -> None:
     """Write the report if the exception being handled is an out-of-memory error.
 
-    The exception gets a note with the report's path. A report that cannot be written is a
-    warning, where warnings are errors a note as well.
+    The exception gets a note with the report's path. If the report cannot be written, that is a
+    warning; if warnings are turned into errors, it is a note on the exception instead.
 
     Args:
-        trace: Gives the trace that ends with the failure.
-        oom_report: Where the text goes, as in `RecordingOptions`; the page goes next to it.
-        recording: The file of the recording; a report without a given path goes next to it, else to the working directory.
+        trace: Returns the trace of the recording that ended with the failure.
+        oom_report: The path of the text report, as in `RecordingOptions`; the HTML page is written next to it.
+        recording: The recording's file, if it has a path. Without `oom_report` the report is written next to it, or else in
+            the working directory.
     """
     error = sys.exc_info()[1]
     if error is None or oom_report is False or not is_out_of_memory(error):
@@ -69,7 +70,7 @@ def report_out_of_memory(
 
 
 def _write_report(trace: Trace, error: BaseException, text_path: Path, page_path: Path) -> None:
-    """Write the text and, below the same description of the failure, the memory page."""
+    """Write the text report, and the viewer's memory page with the same description of the failure at its top."""
     import_aside("kinetoscope.viewer.server.report")
     from kinetoscope.display.out_of_memory import failure_lines, memory_lines
     from kinetoscope.storage.atomic_write import open_atomically
@@ -94,7 +95,7 @@ def _write_report(trace: Trace, error: BaseException, text_path: Path, page_path
 
 
 def _places(oom_report: Path | None, recording: Path | None) -> tuple[Path, Path]:
-    """The files of the text and of the page."""
+    """Return the absolute paths of the text report and of the HTML page."""
     if oom_report is not None:
         text = oom_report if oom_report.suffix else oom_report.with_suffix(".txt")
     elif recording is not None:
@@ -106,7 +107,7 @@ def _places(oom_report: Path | None, recording: Path | None) -> tuple[Path, Path
 
 
 def _where(error: BaseException) -> str | None:
-    """The innermost line of the program that the exception came through, else the innermost of all."""
+    """Return the innermost frame of the traceback that is neither ours nor torch's, or else the innermost frame."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return None
@@ -116,7 +117,7 @@ def _where(error: BaseException) -> str | None:
 
 
 def _requested_bytes(message: str) -> int | None:
-    """The size of the failed allocation in bytes; None if the message has none."""
+    """Return the size of the failed allocation in bytes; None if the message does not contain it."""
     if found := _HOST_WANTED.search(message):
         return int(found[1])
     if found := _DEVICE_WANTED.search(message):
@@ -125,7 +126,7 @@ def _requested_bytes(message: str) -> int | None:
 
 
 def _device(error: BaseException) -> str | None:
-    """The device that ran out of memory; None if the exception does not name it."""
+    """Return the device that ran out of memory, such as `cuda:0`, or `cuda` if the message has no device number."""
     if not isinstance(error, torch.OutOfMemoryError):
         return "cpu"
     number = _DEVICE_NUMBER.search(str(error))

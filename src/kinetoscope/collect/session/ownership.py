@@ -1,4 +1,4 @@
-"""A session belongs to the process that made it; this decides what a fork of that process may do with it."""
+"""A session belongs to the process that created it; this decides what a forked child process may do with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ P = ParamSpec("P")
 
 
 class _Owned(Protocol):
-    """The part of a session that ownership needs."""
+    """What `Owner` requires of a session."""
 
     _owner: Owner
 
@@ -26,19 +26,22 @@ S = TypeVar("S", bound=_Owned)
 
 
 class Owner:
-    """Which process a session belongs to."""
+    """The process that a session belongs to."""
 
     def __init__(self) -> None:
-        """The present process."""
+        """Make the current process the owner."""
         self.process = os.getpid()
         self._warned = False
 
     def refuses(self, session: _Owned, call: str) -> bool:
-        """Whether a call must do nothing because it comes from a fork while the parent's session is active."""
+        """Whether a method must do nothing, because a forked child calls it on the active session of its parent.
+
+        If the session is not active, the child becomes its owner.
+        """
         if self.process == os.getpid():
             return False
         if not session._is_under_way():
-            # Nothing of the parent's is active: the child may use the session as its own, with nothing inherited.
+            # The parent had no active recording at the fork: the child may use its copy of the session.
             self.process = os.getpid()
             session._reset_in_child()
             return False
@@ -52,7 +55,7 @@ class Owner:
 
 
 def by_owner(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
-    """Make a method do nothing in a fork of the process that owns the session."""
+    """Make a method do nothing, with a warning, in a forked child of the process that owns the active session."""
     call = method.__name__.strip("_")
 
     @functools.wraps(method)

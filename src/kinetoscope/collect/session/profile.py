@@ -1,4 +1,4 @@
-"""The public session: `profile`, with its schedule of steps and its handler."""
+"""The public session, `profile`: a schedule of steps, and a handler for finished traces."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ R = TypeVar("R")
 
 
 def _checked_number(number: int | None) -> int | None:
-    """The number of a step, or an error."""
+    """Return the argument of `step()` as an int, or raise ArgumentError."""
     if number is None:
         return None
     try:
@@ -71,18 +71,18 @@ def _checked_number(number: int | None) -> int | None:
 
 
 def running() -> _KinetoProfile | None:
-    """The session that is prepared or recording in this process, or None."""
+    """Return the session that is prepared or recording in this process, or None."""
     session = ACTIVE_SESSIONS.current()
     return session if isinstance(session, _KinetoProfile) else None
 
 
 class _Run:
-    """One run from `start` to `stop`; a session that has another run by now was stopped meanwhile."""
+    """A run, from `start` to `stop`. A session whose `_run` is another object was stopped meanwhile."""
 
     def __init__(self) -> None:
-        self.recorded = False  # whether the cycle that ended last was
+        self.recorded = False  # whether the last cycle was recorded
         self.ever_recorded = False
-        self.changing = False
+        self.changing = False  # whether a transition is in progress
 
 
 class profile(_KinetoProfile):  # noqa: N801  (torch's name)
@@ -221,23 +221,24 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         super()._set_up(options)
         self.schedule = checked_callable("schedule", schedule) or record_always
         self.on_trace_ready = checked_callable("on_trace_ready", on_trace_ready)
-        # As in torch, a session without a schedule marks no steps. In what a ring has left, nothing else says which they are.
+        # As in torch, a session without a schedule marks no steps; but in a ring, marks are the only way to tell which steps it
+        # still contains.
         self.record_steps = schedule is not None or options.ring_bytes is not None
         if self.profile_memory and self.record_steps:
-            OPTIMIZER_STEPS.listen()  # `step` may be called in a hook at an optimizer's step: too late for it
+            # Now: `step` may be called in a hook of the first recorded optimizer step, too late to hook into that.
+            OPTIMIZER_STEPS.listen()
         self.step_num = 0
-        self._number_ahead = 0  # what the number of a step has more than `step_num`
+        self._number_ahead = 0  # the user's number of a step minus `step_num`
         self.current_action = self._action(0)
         torch.autograd.profiler.KinetoStepTracker.init_step_count(_STEP_NAME)
         self._run: _Run | None = None
         self._ever_started = False
-        self._not_begun = ""  # why the latest cycle that failed to begin did
+        self._not_begun = ""  # why the last cycle could not be recorded, if so
         self._step_range: Any = None
-        # Held for a whole step: several threads of a program may call `step`.
+        # Serializes `step`, which several threads of a program may call.
         self._stepping = threading.RLock()
 
     def _own_sources(self, options: RecordingOptions) -> tuple[Source, ...]:
-        """The sources of these options, and those that every session has."""
         own = super()._own_sources(options)
         return (RankClocks(), *own) if options.align_ranks else own
 
@@ -245,7 +246,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     @by_owner
     def start(self) -> None:
-        """Start the session: do what the schedule returns for the current step.
+        """Start the session, with the action that the schedule returns for the current step.
 
         Raises:
             StateError: A session, this one or another, is already recording in this process.
@@ -300,7 +301,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             self._step(_checked_number(number))
 
     def _step(self, number: int | None) -> None:
-        """Do what `step` says, one thread at a time."""
+        """Begin the next step; the caller holds `_stepping`."""
         if self._run is None and not self._ever_started:
             self.start()
         self._close_step_range()
@@ -317,7 +318,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             self._transit(run, before, action, forgiving=True)
         finally:
             if os.environ.get("KINETO_USE_DAEMON"):
-                # A daemon that requests a number of steps counts those of the program by this.
+                # Lets the Kineto daemon count the program's steps, for its requests of a number of steps.
                 torch.autograd.profiler.KinetoStepTracker.increment_step(_STEP_NAME)
             self._open_step_range(run)
 
@@ -331,7 +332,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         exc_val: BaseException | None,
         exc_tb: TracebackType | None,
     ) -> None:
-        # The profiled program's own exception is the one worth seeing: no other must take its place.
+        # An exception of the profiled program must not be replaced by one of ours.
         self._leave(may_raise=exc_val is None)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -348,15 +349,15 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         profiled: Callable[P, R] = decorated(self, function)
         return profiled
 
-    # -------------------------------------------------------------------------------------------------- the works
+    # ------------------------------------------------------------------------------------------------ transitions
 
     def _action(self, step: int) -> ProfilerAction:
-        """The scheduled action of a step."""
+        """Return the scheduled action of a step."""
         return scheduled_action(self.schedule, step)
 
     @by_owner
     def _leave(self, *, may_raise: bool, explain: bool = True) -> None:
-        """End the run, then clean up the observer."""
+        """Leave the `with` block: end the run, then clean up the observer."""
         try:
             self._stop(may_raise=may_raise, explain=explain)
         finally:
@@ -381,7 +382,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         except BaseException:
             with self._lock:
                 if self._state.has_engine and self._run is None:
-                    # It could not be stopped, or not from here: it continues, and stop() can be called again.
+                    # The engine is still recording: the run continues, and stop() can be called again.
                     self._run = run
             if self._run is None:
                 self._sources.close()
@@ -392,13 +393,13 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             warn_user(f"nothing was recorded: {self._not_begun or self._why_nothing()}")
 
     def _end(self, run: _Run) -> Failures:
-        """End the current action; return the failures.
+        """End the current cycle and close the sources; return the failures of callbacks.
 
-        Decided by the state, not by the action: an interrupt may have come between the two.
+        Depends on the state rather than on the action, because an interrupt may have come between their changes.
         """
         failures = Failures(self._options.on_error, self.step_num)
         if run.changing:
-            # A transition is running, in a caller or in another thread, and ends there.
+            # A transition is in progress, in a caller or another thread, which notices that the run has ended.
             self._closed(failures, keep=False)
         elif self._state is SessionState.RECORDING:
             run.recorded = self._closed(failures, keep=True)
@@ -408,9 +409,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         elif self.current_action is ProfilerAction.WARMUP and self._started(forgiving=True):
             self._closed(failures, keep=False)
         elif self._state is SessionState.PREPARED:
-            # An exception came between preparing and recording.
+            # An exception was raised between preparing and recording.
             self._closed(failures, keep=False)
-        # After an interrupt it may run on although the recording is closed.
+        # After an interrupt the observer may still be running although the recording is closed.
         if (failure := self._observer.close()) is not None:
             failures.note("the execution trace observer", failure)
         self._sources.close()
@@ -422,9 +423,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     def _transit(
         self, run: _Run, before: ProfilerAction, after: ProfilerAction, *, forgiving: bool = False
     ) -> None:
-        """Do everything that a change of action requires, even if the handler fails; then raise its exception.
+        """Make all moves that a change of action requires, even if the handler fails; then raise its exception.
 
-        With `forgiving`, a recording that cannot start is a warning.
+        With `forgiving`, a recording that cannot be started is only a warning.
         """
         change = transition(before, after)
         failures = Failures(self._options.on_error, self.step_num)
@@ -437,7 +438,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         finally:
             run.changing = False
         if self._run is None:
-            # stop() was called meanwhile: nothing may stay on.
+            # stop() was called meanwhile: the engine must not be left recording.
             self._closed(failures, keep=False)
         if change.warning is not None:
             warn_user(change.warning)
@@ -446,24 +447,24 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     def _do(
         self, do: Move, run: _Run, before: ProfilerAction, failures: Failures, *, forgiving: bool
     ) -> None:
-        """Do one thing; what a handler of a signal raises meanwhile counts once it is done."""
+        """Make one move; an exception of a signal handler is noted when the move is complete."""
         if do is Move.TRACE_READY:
             if run.recorded:
                 self._call_handler(failures)
             return
         if self._engine is None and do in (Move.PREPARE, Move.START):
-            # With every signal heard: it may compile the recorder. A failure comes again where it is forgiven.
+            # While signals are not deferred yet: it may compile the recorder. A failure is raised again by the move itself.
             with suppress(RecorderError):
                 self._choose_engine()
-        with DeferredSignals(interrupts=False) as held:
+        with DeferredSignals(interrupts=False) as deferred:
             self._do_to_engine(do, run, before, failures, forgiving=forgiving)
-        if held.error is not None:
-            failures.note(HANDLER, held.error)
+        if deferred.error is not None:
+            failures.note(HANDLER, deferred.error)
 
     def _do_to_engine(
         self, do: Move, run: _Run, before: ProfilerAction, failures: Failures, *, forgiving: bool
     ) -> None:
-        """Do one thing to the engine; safe if an interrupt left the engine in another state."""
+        """Prepare, start or stop the engine; valid in any state, because an interrupt may have skipped a move."""
         if do is Move.PREPARE:
             if self._state is SessionState.RECORDING:
                 self._closed(failures, keep=True)
@@ -471,7 +472,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 self.prepare_trace()
         elif do is Move.START:
             if self._state is not SessionState.RECORDING and not self._started(forgiving=forgiving):
-                # The handler would get the previous cycle.
+                # Otherwise the handler would be called with the previous cycle.
                 run.recorded = False
         elif self._state.has_engine or self._cycles_begun:
             worth_keeping = before is not ProfilerAction.WARMUP
@@ -479,7 +480,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 run.recorded = run.ever_recorded = True
 
     def _started(self, *, forgiving: bool) -> bool:
-        """Begin to record; return whether that worked."""
+        """Start to record; return False if that failed and is only a warning."""
         with self._forgiven(forgiving):
             self.start_trace()
             return True
@@ -487,7 +488,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     @contextmanager
     def _forgiven(self, forgiving: bool) -> Iterator[None]:
-        """Turn a recording that cannot start into a warning: the program continues without it."""
+        """With `forgiving`, turn an exception of preparing or starting a recording into a warning."""
         try:
             yield
         except (RecorderError, OSError) as error:
@@ -497,14 +498,14 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             self._not_begun = f"the cycle of step {self.step_num} could not be recorded: {error}"
 
     def _closed(self, failures: Failures, *, keep: bool) -> bool:
-        """Close the recording, note a failure of the observer, and return whether there was one."""
+        """Close the recording and note a failure of the observer; return whether a recording was active."""
         closed = self._finish(keep=keep)
         if closed.failure is not None:
             failures.note(closed.whose, closed.failure)
         return closed.recorded
 
     def _call_handler(self, failures: Failures) -> None:
-        """Call `on_trace_ready`, and note its failure."""
+        """Call `on_trace_ready`, and note an exception that it raises."""
         if self.on_trace_ready is None:
             return
         try:
@@ -513,7 +514,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             failures.note("on_trace_ready", error)
 
     def _clean_up(self, *, may_raise: bool) -> None:
-        """Clean up the observer."""
+        """Clean up the observer; unless `may_raise`, a failure is a warning."""
         try:
             self._observer.cleanup()
         except Exception as error:
@@ -522,7 +523,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             warn_user(f"the execution trace observer's cleanup failed: {type(error).__name__}: {error}")
 
     def _reset_in_child(self) -> None:
-        """Replace the lock, which a thread of the parent may hold."""
+        """In a forked child: replace the locks, which a thread of the parent may hold."""
         super()._reset_in_child()
         self._stepping = threading.RLock()
 
@@ -531,13 +532,12 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         return self._is_in_run() or super()._is_under_way()
 
     def _is_in_run(self) -> bool:
-        """Whether the schedule goes on."""
         return self._run is not None
 
     def _open_step_range(self, run: _Run) -> None:
-        """Open the range of the step if a recording is active."""
+        """Open the `ProfilerStep#N` range of the current step if a recording is active."""
         if not self.record_steps or (self.schedule is record_always and self.step_num == 0):
-            # Without a schedule, `step` may never be called, and the whole recording is no step.
+            # Without a schedule, step 0 is not marked: `step` may never be called, and the whole recording would be one step.
             return
         with self._lock:
             if self._run is not run or self._state is not SessionState.RECORDING:
@@ -545,12 +545,12 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             self._step_range = self.open_mark(self.step_num + self._number_ahead)
 
     def open_mark(self, number: int) -> Any:
-        """Begin the range of a step, which is this session's and no other's; return it."""
+        """Open the range of a step, marked as this session's own for the native engine; return it."""
         engine, name = self._engine, f"{_STEP_NAME}#{number}"
         own_steps = getattr(engine, "own_steps", None)
         if own_steps is None:
             return record_function(name).__enter__()
-        # Nothing that is called here may be a function of Python outside of this package: calls may be recorded.
+        # Between the two calls no Python function outside this package may be called, because it might be recorded.
         own_steps(True)
         try:
             return record_function(name).__enter__()
@@ -559,7 +559,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     @property
     def action_map(self) -> dict[tuple[ProfilerAction, ProfilerAction | None], list[Callable[[], Any]]]:
-        """What the session does when its action changes, as torch shows it: by the actions before and after, None at the end."""
+        """torch's attribute: the calls for each change from one action to another, with None for the end of the session."""
         calls: dict[Move, Callable[[], Any]] = {
             Move.PREPARE: self.prepare_trace,
             Move.START: self.start_trace,
@@ -572,24 +572,23 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 change = transition(before, after)
                 warning = [] if change.warning is None else [functools.partial(warn_user, change.warning)]
                 acts[before, after] = [*warning, *(calls[do] for do in change.do)]
-        # Nothing ends where nothing has begun.
+        # torch has no entry for the end of a session that was idle.
         del acts[ProfilerAction.NONE, None]
         return acts
 
     def _trace_ready(self) -> None:
-        """Call `on_trace_ready`, as the action map of torch does."""
+        """Call `on_trace_ready` if it is set, for `action_map`."""
         if self.on_trace_ready is not None:
             self.on_trace_ready(self)
 
     def _close_step_range(self) -> None:
-        """Close the range of the current step, from any thread."""
+        """Close the range of the current step; may be called from any thread."""
         with self._lock:
             step_range, self._step_range = self._step_range, None
         if step_range is not None:
             step_range.__exit__(None, None, None)
 
     def _why_no_trace(self) -> str:
-        """Which call is missing before a trace can be read."""
         if self._run is not None and self._state is not SessionState.RECORDING:
             return f"the session is waiting; {self._not_begun or self._why_nothing()}"
         if self._run is None and self._ever_started:
@@ -597,7 +596,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         return super()._why_no_trace()
 
     def _why_nothing(self) -> str:
-        """Why the schedule has not recorded anything so far."""
+        """Say why the schedule has not recorded anything so far, for a message."""
         called = f"step() was called {self.step_num} time{'' if self.step_num == 1 else 's'}"
         if not isinstance(self.schedule, Schedule):
             return f"the schedule never returned RECORD so far ({called})."

@@ -1,4 +1,4 @@
-"""`prof.profiler` with our own engine: torch's calls, computed from our trace."""
+"""`prof.profiler` with the native engine: torch's methods, computed from our trace."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ class ProfilerApi:
 
     @property
     def kineto_results(self) -> KinetoResultsApi | None:
-        """What the collector returned; None before the first cycle has ended."""
+        """API-compatible with the result of torch's collector; None before the first cycle has finished."""
         return KinetoResultsApi(self._session) if self._session._cycles.last is not None else None
 
     @property
     def function_events(self) -> Any:
-        """The events, as `prof.events()` returns them."""
+        """The same as `prof.events()`."""
         return self._session.events()
 
     def key_averages(self, *arguments: Any, **keywords: Any) -> Any:
-        """The sums, as `prof.key_averages()` returns them."""
+        """The same as `prof.key_averages()`."""
         return self._session.key_averages(*arguments, **keywords)
 
     def total_average(self) -> Any:
-        """The sum of all events."""
+        """Aggregate all events into one."""
         return self.function_events.total_average()
 
     def table(self, *arguments: Any, **keywords: Any) -> str:
-        """The events as text, as `prof.events().table()` returns them."""
+        """The same as `prof.events().table()`."""
         text: str = self.function_events.table(*arguments, **keywords)
         return text
 
     @property
     def self_cpu_time_total(self) -> float:
-        """The time on the CPU of all events, in microseconds."""
+        """The sum of the events' self CPU times, in microseconds."""
         total: float = self.function_events.self_cpu_time_total
         return total
 
@@ -68,15 +68,15 @@ class ProfilerApi:
 
     @property
     def _stats(self) -> Any:
-        """What the session cost."""
+        """The profiler overhead of the last cycle."""
         return self._session._stats()
 
     def __getattr__(self, name: str) -> Any:
-        """The session's flags and settings, which torch also has here; nothing else."""
+        """Look up the session's options and state that torch's object has as attributes, too."""
         if name in _SETTINGS:
             return getattr(self._session, name)
-        if name in _OF_THE_HOST:
-            return _OF_THE_HOST[name](self._session)
+        if name in _STATE:
+            return _STATE[name](self._session)
         raise AttributeError(
             f"prof.profiler has no attribute {name!r} with the native engine; engine='kineto' gives torch's own object."
         )
@@ -98,8 +98,8 @@ _SETTINGS = frozenset(
 )
 
 
-# What the class around torch's collector states of itself.
-_OF_THE_HOST: dict[str, Callable[[Any], Any]] = {
+# Attributes of torch's object that describe its state, computed from the session.
+_STATE: dict[str, Callable[[Any], Any]] = {
     "enabled": lambda _: True,
     "entered": lambda session: session._state is SessionState.RECORDING,
     "use_cpu": lambda session: torch.profiler.ProfilerActivity.CPU in session.activities,
@@ -120,7 +120,7 @@ class KinetoResultsApi:
         self._session: Any = session
 
     def trace_start_ns(self) -> int:
-        """When the recording started, in nanoseconds of the system's clock."""
+        """Start of the recording, in nanoseconds since 1970."""
         return int(self._session.trace.run_info.start_realtime_ns or 0)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -128,7 +128,7 @@ class KinetoResultsApi:
         self._session.export_chrome_trace(path)
 
     def events(self) -> Any:
-        """torch's raw events, which only its own collector makes.
+        """Not available: torch's raw events come only from its own collector.
 
         Raises:
             StateError: Always; the message names an alternative.
@@ -136,7 +136,7 @@ class KinetoResultsApi:
         raise _only_with_kineto("events()", "prof.events() and prof.trace.table('spans')")
 
     def experimental_event_tree(self) -> Any:
-        """torch's tree of events, which only its own collector makes.
+        """Not available: torch's event tree comes only from its own collector.
 
         Raises:
             StateError: Always; the message names an alternative.
@@ -147,7 +147,7 @@ class KinetoResultsApi:
 
 
 def _only_with_kineto(call: str, instead: str) -> StateError:
-    """The error of a call that only torch's collector supports."""
+    """Build the error for a method that only torch's collector supports."""
     return StateError(
         f"prof.profiler.kineto_results.{call} has event objects of torch's own collector only: pass engine='kineto' to the "
         f"session (or install(engine='kineto') if you cannot change the program). {instead} have the same data with any engine."

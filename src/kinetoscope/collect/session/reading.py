@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class ReadsCycles:
-    """The reading half of a session: each call can be repeated, and reads the last finished cycle by default."""
+    """The methods of a session that read its cycles, by default the last finished one; all can be called repeatedly."""
 
-    # Not an abstract base class: isinstance() of those asks their subclasses, and the classes of `install` answer that
-    # torch's sessions are.
+    # Not an abstract base class: isinstance() with one also asks its subclasses, and the classes of `install` accept
+    # torch's sessions as instances.
 
     _options: RecordingOptions
     _engine: Engine | None
@@ -30,7 +30,7 @@ class ReadsCycles:
     _stopwatch: Stopwatch
 
     def _why_no_trace(self) -> str:
-        """Which call is missing before a trace can be read."""
+        """Say why there is no trace yet, for an error message."""
         return "nothing was recorded yet"
 
     @property
@@ -67,9 +67,9 @@ class ReadsCycles:
         Args:
             path: The file; a name ending in `.gz` is compressed. It appears under its name only when it is whole.
             use_python_export: Has no effect; torch chooses one of its two writers by it, and there is one here.
-            cuda_graph_annotations: As torch 2.15 takes it; not written, of which a warning is given.
-            graph_lanes: As torch 2.15 takes it, "none" or "all"; kernels stay in the stream in which they ran.
-            default_stream: Belongs to `graph_lanes`.
+            cuda_graph_annotations: Accepted as in torch 2.15, but not written, with a warning.
+            graph_lanes: Accepted as in torch 2.15, "none" or "all"; without effect: kernels stay on the stream they ran on.
+            default_stream: Accepted with `graph_lanes`; without effect.
             cycle: None for the last finished cycle, the number of a stored one, or `"all"` for all stored ones
                 (`acc_events=True`), on one time axis.
             identity: Also write the command line, the folders of the program, and the name and boot id of the machine, as
@@ -122,23 +122,23 @@ class ReadsCycles:
             return
         from kinetoscope.formats.memory_timeline import write_memory_timeline
 
-        write_memory_timeline(trace, checked, device, torchs=self._torchs_timeline())
+        write_memory_timeline(trace, checked, device, torchs=self._torch_timeline())
 
     def _memory_profile(self) -> Any:
         """Return the memory of the last finished trace as objects, as `torch.profiler` does: see its `timeline`.
 
-        Where torch's collector recorded memory, shapes and stacks, it is torch's own object.
+        If torch's collector recorded memory, shapes and stacks, it is torch's own object.
 
         Raises:
             StateError: Nothing was recorded yet.
             ArgumentError: The session was made without `profile_memory=True`.
         """
         self._need_memory("_memory_profile()")
-        theirs = self._torchs_memory_profile()
+        theirs = self._torch_memory_profile()
         return MemoryProfile(self.trace) if theirs is None else theirs
 
-    def _torchs_memory_profile(self) -> Any | None:
-        """torch's own object; None where its collector did not record what that needs."""
+    def _torch_memory_profile(self) -> Any | None:
+        """torch's own `MemoryProfile`; None unless its collector recorded memory, shapes and stacks."""
         import_aside()
         theirs = getattr(self._engine, "torch_profiler", None)
         results = None if theirs is None else theirs.kineto_results
@@ -149,17 +149,17 @@ class ReadsCycles:
 
         return TorchsMemoryProfile(results)
 
-    def _torchs_timeline(self) -> Any | None:
-        """torch's timeline writer, which has tensor versions; None if there is none for this recording."""
+    def _torch_timeline(self) -> Any | None:
+        """torch's `MemoryProfileTimeline`, which has tensor versions; None if torch's collector did not record this cycle."""
         import_aside()
         try:
-            profile = self._torchs_memory_profile()
+            profile = self._torch_memory_profile()
             if profile is None:
                 return None
             from torch.profiler._memory_profiler import MemoryProfileTimeline
 
             return MemoryProfileTimeline(profile)
-        # torch's analysis asserts what does not hold for every program, and the trace has most of its result.
+        # torch's analysis has assertions that do not hold for every program; our own timeline has most of its results.
         except Exception as error:  # noqa: BLE001  (whatever fails in there, the rest is still to be written)
             warn_user(
                 f"the memory timeline has no tensor versions: torch's memory analysis failed with "
@@ -206,7 +206,7 @@ class ReadsCycles:
         group_by_overload_name: bool = False,
         include_python_functions: bool | None = None,
     ) -> Any:
-        """Sum up the last finished cycle by operator; with `acc_events=True`, all cycles.
+        """Aggregate the last finished cycle by operator; with `acc_events=True`, all cycles.
 
         Args:
             group_by_input_shape: Group by input shapes.
@@ -235,7 +235,7 @@ class ReadsCycles:
         )
 
     def events(self) -> Any:
-        """The operators and ranges of the last finished cycle, each as an event; with `acc_events=True`, of all cycles.
+        """List the operators and ranges of the last finished cycle as events; with `acc_events=True`, of all cycles.
 
         Returns:
             An `EventList`: a lazy view over the trace's columns.
@@ -251,14 +251,14 @@ class ReadsCycles:
             return events_of(trace)
 
     def _need_memory(self, call: str) -> None:
-        """Raise an error if the session did not record memory."""
+        """Raise ArgumentError unless the session records memory."""
         if not self._options.profile_memory:
             raise ArgumentError(
                 f"{call} needs a session with profile_memory=True, and this one has profile_memory=False."
             )
 
     def _trace_of(self, choice: CycleChoice) -> Trace:
-        """The trace of the selected cycles, or an error."""
+        """Return the trace of the selected cycles, or raise NotRecordedError."""
         trace = self._cycles.trace(choice)
         if trace is None:
             raise NotRecordedError(f"there is no trace yet: {self._why_no_trace()}")
@@ -266,7 +266,7 @@ class ReadsCycles:
 
 
 def _checked_path(path: str | os.PathLike[str]) -> str:
-    """A path to write to, or an error."""
+    """Return a path to write to as a string, or raise ArgumentError."""
     given: object = path
     name = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     if not isinstance(name, str) or not name:

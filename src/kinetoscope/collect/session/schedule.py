@@ -1,4 +1,4 @@
-"""When a session records: the schedule of steps, and what each change of action makes it do."""
+"""Schedules of steps, and the moves of the session that each change of the scheduled action requires."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Schedule:
     """A schedule in cycles of wait, warm-up and active steps; call it with a step number to get the action.
 
     Attributes:
-        wait: Steps of a cycle in which nothing happens.
-        warmup: Steps of a cycle in which the engine is prepared.
-        active: Steps of a cycle that are recorded.
+        wait: Idle steps at the start of each cycle.
+        warmup: Steps of each cycle after those, in which the engine is prepared.
+        active: Recorded steps at the end of each cycle.
         repeat: Number of cycles; 0 means no end.
         skip_first: Steps before the first cycle.
         skip_first_wait: Non-zero drops the wait of the first cycle.
@@ -32,7 +32,7 @@ class Schedule:
     skip_first_wait: int = 0
 
     def __call__(self, step: int) -> ProfilerAction:
-        """The action of one step.
+        """Return the action of a step.
 
         Args:
             step: Number of the step, from 0.
@@ -61,11 +61,11 @@ class Schedule:
         return ProfilerAction.RECORD_AND_SAVE if position == last else ProfilerAction.RECORD
 
     def steps_before_recording(self) -> int:
-        """How often `step()` must be called before the first step that is recorded."""
+        """Return how often `step()` must be called before the first recorded step begins."""
         return self.skip_first + (0 if self.skip_first_wait else self.wait) + self.warmup
 
     def steps_until_through(self) -> int | None:
-        """The first step after the last cycle; None where cycles go on for ever."""
+        """Return the number of the first step after the last cycle; None if `repeat` is 0, and cycles never end."""
         if not self.repeat:
             return None
         dropped = self.wait if self.skip_first_wait else 0
@@ -109,12 +109,16 @@ def schedule(
 
 
 def record_always(_step: int) -> ProfilerAction:
-    """The schedule of a session that was given none: every step is recorded."""
+    """The default schedule of a session: every step is recorded."""
     return ProfilerAction.RECORD
 
 
 def scheduled_action(asked_schedule: Callable[[int], ProfilerAction], step: int) -> ProfilerAction:
-    """The action that a schedule returns for a step, or an error if a schedule must not return it."""
+    """Call a schedule for a step, and check what it returns.
+
+    Raises:
+        ArgumentError: It is not an action, or one that only torch sets.
+    """
     action = asked_schedule(step)
     if not isinstance(action, ProfilerAction):
         raise ArgumentTypeError(
@@ -131,22 +135,22 @@ def scheduled_action(asked_schedule: Callable[[int], ProfilerAction], step: int)
 
 @dataclass(frozen=True)
 class Transition:
-    """What a change from one action to another means."""
+    """The moves that a change from one action to another requires, and a warning if the schedule should not do it."""
 
     do: tuple[Move, ...] = ()
     warning: str | None = None
 
 
 def transition(before: ProfilerAction, after: ProfilerAction | None) -> Transition:
-    """What to do when the action changes; `after` is None when the session ends."""
+    """Return what to do when the action changes from `before` to `after`, which is None at the end of the session."""
     return _TRANSITIONS.get((before, after), _NOTHING)
 
 
 def change_at(asked_schedule: Callable[[int], ProfilerAction], step: int) -> Transition:
-    """What to do where a step begins; before step 0 nothing happens.
+    """Return what to do at the start of a step; the action before step 0 is NONE.
 
     Raises:
-        ArgumentError: The schedule returned what it must not return.
+        ArgumentError: The schedule returned something that is not an action, or one that only torch sets.
     """
     before = ProfilerAction.NONE if step == 0 else scheduled_action(asked_schedule, step - 1)
     return transition(before, scheduled_action(asked_schedule, step))
@@ -178,7 +182,11 @@ _TRANSITIONS: dict[tuple[ProfilerAction, ProfilerAction | None], Transition] = {
 
 
 def _whole(name: str, value: int, least: int) -> int:
-    """A whole number that is not too small, or an error that names the argument."""
+    """Return an argument as an int.
+
+    Raises:
+        ArgumentError: It is not a whole number, or is less than `least`.
+    """
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError) as error:

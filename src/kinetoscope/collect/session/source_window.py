@@ -1,9 +1,10 @@
 """Sources: the interface between a session and additional recorders.
 
 A source is called when the session begins and ends (`open`, `close`) and when each recording does (`start`, `write_to`, `stop`).
-Ours append rows to tables of the recording while it runs; an engine without a file has them kept in memory, and both are read alike.
-What `stop` of a program's own source returns belongs to that recording, and adds itself when the trace is built, which may be much
-later: only that source knows how.
+Our own sources append rows to tables of the recording while it runs. If the engine writes no recording file, the rows are kept in
+memory instead; both are read in the same way.
+A source of the user's may instead return an object from `stop`, whose `add_to` adds the data when the trace is built, which may be
+much later.
 A failure of a source is a warning and a loss in the trace: the job and the engine's own recording continue.
 """
 
@@ -29,15 +30,15 @@ class SourceWindow:
     """The sources of one session, each started and stopped once for each recording; failures never propagate."""
 
     def __init__(self, sources: tuple[Source, ...]) -> None:
-        """Store the sources; nothing is called yet."""
+        """Store the sources, without opening them."""
         self._sources = sources
         self._opened: list[Source] = []
         self._running: list[Source] = []
         self._gathered: list[tuple[Source, Gathered]] = []
-        # What they append where the engine has no file for it.
+        # Appended rows, if the engine writes no recording file.
         self._kept: KeptRows | None = None
         self._failures: list[tuple[Source, str]] = []
-        # Sources that are in none of the recordings of this session.
+        # Sources whose open() failed: each of the session's recordings lacks their data.
         self._failed_to_open: list[tuple[Source, str]] = []
         self._warned: set[int] = set()
         self._is_open = False
@@ -46,7 +47,7 @@ class SourceWindow:
         self._lock = threading.RLock()
 
     def fresh(self) -> SourceWindow:
-        """The same sources for a session that goes on in a forked child, where nothing of the parent's runs."""
+        """Return a window with the same sources, none of them open, for a forked child process."""
         return SourceWindow(self._sources)
 
     def open(self) -> None:
@@ -57,15 +58,15 @@ class SourceWindow:
             self._is_open = True
             self._failures = []
             for source in self._sources:
-                # Before the call: one that is interrupted may be half open, and is closed like the others.
+                # Added before the call: if an interrupt leaves a source half open, it must be closed like the others.
                 self._opened.append(source)
-                if not self._done(source, "open", source.open):
+                if not self._call(source, "open", source.open):
                     self._opened.remove(source)
             self._failed_to_open, self._failures = self._failures, []
         self._warn()
 
     def start(self) -> None:
-        """Start the sources."""
+        """Start the sources for a new recording; opens them first if they are not open."""
         with self._lock:
             if self._running or not self._sources:
                 return
@@ -75,21 +76,21 @@ class SourceWindow:
                 self._opened_by_start = True
             for source in self._opened:
                 self._running.append(source)
-                if not self._done(source, "start", source.start):
+                if not self._call(source, "start", source.start):
                     self._running.remove(source)
         self._warn()
 
     def write_to(self, append: AppendRows | None) -> None:
-        """Let the sources that can write into the recording that has just begun; None if its engine has no file for that."""
+        """Give the sources the function that appends rows to the current recording; None if its engine writes no file."""
         with self._lock:
             if append is None:
                 append = self._kept = KeptRows()
             for source in self._running:
                 if (write_to := getattr(source, "write_to", None)) is not None:
-                    self._done(source, "write_to", functools.partial(write_to, append))
+                    self._call(source, "write_to", functools.partial(write_to, append))
 
     def stop(self) -> None:
-        """Stop the sources, and store what they gathered."""
+        """Stop the sources, and store the data that they return."""
         with self._lock:
             while self._running:
                 source = self._running.pop()
@@ -99,14 +100,14 @@ class SourceWindow:
                     if gathered is not None:
                         self._gathered.insert(0, (source, gathered))
 
-                self._done(source, "stop", gather)
+                self._call(source, "stop", gather)
             if self._opened_by_start:
                 self._opened_by_start = False
                 self.close()
         self._warn()
 
     def with_gathered(self, recording: Recording, *, keep_parts: bool) -> Recording:
-        """The engine's recording with the data of the sources; `keep_parts` keeps both separately as well."""
+        """Combine the engine's recording with the data of the sources; `keep_parts` also keeps each of them separately."""
         with self._lock:
             gathered, self._gathered = self._gathered, []
             failures, self._failures = [*self._failed_to_open, *self._failures], []
@@ -114,7 +115,7 @@ class SourceWindow:
         return SourcedRecording(recording, gathered, failures, kept, keep_parts=keep_parts)
 
     def cancel(self) -> None:
-        """Discard the recording."""
+        """Stop the sources and discard their data of the current recording."""
         if self._running or self._gathered:
             self.stop()
             self._forget()
@@ -127,19 +128,19 @@ class SourceWindow:
             self._is_open = False
             while self._opened:
                 source = self._opened.pop()
-                self._done(source, "close", source.close)
+                self._call(source, "close", source.close)
         self._warn()
 
     def _forget(self) -> None:
-        """Discard what was gathered for a recording."""
+        """Discard the data of the sources that no recording has taken yet."""
         with self._lock:
             gathered, self._gathered = self._gathered, []
             self._failures, self._kept = [], None
             for source, one in gathered:
-                self._done(source, "discard", one.discard)
+                self._call(source, "discard", one.discard)
 
-    def _done(self, source: Source, call: str, do: Callable[[], None]) -> bool:
-        """Call a source; a failure is stored, and the recording then lacks the source."""
+    def _call(self, source: Source, call: str, do: Callable[[], None]) -> bool:
+        """Call a method of a source; return False if it raised, and remember why for the warning and the trace's losses."""
         try:
             do()
         except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
@@ -148,7 +149,7 @@ class SourceWindow:
         return True
 
     def _warn(self) -> None:
-        """Warn once for each failed source; last, because a warning may be an exception."""
+        """Warn once for each failed source. Called last, because warnings may be turned into exceptions."""
         for source, why in (*self._failed_to_open, *self._failures):
             if id(source) not in self._warned:
                 self._warned.add(id(source))
@@ -157,7 +158,7 @@ class SourceWindow:
 
 @dataclass(frozen=True)
 class Parts:
-    """A recording in parts: the engine's trace, the rows and the other data of the sources, and their failures."""
+    """A recording before it is combined: the engine's trace, and the rows, other data and failures of the sources."""
 
     trace: Trace
     rows: AppendedRows | None = None
@@ -177,7 +178,7 @@ class SourcedRecording:
         *,
         keep_parts: bool,
     ) -> None:
-        """Store all parts; nothing is read. `keep_parts` keeps them separately as well, `kept` are rows that are in no file."""
+        """Store the parts without reading them. `kept` are rows that were kept in memory, not in the recording's file."""
         self._recording: Recording | None = recording
         self._kept = kept
         self._gathered = gathered
@@ -187,7 +188,7 @@ class SourcedRecording:
         self._lock = threading.Lock()
 
     def trace(self) -> Trace:
-        """The trace with everything in it, built by the first call.
+        """Return the engine's trace with the data of all sources; the first call builds it.
 
         Raises:
             StateError: The recording was discarded before it was read.
@@ -203,21 +204,21 @@ class SourcedRecording:
         return self._trace
 
     def parts(self) -> Parts | None:
-        """The parts; None without `keep_parts`."""
+        """Return the parts before they are combined; None without `keep_parts`."""
         recording = self._recording
         if not self._keep_parts or recording is None:
             return None
         return Parts(recording.trace(), self._rows(), tuple(self._gathered), tuple(self._failures))
 
     def _rows(self) -> AppendedRows | None:
-        """The rows that are not in the engine's trace; known once that was read."""
+        """Return the appended rows that the engine's trace lacks; only valid after the recording was read."""
         if self._kept is not None:
             return self._kept.rows()
         rows: AppendedRows | None = getattr(self._recording, "rows", None)
         return rows
 
     def discard(self) -> None:
-        """Forget all parts."""
+        """Delete the engine's recording and the data of the sources."""
         if self._recording is not None:
             self._recording.discard()
         self._kept = None
@@ -230,11 +231,11 @@ class SourcedRecording:
 
 
 def combined(parts: Sequence[Parts], plain: Callable[[Sequence[Trace]], Trace]) -> Trace:
-    """Merge several recordings of a session, with the data of the sources.
+    """Merge several recordings of a session into one trace, with the data of the sources.
 
     Args:
         parts: The recordings, oldest first.
-        plain: Makes one trace of the engine's traces.
+        plain: Merges the traces of the engine.
     """
     failures = {failure: None for part in parts for failure in part.failures}
     merged: dict[int, list[tuple[Source, Gathered]]] = {}
@@ -258,7 +259,7 @@ def _added(
     gathered: list[tuple[Source, Gathered]],
     failures: list[tuple[Source, str]],
 ) -> tuple[Trace, list[tuple[Source, str]]]:
-    """A trace with the rows and the gathered data, and the failures; a failed source does not lose the engine's trace."""
+    """Add rows, gathered data and losses to a trace; return it and the sources whose data could not be added."""
     from kinetoscope.combine.sources import with_rows
 
     trace = with_rows(trace, [one for one in rows if one is not None])
@@ -272,18 +273,18 @@ def _added(
 
 
 def _warn_of(failed: list[tuple[Source, str]]) -> None:
-    """Warn of what is not in a trace; last, because a warning may be an exception."""
+    """Warn of sources whose data is missing in a trace. Called last, because warnings may be turned into exceptions."""
     for source, why in failed:
         warn_user(f"what {_named(source)} recorded is not in the trace: {why}")
 
 
 def _named(source: Source) -> str:
-    """The name of a source in warnings."""
+    """Name a source, for warnings and losses."""
     return f"the source {type(source).__name__}"
 
 
 def _with_losses(trace: Trace, failed: list[tuple[Source, str]]) -> Trace:
-    """The trace with a loss for each failed source."""
+    """Add a loss to the trace for each failed source."""
     if not failed:
         return trace
     from kinetoscope.combine.extend import extend

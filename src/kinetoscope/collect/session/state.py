@@ -1,4 +1,4 @@
-"""The state of a recording, for all that begin and end one: sessions, their schedules, the launcher, tests under pytest.
+"""The state machine of a recording, shared by sessions, the launcher and the pytest plugin.
 
     state      BEGIN      PREPARE    START      STOP       END        FAIL
     IDLE       WAITING    PREPARED   -          IDLE       IDLE       FAILED
@@ -8,11 +8,12 @@
     ENDED      WAITING    PREPARED   -          ENDED      ENDED      FAILED
     FAILED     WAITING    PREPARED   -          FAILED     FAILED     FAILED
 
-A run goes from BEGIN to END, and within it each cycle of a schedule from PREPARE to STOP. Without a schedule, as with `prepare_trace`
-by hand, a cycle is a run. STOP and END are always possible, because an interrupt may come before or after what they undo; but
-END does not end a recording that an engine still makes. A dash is a mistake of ours.
+A run goes from BEGIN to END, and within it each cycle of a schedule from PREPARE to STOP. Without a schedule, when
+`prepare_trace` is called by hand, each cycle is a run. STOP and END are valid in every state, because an interrupt may come before
+or after the move that they undo; but END has no effect while an engine is prepared or recording. A dash marks an invalid move,
+which is a bug.
 
-Imports no torch: the launcher has a state before its program has imported torch.
+Must not import torch: the launcher uses it before the program has imported torch.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ from kinetoscope._errors import StateError
 
 
 class SessionState(enum.Enum):
-    """How far a recording is."""
+    """The state of a recording."""
 
     IDLE = "idle"
-    """Nothing has begun."""
+    """Not started."""
     WAITING = "waiting"
-    """It has begun, and waits for its schedule or for the next cycle."""
+    """Started; waiting for the schedule to prepare the next cycle."""
     PREPARED = "prepared"
-    """An engine is ready, and records nothing yet."""
+    """The engine is prepared, but does not record yet."""
     RECORDING = "recording"
     ENDED = "ended"
-    """It can begin again."""
+    """Ended; it can be started again."""
     FAILED = "failed"
-    """It could not begin. It can be tried again."""
+    """Starting failed; it can be tried again."""
 
     @property
     def has_engine(self) -> bool:
-        """Whether an engine is in use, and has to be stopped."""
+        """Whether the engine is prepared or recording, so that it must be stopped."""
         return self in (SessionState.PREPARED, SessionState.RECORDING)
 
     def after(self, *moves: Move) -> SessionState:
-        """The state after some moves.
+        """Return the state after a sequence of moves.
 
         Raises:
-            StateError: One of them is not possible.
+            StateError: One of them is invalid in its state.
         """
         state = self
         for move in moves:
@@ -60,14 +61,14 @@ class SessionState(enum.Enum):
 
 
 class Move(enum.Enum):
-    """What changes the state."""
+    """A move of the state machine."""
 
     BEGIN = "begin"
     PREPARE = "be prepared"
     START = "start"
     STOP = "stop"
     TRACE_READY = "be given to its handler"
-    """Changes nothing: the handler is called with the trace of the cycle that was stopped."""
+    """Calls `on_trace_ready` for the cycle that was stopped; does not change the state."""
     END = "end"
     FAIL = "fail"
 

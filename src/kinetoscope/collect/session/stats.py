@@ -1,4 +1,4 @@
-"""What the session itself cost in its current or last cycle, under torch's names."""
+"""Profiler overhead of a session's current or last cycle, with the attribute names of torch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 @dataclass
 class SessionStats:
-    """Costs of one cycle; what has not happened yet is 0.
+    """Profiler overhead of one cycle; 0 for phases that it has not reached.
 
     Attributes:
-        profiling_window_duration_sec: How long was recorded, in seconds.
-        number_of_events: Spans of the trace, once it was built.
-        profiler_prepare_call_duration_us: What `prepare_trace` took, in microseconds.
-        profiler_enable_call_duration_us: What `start_trace` took, in microseconds.
-        profiler_disable_call_duration_us: What `stop_trace` took, in microseconds.
-        parse_kineto_call_duration_us: What building the trace took, in microseconds, whichever engine recorded.
-        function_events_build_tree_call_duration_us: What the last call of `events` took, in microseconds, at least 1.
+        profiling_window_duration_sec: Length of the recorded window, in seconds.
+        number_of_events: Number of spans in the trace; 0 until it is built.
+        profiler_prepare_call_duration_us: Duration of `prepare_trace`, in microseconds.
+        profiler_enable_call_duration_us: Duration of `start_trace`, in microseconds.
+        profiler_disable_call_duration_us: Duration of `stop_trace`, in microseconds.
+        parse_kineto_call_duration_us: Time to build the trace, in microseconds, with any engine.
+        function_events_build_tree_call_duration_us: Duration of the last call of `events`, in microseconds, at least 1.
     """
 
     profiling_window_duration_sec: float = 0.0
@@ -32,23 +32,23 @@ class SessionStats:
 
 
 class Stopwatch:
-    """Fills the stats of a cycle while it goes through its stations."""
+    """Measures the phases of a cycle, and stores their durations in its `SessionStats`."""
 
     def __init__(self) -> None:
-        """Begin with a cycle that was not prepared."""
+        """Start without stats: the first cycle was not prepared yet."""
         self.stats: SessionStats | None = None
         self._began_ns = 0
 
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:
-        """Time the preparation of a new cycle."""
+        """Measure the preparation of a new cycle, whose stats begin here."""
         begin_ns = time.perf_counter_ns()
         yield
         self.stats = SessionStats(profiler_prepare_call_duration_us=_us_since(begin_ns))
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Time the start; the recorded window begins at its end."""
+        """Measure the start of a recording; the recorded window begins when the block ends."""
         begin_ns = time.perf_counter_ns()
         yield
         self._began_ns = time.perf_counter_ns()
@@ -57,7 +57,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def stopping(self) -> Iterator[None]:
-        """Time the stop; the recorded window ends at its beginning."""
+        """Measure the stop of a recording; the recorded window ends when the block begins."""
         begin_ns = time.perf_counter_ns()
         yield
         if self.stats is not None:
@@ -66,7 +66,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def listing(self) -> Iterator[None]:
-        """Time the making of a list of events."""
+        """Measure the creation of an event list."""
         begin_ns = time.perf_counter_ns()
         yield
         if self.stats is not None:
@@ -74,5 +74,5 @@ class Stopwatch:
 
 
 def _us_since(begin_ns: int) -> int:
-    """Whole microseconds from a reading of the performance counter to now."""
+    """Microseconds since a reading of `time.perf_counter_ns`, rounded down."""
     return (time.perf_counter_ns() - begin_ns) // 1000

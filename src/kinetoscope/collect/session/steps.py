@@ -1,4 +1,4 @@
-"""A plain loop, profiled step by step: one line around what it loops over."""
+"""`kinetoscope.steps`: profile a training loop by wrapping its data loader, without calls of `step()`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Item = TypeVar("Item")
 
 DEFAULT_SCHEDULE = Schedule(wait=1, warmup=1, active=3, repeat=1)
 _END: Any = object()
-# torch's loader stores here whether its length was read.
-_WAS_ASKED = "_IterableDataset_len_called"
+# The attribute of torch's `DataLoader` that stores whether its length was read.
+_LENGTH_WAS_READ = "_IterableDataset_len_called"
 
 
 class Steps(Generic[Item]):
-    """What `steps` returns: iterate it in place of what it was given. Each iteration continues the count of steps.
+    """The result of `steps`: iterate it instead of the wrapped items. Every loop over it continues the count of steps.
 
     Attributes:
         session: The session that records: its `trace`, `cycles`, `key_averages()` and so on.
@@ -59,11 +59,11 @@ class Steps(Generic[Item]):
         return self.session.trace
 
     def __len__(self) -> int:
-        """How many steps one iteration has, if known."""
+        """Number of steps in one loop; raises TypeError if the items have no length."""
         return len(self._items)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Item]:
-        """Begin the session and loop; it ends with the loop, however that ends.
+        """Start the session and iterate; the session stops when the loop ends, also on `break` or an exception.
 
         Raises:
             StateError: This or another session is recording in this process.
@@ -73,7 +73,7 @@ class Steps(Generic[Item]):
         return self._steps()
 
     def _is_through(self) -> bool:
-        """Whether the schedule has no cycle left for a further loop."""
+        """Whether all cycles of the schedule are finished, so that another loop would record nothing."""
         session = self.session
         if not isinstance(session.schedule, Schedule) or session._cycles.finished == 0:
             return False
@@ -82,7 +82,7 @@ class Steps(Generic[Item]):
 
     def _steps(self) -> Generator[Item, None, None]:
         session, finished = self.session, False
-        self._go_on_counting()
+        self._skip_cut_cycle()
         session.start()
         try:
             # After the session has begun, for loaders start their workers here.
@@ -104,11 +104,11 @@ class Steps(Generic[Item]):
             try:
                 self._cut_short = session._state is SessionState.RECORDING
             finally:
-                # That nothing was recorded is worth saying, but not in every epoch after the last cycle.
+                # Warn if nothing was recorded, but not in every epoch after the last cycle.
                 session._leave(may_raise=finished, explain=session._cycles.finished == 0)
 
-    def _go_on_counting(self) -> None:
-        """Begin behind the step that an earlier loop ended in, and behind the cycle that it cut short, whose trace is there."""
+    def _skip_cut_cycle(self) -> None:
+        """Continue after the last step of an earlier loop, and after the cycle that its end cut short."""
         session = self.session
         if self._cut_short and isinstance(session.schedule, Schedule):
             while session.current_action is ProfilerAction.RECORD:
@@ -119,12 +119,11 @@ class Steps(Generic[Item]):
         self._cut_short = False
 
     def _next_step(self) -> None:
-        """The next step begins."""
         self.session.step()
         self._within_step = False
 
     def _save_trace(self, session: profile) -> None:
-        """Save the trace of a cycle: the first under the given name, later ones with a number."""
+        """Save the trace of a cycle: the first under the given name, later ones with a number before the suffix."""
         if self._save is not None:
             path, suffix = ranked(self._save), suffix_of(self._save)
             if self._saved:
@@ -147,17 +146,17 @@ def steps(
     """Profile a loop: `for batch in kinetoscope.steps(loader): ...`, and each round is a step.
 
     A session begins with the loop and ends with it: at its end, on `break`, on `return`, and when an exception leaves it. A
-    step is the wait for a batch and its processing. Looping again, as in the next epoch, continues to count steps, after
-    a cycle that the end of the loop cut short; once the schedule is through, nothing is recorded any more and the loop runs
-    as it would without us.
+    step is the wait for a batch and its processing. Another loop, such as the next epoch, continues the count of steps and
+    skips the rest of a cycle that the end of the loop cut short. After the last cycle nothing is recorded, and the loop runs
+    without overhead.
 
     Args:
         items: What to loop over: a `DataLoader`, or anything that can be looped over.
-        schedule: Which steps are recorded, as for `profile`. Default: one step is waited for, one warms up, three are
-            recorded, once.
+        schedule: Which steps are recorded, as for `profile`. Default: one cycle of one idle, one warm-up and three
+            recorded steps.
         save: Where the trace of each cycle is saved, in the format that the suffix names, such as `run.ktrace` or
             `run.json`; cycles after the first have a number before the suffix, ranks of a distributed run their rank.
-        data_loading: Record how batches are made, also in worker processes; see `DataLoading`.
+        data_loading: Record how batches are loaded, also in worker processes; see `DataLoading`.
         sources: Additional recorders, such as `SystemCounters()`.
         **options: The other arguments of `profile`.
 
@@ -185,15 +184,15 @@ def steps(
 
 
 def _length(items: object) -> int | None:
-    """How many items there will be; None if unknown."""
+    """Return the number of items; None if it is unknown."""
     try:
         if not isinstance(getattr(items, "dataset", None), IterableDataset):
             return len(items)  # type: ignore[arg-type]
-        # A loader whose length was read for such a dataset warns later of each sample beyond it.
-        before = vars(items)[_WAS_ASKED]
+        # Once the length of a loader of an IterableDataset was read, it warns of each sample beyond that length.
+        before = vars(items)[_LENGTH_WAS_READ]
         try:
             return len(items)  # type: ignore[arg-type]
         finally:
-            setattr(items, _WAS_ASKED, before)
+            setattr(items, _LENGTH_WAS_READ, before)
     except Exception:  # noqa: BLE001  (user code may raise anything)
         return None

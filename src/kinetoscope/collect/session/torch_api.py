@@ -1,4 +1,4 @@
-"""The rest of the API of torch's sessions: what programs use besides recording and reading."""
+"""The rest of the API of torch's sessions, besides recording and reading."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.session.stats import SessionStats, Stopwatch
 
 
-# Its newer calls are ours where the installed torch has them.
+# Methods of newer releases exist here only if the installed torch has them, too.
 _THEIRS = torch.profiler._KinetoProfile
 _DEVICES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
 
@@ -48,13 +48,13 @@ class TorchSessionApi:
     _trace_id: str | None
 
     def toggle_collection_dynamic(self, enable: bool, activities: Iterable[ProfilerActivity]) -> None:
-        """Switch the collection of some activities off or on while recording.
+        """Pause or resume the collection of some activities while recording.
 
-        What begins while it is off is not recorded; the trace's `losses` and the metadata `pauses` say when it was off.
-        Every recording starts with everything on. Without an active recording, this only warns.
+        Events that begin during a pause are not recorded; the trace's `losses` and the metadata `pauses` contain its times.
+        Every recording starts with all activities on. Without an active recording, this only warns.
 
         Args:
-            enable: True for on, False for off.
+            enable: True resumes, False pauses.
             activities: Torch's `ProfilerActivity` values; those that are not recorded are ignored.
 
         Raises:
@@ -137,7 +137,7 @@ class TorchSessionApi:
 
     @property
     def has_cudagraphs(self) -> bool:
-        """Whether the compiler puts what it generates into CUDA graphs."""
+        """Whether torch.compile captures its kernels in CUDA graphs."""
         config = sys.modules.get("torch._inductor.config")
         return config is not None and bool(config.triton.cudagraphs)
 
@@ -145,9 +145,9 @@ class TorchSessionApi:
     def profiler(self) -> Any:
         """torch's attribute of this name: None before the first cycle, then an object with the last cycle's results.
 
-        With `engine="kineto"` it is torch's own `torch.autograd.profiler.profile`, with all that it has. With the native
-        engine it has the same methods, computed from our trace; what only torch's collector supports, such as
-        `kineto_results.experimental_event_tree()`, raises StateError and says so.
+        With `engine="kineto"` it is torch's own `torch.autograd.profiler.profile`. With the native engine it is an object
+        with the same methods, computed from our trace; methods that need torch's collector, such as
+        `kineto_results.experimental_event_tree()`, raise StateError.
         """
         if self._stopwatch.stats is None:
             return None
@@ -155,7 +155,7 @@ class TorchSessionApi:
         return ProfilerApi(self) if theirs is None else theirs
 
     def _stats(self) -> SessionStats | None:
-        """The cost of the current or last cycle, under torch's names; None before the first.
+        """The profiler overhead of the current or last cycle, with torch's attribute names; None before the first.
 
         Returns:
             Its fields name their units; see `kinetoscope.collect.session.stats.SessionStats`.

@@ -1,13 +1,13 @@
-"""Kernels that torch.compile generated, as spans that know which lines and modules of the program they compute.
+"""Record kernels that torch.compile generated as spans, with the source lines and modules of the program that they compute.
 
-Inductor calls its C++ kernels from a Python module that it generated, and each is a global of that module. While a session records,
-a callable of ours that opens a range is in its place: nothing is compiled for it, so that kernels from a cache and kernels that were
-compiled long before are recorded, too.
+Inductor calls its C++ kernels from a generated Python module, in which each kernel is a global variable. While a session
+records, these variables are replaced by callables that open a range. Nothing is compiled for that, so kernels that come from a
+cache, or were compiled long before, are recorded, too.
 
-What a kernel computes is known while it is generated only. From the first session of the process on, each call that is generated is
-noted with the nodes of its graph, and stored beside the generated module, where later processes that take the module from the cache
-find it. A module that was compiled and cached without us has no such notes; so that it is not taken, the compiler's own setting
-for provenance, which is a part of its cache's key, is turned on.
+What a kernel computes is only known while it is generated. From the first session of the process on, we store for each
+generated call the nodes of its graph, in a file next to the generated module, where later processes that load the module from
+the cache find it. A module that was compiled and cached without us has no such file. To keep it from being used, we turn on the
+compiler's own provenance setting, which is part of the key of its cache.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 
 class CompiledKernels:
-    """The source of every session that records the kernels of compiled graphs."""
+    """A source that every session has: records the kernels of compiled graphs."""
 
     def __init__(self) -> None:
-        """Nothing happens before a session begins."""
+        """Start without a recording."""
         self._append: AppendRows | None = None
 
     def open(self) -> None:
-        """Note what is compiled from now on."""
+        """Collect what generated kernels compute from now on."""
         COMPILED_MODULES.watch()
 
     def start(self) -> None:
-        """Record kernels."""
+        """Start to record kernels as ranges."""
         OBSERVED_KERNELS.open(self)
 
     def write_to(self, append: AppendRows) -> None:
-        """Write what is known of compiled modules into the recording, once for all sessions that share it."""
+        """Write what is known of compiled modules to the recording, once for all sessions that share it."""
         self._append = append
         if not isinstance(append, KeptRows):
             COMPILED_MODULES._safely(COMPILED_MODULES.recording_began)
 
     def stop(self) -> None:
-        """Record none any more, and write what else is known."""
+        """Stop recording kernels, and write the rest of what is known of compiled modules, with losses."""
         OBSERVED_KERNELS.close(self)
         append, self._append = self._append, None
         if append is not None:
@@ -58,4 +58,4 @@ class CompiledKernels:
                 append(LOSSES, {"code": codes, "count": counts, "why": why})
 
     def close(self) -> None:
-        """What is compiled afterwards is noted all the same: a later session records it."""
+        """Do nothing: what generated kernels compute is still collected, for later sessions."""

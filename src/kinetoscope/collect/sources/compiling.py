@@ -1,8 +1,7 @@
-"""What torch.compile compiles while a session records: how long each phase took, which guard failed, where graphs break.
+"""Record the compilations of torch.compile: durations of phases, reasons of recompilations, and graph breaks.
 
-torch keeps metrics of every compilation whether or not it logs them, and hands them to one of its own functions at the end of each.
-While a session is open, a wrapper around that function copies them. A process that never imports torch.compile's machinery never
-does so on our account: until then only a module finder waits for its import.
+torch collects metrics of every compilation, and passes them to one of its own functions at the end. While a session is open, that
+function is wrapped to copy them. We never import torch.compile ourselves: until the program does, an import hook waits for it.
 """
 
 from __future__ import annotations
@@ -28,31 +27,31 @@ if TYPE_CHECKING:
 _MODULE = "torch._dynamo.utils"
 _FRAMES = "torch._dynamo.convert_frame"
 _CACHE = "torch._C._dynamo.eval_frame"
-# The metrics of the last compilations. Its function for them would be a call that torch's collector records.
+# The deque of recent metrics, read directly because torch's collector would record a call of its getter.
 _KEPT = "_compilation_metrics"
-# torch calls it with the metrics of each compilation, at its end and on its thread.
+# The function that torch calls with the metrics of each compilation, at its end, on the thread that compiled.
 _REPORT = "add_compilation_metrics_to_chromium"
-# What torch gives as the reason where a branch depends on the value of a tensor.
+# torch's reason of a graph break if a branch depends on the value of a tensor.
 _JUMP = "generic_jump"
 _JUMP_REASON = "Data-dependent branching: a condition needs the value of a tensor"
 _LONGEST_TEXT = 4_000
 
 
 class CompileHooks:
-    """Collects the metrics of compilations while sessions are open; torch is as before afterwards."""
+    """Collects the metrics of compilations while sessions are open, and restores torch's function afterwards."""
 
     def __init__(self) -> None:
-        """Begin with torch as it is."""
-        self._begin_anew()
+        """Start without hooks."""
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.RLock()
-        # A session that is dropped without a stop() drops its source, too.
+        # Weak: if a session is garbage-collected without a stop(), its source is, too.
         self._sources: weakref.WeakSet[object] = weakref.WeakSet()
         self._theirs: Callable[..., Any] | None = None
         self._import: AfterImport | None = None
         self._compilations: list[Compilation] = []
-        # By identity: torch forgets its reasons when the program resets the compiler.
+        # By id(), because torch clears its own list when the program resets the compiler.
         self._breaks: dict[int, tuple[Any, GraphBreak | None]] = {}
         self._failure = ""
         self._written = (0, 0, 0)
@@ -60,12 +59,12 @@ class CompileHooks:
         self._recording = 0
 
     def open(self, source: object) -> None:
-        """Collect for a source from now on."""
+        """Start collecting for a source."""
         with self._lock:
             first = not self._sources
             self._sources.add(source)
             if first:
-                # What torch still lists is described once for all sessions.
+                # Graph breaks that torch still lists were converted by an earlier session.
                 known = {id(one): self._breaks[id(one)] for one in _reasons() if id(one) in self._breaks}
                 self._compilations, self._breaks, self._failure = [], known, ""
                 self._import = AfterImport(_MODULE, self._wrap)
@@ -76,37 +75,37 @@ class CompileHooks:
         with self._lock:
             self._sources.discard(source)
             if not self._sources:
-                self._put_back()
+                self._restore()
 
     def after_fork(self) -> None:
-        """The parent's sessions do not record this process."""
+        """In a forked child: the parent's sessions do not record this process."""
         theirs, waiting = self._theirs, self._import
-        self._begin_anew()
+        self._reset()
         self._theirs, self._import = theirs, waiting
-        self._put_back()
+        self._restore()
 
     @property
     def count(self) -> int:
-        """How many compilations were collected so far."""
+        """Number of compilations that were collected so far."""
         return len(self._compilations)
 
     def since(self, count: int) -> list[Compilation]:
-        """The compilations after the first `count`."""
+        """Return the compilations after the first `count`."""
         return self._compilations[count:]
 
     def breaks(self) -> list[GraphBreak]:
-        """All graph breaks that torch knows of or that were seen, those from before the session too."""
-        self._see_breaks()
+        """Return all graph breaks of the process, including those from before the session."""
+        self._collect_breaks()
         return [found for _, found in list(self._breaks.values()) if found is not None]
 
     @property
     def failure(self) -> str:
-        """Why metrics could not be read, if so."""
+        """Why metrics could not be read; empty if they could."""
         return self._failure
 
     @contextmanager
     def noting_failure(self) -> Iterator[None]:
-        """Keep why private parts of torch could not be read as a loss; without them only functions are unknown."""
+        """Turn an exception into a loss: if private attributes of torch cannot be read, only functions are unknown."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
@@ -114,14 +113,14 @@ class CompileHooks:
 
     @property
     def missing(self) -> str:
-        """The function of torch that metrics are read from, if this torch does not have it."""
+        """A message if this release of torch does not have the hooked function, else empty."""
         module = sys.modules.get(_MODULE)
         return "" if module is None or hasattr(module, _REPORT) else f"this torch has no {_MODULE}.{_REPORT}"
 
     def recording_began(self) -> None:
-        """Write the facts of earlier compilations into a native recording that has just begun, and those of later ones as they end.
+        """Write earlier compilations to a native recording that has just started, and from now on each compilation when it ends.
 
-        A recording that another session began before has them.
+        If the recording was started by another session, it contains them already.
         """
         with self._lock:
             if self._recording != STREAM.recordings:
@@ -131,11 +130,11 @@ class CompileHooks:
             self._write()
 
     def recording_ends(self) -> None:
-        """Write what is new, and which functions are compiled by now, into the running recording."""
+        """Write what is new to the recording, and which functions are compiled now."""
         self._write(ends=True)
 
     def _write(self, *, ends: bool = False) -> None:
-        """Write what is new into the running recording, so that it survives the process."""
+        """Write new compilations and graph breaks to the recording, where they survive if the process is killed."""
         try:
             recorder = ready_recorder()
             if recorder is None or not recorder.is_recording:
@@ -143,7 +142,7 @@ class CompileHooks:
             with self._lock:
                 parts, compilations, breaks = self._written
                 known = self.breaks()
-                # Later compilations have their functions themselves.
+                # Only in the first and the last part: the metrics of later compilations contain their functions.
                 functions = {} if parts and not ends else _compiled_functions()
                 given_up = [] if parts and not ends else _given_up(functions)
                 if ends and functions == self._known_functions:
@@ -155,8 +154,6 @@ class CompileHooks:
                     recorder.append(TABLE, {"facts": [facts.as_part()]})
         except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
             self._failure = f"{type(error).__name__}: {error}"
-
-    # What is replaced
 
     def _wrap(self) -> None:
         module = sys.modules[_MODULE]
@@ -173,7 +170,7 @@ class CompileHooks:
         report.__wrapped__ = theirs  # type: ignore[attr-defined]
         vars(module)[_REPORT] = report
 
-    def _put_back(self) -> None:
+    def _restore(self) -> None:
         if self._import is not None:
             self._import.give_up()
         theirs, module = self._theirs, sys.modules.get(_MODULE)
@@ -184,15 +181,15 @@ class CompileHooks:
         self._theirs = None
 
     def _note(self, metrics: Any) -> None:
-        """Copy the metrics of a compilation that has just ended; a failure is kept as a loss, the program goes on."""
+        """Copy the metrics of a compilation that has just ended; a failure becomes a loss."""
         try:
             self._compilations.append(_compilation(metrics))
-            self._see_breaks()
+            self._collect_breaks()
         except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
             self._failure = f"{type(error).__name__}: {error}"
         self._write()
 
-    def _see_breaks(self) -> None:
+    def _collect_breaks(self) -> None:
         for one in _reasons():
             if id(one) not in self._breaks:
                 self._breaks[id(one)] = one, _graph_break(one)
@@ -203,12 +200,12 @@ os.register_at_fork(after_in_child=COMPILE_HOOKS.after_fork)
 
 
 def _reasons() -> list[Any]:
-    """Torch's records of graph breaks, of the whole process."""
+    """torch's list of graph breaks of the whole process."""
     return list(getattr(sys.modules.get(_MODULE), "graph_break_reasons", ()))
 
 
 def _compilation(metrics: Any) -> Compilation:
-    """What is kept of torch's metrics of a compilation."""
+    """Convert torch's metrics of a compilation."""
 
     def number(name: str) -> int | None:
         value = getattr(metrics, name, None)
@@ -218,7 +215,7 @@ def _compilation(metrics: Any) -> Compilation:
         return str(getattr(metrics, name, None) or "")[:_LONGEST_TEXT]
 
     begin_us, end_us = number("start_time_us") or 0, number("end_time_us") or 0
-    # torch adds up each phase with the phases inside it.
+    # torch's times of phases are inclusive.
     backward = number("backward_cumulative_compile_time_us")
     whole = number("dynamo_cumulative_compile_time_us")
     aot = number("aot_autograd_cumulative_compile_time_us") if backward is None else backward
@@ -269,7 +266,7 @@ def _compilation(metrics: Any) -> Compilation:
 
 
 def _to_monotonic_ns() -> int:
-    """What to add to a time of the wall clock for that of the monotonic one, from readings that no other thread came between."""
+    """The monotonic clock minus the system's clock in nanoseconds, from the most precise of three readings."""
     best = (1 << 62, 0)
     for _ in range(3):
         before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
@@ -278,7 +275,7 @@ def _to_monotonic_ns() -> int:
 
 
 def _exclusive_ns(inclusive_us: list[int | None], autotune_us: int) -> list[int]:
-    """The time of each phase without the one inside it; autotuning is inside the writing of code."""
+    """Convert inclusive to exclusive times, each phase without the next inner one; autotuning is inside code generation."""
     made = []
     for at, own in enumerate(inclusive_us):
         inner = next((one for one in inclusive_us[at + 1 :] if one is not None), 0)
@@ -289,7 +286,7 @@ def _exclusive_ns(inclusive_us: list[int | None], autotune_us: int) -> list[int]
 
 
 def _graph_break(reason: Any) -> GraphBreak | None:
-    """What is kept of torch's record of a graph break."""
+    """Convert torch's record of a graph break; None if it has no frames of the program."""
     frames = tuple(
         (str(frame.name), str(frame.filename), int(frame.lineno or -1)) for frame in reason.user_stack
     )
@@ -300,7 +297,7 @@ def _graph_break(reason: Any) -> GraphBreak | None:
 
 
 def _id_text(compilation: Any) -> str:
-    """The id of a compilation as torch writes it, mostly without calling torch's function, which a profiler of calls would record."""
+    """Format a compilation's id as torch does, usually without calling torch's function, which a profiler would record."""
     frame, number = getattr(compilation, "frame_id", None), getattr(compilation, "frame_compile_id", None)
     plain = (
         frame is not None
@@ -311,7 +308,7 @@ def _id_text(compilation: Any) -> str:
 
 
 def _compiled_functions() -> dict[str, tuple[str, str, int]]:
-    """Function, file and line of all compiled code that is alive, by the id of its compilation."""
+    """Return function, file and line of all compiled code in torch's cache, by compilation id."""
     frames, cache = sys.modules.get(_FRAMES), sys.modules.get(_CACHE)
     entries_of = getattr(cache, "_debug_get_cache_entry_list", None)
     found = {}
@@ -324,10 +321,10 @@ def _compiled_functions() -> dict[str, tuple[str, str, int]]:
 
 
 def _given_up(functions: dict[str, tuple[str, str, int]]) -> list[dict[str, Any]]:
-    """The compilations among the last ones of the process, which torch keeps, that failed because their function was compiled too often.
+    """Return recent compilations of the process that failed because their function had reached the recompile limit.
 
     Args:
-        functions: The compiled code that is alive: what the program has reset since is compiled again.
+        functions: The compiled code in torch's cache; a function that the program has reset since may be compiled again.
     """
     metrics = list(getattr(sys.modules.get(_MODULE), _KEPT, ()))
     alive: dict[str, list[tuple[str, str, int]]] = {}
@@ -337,7 +334,7 @@ def _given_up(functions: dict[str, tuple[str, str, int]]) -> list[dict[str, Any]
     for one in metrics:
         columns = _compilation(one).columns
         frame, _, times = columns["compile_id"].partition("/")
-        # The number counts the compilations before it; after a reset, fewer are alive, and the ids begin anew.
+        # The second number of the id counts earlier compilations of the frame; after a reset, the cache has fewer.
         places = alive.get(frame, [])
         if RECOMPILE_LIMIT.search(columns["failure"]) and times.isdigit() and len(places) >= int(times) > 0:
             found.append({**columns, **dict(zip(("function", "file", "line"), places[0], strict=True))})
@@ -345,29 +342,29 @@ def _given_up(functions: dict[str, tuple[str, str, int]]) -> list[dict[str, Any]
 
 
 class Compiling:
-    """Records what torch.compile compiled; every session has it."""
+    """A source that every session has: records the compilations of torch.compile."""
 
     def __init__(self) -> None:
-        """Nothing happens before a session begins."""
+        """Start without a session."""
         self._append: AppendRows | None = None
         self._first = 0
 
     def open(self) -> None:
-        """Collect the metrics of compilations."""
+        """Start collecting metrics of compilations."""
         COMPILE_HOOKS.open(self)
 
     def start(self) -> None:
-        """A recording begins: what is compiled from now on belongs to it."""
+        """Mark the start of the recording, to which later compilations belong."""
         self._first = COMPILE_HOOKS.count
 
     def write_to(self, append: AppendRows) -> None:
-        """Write what is known into the recording, once for all sessions that share it; or keep it until the end."""
+        """Write what is known to the recording, once for all sessions that share it; without a file, that happens at the end."""
         self._append = append
         if not isinstance(append, KeptRows):
             COMPILE_HOOKS.recording_began()
 
     def stop(self) -> None:
-        """Write what was compiled, and why something of it is missing."""
+        """Write the compilations of the recording, and losses."""
         append, self._append = self._append, None
         if append is None:
             return
@@ -389,5 +386,5 @@ class Compiling:
             append(LOSSES, {"code": ["compiling_unreadable"], "count": [1], "why": [failure]})
 
     def close(self) -> None:
-        """Leave torch as it was."""
+        """Stop collecting, and restore torch's function."""
         COMPILE_HOOKS.close(self)

@@ -1,4 +1,4 @@
-"""The source that records how a `DataLoader` makes its batches, in this process and in workers."""
+"""The source that records how a `DataLoader` loads its batches, in this process and in workers."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ if TYPE_CHECKING:
 
 
 class WorkerRows:
-    """Moves what workers write into a recording: at once, whenever it is asked, and on a thread while loops have workers."""
+    """Copies rows from the files of loader workers to a recording: regularly on a thread, and on each call of `move`."""
 
     def __init__(self, begin_ns: int, append: AppendRows) -> None:
-        """Append what workers do from a moment of the monotonic clock on."""
+        """Prepare to copy what workers do after `begin_ns` of the monotonic clock."""
         self._begin_ns = begin_ns
         self._append = append
         self._files: dict[Path, WorkerFile] = {}
         self._known: dict[Path, list[int]] = {}
         self._loaders: set[int] = set()
-        self._moving = threading.Lock()  # guards all of these
+        self._moving = threading.Lock()  # guards all fields above
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        # That there are none says that workers were looked for.
+        # An empty table says that workers were recorded, but there were none so far.
         append(BATCHES, {"process": [], "loader": [], **{name: [] for name in BATCH_COLUMNS}}, buffered=True)
 
     def loop_begins(self) -> None:
-        """Look for what workers write from now on."""
+        """Start the thread that copies rows, when a loop with workers begins."""
         with self._moving:
             if self._thread is None and not self._stopping.is_set():
                 self._thread = threading.Thread(target=self._run, name="kinetoscope workers", daemon=True)
                 self._thread.start()
 
     def stop(self) -> None:
-        """Move what there is, and end."""
+        """Stop the thread, and copy the remaining rows."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_PATIENCE_S)
         self.move()
 
     def move(self) -> None:
-        """Append what is new."""
+        """Copy new rows of all workers to the recording."""
         with self._moving:
             for path in files_in(HOOKS.folder):
                 one = self._files.setdefault(path, WorkerFile(path, self._begin_ns))
                 if not one.is_done:
-                    # A worker may be about to create its file.
+                    # The worker may still be creating its file.
                     with suppress(OSError):
                         self._move(path, one)
 
@@ -76,7 +76,7 @@ class WorkerRows:
             self._known[path] = state
             columns = {**key, **dict(zip(WORKER_COLUMNS, state, strict=True))}
             self._append(WORKERS, {name: [value] for name, value in columns.items()}, buffered=True)
-        # So that a row is never longer than the recorder takes.
+        # In parts, because the recorder limits the size of what is appended at once.
         for first in range(0, len(rows), _ROWS_AT_ONCE):
             part = rows[first : first + _ROWS_AT_ONCE]
             batches = {name: [value] * len(part) for name, value in key.items()}
@@ -87,54 +87,54 @@ class WorkerRows:
         while not self._stopping.wait(_INTERVAL_S):
             try:
                 self.move()
-            except Exception:  # noqa: BLE001  (whatever it is, the job goes on; `stop` tries again, and says it)
+            except Exception:  # noqa: BLE001  (the job must go on; `stop` tries again, and raises the error)
                 return
 
 
-# How often rows are written; a killed process may lose that much and what writing takes.
+# Seconds between copies. If the process is killed, the rows of this time are lost.
 _INTERVAL_S = 0.5
 _ROWS_AT_ONCE = 4_096
 _PATIENCE_S = 5.0
 
 
 class DataLoading:
-    """Records how every `DataLoader` makes its batches: for `profile(sources=[DataLoading()])`.
+    """Records how every `DataLoader` loads its batches: for `profile(sources=[DataLoading()])`.
 
-    In the recording process, making a batch is a range `DataLoader.fetch` with `DataLoader.collate` inside, and pinning
-    it is `DataLoader.pin`. Worker processes become processes of the trace, with the same ranges, on the same clock, for every
-    loop over a loader that starts after the session, forked or spawned. The table `data_loading` has the sums.
+    In the recording process, loading a batch is a range `DataLoader.fetch` with `DataLoader.collate` inside, and pinning it is
+    `DataLoader.pin`. Worker processes, forked or spawned, become processes of the trace, with the same ranges on the same clock,
+    if the loop over the loader starts after the session. The table `data_loading` has sums.
 
     The batches, their order and all random numbers are unchanged.
     """
 
     def __init__(self) -> None:
-        """Nothing happens before a session begins."""
+        """Start without a session."""
         self._begin_ns = 0
         self._rows: WorkerRows | None = None
 
     def open(self) -> None:
-        """Start to record loaders; workers that exist already are not recorded.
+        """Install the hooks in `DataLoader`; workers that exist already are not recorded.
 
         Raises:
-            AttributeError: This torch has no such loaders.
+            AttributeError: This release of torch does not have the hooked functions.
             OSError: The folder of the workers' files cannot be created.
         """
         HOOKS.open(self)
 
     def start(self) -> None:
-        """Begin to mark ranges."""
+        """Start to record ranges."""
         self._begin_ns = time.monotonic_ns()
         HOOKS.record(1)
 
     def write_to(self, append: AppendRows) -> None:
-        """Write what workers do into the recording that has begun, at least once a second."""
+        """Copy what workers do to the recording, at least once a second."""
         rows = self._rows = WorkerRows(self._begin_ns, append)
         HOOKS.listen(rows.loop_begins)
         if files_in(HOOKS.folder):
             rows.loop_begins()
 
     def stop(self) -> None:
-        """Stop, and write what the workers have written so far."""
+        """Stop recording, and copy what the workers have written so far."""
         rows, self._rows = self._rows, None
         try:
             if rows is not None:
@@ -144,5 +144,5 @@ class DataLoading:
             HOOKS.record(-1)
 
     def close(self) -> None:
-        """Stop recording loaders."""
+        """Remove the hooks from `DataLoader`."""
         HOOKS.close(self)

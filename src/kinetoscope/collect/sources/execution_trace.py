@@ -1,8 +1,8 @@
-"""Chakra execution traces: written by torch's own observer, and made valid when finished.
+"""Chakra execution traces: written by torch's own observer, and repaired when finished.
 
-torch has one observer for a process. It writes each operator's node to its file when the operator ends; the file is
-strict JSON only if no name holds a quote, nothing was killed and nothing was forked. So the file is read once more
-when it is finished, node by node, and open_atomically by one that is valid; what was mended or lost is counted in it.
+torch has one observer per process. It writes each operator's node to its file when the operator ends. The file is valid JSON
+only if no name contains a quote, and the process was neither killed nor forked. So when the trace is finished, the file is read
+node by node and replaced by a valid one, which contains the numbers of repaired and lost nodes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GROUPS_NODE = "## process_group:init ##"
 class ExecutionTraceObserver:
     """Records a Chakra execution trace: each operator with its inputs, outputs and tensors, and no times.
 
-    Hand it to `profile(execution_trace_observer=...)`, which starts and stops it with each recording, or use it alone::
+    Pass it to `profile(execution_trace_observer=...)`, which starts and stops it with each recording, or use it alone::
 
         observer = ExecutionTraceObserver().register_callback("trace.et.json")
         observer.start()
@@ -46,13 +46,13 @@ class ExecutionTraceObserver:
         observer.stop()
         observer.unregister_callback()
 
-    A process can have one registered observer at a time. What was recorded between several pairs of `start` and `stop`
-    are in one file. The file is strict JSON once the observer is unregistered, at the latest when
-    Python exits; a forked child neither writes to it nor finishes it.
+    A process can have one registered observer at a time. The file contains everything that was recorded between any `start` and
+    `stop`. It is strict JSON once the observer is unregistered, at the latest when Python exits. A forked child neither writes to
+    it nor finishes it.
     """
 
     def __init__(self) -> None:
-        """Begin unregistered."""
+        """Start unregistered."""
         self.extra_resources_collection = False
         self.resources_dir = ""
         self.output_file_path = ""
@@ -63,7 +63,7 @@ class ExecutionTraceObserver:
 
     def __del__(self) -> None:
         """Finish the file."""
-        # After a failed __init__, or while Python exits, there is nothing to finish.
+        # Not after a failed __init__, nor while Python exits.
         if getattr(self, "_registered", False):
             self._finish_quietly()
 
@@ -71,11 +71,11 @@ class ExecutionTraceObserver:
     def build_execution_trace_obs_from_env() -> ExecutionTraceObserver | None:
         """Return an observer, registered with a new temporary file, if the environment variable is set.
 
-        `ENABLE_PYTORCH_EXECUTION_TRACE=1` asks for it, and `ENABLE_PYTORCH_EXECUTION_TRACE_EXTRAS=1` for the sources
-        of generated kernels too.
+        `ENABLE_PYTORCH_EXECUTION_TRACE=1` requests it, and `ENABLE_PYTORCH_EXECUTION_TRACE_EXTRAS=1` the sources of generated
+        kernels, too.
 
         Returns:
-            The observer, or None if the environment does not ask or (with a warning) no file can be made.
+            The observer; None if the variable is not set or (with a warning) no file can be created.
         """
         if os.environ.get(SWITCH) != "1":
             return None
@@ -97,11 +97,10 @@ class ExecutionTraceObserver:
         Args:
             output_file_path: The file, with `{rank}` replaced by the rank; it is compressed if the name ends in
                 `.gz`. The folder must exist.
-                Until the trace is finished, an uncompressed one is written there as it grows, and a compressed one
-                under a hidden name next to it.
+                Until the trace is finished, torch writes to this file or, if it will be compressed, to a hidden file next to it.
 
         Returns:
-            The observer itself. If another one is registered in this process, it is not registered, with a warning.
+            The observer itself. If another observer is registered in this process, this one is not, with a warning.
 
         Raises:
             ArgumentError: The path is not valid or not writable.
@@ -121,12 +120,12 @@ class ExecutionTraceObserver:
                     "unregister_callback() on the other one first."
                 )
                 return self
-            # The program may change its working directory before the trace is finished.
+            # Absolute, because the program may change its working directory before the trace is finished.
             self._final = final.absolute()
             growing = _growing_path(self._final)
-            claim = _claim(growing, final)
+            lock = _locked_file(growing, final)
             if not _add_torch_observer(growing):
-                os.close(claim)
+                os.close(lock)
                 growing.unlink(missing_ok=True)
                 warn_user(
                     "torch's own ExecutionTraceObserver is registered in this process, so this one records nothing: "
@@ -137,11 +136,11 @@ class ExecutionTraceObserver:
             self.output_file_path_observer = str(growing)
             self.resources_dir = ""
             self._registered = True
-            _REGISTERED.take(self, growing, claim)
+            _REGISTERED.take(self, growing, lock)
             return self
 
     def unregister_callback(self) -> None:
-        """Unregister the observer and finish its file: strict JSON, compressed if its name says so.
+        """Unregister the observer and finish its file: repair the JSON, and compress it if the name ends in `.gz`.
 
         Raises:
             OSError: The finished file cannot be written.
@@ -188,20 +187,20 @@ class ExecutionTraceObserver:
         return self._execution_trace_running
 
     def get_output_file_path(self) -> str:
-        """Return where the trace goes, or went.
+        """Return the path of the trace, finished or not.
 
         Raises:
-            StateError: `register_callback` was never called with success.
+            StateError: `register_callback` never succeeded.
         """
         if not self.output_file_path:
             raise StateError("the observer has no file yet: call register_callback(path) first.")
         return self.output_file_path
 
     def set_extra_resource_collection(self, val: bool) -> None:
-        """Set whether the sources of generated kernels are copied next to the trace; call it once registered.
+        """Set whether the sources of generated kernels are copied next to the trace; to be called after `register_callback`.
 
         Args:
-            val: True makes the folder `{stem}_resources` now; the files come when the trace is finished.
+            val: True creates the folder `{stem}_resources` now; the files are copied when the trace is finished.
         """
         self.extra_resources_collection = bool(val)
         if val:
@@ -239,46 +238,46 @@ class ExecutionTraceObserver:
         return str(folder) if folder.is_dir() else None
 
     def _finish_quietly(self) -> None:
-        """Finish the file where no exception can be raised."""
+        """Finish the file; failures are warnings, because a finalizer cannot raise exceptions."""
         try:
             self.unregister_callback()
         except Exception as error:  # noqa: BLE001  (a finalizer can only warn)
             warn_user(f"the execution trace {self.output_file_path!r} was not finished: {error}")
 
     def _disown(self) -> None:
-        """Become an observer that was never registered: in a forked child the file is the parent's."""
+        """In a forked child: become unregistered, because the file belongs to the parent."""
         self._registered = self._execution_trace_running = False
 
 
 class _Registration:
-    """Which observer of this process is registered with torch, and what a forked child has to know of it."""
+    """The registered observer of this process, with what is needed to separate a forked child from its file."""
 
     def __init__(self) -> None:
         self._observer: weakref.ref[ExecutionTraceObserver] | None = None
         self._descriptors: list[int] = []
-        self._claim = -1
+        self._lock = -1
         self._inherited = False
 
     def is_taken(self) -> bool:
-        """Whether an observer is registered; one inherited by a fork is removed from torch here."""
+        """Whether an observer is registered; in a forked child, first remove the inherited one from torch."""
         if self._inherited:
             self._inherited = False
             torch_observer._remove_execution_trace_observer()
         return self._observer is not None
 
-    def take(self, observer: ExecutionTraceObserver, file: Path, claim: int) -> None:
-        """Remember the observer, by which descriptors torch writes its file, and the claim to it, to be given up."""
+    def take(self, observer: ExecutionTraceObserver, file: Path, lock: int) -> None:
+        """Store the observer, torch's descriptors of its file, and the descriptor that locks the file."""
         self._observer = weakref.ref(observer)
         self._descriptors = _descriptors_of(file)
-        self._claim = claim
+        self._lock = lock
 
     def leave(self) -> None:
-        """Forget the observer and give up the claim to its file."""
+        """Forget the observer, and unlock its file."""
         self._observer = None
         self._descriptors = []
-        if self._claim >= 0:
-            os.close(self._claim)
-            self._claim = -1
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def finish(self) -> None:
         """Finish the file of the registered observer, if there is one."""
@@ -287,13 +286,13 @@ class _Registration:
             observer._finish_quietly()
 
     def after_fork(self) -> None:
-        """Cut a child off from its parent's file: neither its operators nor what torch had buffered get there."""
+        """In a forked child: redirect torch's descriptors, so that neither new nor buffered data gets into the parent's file."""
         if self._observer is None:
             return
-        nowhere = os.open(os.devnull, os.O_WRONLY)
+        null = os.open(os.devnull, os.O_WRONLY)
         for descriptor in self._descriptors:
-            os.dup2(nowhere, descriptor)
-        os.close(nowhere)
+            os.dup2(null, descriptor)
+        os.close(null)
         observer = self._observer()
         if observer is not None:
             if observer._execution_trace_running:
@@ -308,34 +307,37 @@ _REGISTERED = _Registration()
 
 
 def _after_fork() -> None:
-    """Give the child a lock that no other thread of the parent holds, and let go of the parent's file."""
+    """In a forked child: replace the lock, which a thread of the parent may hold, and detach from the parent's file."""
     global _LOCK
     _LOCK = threading.RLock()
     _REGISTERED.after_fork()
 
 
 def _growing_path(final: Path) -> Path:
-    """The file that torch writes while it records: the final one, or a hidden one next to a compressed one."""
+    """The file that torch writes while it records: the final one or, if that is compressed, a hidden one next to it."""
     if final.suffix != ".gz":
         return final
     return final.with_name(f".{final.name.removesuffix('.gz').removesuffix('.json')}.{os.getpid()}.json")
 
 
-def _claim(growing: Path, final: Path) -> int:
-    """Empty the file that torch will write, and claim it; or say why that cannot be: torch itself would only log it.
+def _locked_file(growing: Path, final: Path) -> int:
+    """Create or truncate the file that torch will write, and lock it; torch itself would only log a failure.
 
     Returns:
-        A descriptor that holds the claim until it is closed.
+        A descriptor that holds the lock until it is closed.
+
+    Raises:
+        ArgumentError: The file cannot be written, or another process has locked it.
     """
     try:
-        claim = os.open(growing, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        lock = os.open(growing, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.truncate(claim, 0)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.truncate(lock, 0)
         except BaseException:
-            os.close(claim)
+            os.close(lock)
             raise
-        return claim
+        return lock
     except BlockingIOError:
         raise ArgumentError(
             f"another process is writing its execution trace to {os.fspath(final)!r}: give each process its own path; "
@@ -349,18 +351,21 @@ def _claim(growing: Path, final: Path) -> int:
 
 
 def _add_torch_observer(file: Path) -> bool:
-    """Register torch's observer with a file; torch says yes also where another one is registered already."""
+    """Register torch's observer with a file.
+
+    torch returns True even if another observer is registered, so check that it has opened the file.
+    """
     before = len(_descriptors_of(file))
     added: bool = torch_observer._add_execution_trace_observer(str(file))
     return added and (not _DESCRIPTORS.is_dir() or len(_descriptors_of(file)) > before)
 
 
 def _descriptors_of(file: Path) -> list[int]:
-    """The descriptors by which this process has a file open."""
+    """List the descriptors of this process that refer to a file."""
     wanted = file.stat()
     found = []
     for name in os.listdir(_DESCRIPTORS) if _DESCRIPTORS.is_dir() else []:
-        # The descriptor of the listing itself is gone by now.
+        # The list contains the descriptor of the listing itself, which is closed by now.
         with contextlib.suppress(OSError, ValueError):
             status = os.fstat(int(name))
             if (status.st_dev, status.st_ino) == (wanted.st_dev, wanted.st_ino):
@@ -369,7 +374,7 @@ def _descriptors_of(file: Path) -> list[int]:
 
 
 def _finish_file(growing: Path, final: Path) -> None:
-    """Replace what torch wrote by strict JSON under the final name; nothing else is left, not even after an error."""
+    """Repair what torch wrote, and write it under the final name; the hidden file is removed even after an error."""
     from kinetoscope.formats.execution_trace.mend import write_mended
 
     try:
@@ -385,7 +390,7 @@ def _finish_file(growing: Path, final: Path) -> None:
 
 
 def _record_process_groups() -> None:
-    """Let the process groups be a node of the trace, as torch spells it."""
+    """Record the process groups as a node of the trace, in torch's format."""
     distributed: Any = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return

@@ -16,33 +16,33 @@ class GarbageCollections:
     """Opens a range for every garbage collection, on the thread that runs it, while any engine records them."""
 
     def __init__(self) -> None:
-        """Begin closed."""
+        """Start without engines."""
         self._of_thread = threading.local()
-        # One that is dropped without a stop() is gone from here, too.
+        # Weak: an engine may be garbage-collected without a stop().
         self._engines: weakref.WeakSet[object] = weakref.WeakSet()
 
     def open(self, engine: object) -> None:
-        """Mark them for an engine; a second call does nothing."""
+        """Record garbage collections for an engine; a second call does nothing."""
         self._engines.add(engine)
-        if self._collects not in gc.callbacks:
-            gc.callbacks.append(self._collects)
+        if self._on_collection not in gc.callbacks:
+            gc.callbacks.append(self._on_collection)
 
     def close(self, engine: object) -> None:
-        """Mark none for it any more."""
+        """Stop recording them for an engine."""
         self._engines.discard(engine)
         if not self._engines:
-            self._end()
+            self._remove_callback()
 
     def after_fork(self) -> None:
-        """No engine of the parent records this process."""
+        """In a forked child: the parent's engines do not record this process."""
         self._engines = weakref.WeakSet()
-        self._end()
+        self._remove_callback()
 
-    def _end(self) -> None:
-        if self._collects in gc.callbacks:
-            gc.callbacks.remove(self._collects)
+    def _remove_callback(self) -> None:
+        if self._on_collection in gc.callbacks:
+            gc.callbacks.remove(self._on_collection)
 
-    def _collects(self, phase: str, info: dict[str, Any]) -> None:
+    def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
             if self._engines:
                 self._of_thread.range = begin_range(GARBAGE_COLLECTION)

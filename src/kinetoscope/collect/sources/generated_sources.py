@@ -1,4 +1,4 @@
-"""The sources of kernels that `torch.compile` generated in this process, copied next to an execution trace."""
+"""Copy the source files of kernels that `torch.compile` generated in this process next to an execution trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def resources_folder(path: str | os.PathLike[str]) -> Path:
-    """The resource folder of the execution trace at `path`: `{stem}_resources` next to it."""
+    """Return the resource folder of the execution trace at `path`: `{stem}_resources` next to it."""
     place = Path(path)
     return place.with_name(f"{os.path.splitext(place.name)[0]}_resources")
 
@@ -27,10 +27,10 @@ def copy_generated_sources(folder: Path) -> int:
     were compiled from. Files that cannot be read are skipped with a warning.
 
     Args:
-        folder: Where to; it must exist.
+        folder: The target folder, which must exist.
 
     Returns:
-        How many files were copied.
+        The number of copied files.
     """
     copied = 0
     for source in sorted(set(_generated_sources())):
@@ -43,7 +43,7 @@ def copy_generated_sources(folder: Path) -> int:
 
 
 def _generated_sources() -> Iterator[Path]:
-    """The files of Inductor's modules. Nothing is imported: if Inductor was not used, there are none."""
+    """Iterate over the files of Inductor's generated code, without importing Inductor if the program did not."""
     cache: Any = sys.modules.get("torch._inductor.codecache")
     if cache is None:
         return

@@ -1,9 +1,8 @@
-"""Three functions of torch's `DataLoader`, replaced while a session records data loading.
+"""Replace three functions of torch's `DataLoader` while a session records data loading.
 
-`_DatasetKind.create_fetcher` makes the fetcher of samples, in the loader's own process or in a worker;
-`_utils.worker._worker_loop` is what a worker process runs; `_utils.pin_memory.pin_memory` copies a batch to pinned memory.
-All three are called with unchanged arguments, and use no random numbers of ours. They are restored exactly as
-they were when the last session is over.
+`_DatasetKind.create_fetcher` creates the fetcher of samples, in the loader's own process or in a worker;
+`_utils.worker._worker_loop` runs in a worker process; `_utils.pin_memory.pin_memory` copies a batch to pinned memory. All three
+are called with unchanged arguments, and no random numbers are used. They are restored when the last session ends.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.collect.sources.loader_worker import NotedLoop, timed
+from kinetoscope.collect.sources.loader_worker import RecordedLoop, timed
 from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
-from kinetoscope.collect.sources.worker_files import remove_of_the_gone
+from kinetoscope.collect.sources.worker_files import remove_obsolete
 from kinetoscope.model.schema import (
     COLLATE_BATCH,
     FETCH_BATCH,
@@ -31,30 +30,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-# For how many loops over loaders the loader is stored; the oldest is dropped first.
-_REMEMBERED = 1_000
+# Number of loops over loaders whose loader is described; older ones are dropped.
+_MOST_LOADERS = 1_000
 
 
 class LoaderHooks:
-    """The replaced functions, for all sessions of the process."""
+    """Hooks in torch's `DataLoader`, shared by all sessions of the process."""
 
     def __init__(self) -> None:
-        """Replace nothing."""
-        self._begin_anew()
+        """Start without hooks."""
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.RLock()
         self._process = os.getpid()
-        # A session that is dropped without a stop() drops its source, too.
+        # Weak: if a session is garbage-collected without a stop(), its source is, too.
         self._sources: weakref.WeakSet[object] = weakref.WeakSet()
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._recording = 0
         self._folder: Path | None = None
-        # The number of the loader that this thread is starting the workers of.
+        # Per thread, the number of the loader whose workers it is starting.
         self._starting = threading.local()
         self._numbers = itertools.count()
         self.loaders: dict[int, dict[str, Any]] = {}
-        # Called when a loop begins whose workers may have files.
+        # Called when a loop with workers begins.
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -63,10 +62,10 @@ class LoaderHooks:
         return self._folder
 
     def open(self, source: object) -> None:
-        """Record loaders that start from now on, for a session.
+        """Record for a session the loaders that start from now on.
 
         Raises:
-            AttributeError: This torch has no such functions.
+            AttributeError: This release of torch does not have the replaced functions.
             OSError: The folder of the workers' files cannot be created.
         """
         with self._lock:
@@ -74,11 +73,11 @@ class LoaderHooks:
                 if self._folder is None or not self._folder.is_dir():
                     self._folder = Path(tempfile.mkdtemp(prefix="kinetoscope-loading-"))
                     weakref.finalize(self, _remove_own, self._folder, os.getpid())
-                self._put_back()
+                self._restore()
                 try:
                     self._replace()
                 except BaseException:
-                    self._put_back()
+                    self._restore()
                     raise
             self._sources.add(source)
 
@@ -87,13 +86,13 @@ class LoaderHooks:
         with self._lock:
             self._sources.discard(source)
             if not self._sources:
-                self._put_back()
+                self._restore()
 
     def record(self, change: int) -> None:
-        """One recording more (1) or less (-1) is under way."""
+        """Count active recordings: one more (1) or less (-1)."""
         with self._lock:
             if change > 0:
-                self._tidy()
+                self._remove_obsolete()
             self._recording = max(0, self._recording + change)
 
     def listen(self, loop_begins: Callable[[], None]) -> None:
@@ -102,26 +101,24 @@ class LoaderHooks:
             self._listeners.append(loop_begins)
 
     def forget(self, loop_begins: Callable[[], None]) -> None:
-        """Call it no more."""
+        """Remove a listener; does nothing if it is unknown."""
         with self._lock, suppress(ValueError):
             self._listeners.remove(loop_begins)
 
-    def _tidy(self) -> None:
+    def _remove_obsolete(self) -> None:
         """Remove the files of ended workers, unless an active recording needs them."""
         with self._lock:
             if not self._recording:
-                remove_of_the_gone(self._folder)
+                remove_obsolete(self._folder)
 
     def after_fork(self) -> None:
-        """In a forked child nothing is recorded for the parent's sessions, except by workers, which record themselves."""
+        """In a forked child: the parent's sessions do not record this process, except workers, which write their own files."""
         replaced, starting = self._replaced, self._starting
-        self._begin_anew()
-        # A worker reads its loader's number from this; the loop that it runs was chosen before the fork.
+        self._reset()
+        # A worker still needs the number of its loader; the function that it runs was replaced before the fork.
         self._starting = starting
         self._replaced = replaced
-        self._put_back()
-
-    # What is replaced
+        self._restore()
 
     def _replace(self) -> None:
         """Replace torch's functions by ours."""
@@ -129,7 +126,7 @@ class LoaderHooks:
 
         kind, many = dataloader._DatasetKind, dataloader._MultiProcessingDataLoaderIter
         self._put(kind, "create_fetcher", staticmethod(self._create_fetcher(kind.create_fetcher)))
-        loop = NotedLoop(_utils.worker._worker_loop, str(self._folder), self._number)
+        loop = RecordedLoop(_utils.worker._worker_loop, str(self._folder), self._number)
         self._put(_utils.worker, "_worker_loop", loop)
         self._put(many, "__init__", self._numbered(many.__init__))
         self._put(_utils.pin_memory, "pin_memory", self._pinning(_utils.pin_memory.pin_memory))
@@ -138,17 +135,17 @@ class LoaderHooks:
         self._replaced.append((owner, name, vars(owner)[name], ours))
         setattr(owner, name, ours)
 
-    def _put_back(self) -> None:
+    def _restore(self) -> None:
         """Restore torch's functions, unless other code has replaced them meanwhile."""
         while self._replaced:
             owner, name, before, ours = self._replaced[-1]
             if vars(owner).get(name) is ours:
                 setattr(owner, name, before)
-            # Last: what is interrupted in here, as by the handler of a signal, is gone on with by the next call.
+            # Removed last: after an interrupt, the next call continues here.
             self._replaced.pop()
 
     def _create_fetcher(self, create: Callable[..., Any]) -> Callable[..., Any]:
-        """Fetchers of this process mark ranges."""
+        """Wrap `create_fetcher`, so that fetchers of this process open ranges."""
 
         def create_timed(*arguments: Any, **keywords: Any) -> Any:
             return timed(create(*arguments, **keywords), _RANGES)
@@ -156,37 +153,37 @@ class LoaderHooks:
         return create_timed
 
     def _numbered(self, begin: Callable[..., None]) -> Callable[..., None]:
-        """Each iterator with workers has a number, which identifies its workers."""
+        """Wrap the constructor of iterators with workers, to assign each a number, which identifies its workers."""
 
         def begin_numbered(iterator: Any, loader: Any, *arguments: Any, **keywords: Any) -> None:
             number = next(self._numbers)
-            with suppress(Exception):  # whatever a loader of somebody's own answers
-                self._remember(number, loader)
+            with suppress(Exception):  # a user's loader class may raise anything
+                self._add_loader(number, loader)
             outer, self._starting.number = self._number(), number
             try:
                 begin(iterator, loader, *arguments, **keywords)
             finally:
                 self._starting.number = outer
             for loop_begins in tuple(self._listeners):
-                with suppress(Exception):  # as where no thread can be started
+                with suppress(Exception):  # for example if no thread can be started
                     loop_begins()
 
         return begin_numbered
 
-    def _remember(self, number: int, loader: Any) -> None:
-        """Store the facts of a loader, up to a limit: a session may last for many epochs."""
-        self._tidy()
+    def _add_loader(self, number: int, loader: Any) -> None:
+        """Store the description of a loader, up to a limit, because a session may last for many epochs."""
+        self._remove_obsolete()
         self.loaders[number] = _described(loader)
-        while len(self.loaders) > _REMEMBERED:
+        while len(self.loaders) > _MOST_LOADERS:
             del self.loaders[next(iter(self.loaders))]
 
     def _number(self) -> int:
-        """The number of the loader whose workers this thread starts, -1 for none."""
+        """The number of the loader whose workers this thread is starting, or -1."""
         number: int = getattr(self._starting, "number", -1)
         return number
 
     def _pinning(self, pin: Callable[..., Any]) -> Callable[..., Any]:
-        """Pinning a batch is a range; it calls itself for the parts of a batch."""
+        """Wrap `pin_memory` in a range; torch's function calls itself for parts of a batch, which get none."""
         inside = threading.local()
 
         def pin_timed(*arguments: Any, **keywords: Any) -> Any:
@@ -203,7 +200,7 @@ class LoaderHooks:
 
 
 class _Ranges:
-    """Opens ranges for the making of batches in the recording process."""
+    """The listener in the recording process, which opens ranges."""
 
     def begin(self, samples: int) -> Any:
         return begin_range(FETCH_BATCH) if HOOKS._recording else None
@@ -221,7 +218,7 @@ class _Ranges:
 
 
 def _described(loader: Any) -> dict[str, Any]:
-    """The facts of a loader for the trace, as plain values."""
+    """Describe a loader for the trace, by JSON values."""
     known = {}
     for name in ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory"):
         value = getattr(loader, name, None)
@@ -230,7 +227,7 @@ def _described(loader: Any) -> dict[str, Any]:
 
 
 def _remove_own(folder: Path, process: int) -> None:
-    """Remove the workers' files; a forked child inherits the finalizer, but not the files."""
+    """Remove the workers' files, except in a forked child, which inherits the finalizer but does not own the files."""
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,10 +1,10 @@
-"""The notes of a `DataLoader` worker process: when it made which batch.
+"""Record in a `DataLoader` worker process when it loads each batch.
 
-Each worker has one small file, which its parent reads at any time. It begins with `HEADER`, then follow `ROWS` rows, each
-of them `ROW`; batch n is in row n modulo `ROWS`. A row is written when its batch is begun and again when it is made, each
-time at once and not through a buffer, so that what is there is there however the process ends.
+Each worker writes a small file, which its parent may read at any time: a `HEADER`, then `ROWS` rows of the format `ROW`. Batch
+n is in row n modulo `ROWS`. A row is written without buffering when its batch is started and again when it is finished, so that
+it survives if the process is killed.
 
-Nothing here draws a random number, and nothing of the program is touched beyond the loop that torch runs in a worker.
+Uses no random numbers, and changes nothing of the program except the loop that torch runs in a worker.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 MAGIC = b"KLOADER1"
-# Magic, process, loader, worker, when its loop began and ended (0: it has not) in ns of the steady clock.
+# Magic, process, loader, worker, start and end of its loop (0: not ended) in ns of the monotonic clock.
 HEADER = struct.Struct("<8s5q16x")
-# Number of the batch from 0, when it was begun, when collating was begun and done, when the batch was made (0: not yet),
-# samples requested, and the outcome.
+# Number of the batch from 0, its start, start and end of collating, end of the batch (0: not yet), requested samples, and the
+# outcome.
 ROW = struct.Struct("<7q8x")
 ROWS = 1 << 14
 MADE, FAILED, NO_MORE = 0, 1, 2
 
 
-class WorkerNotes:
-    """The file of one worker."""
+class WorkerLog:
+    """Writes the file of one worker."""
 
     def __init__(
         self, path: str, loader: int, worker: int, clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        """Create the file; if that fails (the disk is full, say), nothing is noted and the worker runs as usual."""
+        """Create the file; if that fails, for example because the disk is full, the worker runs without it."""
         self._clock = clock
         self._thread = threading.get_ident()
         self._row: list[int] | None = None
@@ -46,7 +46,7 @@ class WorkerNotes:
         self._write(HEADER.pack(*self._header), 0)
 
     def begin(self, samples: int) -> list[int] | None:
-        """A batch is started; None if another is being made: this one then belongs to a loader inside the dataset."""
+        """Record the start of a batch; None, for a loader inside the dataset, if another batch is being loaded."""
         if self._row is not None or self._thread != threading.get_ident():
             return None
         row = self._row = [self._batches, self._clock(), 0, 0, 0, samples, MADE]
@@ -55,14 +55,14 @@ class WorkerNotes:
         return row
 
     def finish(self, row: list[int] | None, outcome: int) -> None:
-        """The batch is made, or never will be."""
+        """Record the end of a batch: it is loaded, failed, or there is none left."""
         if row is not None:
             row[4], row[6] = self._clock(), outcome
             self._write_row(row)
             self._row = None
 
     def begin_collating(self) -> list[int] | None:
-        """The samples are there and are being collated."""
+        """Record the start of collating, when the samples are loaded."""
         row = self._row
         if row is None or row[2] or self._thread != threading.get_ident():
             return None
@@ -70,12 +70,12 @@ class WorkerNotes:
         return row
 
     def finish_collating(self, row: list[int] | None) -> None:
-        """They are collated."""
+        """Record the end of collating."""
         if row is not None:
             row[3] = self._clock()
 
     def end(self) -> None:
-        """The worker is done."""
+        """Record the end of the worker's loop, and close the file."""
         self._header[5] = self._clock()
         self._write(HEADER.pack(*self._header), 0)
         self._close()
@@ -84,7 +84,7 @@ class WorkerNotes:
         self._write(ROW.pack(*row), HEADER.size + row[0] % ROWS * ROW.size)
 
     def _write(self, data: bytes, place: int) -> None:
-        """Write, or never again."""
+        """Write to the file; after a failure it is closed, and nothing more is written."""
         if self._file >= 0:
             try:
                 os.pwrite(self._file, data, place)
@@ -99,29 +99,29 @@ class WorkerNotes:
 
 
 class BatchTimes(Protocol):
-    """A listener for the making of batches."""
+    """A listener for the loading of batches."""
 
     def begin(self, samples: int) -> Any:
-        """A batch is begun; what this returns is handed to `finish`."""
+        """A batch is started; the result is passed to `finish`."""
         ...
 
     def finish(self, begun: Any, outcome: int) -> None:
-        """It is made, failed, or there is none."""
+        """The batch is loaded, failed, or there is none left."""
         ...
 
     def begin_collating(self) -> Any:
-        """Its samples are being collated."""
+        """Collating its samples is started; the result is passed to `finish_collating`."""
         ...
 
     def finish_collating(self, begun: Any) -> None:
-        """They are."""
+        """Its samples are collated."""
         ...
 
 
 class TimedFetcher:
-    """Wraps a fetcher of torch: the same batches, and a listener is called when they are made.
+    """Wraps a fetcher of torch, and calls a listener for each batch.
 
-    It references the fetcher and not the reverse, so both are freed when the loader drops them.
+    Only the wrapper references the fetcher, not the reverse, so both are freed when the loader drops them.
     """
 
     def __init__(self, fetcher: Any, times: BatchTimes) -> None:
@@ -140,7 +140,7 @@ class TimedFetcher:
         object.__setattr__(self, "_times", times)
 
     def fetch(self, index: Any) -> Any:
-        """Make a batch, as torch's fetcher does."""
+        """Load a batch, as torch's fetcher does."""
         begun, outcome = self._times.begin(len(index) if isinstance(index, (list, tuple)) else 1), FAILED
         try:
             made = self._fetcher.fetch(index)
@@ -153,103 +153,104 @@ class TimedFetcher:
         return made
 
     def __getattr__(self, name: str) -> Any:
-        """What else the fetcher has."""
+        """Return other attributes of the fetcher."""
         if name == "_fetcher":
-            # Asked of one that is just being copied.
+            # The wrapper is being copied, and has no attributes yet.
             raise AttributeError(name)
         return getattr(self._fetcher, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Change the fetcher."""
+        """Set an attribute of the fetcher."""
         setattr(self._fetcher, name, value)
 
 
 def timed(fetcher: Any, times: BatchTimes) -> Any:
-    """The fetcher wrapped to call `times`; unchanged if it is not like torch's."""
+    """Wrap a fetcher in a `TimedFetcher`; if it lacks the attributes of torch's fetchers, return it unchanged."""
     try:
         return TimedFetcher(fetcher, times)
     except AttributeError:
         return fetcher
 
 
-class NotedLoop:
-    """Replaces torch's function that a worker runs; pickled to spawned workers, with the loader's number."""
+class RecordedLoop:
+    """Replaces the function that torch runs in a worker; it is pickled to spawned workers, with the loader's number."""
 
     def __init__(self, loop: Callable[..., None], folder: str, number_of_loader: Callable[[], int]) -> None:
-        """Wrap `loop`, unless it is wrapped already; notes go to `folder`."""
-        self.loop: Callable[..., None] = loop.loop if isinstance(loop, NotedLoop) else loop
-        # By this name `inspect` finds the wrapped function.
+        """Wrap torch's function, unless it is wrapped already; workers write their files to `folder`."""
+        self.loop: Callable[..., None] = loop.loop if isinstance(loop, RecordedLoop) else loop
+        # For `inspect`, which follows this attribute.
         self.__wrapped__ = self.loop
         self._folder = folder
         self._number_of_loader = number_of_loader
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The loader's number is known in the thread that starts the worker, not in the worker.
+        """Pickle the loader's number, which is only known on the thread that starts the worker.
 
-        A function goes by its name, for under that name pickle finds this object and not the function.
+        The function is pickled by name, because under its name pickle would find this object instead.
         """
         name = getattr(self.loop, "__qualname__", None)
         loop = self.loop if name is None else (self.loop.__module__, name)
-        return _made_again, (loop, self._folder, self._number_of_loader())
+        return _unpickled, (loop, self._folder, self._number_of_loader())
 
     def __call__(self, *arguments: Any, **keywords: Any) -> None:
-        """Run torch's loop, with notes of what its fetchers do."""
-        notes = None
+        """Run torch's function, and record the batches of its fetchers."""
+        started = None
         with suppress(Exception):
-            notes = self._begin()
+            started = self._begin()
         try:
             self.loop(*arguments, **keywords)
         finally:
-            if notes is not None:
-                notes[0].end()
-                notes[1]()
+            if started is not None:
+                log, restore = started
+                log.end()
+                restore()
 
-    def _begin(self) -> tuple[_NotesLater, Callable[[], None]]:
-        """Time the fetchers of this process; return the notes and a function that undoes it."""
+    def _begin(self) -> tuple[_LazyLog, Callable[[], None]]:
+        """Wrap the fetchers of this process; return the log, and a function that restores torch's."""
         from torch.utils.data import _DatasetKind
 
         before: Any = _DatasetKind.__dict__["create_fetcher"]
         create = _DatasetKind.create_fetcher
-        notes = _NotesLater(self._folder, self._number_of_loader())
+        log = _LazyLog(self._folder, self._number_of_loader())
 
         def create_timed(*arguments: Any, **keywords: Any) -> Any:
-            return notes.timed(create(*arguments, **keywords))
+            return log.timed(create(*arguments, **keywords))
 
         _DatasetKind.create_fetcher = staticmethod(create_timed)
-        return notes, lambda: setattr(_DatasetKind, "create_fetcher", before)
+        return log, lambda: setattr(_DatasetKind, "create_fetcher", before)
 
 
-class _NotesLater:
-    """The notes of a worker, created when torch has set its worker info."""
+class _LazyLog:
+    """The log of a worker, which is created on first use: the worker info must be set, which torch does in its loop."""
 
     def __init__(self, folder: str, loader: int) -> None:
         self._folder = folder
         self._loader = loader
-        self._notes: WorkerNotes | None = None
+        self._log: WorkerLog | None = None
 
     def timed(self, fetcher: Any) -> Any:
-        """A fetcher with notes of its batches, if it is the worker's own and not of a loader that the dataset uses."""
+        """Wrap a fetcher, if it is the worker's own and not of a loader inside the dataset."""
         from torch.utils.data import get_worker_info
 
         info = get_worker_info()
         if info is None or fetcher.dataset is not info.dataset:
             return fetcher
-        if self._notes is None:
+        if self._log is None:
             path = os.path.join(self._folder, f"{self._loader}-{info.id}-{os.getpid()}.worker")
-            self._notes = WorkerNotes(path, self._loader, info.id)
-        return timed(fetcher, self._notes)
+            self._log = WorkerLog(path, self._loader, info.id)
+        return timed(fetcher, self._log)
 
     def end(self) -> None:
-        """The worker is done."""
-        if self._notes is not None:
-            self._notes.end()
+        """Record the end of the worker's loop."""
+        if self._log is not None:
+            self._log.end()
 
 
-def _made_again(loop: Any, folder: str, number: int) -> NotedLoop:
-    """The loop in a spawned worker."""
+def _unpickled(loop: Any, folder: str, number: int) -> RecordedLoop:
+    """Restore a pickled loop in a spawned worker."""
     if isinstance(loop, tuple):
         module, name = loop
         loop = importlib.import_module(module)
         for part in name.split("."):
             loop = getattr(loop, part)
-    return NotedLoop(loop, folder, lambda: number)
+    return RecordedLoop(loop, folder, lambda: number)

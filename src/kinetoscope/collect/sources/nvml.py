@@ -1,8 +1,8 @@
-"""NVIDIA's management library (NVML) through `nvidia-ml-py`: the devices of this machine.
+"""NVIDIA's management library (NVML), through `nvidia-ml-py`.
 
-The package is loaded and the library opened when they are first asked for, once per process; a child made by fork opens
-it anew. The numbers are those of the whole device, whichever process uses it, and devices are numbered as `nvidia-smi`
-numbers them: `CUDA_VISIBLE_DEVICES` changes nothing here.
+The package is imported and the library opened on first use, once per process; a forked child opens it again. Values are those
+of the whole device, for all processes that use it. Devices are numbered as by `nvidia-smi`, independent of
+`CUDA_VISIBLE_DEVICES`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class NvmlError(StateError):
-    """NVML cannot be used here, has no such device, or did not answer."""
+    """NVML cannot be used on this machine, has no such device, or failed."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Utilization:
 
 
 class NvmlDevice:
-    """One device. Values that it does not report (a MIG instance has no utilization, for instance) are None."""
+    """One device. Values that it does not support are None; a MIG instance has no utilization, for example."""
 
     def __init__(self, library: ModuleType, index: int, handle: Any) -> None:
         """Wrap the device with this handle.
@@ -81,7 +81,7 @@ class NvmlDevice:
         """Its memory now, in bytes.
 
         Raises:
-            NvmlError: The device did not answer.
+            NvmlError: The driver failed.
         """
         return self._query(
             "nvmlDeviceGetMemoryInfo",
@@ -92,7 +92,7 @@ class NvmlDevice:
         """Its recent utilization in percent.
 
         Raises:
-            NvmlError: The device did not answer.
+            NvmlError: The driver failed.
         """
         return self._query(
             "nvmlDeviceGetUtilizationRates", lambda answer: Utilization(int(answer.gpu), int(answer.memory))
@@ -102,16 +102,16 @@ class NvmlDevice:
         """Its current power draw in watts.
 
         Raises:
-            NvmlError: The device did not answer.
+            NvmlError: The driver failed.
         """
         return self._query("nvmlDeviceGetPowerUsage", lambda milliwatts: milliwatts / 1000)
 
     def __repr__(self) -> str:
-        """Its number."""
+        """Contains the number of the device."""
         return f"<NvmlDevice {self.index}>"
 
     def _query(self, question: str, read: Callable[[Any], T]) -> T | None:
-        """The result of one of the library's functions, or None if the device does not support it."""
+        """Call one of the library's functions, and convert its result; None if the device does not support it."""
         try:
             return read(getattr(self._library, question)(self._handle))
         except self._library.NVMLError as error:
@@ -126,7 +126,7 @@ class NvmlDevice:
 
 
 class Nvml:
-    """The opened library: the devices of the machine."""
+    """The opened library, which lists the devices of the machine."""
 
     def __init__(self) -> None:
         """Open it.
@@ -188,9 +188,8 @@ class Nvml:
         """Return the device with this unique id of CUDA.
 
         Args:
-            uuid: As torch has it in `torch.cuda.get_device_properties(index).uuid`, with or without `GPU-`; empty where
-                torch does not tell.
-            index: torch's number of it, which is right unless the devices were renumbered.
+            uuid: As in `torch.cuda.get_device_properties(index).uuid`, with or without `GPU-`; empty if unknown.
+            index: torch's number of the device, which is used without a UUID; right unless devices were renumbered for CUDA.
 
         Raises:
             NvmlError: There is no such device, or it cannot be reached.
@@ -217,12 +216,12 @@ def nvml() -> Nvml:
 
 
 def _text(answer: str | bytes) -> str:
-    """A text; versions of the package before 11.5 return bytes."""
+    """Convert a string; versions of the package before 11.5 return bytes."""
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
 
 
 def _forget() -> None:
-    """Reopen on next use: handles and the lock's holder are the parent's."""
+    """In a forked child: open the library again on next use, and replace the lock, which a thread of the parent may hold."""
     global _opened, _lock
     _opened, _lock = None, threading.Lock()
 

@@ -1,4 +1,4 @@
-"""The kernels of compiled code, observed in the modules that call them."""
+"""Replace generated kernels by callables that open a range around each launch."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ COMPILER = "torch._inductor.graph"
 
 
 class ObservedKernels:
-    """Puts callables that open ranges in the place of generated kernels, while sessions record.
+    """While sessions record, replaces the kernels in generated modules by callables that open ranges.
 
     Attributes:
-        module_is_loaded: Called with the file of each generated module that is loaded meanwhile; it must not raise.
+        module_is_loaded: Called with the file of each generated module that is loaded meanwhile; must not raise.
     """
 
     module_is_loaded: Callable[[str], None] | None = None
 
     def __init__(self) -> None:
-        """Begin with torch as it is."""
-        self._begin_anew()
+        """Start without hooks."""
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.RLock()
         self._sessions: weakref.WeakSet[object] = weakref.WeakSet()
         self._replaced: list[tuple[dict[str, Any], str, Any, Any]] = []
         self._wait: tuple[Any, Any] | None = None
 
     def open(self, session: object) -> None:
-        """Record the kernels while a session records."""
+        """Record kernels for a session."""
         with self._lock:
             self._sessions.add(session)
-            # If it is not imported yet, `CompiledModules` waits for it.
+            # Otherwise `CompiledModules` calls `compiler_is_imported` when it is.
             if COMPILER in sys.modules:
-                self._take_over()
+                self._install()
 
     def compiler_is_imported(self) -> None:
-        """Record the kernels from now on, if a session records."""
+        """Install the hooks if a session records."""
         with self._lock:
-            self._take_over()
+            self._install()
 
     def close(self, session: object) -> None:
-        """The session has stopped; does nothing for one that did not record."""
+        """Stop recording kernels for a session; does nothing if it did not record."""
         with self._lock:
             self._sessions.discard(session)
             if not self._sessions:
-                self._give_back()
+                self._restore()
 
     def after_fork(self) -> None:
-        """No session of the parent records this process, and no thread of the parent holds the lock here."""
+        """In a forked child: restore the kernels, and replace the lock, which a thread of the parent may hold."""
         self._lock = threading.RLock()
         self._sessions = weakref.WeakSet()
-        self._give_back()
+        self._restore()
 
-    def _take_over(self) -> None:
+    def _install(self) -> None:
         if self._wait is not None or not self._sessions:
             return
         from torch._inductor.async_compile import AsyncCompile
@@ -71,7 +71,7 @@ class ObservedKernels:
         theirs = AsyncCompile.wait
 
         def wait(compiling: Any, scope: dict[str, Any]) -> Any:
-            # A generated module calls it once all of its kernels are defined.
+            # A generated module calls this when all of its kernels are defined.
             answer = theirs(compiling, scope)
             with self._lock:
                 if self._sessions:
@@ -85,7 +85,7 @@ class ObservedKernels:
         for module in PyCodeCache.modules:
             self._observe(vars(module))
 
-    def _give_back(self) -> None:
+    def _restore(self) -> None:
         if self._wait is not None:
             from torch._inductor.async_compile import AsyncCompile
 
@@ -99,7 +99,7 @@ class ObservedKernels:
                 scope[name] = theirs
 
     def _observe(self, scope: dict[str, Any]) -> None:
-        """Replace the kernels of a generated module."""
+        """Replace the kernels of a generated module, whose global variables are `scope`."""
         for name, kernel in [*scope.items()]:
             if isinstance(kernel, types.BuiltinFunctionType) and kernel.__name__ == "kernel":
                 ours = scope[name] = _observed(kernel, name)
@@ -107,7 +107,7 @@ class ObservedKernels:
 
 
 def _observed(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A callable that calls a kernel inside a range."""
+    """Wrap a kernel, so that each launch is inside a range."""
     try:
         recorder = ready_recorder()
     except RecorderError:

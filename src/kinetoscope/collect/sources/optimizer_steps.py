@@ -1,8 +1,8 @@
-"""Listeners for the steps of every optimizer, also from within a step.
+"""Listeners for the steps of all optimizers, which may be added and removed during a step.
 
-torch keeps what is to be called at each step in a dictionary and goes through it; the program ends with an error when
-that is changed meanwhile, as by a session that begins or ends within somebody's own hook. So what torch calls is put
-there once, before there can be a step, and stays; whom it tells is a list of our own.
+torch iterates over a dictionary of hooks at each step, and raises an error if it is changed meanwhile, for instance by a
+session that starts or stops in a hook of the program. So our hooks are registered once, before the first step, and never
+removed; they call the functions in a list of our own.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ class OptimizerSteps:
 
     def __init__(self) -> None:
         """Start without listeners."""
-        self._listens = False
+        self._registered = False
         self._before: tuple[Listener, ...] = ()
         self._after: tuple[Listener, ...] = ()
 
     def __len__(self) -> int:
-        """How many functions are called at a step."""
+        """Number of listeners."""
         return len(self._before) + len(self._after)
 
     def listen(self) -> None:
-        """Register with torch; a second call does nothing. Call it while no optimizer steps."""
-        if not self._listens:
-            self._listens = True
-            register_optimizer_step_pre_hook(self._begins)
-            register_optimizer_step_post_hook(self._has_ended)
+        """Register our hooks with torch, once. Must not be called during a step of an optimizer."""
+        if not self._registered:
+            self._registered = True
+            register_optimizer_step_pre_hook(self._before_step)
+            register_optimizer_step_post_hook(self._after_step)
 
     def before(self, listener: Listener) -> None:
-        """Call a function with the optimizer and the arguments of each step before it."""
+        """Call a function before each step, with the optimizer and the arguments of the step."""
         self.listen()
         self._before = (*self._before, listener)
 
     def after(self, listener: Listener) -> None:
-        """Call a function with the optimizer and the arguments of each step after it."""
+        """Call a function after each step, with the optimizer and the arguments of the step."""
         self.listen()
         self._after = (*self._after, listener)
 
@@ -54,13 +54,13 @@ class OptimizerSteps:
         self._before = tuple(one for one in self._before if one not in listener)
         self._after = tuple(one for one in self._after if one not in listener)
 
-    # The lists are replaced at each change, so these loops see the state at the start of the step.
+    # The tuples are replaced at each change, so that a loop is not affected by listeners that add or remove others.
 
-    def _begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for listener in self._before:
             listener(optimizer, args, kwargs)
 
-    def _has_ended(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for listener in self._after:
             listener(optimizer, args, kwargs)
 

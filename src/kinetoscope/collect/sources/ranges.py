@@ -1,8 +1,8 @@
-"""Ranges that a program marks for other tools, through ITT or NVTX; recorded with every engine.
+"""Record the ranges that a program marks for other tools, through ITT or NVTX, with any engine.
 
-While a session records, torch's Python modules for them reach their library through a wrapper of ours. It calls the library
-first, so that the program gets the library's result or error; then it opens or closes a range like `record_function`.
-Afterwards the modules are exactly as before.
+While a session records, torch's Python modules for ITT and NVTX call their library through a wrapper. It calls the library
+first, so that the program gets its result or error, and then opens or closes a range like `record_function`. Afterwards the
+modules are restored.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from kinetoscope.collect.request.activities import record_function
 
 
 class Ranges:
-    """The open ranges of each thread, as a stack, and those that are closed by a handle."""
+    """The open ranges of ITT or NVTX: a stack for each thread, and those that are closed by a handle."""
 
     def __init__(self) -> None:
-        """Begin without any."""
-        self._begin_anew()
+        """Start without open ranges."""
+        self._reset()
 
-    def _begin_anew(self) -> None:
-        # Open ranges do not belong to later recordings; torch ends a range when its last reference goes.
+    def _reset(self) -> None:
+        # Open ranges do not belong to later recordings; torch closes a range when its last reference is dropped.
         self._of_thread = threading.local()
         self._by_handle: dict[object, Any] = {}
 
     def forget(self) -> None:
-        """Drop the open ranges, because their recording is over."""
-        self._begin_anew()
+        """Close all open ranges, because their recording has ended."""
+        self._reset()
 
     def open(self, name: object) -> None:
-        """Open a range inside the thread's open ones."""
+        """Open a range, nested in the thread's open ones."""
         opened = record_function(str(name))
         opened.__enter__()
         self._stack().append(opened)
 
     def close(self) -> None:
-        """Close the thread's innermost range; without one do nothing, as the libraries do."""
+        """Close the thread's innermost range; without one, do nothing, as the libraries do."""
         stack = self._stack()
         if stack:
             stack.pop().__exit__(None, None, None)
 
     def open_by_handle(self, handle: object, name: object) -> None:
-        """Begin a range that any thread may end."""
+        """Open a range that any thread may close."""
         opened = record_function(str(name))
         opened.__enter__()
         self._by_handle[handle] = opened
 
     def close_by_handle(self, handle: object) -> None:
-        """End a range that was begun with a handle."""
+        """Close a range that was opened with a handle."""
         opened = self._by_handle.pop(handle, None)
         if opened is not None:
             opened.__exit__(None, None, None)
 
     def mark(self, name: object) -> None:
-        """Record an instant as an empty range."""
+        """Record an instant, as an empty range."""
         with record_function(str(name)):
             return
 
@@ -73,8 +73,8 @@ class Ranges:
 ITT, NVTX = Ranges(), Ranges()
 
 
-class _Shim:
-    """Wraps a library: the same calls and results, and ranges are recorded too."""
+class _RecordedLibrary:
+    """Wraps a library of ITT or NVTX: forwards all calls, and records the ranges."""
 
     def __init__(self, library: Any, ranges: Ranges) -> None:
         """Wrap `library`."""
@@ -90,7 +90,7 @@ class _Shim:
         }
 
     def __getattr__(self, name: str) -> Any:
-        """The library's attribute of this name; range calls are followed by our own."""
+        """Look up an attribute of the library; functions for ranges are wrapped."""
         found = getattr(self._library, name)
         if name == "rangeStartA":
             return self._start(found)
@@ -99,7 +99,7 @@ class _Shim:
 
     @staticmethod
     def _then(ours: Callable[..., None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """A wrapper that calls the library's function, then ours with the same arguments."""
+        """Return a decorator: the library's function is called, then ours with the same arguments."""
 
         def wrap(theirs: Callable[..., Any]) -> Callable[..., Any]:
             def call(*arguments: Any, **keywords: Any) -> Any:
@@ -112,7 +112,7 @@ class _Shim:
         return wrap
 
     def _start(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
-        """The call that returns a handle."""
+        """Wrap the function that opens a range and returns its handle."""
 
         def call(*arguments: Any, **keywords: Any) -> Any:
             handle = theirs(*arguments, **keywords)
@@ -123,25 +123,25 @@ class _Shim:
 
 
 class Routes:
-    """Routes torch's ITT and NVTX calls through our wrappers while a session records or `install` is active."""
+    """Installs the wrappers in torch's modules for ITT and NVTX while a session records or `install` is active."""
 
-    # Module, its variable for the library, and the ranges that are kept.
+    # Module, its variable for the library, and the open ranges.
     _PLACES = (("torch.profiler.itt", "_itt", ITT), ("torch.cuda.nvtx", "_nvtx", NVTX))
 
     def __init__(self) -> None:
-        """Begin with torch as it is."""
+        """Start without wrappers."""
         self._lock = threading.RLock()
         self._sessions: weakref.WeakSet[object] = weakref.WeakSet()
         self._installed = False
 
     def open(self, session: object) -> None:
-        """Record ranges while a session records."""
+        """Record ranges for a session."""
         with self._lock:
             self._sessions.add(session)
             self._apply()
 
     def close(self, session: object) -> None:
-        """The session has stopped; does nothing for one that did not record."""
+        """Stop recording ranges for a session; does nothing if it did not record."""
         with self._lock:
             if session in self._sessions:
                 self._sessions.discard(session)
@@ -151,13 +151,13 @@ class Routes:
             self._apply()
 
     def install(self, installed: bool) -> None:
-        """Record ranges permanently, or no longer."""
+        """Record ranges permanently, for `install`, or stop doing so."""
         with self._lock:
             self._installed = installed
             self._apply()
 
     def after_fork(self) -> None:
-        """The parent's session does not record this process; replace the lock, which a thread of the parent may hold."""
+        """In a forked child: remove the wrappers, and replace the lock, which a thread of the parent may hold."""
         self._lock = threading.RLock()
         self._sessions = weakref.WeakSet()
         self._apply()
@@ -170,9 +170,9 @@ class Routes:
             library = getattr(module, variable, None)
             if library is None:
                 continue
-            if wanted and not isinstance(library, _Shim):
-                setattr(module, variable, _Shim(library, ranges))
-            elif not wanted and isinstance(library, _Shim):
+            if wanted and not isinstance(library, _RecordedLibrary):
+                setattr(module, variable, _RecordedLibrary(library, ranges))
+            elif not wanted and isinstance(library, _RecordedLibrary):
                 setattr(module, variable, library._library)
 
 

@@ -1,8 +1,7 @@
-"""What the system and its devices say of themselves at one moment: gauges and growing totals.
+"""Read the current counters of the system, this process and the devices: gauges and totals that grow.
 
-The share of time that processors were busy is that of /proc/stat as proc(5) describes it: everything but `idle` and `iowait`,
-with the time of guests, which `user` and `nice` contain, counted once. A process has used what its user and system time
-say; 100 % is one processor, as in top.
+The CPU utilization of the system follows /proc/stat, see proc(5): all time except `idle` and `iowait`. Guest time, which is
+contained in `user` and `nice`, counts once. That of the process is its user and system time; 100 % is one processor, as in top.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from kinetoscope.collect.sources.nvml import NvmlDevice, NvmlError, nvml
 
 @dataclass
 class Reading:
-    """What was read at one moment.
+    """The counters at one moment.
 
     Attributes:
-        values: Current values, by the name of their counter.
-        totals: Numbers that grow; a counter of this name is how much they grow in a second.
-        shares: Pairs of (part, whole) that both grow; a counter of this name is what part of the whole's growth is the
-            part's, in per cent. A whole of None is time.
+        values: Gauges, by the name of their counter.
+        totals: Totals that grow; the counter of this name is their growth per second.
+        shares: Pairs of totals (part, whole); the counter of this name is the growth of the part as a percentage of that of
+            the whole. A whole of None is time in seconds.
     """
 
     values: dict[str, float] = field(default_factory=dict)
@@ -37,7 +36,7 @@ Reader = Callable[[Reading], None]
 
 
 def system_readers(*, cpu: bool, memory: bool, disk: bool, network: bool) -> list[Reader]:
-    """Functions that read the machine and this process.
+    """Return the functions that read counters of the system and of this process.
 
     Raises:
         MissingDependencyError: psutil is not installed.
@@ -64,7 +63,7 @@ def system_readers(*, cpu: bool, memory: bool, disk: bool, network: bool) -> lis
 
 
 def _cpu(psutil: Any, process: Any, reading: Reading) -> None:
-    """How busy the processors are, with all and with this process."""
+    """Read the CPU time of the system and of this process."""
     times = psutil.cpu_times()._asdict()
     whole = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
     idle = times["idle"] + times.get("iowait", 0.0)
@@ -74,7 +73,7 @@ def _cpu(psutil: Any, process: Any, reading: Reading) -> None:
 
 
 def _memory(psutil: Any, process: Any, reading: Reading) -> None:
-    """How much memory is in use, and how much of it is this process's."""
+    """Read the memory in use, of the system and of this process."""
     machine = psutil.virtual_memory()
     reading.values["memory_used_bytes"] = machine.total - machine.available
     reading.values["memory_available_bytes"] = machine.available
@@ -82,8 +81,8 @@ def _memory(psutil: Any, process: Any, reading: Reading) -> None:
 
 
 def _disk(psutil: Any, reading: Reading) -> None:
-    """How much all disks have read and written; nothing where the system does not say."""
-    # nowrap would change the results of the program's own psutil calls.
+    """Read the bytes that all disks have read and written; nothing if the system does not tell."""
+    # nowrap=True would affect the results of the program's own calls of psutil.
     counts = psutil.disk_io_counters(nowrap=False)
     if counts is not None:
         reading.totals["disk_read_bytes_per_s"] = counts.read_bytes
@@ -91,7 +90,7 @@ def _disk(psutil: Any, reading: Reading) -> None:
 
 
 def _network(psutil: Any, reading: Reading) -> None:
-    """How much all network interfaces have received and sent."""
+    """Read the bytes that all network interfaces have received and sent."""
     counts = psutil.net_io_counters(nowrap=False)
     if counts is not None:
         reading.totals["network_received_bytes_per_s"] = counts.bytes_recv
@@ -99,15 +98,15 @@ def _network(psutil: Any, reading: Reading) -> None:
 
 
 def device_readers(gpu: bool | None) -> list[Reader]:
-    """Functions that read the devices of the machine.
+    """Return the functions that read counters of the devices.
 
     Args:
-        gpu: False for none; True for all that NVML knows; None likewise or, where there is no NVML, for what torch's
-            allocator knows of the memory it holds on devices.
+        gpu: False for no devices; True for all devices of NVML; None for those or, without NVML, for the device memory that
+            torch's allocator holds.
 
     Raises:
         MissingDependencyError: `gpu` is True, and nvidia-ml-py is not installed.
-        NvmlError: `gpu` is True, and there is no driver, or it does not answer.
+        NvmlError: `gpu` is True, and there is no driver, or it failed.
     """
     if gpu is False:
         return []
@@ -116,12 +115,12 @@ def device_readers(gpu: bool | None) -> list[Reader]:
     except (MissingDependencyError, NvmlError):
         if gpu:
             raise
-        return [_torchs_memory]
+        return [_torch_memory]
     return [_reader(device) for device in devices]
 
 
 def _reader(device: NvmlDevice) -> Reader:
-    """A function that reads one device of NVIDIA; what it does not tell is left out."""
+    """Return a function that reads one NVIDIA device; counters that the device does not support are skipped."""
     name = f"gpu{device.index}"
 
     def read(reading: Reading) -> None:
@@ -135,10 +134,10 @@ def _reader(device: NvmlDevice) -> Reader:
     return read
 
 
-def _torchs_memory(reading: Reading) -> None:
-    """What torch's allocator holds of each device.
+def _torch_memory(reading: Reading) -> None:
+    """Read how much memory torch's allocator holds on each CUDA device.
 
-    It asks no device: a call of the runtime from this thread could disturb a graph that another one captures.
+    Does not call the CUDA runtime: on this thread that could break the capture of a CUDA graph on another.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

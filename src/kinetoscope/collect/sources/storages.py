@@ -1,9 +1,9 @@
-"""Which tensors hold which memory: parameters, buffers, gradients, optimizer state, and others.
+"""Find out which tensors hold which memory: parameters, buffers, gradients, optimizer state, and others.
 
-Addresses are all that a recording of allocations knows of a block. While one runs with ``profile_memory``, this watch
-looks at the program's tensors three times: before it begins (every tensor that Python knows or knew, so that memory from
-before has a size), when an optimizer has state that was not there at its step before, and when it ends. Nothing of
-the program is kept alive by it, and no operator that it calls is recorded.
+A recording of allocations contains only the addresses of blocks. So while a session records with ``profile_memory``, the
+program's tensors are scanned three times: before the recording (all tensors, so that the sizes of earlier blocks are known),
+whenever an optimizer has new state after a step, and at the end. Scanning keeps nothing of the program alive, and none of the
+operators that it calls is recorded.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-# What fits into one of the recorder's longer chunks; a row takes about 70 bytes of JSON.
+# Rows that fit into one of the recorder's longer chunks; a row takes about 70 bytes of JSON.
 _ROWS_IN_A_PART = 2000
 _LONGEST_NAME = 60
-# How deep lists and mappings are searched for an optimizer's tensors.
+# Depth to which lists and mappings in an optimizer's state are searched for tensors.
 _DEPTH = 4
-# The types whose tensors are looked at without asking them for anything but their storage.
+# Types of plain tensors, of which only the storage is read, without running code of subclasses.
 PLAIN = (Tensor, Parameter)
 OWNERS = (Module, Optimizer)
 _WANTED = (Tensor, *OWNERS)
-# The code of functions in which threads wait. A thread whose innermost Python function is one of these does not train.
+# Functions in which threads wait: a thread whose innermost Python frame is in one of these is not training.
 RESTING = tuple(
     {
         function.__code__
@@ -69,7 +69,7 @@ RESTING = tuple(
         if function is not None
     }
 )
-# Where torch's own functions are: a thread that waits inside one of them may be training.
+# But a thread that waits inside a function of torch may be training.
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PLAIN = frozenset(PLAIN)
 _STRIDED = torch.strided
@@ -77,14 +77,14 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 class _Seen:
-    """Rows of the `storages` table, with the numbers of this process in place of row numbers."""
+    """Collects rows of the table `storages`, in which modules and parameters are identified by addresses of this process."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, int, int, str, int, int, int, str]] = []
         self.skipped = 0
-        # Those looked at before the recording, and only until it begins: nothing of the program is kept alive.
+        # During the scan before the recording, the tensors that were added; None later, to keep nothing alive.
         self.tensors: list[Tensor] | None = None
-        # The addresses of their storages.
+        # The addresses of the storage objects of these tensors.
         self.storages: set[int] = set()
         self._places: dict[torch.device, tuple[str, int]] = {}
 
@@ -97,11 +97,11 @@ class _Seen:
         parameter: int = 0,
         name: str = "",
     ) -> None:
-        """Note where a tensor's data lies. A tensor that cannot say is counted; one without data is not."""
+        """Add rows for a tensor's storages. A tensor that cannot be read is counted as skipped; one without data is not."""
         try:
             for part in (tensor,) if _is_simple(tensor) else tensor_parts(tensor):
                 storage = part.untyped_storage()
-                # A storage with a role is more than a tensor's.
+                # The storage has a row with a more specific role already.
                 if role is StorageRole.TENSOR and storage._cdata in self.storages:
                     continue
                 if (
@@ -121,7 +121,7 @@ class _Seen:
         parameter: int = 0,
         name: str = "",
     ) -> bool:
-        """Note where a storage lies; return whether it has memory."""
+        """Add a row for a storage; return False if it has no memory."""
         size, address = storage.nbytes(), storage.data_ptr()
         if not (size and address):
             return False
@@ -137,7 +137,7 @@ class _Seen:
         return True
 
     def taken(self) -> list[str]:
-        """The rows since the last call as JSON texts, none longer than the recorder takes; a value that all rows share is written once."""
+        """Return the rows since the last call as JSON texts of limited size; a value that all rows share is written once."""
         texts: list[str] = []
         names = (
             "time_ns",
@@ -162,71 +162,71 @@ class _Seen:
 
 
 class TensorReader(Protocol):
-    """Reads many plain tensors at once, and leaves the others to its caller.
+    """Scans plain tensors, and returns other ones to its caller, which scans them one by one.
 
-    The recorder has one in native code; `PythonReader` does the same in a process without the recorder. A session has one of its
-    own, and all of them may remember the same storages that they met, and nothing that keeps them alive.
+    The recorder has a native implementation; `PythonReader` is for processes without the recorder. Each session has a reader of
+    its own. The readers of a process share the set of known storages, which does not keep them alive.
     """
 
     def another(self) -> TensorReader:
-        """A reader for another session, which remembers the same storages."""
+        """Create a reader for another session, which shares the known storages."""
         ...
 
     def meet(self, things: list[Any], /) -> list[Any]:
-        """Remember the storages of the plain tensors among some objects; return other tensors, modules and optimizers."""
+        """Add the storages of plain tensors in a list to the known ones; return other tensors, modules and optimizers."""
         ...
 
     def frozen(self) -> list[Any]:
-        """The tensors, modules and optimizers that `gc.freeze()` hid from the collector."""
+        """List the tensors, modules and optimizers that `gc.freeze()` has removed from the garbage collector's lists."""
         ...
 
     def forget(self) -> None:
-        """Remember no storage any more."""
+        """Clear the known storages."""
         ...
 
     def met(self) -> int:
-        """How many storages are remembered."""
+        """Number of known storages."""
         ...
 
     def begin(self, time_ns: int, first: bool, /) -> None:
-        """Begin to look at some moment; the first look of a recording forgets the rows of one that failed, and has frees recorded."""
+        """Start a scan; the first one of a recording drops rows of an earlier one that failed, and lets frees be recorded."""
         ...
 
     def own(self, parameters: list[Any], /) -> None:
-        """For the rest of this look, read the gradients of these parameters, which the calling thread trains, whatever others do."""
+        """Declare that the calling thread trains these parameters: their gradients can be read in this scan."""
         ...
 
     def gradient(self, parameter: Any, /) -> Any:
-        """The gradient of a tensor of any class; None without one, or where another thread may be replacing it."""
+        """Read the gradient of a tensor of any class; None without one, or if another thread may be replacing it."""
         ...
 
     def unread(self) -> int:
-        """How many parameters' gradients could not be read at any look of the recording."""
+        """Number of parameters whose gradients could not be read in any scan of the recording."""
         ...
 
     def modules(self, modules: list[Module], /) -> list[Module]:
-        """Note what modules hold; return those that hold anything that is not plain."""
+        """Add rows for the parameters and buffers of modules; return the modules that have others than plain tensors."""
         ...
 
     def parameters(self, parameters: list[Any], /) -> list[Any]:
-        """Note an optimizer's parameters, without those of the modules of this look; return those that are not plain."""
+        """Add rows for an optimizer's parameters that no module of this scan has; return those that are not plain."""
         ...
 
     def state(self, state: dict[Any, Any], /) -> list[Any]:
-        """Note an optimizer's state; return the keys of what is not plain."""
+        """Add rows for an optimizer's state; return the keys of values that are not plain."""
         ...
 
     def rest(self, also_seen: set[int], /) -> None:
-        """Note the storages that were met and still live, without those noted in this look or at the addresses of others."""
+        """Add rows for known storages that are alive, except those of this scan, and those whose objects are in `also_seen`."""
         ...
 
     def take(self) -> list[str]:
-        """The rows since the last call as JSON texts, each a part of the table `storages`."""
+        """Return the rows since the last call as JSON texts, each a part of the table `storages`."""
         ...
 
 
 def native_reader(recorder: Recorder) -> TensorReader:
-    """A reader of the recorder's, which has the frees of the memory that it meets recorded."""
+    """Create the recorder's native reader, which also lets frees of known memory be recorded."""
     made: TensorReader = recorder.tensor_reader_class()(
         PLAIN, OWNERS, sys._current_frames, RESTING, TORCH_FOLDER
     )
@@ -234,12 +234,12 @@ def native_reader(recorder: Recorder) -> TensorReader:
 
 
 class PythonReader:
-    """Remembers storages, and leaves the rest to its caller."""
+    """A reader without native code: knows storages, and returns everything else to its caller."""
 
     def __init__(self, memory: dict[int, StorageWeakRef] | None = None) -> None:
-        """Remember what another one does, in its `memory`, or nothing yet."""
-        # Not the tensors: torch refuses to swap the contents of one that has a weak reference. By the address of the storage,
-        # which is not used again as long as there is such a reference.
+        """Start without known storages, or share those of another reader."""
+        # Weak references to storages, by address, which is not reused while there is one. Not to tensors: torch cannot swap the
+        # contents of tensors that have weak references.
         self._memory: dict[int, StorageWeakRef] = {} if memory is None else memory
         self._seen = _Seen()
         self._time_ns = 0
@@ -247,12 +247,12 @@ class PythonReader:
         self._unread: set[int] = set()
 
     def another(self) -> PythonReader:
-        """As `TensorReader.another` says."""
+        """See `TensorReader.another`."""
         return PythonReader(self._memory)
 
     def meet(self, things: list[Any], /) -> list[Any]:
-        """As `TensorReader.meet` says."""
-        # By type: `isinstance` reads __class__, which runs code of some objects.
+        """See `TensorReader.meet`."""
+        # By type(): isinstance() reads __class__, which may run code of the object.
         wanted = {kind for kind in set(map(type, things)) if kind in _PLAIN or issubclass(kind, OWNERS)}
         left = []
         for thing in things:
@@ -262,19 +262,19 @@ class PythonReader:
         return left
 
     def frozen(self) -> list[Any]:
-        """None: only native code can list them."""
+        """Return nothing: only native code can list frozen objects."""
         return []
 
     def forget(self) -> None:
-        """As `TensorReader.forget` says."""
+        """See `TensorReader.forget`."""
         self._memory.clear()
 
     def met(self) -> int:
-        """As `TensorReader.met` says."""
+        """See `TensorReader.met`."""
         return len(self._memory)
 
     def begin(self, time_ns: int, first: bool, /) -> None:
-        """As `TensorReader.begin` says; no frees are recorded."""
+        """See `TensorReader.begin`; no frees are recorded."""
         self._time_ns = time_ns
         self._own.clear()
         if first:
@@ -282,11 +282,11 @@ class PythonReader:
             self._unread.clear()
 
     def own(self, parameters: list[Any], /) -> None:
-        """As `TensorReader.own` says."""
+        """See `TensorReader.own`."""
         self._own.update(map(_identity, parameters))
 
     def gradient(self, parameter: Any, /) -> Any:
-        """As `TensorReader.gradient` says; between two lines of Python any other thread may run, even one that waits now."""
+        """See `TensorReader.gradient`; None unless this is the only thread, because Python may switch threads at any time."""
         number = _identity(parameter)
         try:
             if not parameter.is_leaf:
@@ -301,23 +301,23 @@ class PythonReader:
             return None
 
     def unread(self) -> int:
-        """As `TensorReader.unread` says."""
+        """See `TensorReader.unread`."""
         return len(self._unread)
 
     def modules(self, modules: list[Module], /) -> list[Module]:
-        """All are left."""
+        """Return all."""
         return modules
 
     def parameters(self, parameters: list[Any], /) -> list[Any]:
-        """All are left."""
+        """Return all."""
         return parameters
 
     def state(self, state: dict[Any, Any], /) -> list[Any]:
-        """All is left."""
+        """Return all keys."""
         return list(state)
 
     def rest(self, also_seen: set[int], /) -> None:
-        """As `TensorReader.rest` says."""
+        """See `TensorReader.rest`."""
         for number, reference in _listed(self._memory):
             if number in also_seen:
                 continue
@@ -328,11 +328,11 @@ class PythonReader:
                 self._seen.add_storage(self._time_ns, StorageRole.TENSOR, storage)
 
     def take(self) -> list[str]:
-        """As `TensorReader.take` says."""
+        """See `TensorReader.take`."""
         return self._seen.taken()
 
     def _remember(self, tensor: Tensor) -> bool:
-        """Know a tensor's storage; return whether it is one that can be known."""
+        """Add a plain tensor's storage to the known ones; return False if it has none that can be referenced."""
         try:
             if not _is_simple(tensor):
                 return False
@@ -346,7 +346,7 @@ class PythonReader:
 
 
 class StorageWatch:
-    """Watches one recording; `start` before it begins, `stop` after it has ended."""
+    """Scans the tensors of one recording; `start` is called before it begins, `stop` after it has ended."""
 
     def __init__(
         self,
@@ -355,14 +355,14 @@ class StorageWatch:
         running: Callable[[], Iterable[Module]] | None = None,
         append: Callable[[list[dict[str, Any]]], object] | None = None,
     ) -> None:
-        """Nothing is looked at before `start`.
+        """Store the arguments; nothing is scanned before `start`.
 
         Args:
-            living: What lives; the same for many recordings, so that only the first one has to look at everything.
-            keep_watch: Has the frees of tensors' memory recorded.
-            running: Tells which living modules the recorder has seen; by default all that live.
-            append: Writes parts of the table `storages` into the recording in progress: what is seen there, before
-                `stop`, survives a killed process.
+            living: The live objects; shared by all recordings, so that only the first one scans the whole heap.
+            keep_watch: Lets frees of the memory of these tensors be recorded.
+            running: Lists the live modules that the recorder has seen; by default all live modules.
+            append: Appends parts of the table `storages` to the recording, so that rows from before `stop` survive if the
+                process is killed.
         """
         self._living = living
         self._reader = living.reader.another()
@@ -371,12 +371,12 @@ class StorageWatch:
         self._append = append
         self._seen = _Seen()
         self._counted: dict[str, int] = {}
-        # Those that the modules of one look hold; their optimizer has nothing to add.
+        # Parameters of the modules of the current scan, which need no row of their optimizer.
         self._held_parameters: set[int] = set()
         self._optimizers: dict[int, tuple[weakref.ref[Optimizer], int]] = {}
 
     def start(self) -> list[dict[str, Any]]:
-        """Look at every module, optimizer and tensor that lives, and hear of every optimizer's steps from here on.
+        """Scan all live modules, optimizers and tensors, and listen to the steps of optimizers.
 
         Returns:
             Parts of the table `storages`, for `add_storages`.
@@ -389,7 +389,7 @@ class StorageWatch:
         with self._living.look() as living, _unrecorded():
             for optimizer in living.optimizers:
                 self._remember(optimizer)
-            self._look_around(now_ns, living.modules, living.optimizers, first=True)
+            self._scan(now_ns, living.modules, living.optimizers, first=True)
             for tensor in living.tensors:
                 self._seen.add(now_ns, StorageRole.TENSOR, tensor)
             self._reader.rest(self._seen.storages)
@@ -399,7 +399,7 @@ class StorageWatch:
         return self._taken()
 
     def stop(self) -> list[dict[str, Any]]:
-        """Look a last time.
+        """Stop listening, and scan modules and optimizers a last time.
 
         Returns:
             More parts of the table.
@@ -407,17 +407,17 @@ class StorageWatch:
         self.cancel()
         known = [reference() for reference, _ in list(self._optimizers.values())]
         with _unrecorded():
-            self._look_around(
+            self._scan(
                 time.time_ns(), self._running(), [optimizer for optimizer in known if optimizer is not None]
             )
         return self._taken()
 
     def cancel(self) -> None:
-        """Hear of no more steps; a second call does nothing."""
+        """Stop listening to steps; a second call does nothing."""
         OPTIMIZER_STEPS.forget(self._before_step, self._after_step)
 
     def _taken(self) -> list[dict[str, Any]]:
-        """The rows since the last call, and how many tensors could not be looked at so far."""
+        """The rows since the last call, and the numbers of tensors and gradients that could not be read so far."""
         parts: list[dict[str, Any]] = [
             json.loads(text) for text in (*self._reader.take(), *self._seen.taken())
         ]
@@ -428,22 +428,22 @@ class StorageWatch:
         return parts
 
     def _all_modules(self) -> list[Module]:
-        """Every module that lives."""
+        """List all live modules."""
         with self._living.look() as living:
             return list(living.modules)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Note an optimizer before its first step, which may fail when memory runs out."""
-        # What torch.compile traces must not depend on us; it is enough to have met the optimizer at the start.
+        """Add an optimizer before its first step, because that may fail if memory runs out."""
+        # torch.compile must not trace this; then it is enough that the optimizer was found by `start`.
         if torch.compiler.is_compiling():
             return
         if id(optimizer) not in self._optimizers:
             self._remember(optimizer)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Look around where an optimizer's state has grown: after its first step, as a rule.
+        """Scan an optimizer and all modules if its state has grown, usually after its first step.
 
-        The model may not live as long as the recording, so this is the moment to see its buffers, too.
+        Modules are scanned now because they may not live until the end of the recording.
         """
         if torch.compiler.is_compiling():
             return
@@ -452,17 +452,17 @@ class StorageWatch:
         if known is not None and known[1] != held:
             self._optimizers[id(optimizer)] = (known[0], held)
             with _unrecorded():
-                self._look_around(time.time_ns(), self._running(), [optimizer], own=True)
+                self._scan(time.time_ns(), self._running(), [optimizer], own=True)
             if self._append is not None:
                 self._append(self._taken())
 
     def _remember(self, optimizer: Optimizer) -> None:
-        """Know an optimizer without holding it; its end makes room for another at the same address."""
+        """Store a weak reference to an optimizer, which is removed with it, because its id() may be reused."""
         number, optimizers = id(optimizer), self._optimizers
         gone = weakref.ref(optimizer, lambda _: optimizers.pop(number, None))
         optimizers[number] = (gone, -1)
 
-    def _look_around(
+    def _scan(
         self,
         now_ns: int,
         modules: Iterable[Module],
@@ -471,23 +471,23 @@ class StorageWatch:
         first: bool = False,
         own: bool = False,
     ) -> None:
-        """Note what some modules and optimizers hold: plain tensors many at once, the others one by one.
+        """Add rows for the tensors of modules and optimizers: plain ones by the reader, others one by one.
 
-        With `own`, this thread trains what these optimizers update.
+        With `own`, the calling thread trains the parameters of these optimizers.
         """
         self._held_parameters.clear()
         self._reader.begin(now_ns, first)
         for optimizer in optimizers if own else ():
-            # An optimizer of any class, in its own step: one that cannot say what it updates is counted below.
+            # Optimizers of users may raise anything; one that does so is counted as skipped below.
             with suppress(Exception):
                 self._reader.own(_parameters(optimizer))
         for module in self._reader.modules(list(modules)):
-            self._look_at_module(now_ns, module)
+            self._scan_module(now_ns, module)
         for optimizer in optimizers:
-            self._look_at_optimizer(now_ns, optimizer)
+            self._scan_optimizer(now_ns, optimizer)
 
-    def _look_at_module(self, now_ns: int, module: Module) -> None:
-        """Note a module's own parameters, their gradients, and its buffers."""
+    def _scan_module(self, now_ns: int, module: Module) -> None:
+        """Add rows for a module's own parameters, their gradients, and its buffers."""
         owner = id(module)
         for name, parameter in _held(module, "_parameters"):
             number = _identity(parameter)
@@ -499,12 +499,12 @@ class StorageWatch:
             self._seen.add(now_ns, StorageRole.BUFFER, buffer, module=owner, name=name)
 
     def _gradient(self, parameter: Tensor) -> Tensor | None:
-        """The gradient of a parameter, if it has one that may be read now."""
+        """The gradient of a parameter, if it has one that can be read now."""
         gradient = self._reader.gradient(parameter)
         return gradient if isinstance(gradient, Tensor) else None
 
-    def _look_at_optimizer(self, now_ns: int, optimizer: Optimizer) -> None:
-        """Note an optimizer's parameters, their gradients, and its state."""
+    def _scan_optimizer(self, now_ns: int, optimizer: Optimizer) -> None:
+        """Add rows for an optimizer's parameters, their gradients, and its state."""
         try:
             parameters = _parameters(optimizer)
             state = optimizer.state
@@ -530,7 +530,7 @@ class StorageWatch:
 
 @contextmanager
 def _unrecorded() -> Iterator[None]:
-    """Keep the operators that a sparse tensor runs to show its parts out of every recording."""
+    """Do not record the operators that are called to read the parts of a sparse tensor."""
     torch._C._autograd._enable_record_function(False)
     try:
         yield
@@ -539,7 +539,7 @@ def _unrecorded() -> Iterator[None]:
 
 
 def _listed(known: dict[_Key, _Value]) -> list[tuple[_Key, _Value]]:
-    """The items of a dictionary that `Living` changes when Python's collector runs, which it must not while they are listed."""
+    """List the items of a dictionary with the garbage collector off, because the callback of `Living` changes it."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -550,36 +550,39 @@ def _listed(known: dict[_Key, _Value]) -> list[tuple[_Key, _Value]]:
 
 
 class Living:
-    """The modules, optimizers and tensors that Python's collector knows, without keeping any of them alive.
+    """The live modules, optimizers and tensors of the process, found through Python's garbage collector without keeping them
+    alive.
 
-    The first look goes through all objects, which takes a tenth of a second where there are some hundred thousands. What comes
-    into being later is met before it gets old: the collector is followed, and whenever it moves its young objects to the old
-    ones, these are looked through. So a later look needs those that were met, and the present young ones. One look at a time.
+    The first `look` goes through all objects, which takes a tenth of a second for some hundred thousands. Later objects are
+    found by a callback: whenever the collector is about to move its young generations into the old one, it goes through the
+    young objects. So a later `look` only needs the objects that are known, and the current young ones. Only one thread can look
+    at a time.
 
     Attributes:
-        modules: The modules of the last look.
+        modules: The modules of the current `look`.
         optimizers: Its optimizers.
-        reader: Remembers the storages of plain tensors.
-        tensors: Its tensors of plain classes that have no storage of their own, such as sparse ones, as long as they are young.
+        reader: Knows the storages of plain tensors.
+        tensors: Its tensors of plain classes without a storage of their own, such as sparse ones, if they are in a young
+            generation.
     """
 
     def __init__(self, reader: TensorReader | None = None) -> None:
-        """Nothing is looked at before `look`; `reader` is by default one in Python."""
+        """Start without known objects; `reader` is a `PythonReader` by default."""
         self.reader = reader or PythonReader()
         self._looking = threading.RLock()
         self.modules: list[Module] = []
         self.optimizers: list[Optimizer] = []
         self.tensors: list[Tensor] = []
         self._owners: dict[int, weakref.ref[Module | Optimizer]] | None = None
-        self._follows = False
-        # How many objects were frozen at the last look.
+        self._has_callback = False
+        # Number of frozen objects at the last look.
         self._frozen = 0
-        # How many objects may be looked through before it is cheaper to look at all of them anew.
+        # Number of young objects that the callback may go through before it is cheaper to go through all objects again.
         self._worth = 0
 
     @contextmanager
     def look(self) -> Iterator[Living]:
-        """See what lives now; it is held only inside this."""
+        """Find the live objects; they are only referenced inside the block."""
         with self._looking:
             self._look()
             try:
@@ -589,13 +592,13 @@ class Living:
                     held.clear()
 
     def _look(self) -> None:
-        """Find what lives now."""
+        """Find the live objects."""
         owners = self._owners
         if owners is None or not _HAS_GENERATIONS:
             self.reader.forget()
             found, self._worth = living_objects(_WANTED)
             self._owners = owners = {}
-            self._follow()
+            self._add_callback()
             self._frozen = 0
         else:
             found, _ = _young()
@@ -615,7 +618,7 @@ class Living:
                 self.optimizers.append(owner)
 
     def _meet(self, found: list[Any], owners: dict[int, weakref.ref[Module | Optimizer]]) -> list[Tensor]:
-        """Remember those of some objects that are wanted; return the tensors that can only be looked at now."""
+        """Add objects to the known ones; return plain tensors without a storage, of which no weak reference can be stored."""
         tensors = []
         for thing in self.reader.meet(found):
             if type(thing) in _PLAIN:
@@ -626,31 +629,31 @@ class Living:
                     owners[id(thing)] = weakref.ref(thing)
         return tensors
 
-    def _follow(self) -> None:
-        """Be called by Python's collector for as long as this lives."""
-        if self._follows or not _HAS_GENERATIONS:
+    def _add_callback(self) -> None:
+        """Register a callback of the garbage collector, which is removed with this object."""
+        if self._has_callback or not _HAS_GENERATIONS:
             return
-        self._follows = True
+        self._has_callback = True
         me, is_ending = weakref.ref(self), sys.is_finalizing
 
         def collects(phase: str, info: dict[str, int]) -> None:
             living = me()
-            # Where Python ends, modules are gone, and nobody looks any more.
+            # Not at the exit of Python, when modules may be cleared already.
             if living is not None and phase == "start" and info["generation"] > 0 and not is_ending():
-                living._gets_old()
+                living._add_young()
 
         gc.callbacks.append(collects)
         weakref.finalize(self, gc.callbacks.remove, collects).atexit = False
 
-    def _gets_old(self) -> None:
-        """Meet the young objects, which are about to become old."""
+    def _add_young(self) -> None:
+        """Add the young objects to the known ones, before they move to the old generation."""
         owners = self._owners
         if owners is None:
             return
         found, count = _young()
         self._worth -= count
         if self._worth < 0:
-            # A program that creates so many objects must not pay for each of them.
+            # With so many new objects, going through all of them at the next look is cheaper.
             self._owners = None
             # torch 2.8 and older warn if a storage is freed while anything refers to its Python object.
             del found
@@ -663,44 +666,44 @@ _of_process: Living | None = None
 
 
 def living_in_process(recorder: Recorder) -> Living:
-    """What lives in this process: one for all sessions on the recorder, of which only the first has to look at everything."""
+    """The live objects of this process, shared by all native sessions, of which only the first scans the whole heap."""
     global _of_process
     if _of_process is None:
         _of_process = Living(native_reader(recorder))
     return _of_process
 
 
-def _look_anew() -> None:
-    """In the child of a fork: another thread may have been in the middle of a look."""
+def _reset_in_child() -> None:
+    """In a forked child: start again, because another thread of the parent may have been in the middle of a look."""
     global _of_process
     _of_process = None
 
 
-os.register_at_fork(after_in_child=_look_anew)
+os.register_at_fork(after_in_child=_reset_in_child)
 
 
-# From Python 3.14 on the collector has other generations, and none where threads run without a lock.
+# From Python 3.14 on the collector has different generations, and in free-threaded builds none.
 _HAS_GENERATIONS = sys.version_info < (3, 14) and not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
 def _young() -> tuple[list[Any], int]:
-    """What is wanted of the objects that have not yet survived two collections, and how many objects these are."""
+    """List the modules, optimizers and tensors in the two young generations, and count all objects there."""
     youngest, count = living_objects(_WANTED, 0)
     younger, more = living_objects(_WANTED, 1)
     return youngest + younger, count + more
 
 
 def _is_simple(tensor: Tensor) -> bool:
-    """Whether it has one storage of its own; on the device `meta` that has no address."""
+    """Whether a tensor is plain and has one storage of its own, which on the device `meta` has no address."""
     return type(tensor) in _PLAIN and tensor.layout is _STRIDED and not _is_wrapped(tensor)
 
 
 def tensor_parts(tensor: Tensor, depth: int = _DEPTH) -> Iterator[Tensor]:
-    """The tensors with storages of their own that a tensor is made of."""
+    """Iterate over the inner tensors of a tensor that have storages of their own."""
     if type(tensor) not in _PLAIN and depth and hasattr(tensor, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
         for name in names:
-            # A DTensor lists its mesh, too.
+            # A DTensor also lists its mesh.
             if isinstance(part := getattr(tensor, name), Tensor):
                 yield from tensor_parts(part, depth - 1)
     elif tensor.layout is torch.sparse_coo:
@@ -710,24 +713,24 @@ def tensor_parts(tensor: Tensor, depth: int = _DEPTH) -> Iterator[Tensor]:
     elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         yield from (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
     elif _is_wrapped(tensor):
-        # It has no memory of its own; the tensor inside it has.
+        # The inner tensor has the memory.
         return
-    elif tensor.device.type != "meta" and not _is_fake(tensor) and not _is_unmade(tensor):
+    elif tensor.device.type != "meta" and not _is_fake(tensor) and not _is_uninitialized(tensor):
         yield tensor
 
 
 def _is_fake(tensor: Tensor) -> bool:
-    """Whether it is a tensor that only torch's compiler computes with."""
+    """Whether a tensor exists only during tracing by torch's compiler."""
     return type(tensor) not in _PLAIN and type(tensor).__name__ in ("FakeTensor", "FunctionalTensor")
 
 
-def _is_unmade(tensor: Tensor) -> bool:
-    """Whether it is the parameter of a lazy module whose first call is still to come."""
+def _is_uninitialized(tensor: Tensor) -> bool:
+    """Whether a tensor is a parameter of a lazy module that was not called yet."""
     return type(tensor) not in _PLAIN and isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
 
 
 def _held(module: Module, key: str) -> list[tuple[str, Tensor]]:
-    """The tensors that a module itself registers; a scripted one keeps them elsewhere."""
+    """The parameters or buffers of a module itself, without its children; a scripted module is asked by its methods."""
     own = vars(module).get(key)
     try:
         if isinstance(own, dict):
@@ -739,23 +742,23 @@ def _held(module: Module, key: str) -> list[tuple[str, Tensor]]:
 
 
 def _is_only_thread() -> bool:
-    """Whether no other thread runs Python."""
+    """Whether this is the only Python thread."""
     return len(sys._current_frames()) == 1
 
 
 def _parameters(optimizer: Optimizer) -> list[Any]:
-    """What an optimizer updates."""
+    """The parameters that an optimizer updates."""
     return [parameter for group in list(optimizer.param_groups) for parameter in group["params"]]
 
 
 def _identity(parameter: object) -> int:
-    """The address of torch's own tensor object, by which the recorder knows a parameter."""
+    """The address of torch's C++ tensor object, by which the recorder identifies a parameter."""
     number = getattr(parameter, "_cdata", 0) if isinstance(parameter, Tensor) else 0
     return number if isinstance(number, int) else 0
 
 
 def _tensors(values: Any, name: str, depth: int) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in an optimizer's state, each with the key it is under."""
+    """Iterate over the tensors in an optimizer's state, with their outermost keys."""
     if isinstance(values, Tensor):
         yield name, values
     elif depth and isinstance(values, dict):
@@ -767,7 +770,7 @@ def _tensors(values: Any, name: str, depth: int) -> Iterator[tuple[str, Tensor]]
 
 
 def _length(optimizer: Optimizer) -> int:
-    """How many parameters an optimizer keeps state for."""
+    """Number of parameters for which an optimizer has state; -1 if unknown."""
     try:
         return len(optimizer.state)
     except Exception:  # noqa: BLE001  (an optimizer of any class)

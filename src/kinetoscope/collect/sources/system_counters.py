@@ -1,4 +1,4 @@
-"""Counters of the machine and of this process, sampled by a thread during a recording."""
+"""Counters of the system and of this process, sampled by a thread during a recording."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 Samples = dict[str, list[tuple[int, float]]]
 
-# Samples are in the recording no later than this after they were taken.
+# Samples are written to the recording at the latest after this time.
 _WRITTEN_WITHIN_NS = 1_000_000_000
-# Reading takes milliseconds; what takes longer than this hangs in a driver or a file system.
+# Reading takes milliseconds. After this time, the thread is assumed to hang in a driver or file system.
 _PATIENCE_S = 2.0
 
 
@@ -38,8 +38,8 @@ class SystemCounters:
         memory: Record memory in use.
         disk: Record disk throughput.
         network: Record network throughput.
-        gpu: Record NVIDIA devices with `nvidia-ml-py`; None: if there are any that can be read.
-        interval_s: Seconds between samples. There is also one at the start and one at the end of each recording.
+        gpu: Record NVIDIA devices with `nvidia-ml-py`; None: if available.
+        interval_s: Seconds between samples. The first is at the start and the last at the end of each recording.
 
     Raises:
         ArgumentError: `interval_s` is not a number above 0, or everything is turned off.
@@ -71,35 +71,35 @@ class SystemCounters:
         self._sampler: Sampler | None = None
 
     def open(self) -> None:
-        """Nothing happens before a recording begins."""
+        """Do nothing."""
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start sampling."""
         self._sampler = Sampler(self._readers, self.interval_s)
         self._sampler.start()
 
     def write_to(self, append: AppendRows) -> None:
-        """Write into the recording that has begun, at least once a second."""
+        """Write samples to the recording, at least once a second."""
         if self._sampler is not None:
             self._sampler.write_to(append)
 
     def stop(self) -> None:
-        """End, with one last sample."""
+        """Take a last sample, and stop sampling."""
         sampler, self._sampler = self._sampler, None
         if sampler is not None:
             sampler.stop()
 
     def close(self) -> None:
-        """Nothing is left after a recording."""
+        """Do nothing."""
 
 
 class Sampler:
-    """Samples on its own thread until it is stopped."""
+    """Takes samples on a thread until it is stopped."""
 
     def __init__(
         self, readers: Sequence[Reader], interval_s: float, clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        """Keep what is read, how often, and by which clock in nanoseconds; no thread is started yet."""
+        """Store the readers, the interval and a clock in nanoseconds; the thread is not started yet."""
         self._readers = list(readers)
         self._interval_s = interval_s
         self._clock = clock
@@ -113,17 +113,17 @@ class Sampler:
         self.failure = ""
 
     def start(self) -> None:
-        """Begin; the first sample is taken at once."""
+        """Start the thread, which takes the first sample at once."""
         self._thread.start()
 
     def write_to(self, append: AppendRows) -> None:
-        """From now on write the samples by this function, which announces the table."""
+        """Write samples with this function from now on, beginning with the current ones, or an empty table."""
         with self._writing:
             self._append = append
             self._write()
 
     def stop(self) -> None:
-        """Let the thread take one last sample and end; a thread that hangs is abandoned."""
+        """Let the thread take a last sample and end; if it hangs, stop waiting for it."""
         self._stopping.set()
         self._thread.join(_PATIENCE_S)
         if self._thread.is_alive():
@@ -136,7 +136,7 @@ class Sampler:
             self._append = None
 
     def sample(self) -> None:
-        """Read once. A counter that fails is not read again."""
+        """Take a sample. A reader that fails is not used again."""
         reading = Reading()
         for reader in tuple(self._readers):
             try:
@@ -154,7 +154,7 @@ class Sampler:
                 self._write()
 
     def _write(self) -> None:
-        """[with `_writing`] Write the samples where they are to be written, else keep them."""
+        """[holding `_writing`] Write the samples, if there is a recording to write to yet."""
         if self._append is None:
             return
         samples = tuple(self._samples)
@@ -167,13 +167,13 @@ class Sampler:
             del self._samples[: len(samples)]
 
     def _rates(self, now_ns: int, reading: Reading) -> list[tuple[str, float]]:
-        """The rates of totals since the previous reading; none for totals that were reset."""
+        """Compute the rates of totals since the previous sample; none for totals that were reset."""
         if self._before is None or now_ns <= self._before[0]:
             return []
         before_ns, before = self._before
         elapsed_s = (now_ns - before_ns) / 1e9
         if self._has_rates and elapsed_s < self._interval_s / 2:
-            # The last one may come right after another; systems count in hundredths of a second.
+            # The last sample may come right after another one, too soon for rates: systems count in hundredths of a second.
             return []
         self._has_rates = True
         rates = [
@@ -189,7 +189,7 @@ class Sampler:
         return rates
 
     def _run(self) -> None:
-        """Sample until stopped, and once more then."""
+        """Take samples until stopped, and a last one then."""
         self.sample()
         while not self._stopping.wait(self._interval_s):
             self.sample()

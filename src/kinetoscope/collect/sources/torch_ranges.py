@@ -1,9 +1,9 @@
-"""Ranges that torch opens only while its own profiler runs, recorded in every recording of ours.
+"""Record the ranges that torch opens only while its own profiler is recording.
 
-torch asks `torch.autograd.profiler._is_profiler_enabled` before it marks the phases of the compiler, calls of compiled graphs
-and launches of kernels that it made, and marks them with a class that does nothing unless its profiler runs on the same
-thread. Data pipes ask for a profiler on their thread. While a session records, the answer is yes, and a class of ours
-that works with every recorder replaces torch's. Afterwards torch is exactly as before.
+torch checks `torch.autograd.profiler._is_profiler_enabled` before it opens ranges for phases of the compiler, calls of compiled
+graphs and launches of generated kernels; and it uses a class that does nothing unless its profiler is recording on the same
+thread. Data pipes check for a profiler on their thread. While one of our sessions records, these checks return True, and
+torch's class is replaced by one that works with any recorder. Afterwards all of this is restored.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _PIPES = "torch.utils.data.datapipes._hook_iterator"
 
 
 class TorchRanges:
-    """What torch believes about profilers, while sessions of ours record and afterwards."""
+    """Makes torch open its ranges while sessions record, and knows whether torch's own profiler is recording."""
 
     def __init__(self) -> None:
-        """Begin with torch as it is."""
-        self._begin_anew()
+        """Start without hooks."""
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.RLock()
         self._sessions: weakref.WeakSet[object] = weakref.WeakSet()
         self._theirs: bool | None = None
@@ -43,31 +43,31 @@ class TorchRanges:
 
     @property
     def torch_profiles(self) -> bool:
-        """Whether torch's own collector is on, on any thread, by its own account."""
+        """Whether torch's own collector is recording, on any thread."""
         return bool(collector._is_profiler_enabled) if self._theirs is None else self._theirs
 
     def open(self, session: object) -> None:
-        """Have torch open its ranges while a session records."""
+        """Make torch open its ranges for a session."""
         with self._lock:
             self._sessions.add(session)
             if self._theirs is None:
-                self._take_over()
+                self._install()
 
     def close(self, session: object) -> None:
-        """The session has stopped; does nothing for one that did not record."""
+        """Stop that for a session; does nothing if it did not record."""
         with self._lock:
             self._sessions.discard(session)
             if not self._sessions and self._theirs is not None:
-                self._give_back()
+                self._restore()
 
     def after_fork(self) -> None:
-        """No session of the parent records this process, and no thread of the parent holds the lock here."""
+        """In a forked child: restore torch, and replace the lock, which a thread of the parent may hold."""
         self._lock = threading.RLock()
         self._sessions = weakref.WeakSet()
         if self._theirs is not None:
-            self._give_back()
+            self._restore()
 
-    def _take_over(self) -> None:
+    def _install(self) -> None:
         self._theirs = bool(collector._is_profiler_enabled)
         self._set_flag = collector._set_is_profiler_enabled
         vars(collector)["_set_is_profiler_enabled"] = self._flag_is_set
@@ -81,8 +81,8 @@ class TorchRanges:
         if getattr(pipes, "torch", None) is torch:
             vars(pipes)["torch"] = _TorchOfPipes()
 
-    def _give_back(self) -> None:
-        # `_theirs` goes last: where an interrupt comes between, the next `close` does all of this again.
+    def _restore(self) -> None:
+        # `_theirs` is reset last, so that after an interrupt the next `close` repeats all of this.
         if vars(collector)["_set_is_profiler_enabled"] == self._flag_is_set:
             vars(collector)["_set_is_profiler_enabled"] = self._set_flag
         vars(collector)["_is_profiler_enabled"] = bool(self._theirs)
@@ -95,7 +95,7 @@ class TorchRanges:
         self._theirs = None
 
     def _flag_is_set(self, enable: bool) -> None:
-        """torch's profiler starts or stops during our session: ours continues, and torch's state is as it left it."""
+        """Replaces torch's setter of the flag: torch's profiler has started or stopped during our session."""
         with self._lock:
             if self._theirs is None:
                 vars(collector)["_is_profiler_enabled"] = enable
@@ -104,33 +104,33 @@ class TorchRanges:
 
 
 class _TorchOfPipes:
-    """`torch` as the module of data pipes sees it: a profiler is on.
+    """Replaces `torch` in the module of data pipes, for which a profiler is enabled.
 
-    `torch.autograd._profiler_enabled` itself stays what it is, since the compiler knows it by its identity.
+    `torch.autograd._profiler_enabled` itself is not replaced, because the compiler compares it by identity.
     """
 
     def __init__(self) -> None:
         self.autograd = _AutogradOfPipes()
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is torch's."""
+        """Return other attributes of torch."""
         return getattr(torch, name)
 
 
 class _AutogradOfPipes:
-    """`torch.autograd` for the same purpose."""
+    """Replaces `torch.autograd` for data pipes."""
 
     @staticmethod
     def _profiler_enabled() -> bool:
         return True
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is torch's."""
+        """Return other attributes of torch.autograd."""
         return getattr(torch.autograd, name)
 
 
 def _range_class(theirs: type) -> type:
-    """What stands in for torch's class; without a recorder to hand, one that keeps names only."""
+    """Create the class that replaces torch's; without a loaded recorder, one whose ranges have names but no inputs."""
     try:
         recorder = ready_recorder()
     except RecorderError:
@@ -139,7 +139,7 @@ def _range_class(theirs: type) -> type:
 
 
 def _named_range(theirs: Any) -> type:
-    """A class whose ranges are those of `record_function`, or torch's where its profiler runs on the thread."""
+    """Create a class that opens plain ranges or, if torch's profiler is recording on the thread, torch's own."""
 
     class RecordFunctionFast:
         def __init__(

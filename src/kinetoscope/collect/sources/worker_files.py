@@ -1,4 +1,4 @@
-"""The files of `DataLoader` workers as their parent reads them: what is new in each, and which files are obsolete."""
+"""Read the files of `DataLoader` workers in their parent process, and remove obsolete ones."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _WIDTH = ROW.size // 8
-# Rows that are read at once where a worker's file is read on.
+# Number of rows that are read at once.
 _BLOCK = 256
 
 
 class WorkerFile:
-    """The file of one worker, of which each call of `read` returns what is new.
+    """The file of one worker; each call of `read` returns its new rows.
 
     Attributes:
-        process: The id of its process...
-        loader: ...the number of the loader that it works for...
-        worker: ...its number among the workers of that loader...
-        begun_ns: ...and when it began; none of these before `read` has found something.
-        ended_ns: When it ended, 0 if it has not.
-        lost: Batches of the recording that later ones have overwritten before they were read.
-        killed: It ended without writing its end.
-        is_done: Nothing will be new any more.
+        process: The id of the worker's process; -1, as the two below, before `read` has found the header.
+        loader: The number of its loader.
+        worker: Its number among the workers of that loader.
+        begun_ns: Start of its loop, by the monotonic clock; 0 before `read` has found the header.
+        ended_ns: End of its loop; 0 if it has not ended.
+        lost: Number of batches of the recording that were overwritten before they were read.
+        killed: Whether the process ended without writing the end of its loop.
+        is_done: Whether the process has ended, so that there will be no new rows.
     """
 
     def __init__(self, path: Path, begin_ns: int) -> None:
-        """Read the file of a worker from a moment of the monotonic clock on."""
+        """Prepare to read batches that ended after `begin_ns` of the monotonic clock."""
         self._path = path
         self._begin_ns = begin_ns
         self._next = -1
@@ -46,17 +46,17 @@ class WorkerFile:
 
     @property
     def is_of_recording(self) -> bool:
-        """Whether the worker lived when the recording began or later."""
+        """Whether the worker was running when the recording began, or started later."""
         return self.process >= 0 and not 0 < self.ended_ns <= self._begin_ns
 
     def read(self) -> NDArray[np.int64]:
-        """The batches that were begun or made since the last call, with the values of `BATCH_COLUMNS`, in their order.
+        """Return the batches that were started or finished since the last call, in order; columns as in `BATCH_COLUMNS`.
 
         Raises:
-            OSError: There is no such file.
+            OSError: The file does not exist.
         """
-        # Before its file is read: a worker that ends in between has written its end.
-        runs = _may_go_on(self._path)
+        # Checked before the file is read, because a worker that ends in between has written the end of its loop.
+        runs = _may_still_write(self._path)
         with self._path.open("rb", buffering=0) as file:
             header = os.pread(file.fileno(), HEADER.size, 0)
             if len(header) < HEADER.size or HEADER.unpack(header)[0] != MAGIC:
@@ -72,17 +72,17 @@ class WorkerFile:
         return found
 
     def _first(self, file: int) -> NDArray[np.int64]:
-        """All batches of the recording that are there."""
+        """Read all batches of the recording, on the first call."""
         rows = self._all(file)
         self._next = int(rows[-1, 0]) + 1 if len(rows) else 0
         oldest_ns = rows[0, 1] if len(rows) else 0
-        # Overwritten rows are older than the oldest one; how many of them were in the recording is unknown.
+        # Overwritten rows are older than the oldest one. How many of them belonged to the recording is unknown: count all.
         self.lost = int(rows[0, 0]) if len(rows) and oldest_ns > self._begin_ns else 0
         kept: NDArray[np.int64] = rows[(rows[:, 4] == 0) | (rows[:, 4] > self._begin_ns)]
         return kept
 
     def _more(self, file: int) -> NDArray[np.int64]:
-        """The batches from the next one on."""
+        """Read the batches after those of the last call."""
         found = []
         at = self._next
         while True:
@@ -95,7 +95,7 @@ class WorkerFile:
             at += known
             if known < len(rows):
                 if rows[known, 1] > 0 and rows[known, 0] > at:
-                    # It was overwritten, and others with it.
+                    # The row was overwritten by a later batch, as were others.
                     rows = self._all(file)
                     rows = rows[rows[:, 0] >= at]
                     self.lost += int(rows[0, 0]) - at if len(rows) else 0
@@ -106,14 +106,14 @@ class WorkerFile:
         return np.concatenate(found)
 
     def _all(self, file: int) -> NDArray[np.int64]:
-        """All rows of the file, in the order of their numbers."""
+        """Read all rows of the file, in order of their numbers."""
         rows = _rows(os.pread(file, ROWS * ROW.size, HEADER.size))
         rows = rows[(rows[:, 1] > 0) & (rows[:, 0] >= 0)]
         return rows[np.argsort(rows[:, 0])]
 
 
 def _rows(data: bytes) -> NDArray[np.int64]:
-    """The rows of a part of a file, without the last one if that is cut off."""
+    """Parse rows, without an incomplete last one."""
     length = len(data) // ROW.size
     return np.frombuffer(data, np.int64, length * _WIDTH).reshape(length, _WIDTH)[:, : len(BATCH_COLUMNS)]
 
@@ -122,21 +122,21 @@ def _no_rows() -> NDArray[np.int64]:
     return np.zeros((0, len(BATCH_COLUMNS)), dtype=np.int64)
 
 
-def remove_of_the_gone(folder: Path | None) -> None:
+def remove_obsolete(folder: Path | None) -> None:
     """Remove the files of workers that have ended."""
     for path in files_in(folder):
         with suppress(OSError):
-            if not _may_go_on(path):
+            if not _may_still_write(path):
                 path.unlink()
 
 
 def files_in(folder: Path | None) -> list[Path]:
-    """The files of workers in a folder, if there is one."""
+    """List the files of workers in a folder; empty for None."""
     return sorted(folder.glob("*.worker")) if folder is not None else []
 
 
-def _may_go_on(path: Path) -> bool:
-    """Whether a worker can still write to its file."""
+def _may_still_write(path: Path) -> bool:
+    """Whether the worker of a file is still running its loop."""
     with path.open("rb", buffering=0) as file:
         header = file.read(HEADER.size)
     if len(header) < HEADER.size:
@@ -146,7 +146,7 @@ def _may_go_on(path: Path) -> bool:
 
 
 def _is_running(process: int) -> bool:
-    """Whether a process with this id runs; a zombie does not."""
+    """Whether a process with this id is running; False for a zombie."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

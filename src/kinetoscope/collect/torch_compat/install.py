@@ -1,8 +1,7 @@
-"""`install`: the public names of `torch.profiler` become Kinetoscope's, for unmodified programs.
+"""`install`: replace the public names of `torch.profiler` by Kinetoscope's, for unmodified programs.
 
-torch's classes are replaced by subclasses of ours and of torch's, and its functions by copies of ours. So
-`isinstance` works with either class, and a replacement is found wherever it was imported, but
-is never confused with what a program imported from `kinetoscope` itself.
+torch's classes are replaced by subclasses of ours and of torch's, and its functions by copies of ours. So `isinstance` works with
+either class; and `uninstall` finds all replacements by identity, without touching what a program imported from `kinetoscope`.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class Installation:
-    """The result of `install`. As a context manager it undoes its own call at the end, and nothing else."""
+    """The result of `install`. As a context manager, it undoes that call at the end of the block."""
 
-    def __init__(self, take_back: Callable[[], None] | None) -> None:
-        """Store how to undo this call; None if it changed nothing."""
-        self._take_back = take_back
+    def __init__(self, undo: Callable[[], None] | None) -> None:
+        """Store the function that undoes the call; None if the call changed nothing."""
+        self._undo = undo
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -60,10 +59,10 @@ class Installation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Undo the call, once."""
-        take_back, self._take_back = self._take_back, None
-        if take_back is not None:
-            take_back()
+        """Undo the call, unless that was done already."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
 
 
 def install(*, engine: EngineName = "auto") -> Installation:
@@ -79,35 +78,35 @@ def install(*, engine: EngineName = "auto") -> Installation:
             read `prof.profiler.kineto_results`), or `"auto"`.
 
     Returns:
-        An object that may be ignored; in a `with` statement the end of the block undoes this call, unless Kinetoscope was
-        installed before it.
+        An object for `with` statements, which may be ignored: the end of the block undoes this call, unless Kinetoscope was
+        installed before.
 
     Raises:
         ArgumentError: There is no such engine.
-        StateError: Something else has replaced one of torch's classes by another kind of object.
+        StateError: Another tool has replaced one of torch's classes by something that is not a class.
     """
     return install_and_tell(None, engine)
 
 
 def uninstall() -> None:
     """Undo `install` in every loaded module; active sessions continue. Without `install` it does nothing."""
-    global _stand_ins
+    global _replaced
     with _lock:
-        if _stand_ins is None:
+        if _replaced is None:
             return
-        replace_in_modules({id(ours): theirs for theirs, ours in _stand_ins.values()})
+        replace_in_modules({id(ours): theirs for theirs, ours in _replaced.values()})
         ROUTES.install(False)
-        _stand_ins = None
+        _replaced = None
 
 
 def is_installed() -> bool:
     """Whether `install` is active."""
-    return _stand_ins is not None
+    return _replaced is not None
 
 
 def install_and_tell(on_cycle: Callable[[Cycle], None] | None, engine: EngineName) -> Installation:
-    """Install, and call `on_cycle` with every finished recording."""
-    global _stand_ins
+    """Like `install`, and call `on_cycle` with every finished cycle of the sessions."""
+    global _replaced
     if not isinstance(engine, str):
         raise ArgumentError(f"engine={engine!r} is not valid: choose an engine by its name, or 'auto'.")
     checked_engine(engine)
@@ -115,17 +114,17 @@ def install_and_tell(on_cycle: Callable[[Cycle], None] | None, engine: EngineNam
     if on_cycle is not None:
         of_sessions["_cycle_ended"] = lambda _session, cycle: on_cycle(cycle)
     with _lock:
-        if _stand_ins is not None:
+        if _replaced is not None:
             return Installation(None)
         # Stored before the first name is replaced: after an interrupt from here on, uninstall() can undo it.
-        _stand_ins = _made_stand_ins(of_sessions)
-        replace_in_modules({id(theirs): ours for theirs, ours in _stand_ins.values()})
+        _replaced = _make_replacements(of_sessions)
+        replace_in_modules({id(theirs): ours for theirs, ours in _replaced.values()})
         ROUTES.install(True)
         return Installation(uninstall)
 
 
-def _made_stand_ins(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """For each name torch's object and its replacement."""
+def _make_replacements(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Create the replacements: for each name, torch's object and ours."""
     made: dict[str, tuple[Any, Any]] = {}
     for name, ours in _CLASSES.items():
         theirs = getattr(torch.profiler, name)
@@ -142,19 +141,19 @@ def _made_stand_ins(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def _class_for(ours: type, theirs: type, of_sessions: dict[str, Any]) -> type:
-    """A class that works as ours and passes as torch's: objects of both classes are instances of it."""
+    """Create a subclass of our class and torch's, of which objects of both classes are instances."""
 
     class Known(ABCMeta):
-        """Extends isinstance() of the replacement itself; classes derived from it work as usual."""
+        """Extends isinstance() and issubclass() of the replacement, but not of classes derived from it."""
 
         def __instancecheck__(cls, thing: object) -> bool:
-            return super().__instancecheck__(thing) or (cls is stand_in and is_known(type(thing)))
+            return super().__instancecheck__(thing) or (cls is replacement and is_known(type(thing)))
 
         def __subclasscheck__(cls, other: type) -> bool:
-            return super().__subclasscheck__(other) or (cls is stand_in and is_known(other))
+            return super().__subclasscheck__(other) or (cls is replacement and is_known(other))
 
     def is_known(other: type) -> bool:
-        # Not issubclass: that would call this method again through our class.
+        # Not issubclass(), which would call this method again through our class.
         return ours in other.__mro__ or theirs in other.__mro__
 
     leniency = SessionAsTorch if issubclass(ours, _KinetoProfile) else ObserverAsTorch
@@ -165,33 +164,33 @@ def _class_for(ours: type, theirs: type, of_sessions: dict[str, Any]) -> type:
     }
     if issubclass(ours, _KinetoProfile):
         contents |= of_sessions
-    stand_in = Known(ours.__name__, (leniency, ours, theirs), contents)
+    replacement = Known(ours.__name__, (leniency, ours, theirs), contents)
     for name in dir(theirs):
-        _give_signature(stand_in, name, inspect.getattr_static(theirs, name))
-    return stand_in
+        _give_signature(replacement, name, inspect.getattr_static(theirs, name))
+    return replacement
 
 
-def _give_signature(stand_in: type, name: str, theirs: Any) -> None:
-    """Give a method the signature of torch's: programs choose by it which keywords they pass."""
-    ours = inspect.getattr_static(stand_in, name)
+def _give_signature(replacement: type, name: str, theirs: Any) -> None:
+    """Give a method the signature of torch's, because programs inspect it to decide which keywords they pass."""
+    ours = inspect.getattr_static(replacement, name)
     our_function, their_function = getattr(ours, "__func__", ours), getattr(theirs, "__func__", theirs)
     both = (our_function, their_function)
     if our_function is their_function or not all(isinstance(one, types.FunctionType) for one in both):
         return
     if inspect.signature(our_function) != inspect.signature(their_function):
         method = _with_signature_of(their_function, copied_function(our_function))
-        setattr(stand_in, name, type(ours)(method) if ours is not our_function else method)
+        setattr(replacement, name, type(ours)(method) if ours is not our_function else method)
 
 
 def _with_signature_of(theirs: Any, copy: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of our function, described as torch's; what only ours takes can still be passed."""
+    """Give a copy of our function the signature of torch's for inspection; our additional keywords still work."""
     if isinstance(theirs, types.FunctionType) and inspect.signature(copy) != inspect.signature(theirs):
         copy.__signature__ = inspect.signature(theirs)  # type: ignore[attr-defined]
     return copy
 
 
 def copied_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of a function."""
+    """Copy a Python function, so that the copy can have other attributes, and is another object."""
     if not isinstance(function, types.FunctionType):
         raise TypeError(f"{function!r} is not written in Python")
     copy = types.FunctionType(
@@ -208,7 +207,7 @@ def copied_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def replace_in_modules(replacements: dict[int, Any]) -> None:
-    """Replace the objects with these ids, in every loaded module but our own."""
+    """Replace objects, given by their id(), in the global names of every loaded module except our own."""
     for namespace in loaded_namespaces():
         for name, value in list(namespace.items()):
             replacement = replacements.get(id(value))
@@ -217,7 +216,7 @@ def replace_in_modules(replacements: dict[int, Any]) -> None:
 
 
 def loaded_namespaces() -> Iterator[dict[str, Any]]:
-    """The names of every loaded module; objects in sys.modules that are not modules are skipped."""
+    """Iterate over the global names of every loaded module except our own; other objects in sys.modules are skipped."""
     loaded: list[tuple[str, Any]] = list(sys.modules.items())
     for name, module in loaded:
         if isinstance(module, ModuleType) and name.partition(".")[0] != "kinetoscope":
@@ -225,4 +224,4 @@ def loaded_namespaces() -> Iterator[dict[str, Any]]:
 
 
 _lock = threading.RLock()
-_stand_ins: dict[str, tuple[Any, Any]] | None = None
+_replaced: dict[str, tuple[Any, Any]] | None = None

@@ -1,7 +1,7 @@
-"""Where torch tolerates a mistake, the classes of `install` warn and let the program continue.
+"""Base classes for the replacements of `install`, which turn exceptions into warnings for mistakes that torch tolerates.
 
-A program that was written for torch.profiler must not fail because of a replaced profiler. These classes
-come first among the bases, before ours. A mistake that torch raises an exception for raises one here too.
+A program that was written for torch.profiler must not fail because its profiler was replaced. These classes come first among the
+bases, before ours. Mistakes for which torch raises an exception raise one here, too.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _memory_profile_of_torch: Callable[[Any], Any] = torch.profiler.profiler._Kineto
 
 
 class SessionAsTorch:
-    """For sessions."""
+    """Behaves like torch's session on mistakes of the program."""
 
     _state: SessionState
     _refused = False
 
     def __init__(self, **options: Any) -> None:
-        """Take any whole number for a switch; with stacks, record the calls, which torch's profiler lists."""
+        """As in torch, accept any integer for a switch, and record Python calls if `with_stack` is on."""
         for name in SWITCHES:
             if isinstance(options.get(name), int):
                 options[name] = bool(options[name])
@@ -39,7 +39,7 @@ class SessionAsTorch:
         super().__init__(**options)
 
     def start(self) -> None:
-        """Start; if that fails, nothing is recorded."""
+        """Start the session; a failure is a warning, and nothing is recorded."""
         try:
             super().start()  # type: ignore[misc]
         except (StateError, RecorderError) as error:
@@ -49,7 +49,7 @@ class SessionAsTorch:
             self._refused = False
 
     def stop(self) -> None:
-        """Stop; does nothing if `start` had no effect."""
+        """Stop the session; does nothing if `start` had failed."""
         try:
             super().stop()  # type: ignore[misc]
         except StateError:
@@ -57,7 +57,7 @@ class SessionAsTorch:
                 raise
 
     def export_chrome_trace(self, path: Any, *more: Any, **options: Any) -> None:
-        """Write a trace; as in torch, a failure to write an uncompressed file is a warning."""
+        """Write a trace; as in torch, if an uncompressed file cannot be written, that is a warning."""
         try:
             super().export_chrome_trace(path, *more, **options)  # type: ignore[misc]
         except OSError as error:
@@ -66,7 +66,7 @@ class SessionAsTorch:
             warn_user(f"export_chrome_trace() wrote nothing: {error}")
 
     def export_memory_timeline(self, path: Any, device: str | None = None) -> None:
-        """Write the memory timeline; empty for a device that held nothing, and none if the suffix names no format."""
+        """Write the memory timeline: an empty one for a device without allocations, and none if the suffix is unknown."""
         import_aside()
         suffix = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
         try:
@@ -74,7 +74,7 @@ class SessionAsTorch:
         except DeviceWithoutMemoryError as error:
             if suffix.endswith(".html"):
                 raise
-            # Raises torch's error for a name that is none of a device.
+            # Raises torch's exception if this is not the name of a device.
             torch.device(str(device))
             from kinetoscope.formats.memory_timeline import write_empty_timeline
 
@@ -86,36 +86,36 @@ class SessionAsTorch:
             warn_user(f"export_memory_timeline() wrote nothing: {error}")
 
     def _memory_profile(self) -> Any:
-        """Memory over time; without recorded memory torch's own error, whose message programs may look at."""
+        """Return memory over time; without recorded memory, raise torch's exception, whose message programs may check."""
         try:
             return super()._memory_profile()  # type: ignore[misc]
         except ArgumentError:
-            # Raises: it also looks whether memory was recorded, among other things.
+            # torch's own method raises its exception, since it also requires recorded memory.
             _memory_profile_of_torch(self)
             raise
 
     def add_metadata(self, key: str, value: str) -> None:
-        """Add a text; invalid ones are skipped."""
-        self._left_out(super().add_metadata, key, value)  # type: ignore[misc]
+        """Add a text to the metadata; an invalid one is skipped with a warning."""
+        self._add_or_warn(super().add_metadata, key, value)  # type: ignore[misc]
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value; invalid ones are skipped."""
-        self._left_out(super().add_metadata_json, key, value)  # type: ignore[misc]
+        """Add a JSON value to the metadata; an invalid one is skipped with a warning."""
+        self._add_or_warn(super().add_metadata_json, key, value)  # type: ignore[misc]
 
     def preset_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to every cycle; invalid ones are skipped."""
-        self._left_out(super().preset_metadata_json, key, value)  # type: ignore[misc]
+        """Add a JSON value to the metadata of every cycle; an invalid one is skipped with a warning."""
+        self._add_or_warn(super().preset_metadata_json, key, value)  # type: ignore[misc]
 
     def events(self, *more: Any, **options: Any) -> Any:
-        """The events; empty while recording."""
-        return self._so_far("events", super().events, more, options)  # type: ignore[misc]
+        """List the events; an empty list, with a warning, while recording."""
+        return self._empty_while_recording("events", super().events, more, options)  # type: ignore[misc]
 
     def key_averages(self, *more: Any, **options: Any) -> Any:
-        """The sums; empty while recording."""
-        return self._so_far("key_averages", super().key_averages, more, options)  # type: ignore[misc]
+        """Aggregate the events; an empty list, with a warning, while recording."""
+        return self._empty_while_recording("key_averages", super().key_averages, more, options)  # type: ignore[misc]
 
     def _action(self, step: int) -> ProfilerAction:
-        """The action for a step; an invalid one records nothing."""
+        """Return the action of a step; NONE, with a warning, if the schedule returns something that is not an action."""
         try:
             action: ProfilerAction = super()._action(step)  # type: ignore[misc]
         except ArgumentTypeError as error:
@@ -124,7 +124,7 @@ class SessionAsTorch:
         return action
 
     @staticmethod
-    def _left_out(add: Callable[[str, str], None], key: str, value: str) -> None:
+    def _add_or_warn(add: Callable[[str, str], None], key: str, value: str) -> None:
         try:
             add(key, value)
         except ArgumentTypeError:
@@ -132,7 +132,7 @@ class SessionAsTorch:
         except ArgumentError as error:
             warn_user(f"left out of the trace: {error}")
 
-    def _so_far(
+    def _empty_while_recording(
         self, name: str, read: Callable[..., Any], more: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
         import_aside()
@@ -149,10 +149,10 @@ class SessionAsTorch:
 
 
 class ObserverAsTorch:
-    """For execution trace observers."""
+    """Behaves like torch's execution trace observer on mistakes of the program."""
 
     def register_callback(self, output_file_path: Any) -> Any:
-        """Register; if the file cannot be created, nothing is recorded."""
+        """Set the output file; if it cannot be created, nothing is recorded, with a warning."""
         try:
             return super().register_callback(output_file_path)  # type: ignore[misc]
         except ArgumentTypeError:
@@ -162,7 +162,7 @@ class ObserverAsTorch:
             return self
 
     def get_output_file_path(self) -> str | None:
-        """The path of the trace; None if not registered."""
+        """Return the path of the execution trace; None if no output file is set."""
         try:
             path: str = super().get_output_file_path()  # type: ignore[misc]
         except StateError:

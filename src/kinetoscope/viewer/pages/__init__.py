@@ -1,1 +1,1 @@
-"""What each page of the viewer shows."""
+"""The responses for each page of the viewer."""

@@ -1,4 +1,4 @@
-"""The page Compare: two of the open traces, and what takes longer or less in one than in the other."""
+"""The page Compare: the differences of two open traces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TABLES = ("times", "counts", "memory")
 SIDES = ("base", "new")
-# Of the two timelines, whose closest look shows this many pixels of a step.
+# Width in pixels of the drawn step of each trace.
 _PIXELS = 4_000
 _DRAWN = (THREAD, MODULES, STREAM)
 
@@ -72,7 +72,7 @@ def answer(offers: Sequence[Offer], path: str, query: Query) -> Answer:
 
 
 def about(found: Comparison) -> dict[str, Any]:
-    """What the page says above its tables; of a report, which has no traces to choose from."""
+    """Return the data above the tables, as a report needs it, where no traces can be selected."""
     return {
         "verdict": found.verdict,
         "headline": headline(found),
@@ -95,8 +95,8 @@ def step(trace: Trace, side: str, number: int | None = None) -> dict[str, Any]:
 
     Args:
         trace: The trace.
-        side: What a person calls it: `base` or `new`.
-        number: The number of the step; None for one of usual length.
+        side: `base` or `new`, for error messages.
+        number: The number of the step; None for a typical one.
 
     Returns:
         Its number (`step`; None in a trace without steps), `start_ns` and `duration_ns`, and the `tracks` of its process on the
@@ -128,7 +128,7 @@ def step(trace: Trace, side: str, number: int | None = None) -> dict[str, Any]:
 
 
 def boxes(trace: Trace, drawn: dict[str, Any]) -> pyarrow.Table:
-    """Respond to `compare/steps/base` and `compare/steps/new`: what is visible of the tracks of a `step`, as a window of the timeline."""
+    """Respond to `compare/steps/base` and `compare/steps/new`: the tracks of a `step`, as a window of the timeline."""
     start = drawn["start_ns"]
     return window(
         trace,
@@ -142,7 +142,7 @@ def boxes(trace: Trace, drawn: dict[str, Any]) -> pyarrow.Table:
 
 
 def _with_number(run: Run, side: str, number: int) -> int:
-    """The place of a step."""
+    """Return the index of the step with a number."""
     found = np.flatnonzero(run.numbers == number)
     if len(found) == 0:
         first, last = int(run.numbers.min()), int(run.numbers.max())
@@ -151,18 +151,18 @@ def _with_number(run: Run, side: str, number: int) -> int:
 
 
 def _typical(run: Run) -> int:
-    """The step at the lower quartile of lengths: on a busy machine, most longer ones were interrupted."""
+    """Return the index of the step at the lower quartile of durations; longer ones were often disturbed on a busy machine."""
     counted = run.counted
     return int(counted[np.argsort(run.step_ns[counted], kind="stable")[len(counted) // 4]])
 
 
 def _run(trace: Trace) -> Run:
-    """What a trace did, looked at once."""
+    """Return the `Run` of a trace, which is cached."""
     return trace.cached("compared_run", lambda: run_of(trace))
 
 
 def _place(offers: Sequence[Offer], query: Query, name: str, default: int) -> int:
-    """An option that is the number of an open trace."""
+    """Return an option that is the number of an open trace."""
     text = query.get(name, str(default))
     place = integer(text)
     if place is None or not 0 <= place < len(offers):
@@ -172,7 +172,7 @@ def _place(offers: Sequence[Offer], query: Query, name: str, default: int) -> in
 
 
 def _trace(offer: Offer) -> Trace:
-    """The trace of an offer."""
+    """Return the trace of an offer, or raise StateError if it could not be loaded."""
     if offer.trace is None:
         raise StateError(offer.problem or "There is no such trace.")
     return offer.trace

@@ -1,4 +1,4 @@
-"""Which pages have nothing to show of a trace, and why: they are dimmed in the navigation."""
+"""The pages that have no data of a trace, with the reasons; they are dimmed in the navigation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("empty", {}),)
 
 
 def empty(trace: Trace, query: Query) -> dict[str, str]:
-    """Respond to `empty`: the reason for each page that has nothing to show, by the name of the page."""
+    """Respond to `empty`: the reason for each page without data, by its name."""
     on_device = is_device_work(trace.column("spans", "kind"))
     reasons = {
         "timeline": (

@@ -1,4 +1,4 @@
-"""Files made of a trace, or of a part of it, for the person at the page."""
+"""Export of a trace, or a part of it, as a file to download."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.requests import Query
 
-# Format -> suffix, and what kind of file it is for a browser.
+# Suffix and MIME type of each format.
 FORMATS = {
     "ktrace": (".ktrace", "application/octet-stream"),
     "json": (".json.gz", "application/gzip"),
@@ -35,12 +35,12 @@ _LONGEST_TEXT = 1_000
 
 
 def export(trace: Trace, query: Query, form: str) -> MadeFile:
-    """Respond to `export/<format>`: the trace, its steps `steps`, or what is from `start` to `end`, as a file.
+    """Respond to `export/<format>`: the trace, its steps `steps`, or the range from `start` to `end`, as a file.
 
-    With `most` there may be only so many slices, for a reader that cannot hold more.
+    `most` is the largest number of slices, for viewers that cannot load more.
 
     Raises:
-        ArgumentError: There is no such format, no such part, or there are more slices.
+        ArgumentError: There is no such format or part, or it has more slices than `most`.
     """
     if form not in FORMATS:
         raise ArgumentError(
@@ -58,12 +58,12 @@ def export(trace: Trace, query: Query, form: str) -> MadeFile:
     with tempfile.TemporaryDirectory(prefix="kinetoscope-export-") as folder:
         path = Path(folder) / f"trace{suffix}"
         chosen.save(path)
-        # The file is gone from its folder at once, and from the disk when it has been sent.
+        # The file has no name any more; its disk space is freed when it has been sent.
         return MadeFile(path.open("rb"), name, type_)
 
 
 def about(trace: Trace, query: Query) -> dict[str, Any]:
-    """Respond to `export/about`: how many slices a part has, the most for Perfetto, and which steps there are."""
+    """Respond to `export/about`: the number of slices of a part, the most that Perfetto can load, and the steps of the trace."""
     steps = trace.column("steps", "number")
     return {
         "slices": _count(trace, query),
@@ -73,7 +73,7 @@ def about(trace: Trace, query: Query) -> dict[str, Any]:
 
 
 def part(trace: Trace, query: Query) -> tuple[Trace, str]:
-    """The part of a trace that a request is about, and its name in file names.
+    """Cut out the part of a trace that a request selects; also return the part's name for file names.
 
     Raises:
         ArgumentError: There is no such part.
@@ -89,10 +89,10 @@ def part(trace: Trace, query: Query) -> tuple[Trace, str]:
 
 
 def step_numbers(text: str) -> list[int]:
-    """Read numbers of steps and ranges of them, such as `2-4,7`.
+    """Parse numbers and ranges of steps, such as `2-4,7`.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: The text is not valid.
     """
     numbers: set[int] = set()
     for one in text[:_LONGEST_TEXT].split(","):
@@ -107,7 +107,7 @@ def step_numbers(text: str) -> list[int]:
 
 
 def slices(trace: Trace) -> int:
-    """How many slices a timeline elsewhere shows of a trace: its spans, and calls that are rebuilt from stacks."""
+    """Number of slices that Perfetto shows of a trace: its spans, and calls that are reconstructed from stacks."""
     spans = len(trace.columns("spans"))
     if spans > MOST_SLICES or not len(trace.columns("stacks")):
         return spans
@@ -116,7 +116,7 @@ def slices(trace: Trace) -> int:
 
 
 def _count(trace: Trace, query: Query) -> int:
-    """How many slices a part has; of a window without cutting it, where nothing is rebuilt from stacks."""
+    """Number of slices of a part; counted without cutting it out, unless calls are reconstructed from stacks."""
     if "steps" in query or trace.run_info.with_stack:
         return slices(part(trace, query)[0])
     spans = trace.columns("spans")
@@ -128,7 +128,7 @@ def _count(trace: Trace, query: Query) -> int:
 
 
 def _window(query: Query) -> tuple[int, int | None]:
-    """From when to when."""
+    """Return the options `start` and `end`."""
     start = max(0, int(number(query, "start", 0)))
     end = int(number(query, "end")) if "end" in query else None
     if end is not None and end <= start:
@@ -139,12 +139,12 @@ def _window(query: Query) -> tuple[int, int | None]:
 
 
 def _most(query: Query) -> int:
-    """How many slices there may be."""
+    """Return the option `most`."""
     return int(min(max(number(query, "most"), 1), MOST_SLICES))
 
 
 def stem(trace: Trace) -> str:
-    """What files of a trace are called: like the one it was read from."""
+    """Return the name of a trace's files, without suffix: that of the file it was loaded from."""
     source = trace.path or trace.run_info.source or "trace"
     name = PurePath(str(source)).name
     return (_KNOWN_SUFFIXES.sub("", name) or "trace")[:100]

@@ -1,4 +1,4 @@
-"""The findings of a trace as the overview shows them: with links to the spans, operators and lines that show them."""
+"""The findings of a trace for the overview, with links to the spans, operators and source lines of the evidence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def findings(trace: Trace, query: Query) -> dict[str, Any]:
 
 
 def described(report: Report) -> dict[str, Any]:
-    """A report for a page, with the rows of spans as they are."""
+    """Convert a report of findings for the page; evidence spans are given by their rows."""
     nothing = report.whole_ns > 0 and not report.findings
     return {
         **as_dict(report),
@@ -43,7 +43,7 @@ def described(report: Report) -> dict[str, Any]:
 
 
 def _evidence(trace: Trace, span: int) -> dict[str, Any]:
-    """What a link to a span says."""
+    """Return name, kind and duration of a span, for a link to it."""
     spans = trace.columns("spans")
     kind, name = int(spans["kind"][span]), trace.strings[int(spans["name"][span])]
     return {

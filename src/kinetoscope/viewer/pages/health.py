@@ -1,4 +1,4 @@
-"""The page Trace health: what `kinetoscope.analyses.health` finds, of a trace that may still be recorded."""
+"""The page Trace health: the results of `kinetoscope.analyses.health`, also for a trace that is still being recorded."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
 
 
 def health(trace: Trace, query: Query) -> dict[str, Any]:
-    """Respond to `health`. Whether the recording goes on is looked up each time: a process can end at any moment."""
+    """Respond to `health`. Not cached: whether the recording continues may change at any time."""
     return judgement.health(trace, running=is_running(trace.run_info))

@@ -1,4 +1,4 @@
-"""Kernels and copies as the page of the device shows them."""
+"""The page Kernels: kernels and copies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TENSOR_CORES = Column(
     " `sgemm`; null where the name does not tell.",
 )
 
-# An instruction of tensor cores by the shape of its matrices, or a family of kernels that is made of such.
+# The matrix shape of a tensor core instruction, or the name of a kernel family that uses tensor cores.
 _USES = re.compile(
     r"tensorop|wmma|[hiqud]mma|gmma|mma[_.]sync|tcgen05|nvjet|xmma_|warpgroup|warpspecialized"
     r"|[a-z](884|1688|8816|8832|16816|16832|16864|161616|168256)(gemm|fprop|dgrad|wgrad|conv|_|$)"
@@ -44,10 +44,11 @@ _USES_NOT = re.compile(
 
 
 def kernels(trace: Trace, query: Query) -> Limited:
-    """Respond to `kernels`: the table of kernels `by` name or launch, and whether their names imply tensor cores.
+    """Respond to `kernels`: the table of kernels `by` name or launch configuration, and whether they use tensor cores, by their
+    names.
 
     Raises:
-        ArgumentError: Another value of `by`.
+        ArgumentError: `by` has an invalid value.
     """
     way = choice(query, "by", ("name", "launch"))
     found: pyarrow.Table = trace.cached(f"viewer: kernels {way}", lambda: _kernels(trace, way))
@@ -55,14 +56,14 @@ def kernels(trace: Trace, query: Query) -> Limited:
 
 
 def uses_tensor_cores(name: str) -> bool | None:
-    """Whether the name of a kernel implies tensor cores; None where it implies neither."""
+    """Whether a kernel uses tensor cores, judged by its name; None if the name does not tell."""
     if _USES_NOT.search(name):
         return False
     return True if _USES.search(name) else None
 
 
 def _kernels(trace: Trace, way: str) -> pyarrow.Table:
-    """The table with one more column."""
+    """Return the table of kernels with a column for tensor cores."""
     import pyarrow as pa
 
     table = kernels_table(trace, by=way)
@@ -76,7 +77,7 @@ def copies(trace: Trace, query: Query) -> Limited:
     """Respond to `copies`: the table `copies` `by` direction, or by direction and operator.
 
     Raises:
-        ArgumentError: Another value of `by`.
+        ArgumentError: `by` has an invalid value.
     """
     way = choice(query, "by", ("direction", "operator"))
     found: pyarrow.Table = trace.cached(f"viewer: copies {way}", lambda: trace.table("copies", by=way))
@@ -87,7 +88,7 @@ _MOST_REPORTED = 80
 
 
 def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
-    """What a report includes: all tables, and the details of the kernels with the most time."""
+    """List the requests for a report: all tables, and details of the kernels with the most time."""
     requests: list[tuple[str, dict[str, str]]] = [
         ("kernels", {}),
         ("kernels", {"by": "launch"}),

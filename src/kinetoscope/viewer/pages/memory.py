@@ -1,4 +1,4 @@
-"""Questions of the memory page: which memories there are, who held them at a moment, and which blocks they had."""
+"""The page Memory: the memories of the trace, their use over time, their contents at a moment, and their blocks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 
-# The memories that the memory page shows: one for each device of each process, with what happened there.
+# A memory is that of one device as one process used it.
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,19 +42,19 @@ class Place:
     """The memory of one device as one process used it.
 
     Attributes:
-        key: What a question calls it: `cuda:0`, or `2/cuda:0` in a trace of several processes.
+        key: Its name in requests: `cuda:0`, or `2/cuda:0` in a trace of several processes.
         device: The device, as torch writes it.
         process: The row of the process.
-        rank: The rank of the process, where it has one.
-        number: The place of the device in `Blocks.devices`.
+        rank: The rank of the process, or None.
+        number: The index of the device in `Blocks.devices`.
         blocks: The blocks of the trace.
-        block: Which of them lie there, ascending.
-        time_ns: When each change happened, never falling; 0 for what was there before.
-        rank_of_change: The place of each among the events of the trace, as `Blocks.start_rank` has it.
+        block: The rows of the blocks in this memory, ascending.
+        time_ns: The time of each change, ascending; 0 for blocks from before the recording.
+        rank_of_change: The position of each change among all events of the trace, as in `Blocks.start_rank`.
         changed: The block of each change.
-        change_bytes: By how much the live memory grew.
-        total_bytes: The live memory after it.
-        counts: What the allocator said of itself.
+        change_bytes: The change of live bytes.
+        total_bytes: Live bytes after the change.
+        counts: The allocator's own counters.
     """
 
     key: str
@@ -73,21 +73,21 @@ class Place:
 
     @cached_property
     def peak_row(self) -> int:
-        """The change that reached the peak, as the table `memory_peak` has it: an allocation, if any was recorded."""
+        """The change that reached the peak, as in the table `memory_peak`: an allocation, if any was recorded."""
         rows = np.flatnonzero((self.blocks.allocation[self.changed] >= 0) & (self.change_bytes > 0))
         if len(rows) == 0:
             return int(np.argmax(self.total_bytes))
         return int(rows[np.argmax(self.total_bytes[rows])])
 
     def rank_at(self, time_ns: float | None) -> int:
-        """The place among the events after all that happened until then; without a time that of the peak."""
+        """Return the position after all events until a time, or after the peak."""
         if time_ns is None:
             return int(self.rank_of_change[self.peak_row])
         row = int(np.searchsorted(self.time_ns, time_ns, side="right")) - 1
         return int(self.rank_of_change[row]) if row >= 0 else -2
 
     def live(self, rank: int) -> NDArray[np.int64]:
-        """The blocks that were live after that event."""
+        """Return the blocks that were live after the event at this position."""
         rows = self.block
         alive = (self.blocks.start_rank[rows] <= rank) & (self.blocks.end_rank[rows] > rank)
         return rows[alive]
@@ -98,10 +98,10 @@ class Counts:
     """The counters of an allocator after each of its events.
 
     Attributes:
-        rank: The places of the events.
-        time_ns: When they were.
-        allocated_bytes: What it had handed out; -1 where it did not say.
-        reserved_bytes: What it held of the device; -1 where it did not say.
+        rank: The positions of the events among all events of the trace.
+        time_ns: Their times.
+        allocated_bytes: Bytes allocated to the program; -1 if not recorded.
+        reserved_bytes: Bytes reserved from the device; -1 if not recorded.
     """
 
     rank: NDArray[np.int64]
@@ -112,7 +112,7 @@ class Counts:
 
 @derived
 def places(trace: Trace) -> list[Place]:
-    """Find the memories of a trace, once: in order of process and device."""
+    """Return the memories of a trace, sorted by process and device; cached."""
     blocks, names = blocks_of(trace), device_names(trace)
     processes = process_runs(trace)
     many = len(processes) > 1
@@ -128,10 +128,10 @@ def places(trace: Trace) -> list[Place]:
 
 
 def chosen(trace: Trace, query: Query) -> Place:
-    """The memory that a request is about: the one with the highest peak, where it names none.
+    """Return the memory of a request; by default the one with the highest peak.
 
     Raises:
-        ArgumentError: There is none of that name, or none at all.
+        ArgumentError: There is no memory of that name, or none at all.
     """
     known = places(trace)
     if not known:
@@ -147,7 +147,7 @@ def chosen(trace: Trace, query: Query) -> Place:
 
 
 def highest(known: list[Place]) -> Place:
-    """The memory with the highest peak, as its allocator counted where it did."""
+    """Return the memory with the highest peak, by the allocator's counters if they were recorded."""
     return max(
         known,
         key=lambda place: max(
@@ -157,14 +157,14 @@ def highest(known: list[Place]) -> Place:
 
 
 def lasting_ns(trace: Trace) -> int:
-    """How long the trace lasts, all that happened to memory included."""
+    """Return the end of the trace, including all memory events."""
     return max([trace.duration_ns, 1, *(int(place.time_ns[-1]) for place in places(trace))])
 
 
 def _place(
     trace: Trace, key: str, process: int, rank: int | None, number: int, owner: NDArray[np.int32] | None
 ) -> Place | None:
-    """One memory, or None if nothing happened in it."""
+    """Return one memory, or None if it has no events."""
     blocks, changes = blocks_of(trace), changes_of(trace, number)
     mine = slice(None) if owner is None else np.flatnonzero(owner[changes.block] == process)
     change = changes.change_bytes[mine]
@@ -191,7 +191,7 @@ def _place(
 
 
 def _counts(trace: Trace, device: tuple[int, int], process: int | None) -> Counts:
-    """The counters of the allocator of a device."""
+    """Return the counters of a device's allocator."""
     events = trace.columns("allocations")
     kind, index = device
     counted = (events["device_type"] == kind) & (
@@ -211,7 +211,7 @@ def _counts(trace: Trace, device: tuple[int, int], process: int | None) -> Count
 
 
 def _owners(trace: Trace, blocks: Blocks) -> NDArray[np.int32]:
-    """The process of each block: of the thread that allocated it, else of what used it."""
+    """Return the process of each block: of the thread that allocated it or, if unknown, of the spans that used it."""
     recorded = blocks.allocation >= 0
     owner = np.zeros(len(blocks), np.int32)
     owner[recorded] = processes_of(trace, "allocations", blocks.allocation[recorded])
@@ -224,21 +224,21 @@ def _owners(trace: Trace, blocks: Blocks) -> NDArray[np.int32]:
     return owner
 
 
-# Which modules the memory curve tells apart: as many as colors can, where most of the memory is.
+# The largest number of modules that the memory curve shows separately, as there are distinguishable colors.
 
 MOST_MODULES = 9
-# A submodule with less than this share of its module is not worth a color.
+# A submodule is shown separately only if it has at least this share of its module.
 _WORTH = 0.04
 
 
 def module_parts(trace: Trace, place: Place, judged: Judged) -> tuple[list[str], NDArray[np.int8]]:
     """Divide the blocks of a memory by module.
 
-    The outermost modules are opened, the one that held most at the peak first, as long as there is room for their
-    submodules; small ones stay with the module around them.
+    Starting with the outermost modules, the module with the most bytes at the peak is split into its submodules, as long as there
+    are colors left; small submodules stay part of their module.
 
     Returns:
-        What each part is called, the largest first and what belongs to no module last; and the part of each block.
+        The label of each part, the largest first and blocks without a module last; and the part of each block.
     """
     modules = trace.columns("modules")
     holder, paths = modules["holder"], modules["path"]
@@ -271,7 +271,7 @@ def module_parts(trace: Trace, place: Place, judged: Judged) -> tuple[list[str],
 def _with_submodules(
     holder: NDArray[np.int32], depth: NDArray[np.int32], size: NDArray[np.int64], used: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The bytes of each module with its submodules, and whether any block is theirs."""
+    """Return the bytes of each module with its submodules, and whether they have any blocks."""
     weight, seen = size.copy(), used.copy()
     for level in range(int(depth.max(initial=0)), 0, -1):
         rows = np.flatnonzero((depth == level) & (holder >= 0))
@@ -281,7 +281,7 @@ def _with_submodules(
 
 
 def _opened(children: dict[int, list[int]], weight: NDArray[np.int64]) -> tuple[list[int], set[int]]:
-    """The modules to show, those with most first, and which of them are shown without some of their submodules."""
+    """Return the modules to show, the largest first, and those of them of which some submodules are shown separately."""
     by_weight = sorted(children.get(-1, []), key=lambda row: -int(weight[row]))
     shown, opened = by_weight[:MOST_MODULES], set[int]()
     tried: set[int] = set()
@@ -304,17 +304,17 @@ def _opened(children: dict[int, list[int]], weight: NDArray[np.int64]) -> tuple[
 
 
 def _left_out(children: dict[int, list[int]], shown: list[int]) -> bool:
-    """Whether there are outermost modules that are not shown."""
+    """Whether some outermost modules are not shown."""
     return any(row not in shown for row in children.get(-1, []))
 
 
-# Memory over time, reduced to what a screen shows without losing a peak.
+# Memory over time, at the resolution of a screen, without losing a peak.
 
 MOST_POINTS = 2000
-"""Of a curve. A column of two pixels gets its lowest, its highest and its last value, and those of the allocator."""
+"""Largest number of points of a curve: for every two pixels the lowest, highest and last value, and those of the allocator."""
 
 BY = ("category", "module")
-# From the bottom of the stack to its top: what lasts lies below what comes and goes.
+# Order of the stacked chart, from the bottom: long-lived categories below short-lived ones.
 _STACKED = (
     MemoryCategory.PARAMETER, MemoryCategory.OPTIMIZER_STATE, MemoryCategory.INPUT, MemoryCategory.GRADIENT,
     MemoryCategory.ACTIVATION, MemoryCategory.AUTOGRAD_DETAIL, MemoryCategory.UNKNOWN, MemoryCategory.TEMPORARY,
@@ -324,11 +324,11 @@ _STACKED = (
 def curve(trace: Trace, query: Query) -> pyarrow.Table:
     """Respond to `memory/curve?device=&by=category|module[&start=&end=]`.
 
-    Every row is a moment at which exactly this much was live. The columns `part0`, `part1` and so on add up to
-    `total`; the meaning of each in the metadata is what it is of.
+    Every row is a moment with its exact number of live bytes. The columns `part0`, `part1` and so on add up to `total`; the
+    metadata of each has its label.
 
     Raises:
-        ArgumentError: No such device, way to divide it, or window.
+        ArgumentError: There is no such device or grouping, or the window is not valid.
     """
     place, labels, part = _divided(trace, query)
     start, end = number(query, "start", 0.0), number(query, "end", lasting_ns(trace))
@@ -341,10 +341,10 @@ def curve(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def at(trace: Trace, query: Query) -> pyarrow.Table:
-    """Respond to `memory/at?device=&by=[&time=]`: the one row of a curve at a time, at the peak without one.
+    """Respond to `memory/at?device=&by=[&time=]`: the row of a curve at a time, by default at the peak.
 
     Raises:
-        ArgumentError: No such device, way to divide it, or time.
+        ArgumentError: There is no such device or grouping, or the time is not valid.
     """
     place, labels, part = _divided(trace, query)
     row = place.peak_row
@@ -357,12 +357,12 @@ def at(trace: Trace, query: Query) -> pyarrow.Table:
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments of a memory, in order.
+    """Moments of a memory, in ascending order.
 
     Attributes:
-        changes: How many of its changes have happened.
-        rank: The place of each moment among the events of the trace.
-        time_ns: When.
+        changes: The number of changes before each moment.
+        rank: The position of each moment among all events of the trace.
+        time_ns: The time of each moment.
     """
 
     changes: Rows
@@ -371,21 +371,21 @@ class Moments:
 
 
 def moments(place: Place, part: NDArray[np.int8], parts: int, start_ns: float, end_ns: float) -> Moments:
-    """Choose the moments of a window that are shown.
+    """Select the moments of a window that are drawn.
 
-    All of them where they are few. Else of every column of pixels the lowest, the highest and the last total and the
-    highest of what the allocator counted; and the highest of each part of the whole window. The first is always the
-    state in which the window begins, the last that in which it ends.
+    All of them if there are few. Otherwise, for each pixel the lowest, the highest and the last total, and the highest values of
+    the allocator's counters; and for the whole window the highest value of each part. The first moment is always the start of
+    the window, and the last one its end.
 
     Args:
         place: The memory.
         part: The part of each change.
-        parts: How many parts there are.
-        start_ns: Where the window begins.
-        end_ns: Where it ends.
+        parts: The number of parts.
+        start_ns: Start of the window.
+        end_ns: End of the window.
     """
     counts = place.counts
-    # What happens at the very end of a window is still within.
+    # The end of the window is included.
     past = np.nextafter(end_ns, np.inf)
     first, last = (int(row) for row in np.searchsorted(place.time_ns, [start_ns, past]))
     count_first, count_last = (int(row) for row in np.searchsorted(counts.time_ns, [start_ns, past]))
@@ -420,13 +420,13 @@ def moments(place: Place, part: NDArray[np.int8], parts: int, start_ns: float, e
 
 
 def chosen_rows(time: Rows, value: Rows, edges: NDArray[np.float64]) -> list[Rows]:
-    """The rows of the lowest, the highest and the last value between any two edges."""
+    """Return the rows of the lowest, the highest and the last value of each interval, given by the edges."""
     first = _firsts(time, edges)
     return [_highest(-value, first), _highest(value, first), np.append(first[1:], len(time)) - 1]
 
 
 def held_after(place: Place, part: NDArray[np.int8], parts: int, changes: Rows) -> Rows:
-    """What each part held after so many changes: a row for each of these rising numbers, a column a part."""
+    """Return the live bytes of each part (columns) after given numbers of changes (rows), which are ascending."""
     last = int(changes[-1])
     segment = np.searchsorted(changes, np.arange(last), side="right")
     # Whole bytes are exact in floats up to 8 PiB.
@@ -438,13 +438,13 @@ def held_after(place: Place, part: NDArray[np.int8], parts: int, changes: Rows) 
 
 
 def _divided(trace: Trace, query: Query) -> tuple[Place, list[str], NDArray[np.int8]]:
-    """The requested memory, the labels of its parts, and the part of each change."""
+    """Return the requested memory, the labels of its parts, and the part of each change."""
     place, by = chosen(trace, query), choice(query, "by", BY)
     return place, *_parts(trace, place, by)
 
 
 def _table(place: Place, labels: list[str], part: NDArray[np.int8], found: Moments) -> pyarrow.Table:
-    """What was live at some moments."""
+    """Return the table of live bytes at some moments."""
     held = held_after(place, part, len(labels), found.changes)
     columns: dict[str, Any] = {"time_ns": found.time_ns, "total": held.sum(axis=1)}
     columns |= {f"part{row}": held[:, row] for row in range(len(labels))}
@@ -456,7 +456,7 @@ def _table(place: Place, labels: list[str], part: NDArray[np.int8], found: Momen
 
 
 def _parts(trace: Trace, place: Place, by: str) -> tuple[list[str], NDArray[np.int8]]:
-    """What the parts of the stack are called, from the bottom up, and the part of each change."""
+    """Return the labels of the parts of the stacked chart, from the bottom, and the part of each change."""
 
     def make() -> tuple[list[str], NDArray[np.int8]]:
         judged = judged_blocks(trace)
@@ -474,7 +474,7 @@ def _parts(trace: Trace, place: Place, by: str) -> tuple[list[str], NDArray[np.i
 
 
 def _part_peaks(place: Place, part: NDArray[np.int8], parts: int, rows: slice) -> Rows:
-    """For each part the row of a window in which it held most."""
+    """Return for each part the row of a window with its highest value."""
     found = []
     for one in range(parts):
         mine = np.flatnonzero(part[rows] == one)
@@ -485,14 +485,14 @@ def _part_peaks(place: Place, part: NDArray[np.int8], parts: int, rows: slice) -
 
 
 def _firsts(time: Rows, edges: NDArray[np.float64]) -> Rows:
-    """The first row after each edge, as far as there is one before the next edge."""
+    """Return the first row after each edge, for edges with a row before the next edge."""
     rows = np.searchsorted(time, edges)
     first: Rows = rows[:-1][rows[1:] > rows[:-1]]
     return first
 
 
 def _highest(value: Rows, first: Rows) -> Rows:
-    """The first row with the highest value from each of some rows up to the next of them."""
+    """Return the first row with the highest value in each group of rows; `first` are the first rows of groups."""
     if len(first) == 0:
         return first
     value = value[first[0] :]
@@ -505,7 +505,7 @@ def _highest(value: Rows, first: Rows) -> Rows:
 
 
 def _latest_counts(events: Rows, values: Rows, rank: Rows) -> NDArray[np.float64]:
-    """The latest counters of the allocator at each of some events; none before its first event."""
+    """Return the latest counters of the allocator at some events; NaN before its first event."""
     if len(events) == 0 or not (values >= 0).any():
         return np.full(len(rank), np.nan)
     row = np.searchsorted(events, rank, side="right") - 1
@@ -578,7 +578,7 @@ _STACKS = Table(
 
 
 def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
-    """What a report includes: everything but windows and times other than the peak."""
+    """List the requests for a report: all except windows, and moments other than the peak."""
     requests: list[tuple[str, dict[str, str]]] = [("memory", {})]
     for place in places(trace):
         of = {"device": place.key}
@@ -591,7 +591,7 @@ def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
 
 
 def memory(trace: Trace, query: Query) -> dict[str, Any]:
-    """Respond to `memory`: the memories of the trace, with their metadata."""
+    """Respond to `memory`: the memories of the trace."""
     known = places(trace)
     return {
         "recorded": memory_recorded(trace),
@@ -603,10 +603,10 @@ def memory(trace: Trace, query: Query) -> dict[str, Any]:
 
 
 def live(trace: Trace, query: Query) -> pyarrow.Table:
-    """Respond to `memory/live?device=&by=[&time=]`: who held the memory at a moment, at its peak without one.
+    """Respond to `memory/live?device=&by=[&time=]`: the live memory at a time, grouped by owner; by default at its peak.
 
     Raises:
-        ArgumentError: No such device, grouping or time.
+        ArgumentError: There is no such device or grouping, or the time is not valid.
     """
     place = chosen(trace, query)
     by = choice(query, "by", tuple(GROUPINGS))
@@ -621,10 +621,10 @@ def live(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def blocks(trace: Trace, query: Query) -> Limited:
-    """Respond to `memory/blocks?device=&order=`: the biggest blocks, the longest-lived, or those never freed.
+    """Respond to `memory/blocks?device=&order=`: the largest blocks, the longest-lived, or those that were never freed.
 
     Raises:
-        ArgumentError: No such device or order.
+        ArgumentError: There is no such device or order.
     """
     place = chosen(trace, query)
     order = choice(query, "order", ORDERS)
@@ -646,10 +646,10 @@ def blocks(trace: Trace, query: Query) -> Limited:
 
 
 def stacks(trace: Trace, query: Query) -> pyarrow.Table:
-    """Respond to `memory/stacks?device=`: the Python stacks to which the rows of the other responses refer.
+    """Respond to `memory/stacks?device=`: the Python stacks that rows of the other responses refer to.
 
     Raises:
-        ArgumentError: No such device.
+        ArgumentError: There is no such device.
     """
     place = chosen(trace, query)
     own = judged_blocks(trace).stack
@@ -657,7 +657,7 @@ def stacks(trace: Trace, query: Query) -> pyarrow.Table:
     parent, frame = (trace.column("stacks", name) for name in ("parent", "frame"))
     wanted = np.zeros(len(parent) + 1, bool)
     wanted[own[np.concatenate(rows)]] = True
-    # A report holds the blocks of these tables alone; a server responds for any moment.
+    # A report contains only the blocks of these tables; a server responds for any moment.
     wanted[own[place.block]] |= len(np.unique(own[place.block])) <= MOST_STACK_ROWS
     for row in np.flatnonzero(wanted[:-1])[::-1].tolist():
         above = int(parent[row])
@@ -676,7 +676,7 @@ def stacks(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def _described(trace: Trace, place: Place) -> dict[str, Any]:
-    """The metadata of a memory."""
+    """Describe a memory for the page."""
     judged = judged_blocks(trace)
     peak = int(place.total_bytes[place.peak_row])
     held = place.live(place.rank_at(None))
@@ -701,13 +701,13 @@ def _described(trace: Trace, place: Place) -> dict[str, Any]:
 
 
 def _most(values: NDArray[np.int64]) -> int | None:
-    """The highest of what an allocator counted, None where it recorded nothing."""
+    """Return the highest value of an allocator's counter; None if it was not recorded."""
     most = int(values.max(initial=-1))
     return most if most >= 0 else None
 
 
 def _listed(place: Place, order: str) -> tuple[NDArray[np.int64], int]:
-    """The first blocks in an order, and how many there are."""
+    """Return the first blocks in an order, and the total number of blocks."""
     known, rows = place.blocks, place.block
     freed, recorded = known.end_ns[rows] < NEVER_NS, known.allocation[rows] >= 0
     if order == "longest":

@@ -1,4 +1,4 @@
-"""The tree of modules for its page: the table of modules, with where to see them on the timeline."""
+"""The page Modules: the table of modules, with links to the timeline."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def modules(trace: Trace, query: Query) -> Limited:
 
 
 def module_operators(trace: Trace, query: Query) -> Limited:
-    """Respond to `module_operators`: what ran in each module, by name and kind."""
+    """Respond to `module_operators`: the spans in each module, by name and kind."""
     spans = trace.columns("spans")
     on_host = host_work(trace).mask
     counted = (on_host | (spans["device_self_ns"] > 0)) & ~recorded_calls(trace).mask
@@ -89,7 +89,7 @@ def module_operators(trace: Trace, query: Query) -> Limited:
 
 
 def _first_spans(trace: Trace) -> NDArray[np.int32]:
-    """For each module its first recorded call or, where there is none, the first span in it or its submodules; else -1."""
+    """Return for each module its first recorded call or, if there is none, the first span in it or its submodules; else -1."""
     spans, own = trace.columns("spans"), trace.columns("modules")
     calls = _first_of(trace, module_calls(trace).mask)
     first = _first_of(trace, host_work(trace).mask)
@@ -98,7 +98,7 @@ def _first_spans(trace: Trace) -> NDArray[np.int32]:
     start = np.append(spans["start_ns"], _LATE)
     for level in range(int(depth.max(initial=0)), 0, -1):
         rows = np.flatnonzero((depth == level) & (holder >= 0) & (first >= 0))
-        # Of those in one holder the earliest is written last.
+        # In reverse order of time, so that the earliest span of each module is assigned last.
         rows = rows[np.argsort(-start[first[rows]], kind="stable")]
         above = holder[rows]
         earlier = (calls[above] < 0) & (start[first[rows]] < start[first[above]])
@@ -107,7 +107,7 @@ def _first_spans(trace: Trace) -> NDArray[np.int32]:
 
 
 def _first_of(trace: Trace, chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """For each module the first of some spans in it, -1 for none."""
+    """Return for each module the first of some spans in it, or -1."""
     spans = trace.columns("spans")
     rows = np.flatnonzero(chosen & (spans["module"] >= 0))
     module, start = spans["module"][rows], spans["start_ns"][rows]

@@ -1,4 +1,4 @@
-"""Operators, ranges and calls added up by name, and further by shape, line, stack or module."""
+"""The page Operators: operators, ranges and calls, grouped by name and optionally by shape, line, stack or module."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 def operators(trace: Trace, query: Query) -> Limited:
-    """Respond to `operators`: the table `ops`, `by` name or place, `of` work or recorded calls.
+    """Respond to `operators`: the table `ops`, grouped `by` name or place, `of` operators or recorded calls.
 
     Raises:
-        ArgumentError: Another value of one of them.
+        ArgumentError: One of them has an invalid value.
     """
     options: dict[str, Any] = {name: query[name] for name in ("by", "of") if name in query}
     found = trace.cached(
@@ -55,7 +55,7 @@ MOST_REPORTED_CALLS = 50
 
 
 def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
-    """What a report includes: all tables, and the details of the rows that a reader is likely to select."""
+    """List the requests for a report: all tables, and details of the rows that are most likely to be selected."""
     requests: list[tuple[str, dict[str, str]]] = [("operators", {})]
     requests += [("operators", {"by": way}) for way in WAYS[1:]]
     names: dict[tuple[str, str], None] = {}
@@ -72,7 +72,7 @@ def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
     return requests
 
 
-# All spans of one name, one by one and by how long they took.
+# The individual spans of one name, and the histogram of their durations.
 
 _MOST = 1_000
 _BARS = 40
@@ -100,10 +100,11 @@ INSTANCES_SCHEMA = Table(
 
 
 def instances(trace: Trace, query: Query) -> Limited:
-    """Respond to `instances`: the longest `limit` spans of a `name` and `kind`, of those from `from_ns` to below `below_ns`.
+    """Respond to `instances`: the longest `limit` spans of a `name` and `kind`, with durations from `from_ns` to below
+    `below_ns`.
 
     Raises:
-        ArgumentError: An option that cannot be used.
+        ArgumentError: An option has an invalid value.
     """
     limit, rows = whole_number(query, "limit", _MOST), named(trace, query)
     spans = trace.columns("spans")
@@ -129,39 +130,39 @@ def instances(trace: Trace, query: Query) -> Limited:
 
 
 def histogram(trace: Trace, query: Query) -> dict[str, Any]:
-    """Respond to `histogram`: how many spans of a `name` and `kind` took how long.
+    """Respond to `histogram`: the histogram of the durations of the spans of a `name` and `kind`.
 
     Raises:
-        ArgumentError: An option that cannot be used.
+        ArgumentError: An option has an invalid value.
     """
     return asdict(durations(trace, named(trace, query)))
 
 
 def named(trace: Trace, query: Query) -> NDArray[np.int64]:
-    """The spans of the name, kind and place that a request is about; all kinds without `kind`.
+    """Return the spans of the name, kind and place of a request; without `kind`, of all kinds.
 
     Raises:
-        ArgumentError: There is no name, or no such kind or place.
+        ArgumentError: The name is missing, or there is no such kind or place.
     """
     if "name" not in query:
         raise ArgumentError("the request needs the option 'name'")
     return spans_of(trace, query["name"], query.get("kind"), query.get("by"), query.get("place"))
 
 
-# The spans of one name: where their time went, and what called them.
+# Breakdown of the spans of one name: their callers, and where their time was spent.
 
 _MOST_PARTS = 40
 _MOST_LAUNCHES_UP = 10_000
 
 
 def chosen(trace: Trace, query: Query) -> dict[str, Any]:
-    """Respond to `chosen`: the spans of a `name` and `kind`, and of a `place` where `by` is given, in parts that add up.
+    """Respond to `chosen`: breakdowns of the spans of a `name` and `kind`, and with `by` of a `place`.
 
-    `total_ns` of a part is time of the outermost of these spans, so that the parts of each list add up to their total;
-    that of work on devices is its own time, and adds up to `device_ns`.
+    `total_ns` of a part counts only the outermost of these spans, so that the parts of each list add up to their total. That of
+    device work is its self time, which adds up to `device_ns`.
 
     Raises:
-        ArgumentError: An option that cannot be used.
+        ArgumentError: An option has an invalid value.
     """
     rows = named(trace, query)
     spans = trace.columns("spans")
@@ -198,7 +199,7 @@ def chosen(trace: Trace, query: Query) -> dict[str, Any]:
 
 
 def _part(keys: NDArray[Any], time_ns: NDArray[np.int64], describe: Describe) -> list[dict[str, Any]]:
-    """Time and calls by key, most time first; what is beyond the first `_MOST_PARTS` is the last row."""
+    """Group time and calls by key, sorted by time; all after the first `_MOST_PARTS` become one last row."""
     if len(keys) == 0:
         return []
     found, place = np.unique(keys, return_inverse=True)
@@ -224,7 +225,7 @@ def _part(keys: NDArray[Any], time_ns: NDArray[np.int64], describe: Describe) ->
 def _by_place(
     trace: Trace, way: str, rows: NDArray[np.int64], time_ns: NDArray[np.int64]
 ) -> list[dict[str, Any]]:
-    """Parts by a place of the spans; none where no span has one."""
+    """Group spans by place (stack, line and so on); empty if no span has one."""
     labels = place_labels(trace, way)
     ids = labels.ids[rows]
     if not (ids >= 0).any():
@@ -233,11 +234,11 @@ def _by_place(
 
 
 def _by_name(trace: Trace, rows: NDArray[Any], time_ns: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Parts by name and kind of some spans, -1 for none; nothing where there is no span."""
+    """Group by name and kind of some spans, -1 for none; empty if there are no spans."""
     if not (rows >= 0).any():
         return []
     spans = trace.columns("spans")
-    # The row -1 finds the last span, whose place is then taken by -1.
+    # Row -1 indexes the last span; its code is replaced by -1 below.
     keys = np.where(rows >= 0, operator_keys(trace)[rows].astype(np.int64), -2)
     unique, first = np.unique(keys, return_index=True)
     name, kind = spans["name"][rows[first]], spans["kind"][rows[first]]
@@ -259,28 +260,28 @@ def _by_name(trace: Trace, rows: NDArray[Any], time_ns: NDArray[np.int64]) -> li
 
 
 def _inside(trace: Trace, mark: NDArray[np.bool_]) -> list[dict[str, Any]]:
-    """What runs right in the spans, by name: what their self time leaves out."""
+    """Group the children of the spans by name, which is the time that self time does not contain."""
     spans = trace.columns("spans")
     parent, calls = spans["parent"], recorded_calls(trace).mask
     found = mark[parent]
     if calls.any():
-        # Work is not made shorter by the calls in it, but a call by the work that runs right in it.
+        # Calls inside an operator do not reduce its self time, but operators directly inside a call reduce that of the call.
         is_call = np.append(calls, np.False_)
         caller = np.append(spans["caller"], np.int32(-1))
         found &= ~calls | is_call[parent]
         found |= ~calls & (caller[parent] != caller[:-1]) & mark[caller[:-1]]
-    # One of the chosen within another one is counted in its self time, and is no part beside it.
+    # A selected span inside another one counts as self time of that one, not as its child.
     within = np.flatnonzero(found & ~mark[:-1] & (spans["lane"] == 0))
     return _by_name(trace, within, spans["duration_ns"][within])
 
 
 def _started_within(trace: Trace, mark: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The work on devices that was started in the spans or what runs in them."""
+    """Return the device work that was launched in the spans or their descendants."""
     parent = np.append(trace.column("spans", "parent"), np.int32(-1))
     operator = starters(trace).operator[:-1]
     work = np.flatnonzero(operator >= 0)
     around, found = operator[work], np.zeros(len(work), dtype=bool)
-    # Nesting is a few dozen deep at most, and each turn is over all launches at once.
+    # One iteration for each level of nesting, a few dozen at most, over all launches at once.
     left = np.arange(len(work))
     for _ in range(_MOST_LAUNCHES_UP):
         if len(left) == 0:
@@ -294,7 +295,7 @@ def _started_within(trace: Trace, mark: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def _launches(trace: Trace, rows: NDArray[np.int64], time_ns: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Kernels by grid, block, registers and shared memory; nothing not recorded."""
+    """Group kernels by grid, block, registers and shared memory; empty if these were not recorded."""
     own = trace.columns("kernels")
     place = np.full(len(trace.columns("spans")), -1, dtype=np.int32)
     place[own["span"]] = np.arange(len(own), dtype=np.int32)
@@ -318,18 +319,18 @@ def _launches(trace: Trace, rows: NDArray[np.int64], time_ns: NDArray[np.int64])
 
 
 def _texts(found: NDArray[np.intp], texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Keys that are places in a list of texts."""
+    """Describe keys that are indices into a list of texts."""
     return [{"label": to_utf8(texts[number]) if number >= 0 else None} for number in found.tolist()]
 
 
 def _steps(trace: Trace) -> Describe:
-    """Steps by their numbers."""
+    """Describe steps by their numbers."""
     numbers = trace.column("steps", "number")
     return lambda found: [{"label": f"step {numbers[row]}" if row >= 0 else None} for row in found.tolist()]
 
 
 def _streams(trace: Trace) -> Describe:
-    """Streams by device and number."""
+    """Describe streams by device and number."""
     streams = trace.columns("streams")
     index, number = streams["device_index"], streams["number"]
     return lambda found: [

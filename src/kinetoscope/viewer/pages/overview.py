@@ -1,6 +1,6 @@
-"""Questions of the overview: what ran where, the numbers at its head, and what took most of the time.
+"""The page Overview: what ran where, the tiles with key numbers, and the top lists.
 
-The steps' parts and the devices come from the tables `breakdown` and `devices` as they are.
+The breakdown of steps and the devices come directly from the tables `breakdown` and `devices`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from kinetoscope.viewer.timeline.tracks import Counter
 
 
-# How busy devices were, and what was sampled of the machine, over the whole trace at the detail of a small chart.
+# Utilization of devices, and sampled counters, over the whole trace, at the resolution of a small chart.
 
 STRETCHES = 240
 MOST_SERIES = 24
 
 
 def load(trace: Trace, query: Query) -> pyarrow.Table:
-    """Respond to `load`: the trace in equal stretches of time, and for each of them what devices and the machine did.
+    """Respond to `load`: device utilization and counters in intervals of equal length.
 
-    The column `time_ns` is where each stretch begins. The others, `series0` and so on, have what they show as their
-    meaning: of each device the percentage of the time in which it worked, then each sampled counter, of bytes the most
-    and of everything else the mean, which is null before the first sample.
+    The column `time_ns` is the start of each interval. The other columns, `series0` and so on, are described by their metadata:
+    for each device the percentage of time in which it was busy, then each sampled counter, for bytes the maximum and for other
+    units the mean, which is null before the first sample.
     """
     edges = np.linspace(0.0, max(trace.duration_ns, 1), STRETCHES + 1)
     columns: dict[str, Any] = {"time_ns": edges[:-1]}
@@ -66,10 +66,10 @@ def load(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def busy_percent(worked: Intervals, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The share of each stretch between two edges in which something worked."""
+    """Return the percentage of each interval, given by its edges, that is covered by `worked`."""
     if len(worked) == 0:
         return np.zeros(len(edges) - 1)
-    # How much work was done up to a time: flat between stretches of work, rising within them.
+    # Cumulative busy time: constant while idle, rising while busy.
     turns = np.stack([worked.start_ns, worked.end_ns], axis=1).ravel()
     lasting = np.cumsum(worked.end_ns - worked.start_ns)
     done = np.stack([np.append(0, lasting[:-1]), lasting], axis=1).ravel()
@@ -78,7 +78,7 @@ def busy_percent(worked: Intervals, edges: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def sampled(counter: Counter, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The values of a counter between any two edges; each holds until the next."""
+    """Reduce the samples of a counter in each interval, given by its edges; a sample is valid until the next one."""
     time, value = counter.time_ns.astype(np.float64), counter.value
     rows = np.searchsorted(time, edges)
     if counter.unit == "bytes":
@@ -87,7 +87,7 @@ def sampled(counter: Counter, edges: NDArray[np.float64]) -> NDArray[np.float64]
         found = np.maximum.reduceat(np.append(value, -np.inf), pairs)[::2]
     else:
         known = np.append(time, max(edges[-1], time[-1]) + 1)
-        # In parts of the largest value, so that no sum overflows: a mean is never above it.
+        # Scaled by the largest value, so that no sum overflows.
         largest = float(np.abs(value).max()) or 1.0
         sums = np.append(0, np.cumsum(value / largest * np.diff(known)))
         covered = np.diff(np.maximum(edges, time[0]))
@@ -99,50 +99,50 @@ def sampled(counter: Counter, edges: NDArray[np.float64]) -> NDArray[np.float64]
 def _add(
     columns: dict[str, Any], fields: list[Column], unit: str, label: str, values: NDArray[np.float64]
 ) -> None:
-    """Put one more series to those that are there."""
+    """Add a series."""
     name = f"series{len(fields) - 1}"
     columns[name] = values
     fields.append(Column(name, "float64", unit, label))
 
 
 def top(trace: Trace, query: Query, name: str) -> Limited:
-    """Respond to `top/ops`, `top/modules`, `top/lines` or `top/kernels`: the rows with the most `time`, as `Overview.top` has them.
+    """Respond to `top/ops`, `top/modules`, `top/lines` or `top/kernels`: the rows with the most `time`, as of `Overview.top`.
 
     Raises:
-        LookupError: Another table.
-        ArgumentError: Another time.
+        LookupError: There is no such table.
+        ArgumentError: `time` has an invalid value.
     """
     if name not in TOP:
         raise LookupError(name)
     return Limited(*trace.overview().top(name, query.get("time", "host")))
 
 
-# The numbers at the top of the overview.
+# The tiles at the top of the overview.
 
 
 def tile(
     title: str, value: float | None, unit: str, more: Sentence, hint: Sentence | None = None
 ) -> dict[str, Any]:
-    """A number with its title, the line below it, and its tooltip."""
+    """Build a tile: a number with a title, a line below it, and a tooltip."""
     return {"title": title, "value": [value, unit], "more": more, "hint": hint or sentence("")}
 
 
 def late(title: str, question: str) -> dict[str, str]:
-    """A number that takes longer to compute: another request returns it as `tile`."""
+    """Build a placeholder for a tile that takes longer to compute, and is returned by another request."""
     return {"title": title, "ask": question}
 
 
 def counted(count: int, noun: str, nouns: str = "") -> Sentence:
-    """A count and what is counted."""
+    """Format a count with its noun."""
     return sentence(f"{{}} {noun if count == 1 else nouns or noun + 's'}", count)
 
 
 def tiles(shown: Overview, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return all that can be computed.
+    """Return all tiles for which the trace has data.
 
     Args:
         shown: The overview of the trace.
-        facts: The rest of the answer to `overview`.
+        facts: The rest of the response to `overview`.
     """
     processes, kernels, operators = (facts[name] for name in ("processes", "kernels", "operators"))
     recorded = (
@@ -165,7 +165,7 @@ def tiles(shown: Overview, facts: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
-    """How long a step takes, where the trace has steps."""
+    """Build the tile of the step duration."""
     count, numbers = steps["count"], steps["numbers"]
     if numbers < count:
         text = f"{{}} step{'' if numbers == 1 else 's'} on {{}} processes"
@@ -191,7 +191,7 @@ def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
 
 
 def busy_tile(shown: Overview) -> dict[str, Any]:
-    """How much of the steps, or of the trace, devices worked, or operators ran where there is no device."""
+    """Build the tile of utilization: the share of time in which devices were busy or, without devices, operators ran."""
     counted_places = shown.places_that_count
     shares = [
         one.percent for one in shown.utilization if one.place in counted_places and one.place.duration_ns
@@ -212,7 +212,7 @@ def busy_tile(shown: Overview) -> dict[str, Any]:
 
 
 def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
-    """The most memory of any device, by its peaks, the largest first."""
+    """Build the tile of peak memory, from the peaks of all devices, the largest first."""
     if not peaks:
         none = sentence("no allocations recorded")
         return tile(
@@ -250,7 +250,7 @@ def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def work_tile(work: dict[str, Any]) -> dict[str, Any]:
-    """How fast operations were done, and the share of the peak where that is known."""
+    """Build the tile of achieved FLOP/s, with the share of the device's peak if that is known."""
     speed, share, flops = work["flops_per_s"], work["mfu_percent"], work["flops"]
     if flops is None:
         more = sentence("covers {} of operator time", (work["covered_percent"], "%"))
@@ -281,7 +281,7 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
 
 
 def overview(trace: Trace, query: Query) -> dict[str, Any]:
-    """Respond to `overview`: what ran where, how much of what there is, and how long the steps took."""
+    """Respond to `overview`: what ran where, counts of the trace's contents, and statistics of the steps."""
     shown = trace.overview()
     counts = shown.counts | shown.work_counts
     found = {
@@ -307,7 +307,7 @@ _COUNTS = (
 
 
 def steps(shown: Overview) -> dict[str, Any] | None:
-    """How long the steps took; None without any."""
+    """Return statistics of the step durations; None without steps."""
     if shown.steps is None:
         return None
     names = ("count", "numbers", "processes", "median_ns", "min_ns", "max_ns", "p95_ns", "start_up")
@@ -316,14 +316,14 @@ def steps(shown: Overview) -> dict[str, Any] | None:
 
 
 def process_names(trace: Trace) -> dict[str, str]:
-    """What the processes of a trace of several are called, by their numbers in the system."""
+    """Return the labels of the processes by process id, if the trace has several."""
     table = trace.columns("processes")
     names = zip(table["pid"].tolist(), table["name"], strict=True)
     return {str(pid): name[:200] for pid, name in list(names)[:MOST_NAMED] if pid >= 0}
 
 
 def utilization(shown: Overview) -> list[dict[str, Any]]:
-    """How busy each device was, or each process that used none: at most `MOST_PLACES`."""
+    """Return the utilization of each device, or of each process without one: at most `MOST_PLACES`."""
     return [
         {
             "title": " · ".join(shown.place_names(one.place)),
@@ -339,10 +339,10 @@ def utilization(shown: Overview) -> list[dict[str, Any]]:
 
 
 def part(trace: Trace, query: Query, name: str) -> dict[str, Any]:
-    """Respond to `overview/work` and `overview/memory`, which take longer to find.
+    """Respond to `overview/work` and `overview/memory`, which take longer to compute.
 
     Raises:
-        LookupError: It is none of them.
+        LookupError: `name` is another one.
     """
     shown = trace.overview()
     if name == "work":
@@ -355,7 +355,7 @@ def part(trace: Trace, query: Query, name: str) -> dict[str, Any]:
 
 
 def memory_peaks(shown: Overview) -> list[dict[str, Any]]:
-    """The most memory of each device, the largest first, how much of it is attributed, and to which categories."""
+    """Return the peak memory of each device, the largest first, with the attributed bytes by category."""
     names = ("device", "bytes", "time_ns", "counted", "attributed_bytes", "reserved_bytes")
     return [
         {name: getattr(peak, name) for name in names}

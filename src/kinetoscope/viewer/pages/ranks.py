@@ -1,4 +1,4 @@
-"""The page Ranks: a job of many ranks by their summaries, from a map of all steps down to one collective and the traces of two ranks."""
+"""The page Ranks: a job of many ranks by their summaries: a map of all steps, single collectives, and the traces of two ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MEASURES = {"holds_up_ns": "holding up others", "duration_ns": "step"} | {
 }
 """What the map can be colored by: a column of its cells, and its title. Ranks that wait for a late one have long steps, too, so steps are not first."""
 _ONE_AT_A_TIME = threading.Lock()
-# What is behind a cell takes about a kilobyte of a report.
+# The details of a cell take about a kilobyte of a report.
 _MOST_REPORTED = 1_000
 
 ARRIVALS = Table(
@@ -58,10 +58,10 @@ def answer(job: Job, path: str, query: Query, opened: Opener | None = None) -> A
 
     Args:
         job: The summaries.
-        path: `ranks` is what can be chosen on the map, `ranks/findings` is what is worth knowing, `ranks/table` the ranks, `ranks/cells`
+        path: `ranks` returns the options of the map, `ranks/findings` the findings, `ranks/table` the ranks, `ranks/cells`
             the values of the map by the option `by`, `ranks/step` one cell of it, `ranks/arrivals` one collective, and `ranks/pair` opens two traces.
         query: The options.
-        opened: Opens a trace in the viewer and returns its number; None where no trace can be opened.
+        opened: Opens a trace in the viewer and returns its number; None if that is not possible.
 
     Raises:
         LookupError: There is no such path.
@@ -72,10 +72,10 @@ def answer(job: Job, path: str, query: Query, opened: Opener | None = None) -> A
     if rest == "pair":
         return pair(job, _row(job, query), opened)
     if rest == "cells":
-        # Reads columns that are in memory, so the map does not wait for the findings.
+        # Not under the lock, because it only reads columns that are in memory: the map must not wait for the findings.
         return cells(job, choice(query, "by", list(MEASURES)))
     with _ONE_AT_A_TIME:
-        # What several answers need is computed by the first one.
+        # Under the lock, so that results that several responses need are computed once.
         found = _answer(job, rest, query)
     if found is None:
         raise LookupError(path)
@@ -83,14 +83,14 @@ def answer(job: Job, path: str, query: Query, opened: Opener | None = None) -> A
 
 
 def reported(job: Job) -> Iterator[tuple[str, dict[str, str]]]:
-    """What a report includes: the whole map, and of its latest cells the step with its collectives."""
+    """List the requests for a report: the whole map, and the steps and collectives of its latest cells."""
     yield from (("ranks", {}), ("ranks/findings", {}), ("ranks/table", {}))
     for name, _ in about(job)["measures"]:
         yield "ranks/cells", {"by": name}
     late = cells(job, "holds_up_ns")["value"].to_numpy()
     known = ~np.isnan(cells(job, "duration_ns")["value"].to_numpy())
     steps, meetings = _steps(job), set()
-    # Without collectives, those are the first cells.
+    # Without collectives, the first cells.
     for cell in np.argsort(-np.nan_to_num(late, nan=-1), kind="stable")[:_MOST_REPORTED].tolist():
         row, number = cell // len(steps), int(steps[cell % len(steps)])
         if known[cell]:
@@ -101,7 +101,7 @@ def reported(job: Job) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _answer(job: Job, rest: str, query: Query) -> Answer | None:
-    """Respond to what takes no file; None for an unknown path."""
+    """Respond to requests that do not open a trace; None for an unknown path."""
     if not rest:
         return about(job)
     if rest == "findings":
@@ -116,7 +116,7 @@ def _answer(job: Job, rest: str, query: Query) -> Answer | None:
 
 
 def about(job: Job) -> dict[str, Any]:
-    """What can be chosen on the map."""
+    """Return the options of the map: measures, steps and groups."""
     return {
         "ranks": len(job),
         "steps": _steps(job).tolist(),
@@ -131,7 +131,7 @@ def about(job: Job) -> dict[str, Any]:
 
 
 def table(job: Job) -> Limited:
-    """The table `ranks`, and the place of each rank in the dimensions of the job."""
+    """Return the table `ranks`, with the position of each rank in the dimensions of the job."""
     found = job.ranks()
     for name, places in sorted(coordinates_of(job.sections).items()):
         found = found.append_column(name, number_array(places, absent=places < 0))
@@ -139,14 +139,14 @@ def table(job: Job) -> Limited:
 
 
 def cells(job: Job, measure: str) -> pyarrow.Table:
-    """The values of the map: for each rank, in order, one for each step; not a number where there is none."""
+    """Return the values of the map, for each rank and each step in order; NaN if there is none."""
     import pyarrow as pa
 
     steps = _steps(job)
     values = np.full((len(job), len(steps)), np.nan, dtype=np.float32)
     sections = job.sections
     if measure == "holds_up_ns":
-        # What `stragglers` is made from; who waits for others holds up nobody.
+        # The input of `stragglers`: a rank that waits for others delays none.
         rows, numbers, found = less_waiting(sections)
         found = np.maximum(found, 0)
     else:
@@ -159,7 +159,7 @@ def cells(job: Job, measure: str) -> pyarrow.Table:
 
 
 def step(job: Job, row: int, number: int) -> dict[str, Any]:
-    """A step of a rank: its parts beside the medians of all ranks, and its collectives."""
+    """Return a step of a rank: its breakdown with the medians of all ranks, and its collectives."""
     sections = job.sections
     of_step = np.flatnonzero(sections.numbers("steps", "step") == number)
     mine = of_step[sections.rows("steps")[of_step] == row]
@@ -203,7 +203,7 @@ def step(job: Job, row: int, number: int) -> dict[str, Any]:
 
 
 def arrivals(job: Job, meeting: int) -> pyarrow.Table:
-    """When each rank arrived at a collective."""
+    """Return the time at which each rank arrived at a collective."""
     found = job.sections.matched
     at = np.flatnonzero(found.place == meeting)
     if not len(at):
@@ -219,13 +219,13 @@ def arrivals(job: Job, meeting: int) -> pyarrow.Table:
 
 
 def pair(job: Job, row: int, opened: Opener | None) -> dict[str, Any]:
-    """Open the traces of a rank and of the one whose step is closest to the median, of those whose traces are there."""
+    """Open the traces of a rank and of the one whose step is closest to the median, among those whose traces exist."""
     sections = job.sections
     late = _source(job, row)
     step_ns = sections.step_ns
     distance = np.abs(step_ns - np.median(step_ns[step_ns >= 0]))
     others = [
-        one for one in np.argsort(distance, kind="stable").tolist() if one != row and _is_there(job, one)
+        one for one in np.argsort(distance, kind="stable").tolist() if one != row and _has_trace(job, one)
     ]
     if not others:
         raise StateError(
@@ -241,36 +241,36 @@ def pair(job: Job, row: int, opened: Opener | None) -> dict[str, Any]:
 
 
 def _source(job: Job, row: int) -> str:
-    """Where the trace of a rank is."""
+    """Return the path of a rank's trace."""
     source, rank = str(job.summaries["source"][row].as_py() or ""), job.sections.ranks[row]
     if not source:
         raise StateError(
             f"The summary of rank {rank} does not say where its trace is: it was not saved, or later."
         )
-    if not _is_there(job, row):
+    if not _has_trace(job, row):
         raise StateError(f"The trace of rank {rank} is not at {source}, where its summary says it is.")
     return source
 
 
-def _is_there(job: Job, row: int) -> bool:
-    """Whether the trace of a rank can be opened, as far as can be seen without opening it."""
+def _has_trace(job: Job, row: int) -> bool:
+    """Whether the trace of a rank exists, as far as that can be told without opening it."""
     source = str(job.summaries["source"][row].as_py() or "")
     return bool(source) and ("://" in source or Path(os.path.expanduser(source)).exists())
 
 
 def _steps(job: Job) -> Rows:
-    """The numbers of all steps."""
+    """Return the numbers of all steps."""
     numbers = np.unique(job.sections.numbers("steps", "step"))
     return np.asarray(numbers, dtype=np.int64)
 
 
 def _named(group: Group) -> str:
-    """What a process group is called."""
+    """Return the label of a process group."""
     return group.name or "all ranks"
 
 
 def _row(job: Job, query: Query) -> int:
-    """The row of the rank that a request names."""
+    """Return the row of the rank that a request names."""
     rank = _whole(query, "rank")
     found = np.flatnonzero(job.sections.ranks == rank)
     if not len(found):
@@ -279,7 +279,7 @@ def _row(job: Job, query: Query) -> int:
 
 
 def _whole(query: Query, name: str) -> int:
-    """An option that is a whole number; -1 is one."""
+    """Return an option as an integer, which may be -1."""
     text = query.get(name, "")
     number = integer(text)
     if number is None:

@@ -16,7 +16,7 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("source", {}),)
 
 
 def source(trace: Trace, query: Query) -> dict[str, dict[str, str]]:
-    """Respond to `source`: the known lines of each file, by their numbers."""
+    """Respond to `source`: the stored lines of each file, by line number."""
     return {
         to_utf8(file): {str(number): to_utf8(text) for number, text in lines.items()}
         for file, lines in source_lines(trace).items()

@@ -1,4 +1,4 @@
-"""What ran in which Python functions, as flame graphs: time on the host, time on devices, or memory allocated."""
+"""Flame graphs of Python stacks: host time, device time, or allocated bytes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 
-# Stacks with weights put together to a tree of frames, upright or inverted, small enough to be drawn and to be sent.
+# Weighted stacks are merged into a tree of frames, top-down or inverted, small enough to be sent and drawn.
 #
-# Upright, a frame stands in the one that called it; inverted, in the one that it called, so that the roots are the
-# frames in which something was spent. What weighs less than a thousandth of the whole is put together with the others
-# like it in the same frame, so that the parts of a frame still add up to it.
+# Top-down, the parent of a frame is its caller; inverted, it is the frame that it called, so that the roots are the frames with
+# self time. Nodes with less than a thousandth of the total weight are merged into one node of their parent, so that the children
+# and the own weight of a node still add up.
 
 LEAST_SHARE = 1_000
 """What weighs less than the whole divided by this has no node of its own."""
@@ -48,12 +48,12 @@ _NOBODY = np.zeros(0, np.int32)
 
 @dataclass(frozen=True)
 class Stacks:
-    """Stacks without the frames that are not shown.
+    """Stacks after hiding some frames.
 
     Attributes:
-        row: For each stack the one whose innermost frame is the innermost shown: itself, one of its callers, or -1.
-        caller: For each stack that of its shown callers that is nearest, -1 for none.
-        level: How many of its callers are shown.
+        row: For each stack, the stack of its innermost visible frame: itself, one of its callers, or -1.
+        caller: For each stack its nearest visible caller, or -1.
+        level: The number of its visible callers.
         frame: The innermost frame of each.
     """
 
@@ -65,16 +65,16 @@ class Stacks:
 
 @dataclass(frozen=True)
 class Flame:
-    """A tree: a node is followed by those inside it, the heaviest first, merged ones last.
+    """The tree of a flame graph. A node is followed by its children, the heaviest first, and a merged one last.
 
     Attributes:
-        parent: For each node the one around it, -1 for none.
-        frame: What it is of; -1 for stacks without a frame to show, and for what was put together.
-        rest: How many nodes were put together to this one; 0 for one of its own.
-        total: What weighs in it and in those inside it.
-        own: Its value, frames inside it excluded.
-        count: How many things weigh in it and in those inside it.
-        of_stack: For each stack the innermost node that it weighs in, -1 for stacks that weigh nothing.
+        parent: For each node its parent, or -1.
+        frame: The frame of each node; -1 for stacks without a visible frame, and for merged nodes.
+        rest: The number of nodes that were merged into it; 0 for an ordinary node.
+        total: Inclusive weight.
+        own: Self weight.
+        count: The number of spans or allocations, inclusive.
+        of_stack: For each stack its innermost node; -1 for stacks without weight.
     """
 
     parent: NDArray[np.int32]
@@ -88,7 +88,7 @@ class Flame:
 
 @dataclass
 class _Nodes:
-    """The nodes of a tree as they are found: those around others first."""
+    """The nodes of a tree during construction, parents first."""
 
     parent: NDArray[np.int32]
     frame: NDArray[np.int32]
@@ -99,31 +99,31 @@ class _Nodes:
 def shown_stacks(
     parent: NDArray[np.int32], frame: NDArray[np.int32], shown: NDArray[np.bool_] | None = None
 ) -> Stacks:
-    """Leave out frames.
+    """Hide some frames.
 
     Args:
-        parent: For each stack the row of its caller's, below its own; -1 for none.
+        parent: For each stack the row of its caller's stack, which is less than its own; -1 for none.
         frame: The innermost frame of each.
-        shown: For each frame whether to keep it; None keeps all.
+        shown: For each frame whether it is visible; None for all.
     """
     rows = np.arange(len(parent), dtype=np.int32)
-    # Parents come first in every honest file; anything else would be a circle.
+    # A parent that does not come first would be a cycle, which only damaged files have.
     parent = np.where(parent < rows, parent, np.int32(-1))
     depth = _levels(parent)
     kept = (frame >= 0) if shown is None else np.append(shown, False)[frame]
     row = spread_down(parent, depth, np.where(kept, rows, np.int32(-1)), -1)
     caller = np.append(row, np.int32(-1))[parent]
-    # A caller that is shown has itself as its row.
+    # The row of a visible caller is its own.
     return Stacks(row, caller, _levels(np.where(kept, caller, np.int32(-1))), frame)
 
 
 def upright(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]) -> Flame:
-    """Put stacks together from their roots.
+    """Merge stacks into a top-down tree.
 
     Args:
         stacks: The stacks.
-        weight: What weighs in exactly each stack, at least 0.
-        count: How many things do.
+        weight: The self weight of each stack, at least 0.
+        count: The number of spans or allocations with exactly this stack.
     """
     node_of, parents, frames = _merged(stacks)
     heavy = weight > 0
@@ -137,7 +137,7 @@ def upright(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64])
     kept = totals >= _least(weight[heavy])
     number = np.where(kept, np.arange(len(parents), dtype=np.int32), np.int32(-1))
     nearest = spread_down(parents, level, number, -1)
-    # What is not kept stands together in the nearest node around it that is.
+    # Light nodes are merged in their nearest ancestor that is kept.
     cut = np.flatnonzero(~kept & (totals > 0))
     heads = cut[np.append(kept, True)[parents[cut]]]
     homes, counts = np.unique(parents[heads], return_counts=True)
@@ -161,12 +161,12 @@ def upright(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64])
 
 
 def inverted(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]) -> Flame:
-    """Put stacks together from their innermost frames.
+    """Merge stacks into an inverted tree, whose roots are the innermost frames.
 
     Args:
         stacks: The stacks.
-        weight: What weighs in exactly each stack, at least 0.
-        count: How many things do.
+        weight: The self weight of each stack, at least 0.
+        count: The number of spans or allocations with exactly this stack.
     """
     items = np.flatnonzero(weight > 0)
     least = _least(weight[items])
@@ -178,7 +178,7 @@ def inverted(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]
         group, first = _core.group([within, frame[at]])
         totals = _core.group_sums(group, len(first), weight[items])
         kept = totals >= least
-        # All that is cut in one node is one node more.
+        # All light children of a node become one additional node.
         around = within[first]
         homes, place, counts = np.unique(around[~kept], return_inverse=True, return_counts=True)
         number = np.empty(len(first), np.int32)
@@ -189,7 +189,7 @@ def inverted(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]
         rests += [np.zeros(int(kept.sum()), np.int32), counts.astype(np.int32)]
         nodes += int(kept.sum()) + len(homes)
         within = of_stack[items] = number[group]
-        # The outermost frame, and what was put together, has nothing inside.
+        # The outermost frames and merged nodes have no children.
         further = kept[group] & (at >= 0) & (np.append(stacks.caller, np.int32(-1))[at] >= 0)
         items, within, at = items[further], within[further], stacks.caller[at[further]]
     found = [np.concatenate(parts).astype(np.int32) for parts in (parents, frames, rests)]
@@ -197,7 +197,7 @@ def inverted(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]
 
 
 def _merged(stacks: Stacks) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """The tree of shown frames: for each stack, and behind them for -1, its node; each node's parent and frame."""
+    """Build the tree of visible frames: the node of each stack, with that of -1 at the end; each node's parent and frame."""
     node_of = np.full(len(stacks.frame) + 1, -1, np.int32)
     parents, frames, nodes = [_NOBODY], [_NOBODY], 0
     for rows in _by_level(stacks.level, np.unique(stacks.row[stacks.row >= 0])):
@@ -211,12 +211,12 @@ def _merged(stacks: Stacks) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArr
 
 
 def _least(weights: NDArray[np.int64]) -> int:
-    """The least weight of a node of its own."""
+    """Smallest weight of a node that is not merged."""
     return max(-(-int(weights.sum()) // LEAST_SHARE), 1)
 
 
 def _flame(nodes: _Nodes, weight: NDArray[np.int64], count: NDArray[np.int64]) -> Flame:
-    """Add up, and bring the nodes into their order."""
+    """Compute inclusive weights, and sort the nodes."""
     size = len(nodes.parent)
     own = _sums(nodes.of_stack, size, weight)
     level = _levels(nodes.parent)
@@ -237,7 +237,7 @@ def _flame(nodes: _Nodes, weight: NDArray[np.int64], count: NDArray[np.int64]) -
 
 
 def _outline(nodes: _Nodes, total: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Each node followed by those inside it, the heaviest first."""
+    """Sort nodes in depth-first order, the heaviest children first."""
     held: dict[int, list[int]] = {}
     heavy_last = np.lexsort((-np.arange(len(total)), total, nodes.rest == 0)).tolist()
     parents = nodes.parent.tolist()
@@ -253,7 +253,7 @@ def _outline(nodes: _Nodes, total: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _levels(parent: NDArray[np.int32]) -> NDArray[np.int32]:
-    """How many rows are around each; what is around comes first."""
+    """Return the depth of each row; parents come first."""
     levels: list[int] = []
     for above in parent.tolist():
         levels.append(levels[above] + 1 if above >= 0 else 0)
@@ -261,32 +261,32 @@ def _levels(parent: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def _by_level(level: NDArray[np.int32], rows: NDArray[Any]) -> list[NDArray[Any]]:
-    """Some rows by their level, the lowest first."""
+    """Group rows by level, in ascending order."""
     order = rows[np.argsort(level[rows], kind="stable")]
     edges = np.flatnonzero(np.diff(level[order])) + 1
     return [part for part in np.split(order, edges) if len(part)]
 
 
 def _sums(group: NDArray[np.int32], groups: int, values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Add up values by group; what has the group -1 is left out."""
+    """Sum values by group; values of group -1 are ignored."""
     sums: NDArray[np.int64] = _core.group_sums(group.astype(np.int32), groups, values)
     return sums
 
 
 MEASURES = {"cpu": "ns", "device": "ns", "bytes": "bytes"}
-# Built-in methods are recorded with the object that they are of, another one each time.
+# The recorded name of a built-in method contains the address of its object, which differs each time.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 ORDERS = {"callees": upright, "callers": inverted}
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """What weighs in the stacks by one measure, in one process or in all.
+    """The weights of stacks by one measure, in one process or in all.
 
     Attributes:
-        total: What weighs in all, also where no stack is known.
-        of_stack: The sum for each stack.
-        count: How many spans or allocations it sums.
+        total: The total weight, including that without a stack.
+        of_stack: The self weight of each stack.
+        count: The number of spans or allocations of each stack.
     """
 
     total: int
@@ -295,7 +295,7 @@ class _Weights:
 
 
 def flame_choices(trace: Trace, query: Query) -> dict[str, Any]:
-    """Respond to `flame_choices`: what flame graphs there are, and how much of the trace they show."""
+    """Respond to `flame_choices`: the available flame graphs, and how much of the trace they cover."""
     rows = processes(trace).to_pylist()
     several = list(range(len(rows))) if len(rows) > 1 else []
     measures = []
@@ -319,11 +319,11 @@ def flame_choices(trace: Trace, query: Query) -> dict[str, Any]:
 def flame(trace: Trace, query: Query) -> pyarrow.Table:
     """Respond to `flame`: the tree of one flame graph.
 
-    The options: `by` is cpu, device or bytes; `order` is callees or callers; `library=hide` leaves out the frames of
-    torch itself; `process` is the place of a process among those of `flame_choices`.
+    Options: `by` is cpu, device or bytes; `order` is callees or callers; `library=hide` hides the frames of torch itself;
+    `process` is the index of a process in `flame_choices`.
 
     Raises:
-        ArgumentError: An option that cannot be used.
+        ArgumentError: An option has an invalid value.
     """
     options = _options(trace, query)
     tree, by = _tree(trace, options), options[0]
@@ -349,17 +349,17 @@ def flame(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def flame_operators(trace: Trace, query: Query) -> pyarrow.Table:
-    """Respond to `flame_operators`: what weighs in each node of a flame graph, by name; the options are those of `flame`.
+    """Respond to `flame_operators`: the operators of each node of a flame graph, by name; the options are those of `flame`.
 
     Raises:
-        ArgumentError: An option that cannot be used.
+        ArgumentError: An option has an invalid value.
     """
     options = _options(trace, query)
     tree, spans = _tree(trace, options), trace.columns("spans")
     span, stack, value = _heavy(trace, options[0], options[3])
     known = np.flatnonzero(stack >= 0)
     span, node = span[known], tree.of_stack[stack[known]]
-    # Behind the names of spans stand those of what is none, and at last that of nothing.
+    # After the names of spans come the names of weights without a span, and last the one for no name.
     strings = [*trace.strings, *(_PYTHON_NAMES[place] for place in sorted(_PYTHON_NAMES)), ""]
     others = np.array([len(strings) - 3, len(strings) - 2, len(strings) - 1], dtype=np.int32)
     names = np.concatenate((event_names(trace), others))[span]
@@ -379,7 +379,7 @@ def flame_operators(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def reported(trace: Trace) -> tuple[tuple[str, dict[str, str]], ...]:
-    """What a report includes: all flame graphs of all processes together."""
+    """List the requests for a report: all flame graphs of all processes together."""
     found: list[tuple[str, dict[str, str]]] = [("flame_choices", {})]
     choices = flame_choices(trace, {})
     for measure in choices["measures"]:
@@ -394,10 +394,10 @@ def reported(trace: Trace) -> tuple[tuple[str, dict[str, str]], ...]:
 
 
 def _options(trace: Trace, query: Query) -> tuple[str, str, bool, int]:
-    """The measure, the order, whether frames of torch are left out, and the row of the process or -1.
+    """Return the options: the measure, the order, whether to hide frames of torch, and the row of the process or -1.
 
     Raises:
-        ArgumentError: One cannot be used.
+        ArgumentError: One of them has an invalid value.
     """
     by, order = query.get("by", "cpu"), query.get("order", "callees")
     library, process = query.get("library", "show"), query.get("process", "-1")
@@ -413,7 +413,7 @@ def _options(trace: Trace, query: Query) -> tuple[str, str, bool, int]:
 
 
 def _tree(trace: Trace, options: tuple[str, str, bool, int]) -> Flame:
-    """The tree of a flame graph, made once."""
+    """Return the tree of a flame graph, which is cached."""
     by, order, hide, process = options
 
     def make() -> Flame:
@@ -427,7 +427,7 @@ def _tree(trace: Trace, options: tuple[str, str, bool, int]) -> Flame:
 
 @derived
 def _like_frames(trace: Trace) -> NDArray[np.int32]:
-    """For each frame the first that differs from it in nothing but the addresses of objects in its name."""
+    """Return for each frame the first one with the same name, ignoring addresses of objects in it."""
     frames, strings = trace.columns("frames"), trace.strings
     like = np.arange(len(frames), dtype=np.int32)
     functions, files, lines = (frames[name].tolist() for name in ("function", "file", "line"))
@@ -441,7 +441,7 @@ def _like_frames(trace: Trace) -> NDArray[np.int32]:
 
 
 def _weights(trace: Trace, by: str, process: int) -> _Weights:
-    """What weighs in the stacks by one measure, in one process or, for -1, in all; added up once."""
+    """Return the weights of stacks by one measure, in one process or, for -1, in all; cached."""
 
     def make() -> _Weights:
         _, stack, value = _heavy(trace, by, process)
@@ -455,7 +455,7 @@ def _weights(trace: Trace, by: str, process: int) -> _Weights:
 def _heavy(
     trace: Trace, by: str, process: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-    """What weighs anything: the span of each or -1, its stack or -1, and its weight."""
+    """Return everything with a weight: its span or -1, its stack or -1, and its weight."""
     span, stack, value, thread = _allocated(trace) if by == "bytes" else _times(trace, by)
     heavy = value > 0
     if process >= 0:
@@ -464,18 +464,18 @@ def _heavy(
     return span[rows], stack[rows], value[rows]
 
 
-# What ran where no span did, in place of its row.
+# Codes instead of a span's row for time between operators.
 _PYTHON, _BLOCKED = -2, -3
 _PYTHON_NAMES = {_PYTHON: "Python between operators", _BLOCKED: "Blocked"}
 
 
 def _times(trace: Trace, by: str) -> tuple[Rows, NDArray[np.int32], Rows, NDArray[np.int32]]:
-    """What took time on the host, or on devices: its span, its stack, its own time, and its thread."""
+    """Return self times on the host, of spans and between operators, or on devices: span, stack, time and thread."""
     spans = trace.columns("spans")
     span, stack, thread = np.arange(len(spans)), span_stacks(trace), spans["thread"]
     if by == "device":
         return span, stack, spans["device_self_ns"], thread
-    # A step is marked from one place, and its time is spent in others; so is that of a range, where it is known.
+    # The stack of a step is where it was marked, not where its time is spent. The same holds for ranges.
     work = host_work(trace, with_steps=False).mask & ~covered_ranges(trace)
     shares = gaps(trace).shares
     parts = (
@@ -489,18 +489,18 @@ def _times(trace: Trace, by: str) -> tuple[Rows, NDArray[np.int32], Rows, NDArra
 
 
 def _allocated(trace: Trace) -> tuple[Rows, NDArray[np.int32], Rows, NDArray[np.int32]]:
-    """For each allocation its span, its stack or else that of its span, its size, and its thread."""
+    """Return for each allocation its span, its stack or else that of its span, its size, and its thread."""
     blocks = trace.columns("allocations")
     span = allocating_spans(trace)
     of_span = np.append(trace.column("spans", "stack"), np.int32(-1))[span]
     stack = np.where(blocks["stack"] >= 0, blocks["stack"], of_span)
-    # What was there before the recording began was allocated by nobody in it.
+    # Not the blocks from before the recording, whose allocation was not recorded.
     size = np.where(blocks["time_ns"] >= 0, blocks["bytes"], 0)
     return span.astype(np.int64), stack, size, blocks["thread"]
 
 
 def _and_none(texts: list[str]) -> list[str]:
-    """The same texts, with an empty one for the place -1."""
+    """Append an empty text, for index -1."""
     return [*texts, ""]
 
 
@@ -524,7 +524,7 @@ def _flame_schema(unit: str) -> Table:
 
 
 def _operators_schema(unit: str) -> Table:
-    """The columns of what weighs in a flame graph."""
+    """The columns of the operators of a flame graph."""
     return Table(
         "flame_operators",
         "The self value of one frame of a flame graph by the name and kind of spans.",

@@ -1,3 +1,3 @@
-"""The local server of the viewer, and reports, which answer as it does from one file."""
+"""The local server of the viewer, and reports, which contain its responses in a single file."""
 
 __all__ = ["report", "serve"]

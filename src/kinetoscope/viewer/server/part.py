@@ -1,4 +1,4 @@
-"""A step or a range of time as the subject of pages: responses of a window of the trace, with the rows and times of the whole."""
+"""Pages of a step or time range: responses are computed from a part of the trace, but refer to rows and times of the whole."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_STEPS = 2000
 
 
 def steps(trace: Trace, query: Query) -> list[list[int]]:
-    """Respond to `steps`: the number of each step, and when it begins and ends on any process."""
+    """Respond to `steps`: the number of each step, its earliest start and its latest end on any process."""
     own = trace.columns("steps")
     numbers, place = np.unique(own["number"], return_inverse=True)
     start = np.full(len(numbers), np.iinfo(np.int64).max)
@@ -45,19 +45,19 @@ def steps(trace: Trace, query: Query) -> list[list[int]]:
 
 
 def answer_part(trace: Trace, path: str, query: Query, answer: Answering) -> Answer:
-    """Respond to a request about the part that its option `part` names.
+    """Respond to a request about the part that its option `part` selects.
 
     Args:
         trace: The whole trace.
-        path: What is requested.
-        query: The options; `part` is where the part starts and ends, in nanoseconds, such as `1000-2000`.
-        answer: Responds to a request without the option.
+        path: The path of the request.
+        query: The options; `part` is start and end of the part in nanoseconds, such as `1000-2000`.
+        answer: Responds to requests without this option.
 
     Returns:
         The response of the part. Rows of `spans` and the times of calls are those of the whole trace; other times count from the start of the part.
 
     Raises:
-        ArgumentError: The part is no range within the trace, or the path has no parts.
+        ArgumentError: The part is not a range within the trace, or the path does not support parts.
     """
     text = query["part"]
     if path not in PARTIAL:
@@ -70,7 +70,7 @@ def answer_part(trace: Trace, path: str, query: Query, answer: Answering) -> Ans
 
 
 def _window(trace: Trace, text: str) -> tuple[Trace, NDArray[np.int64], int]:
-    """The part as a trace, the row of each of its spans in the whole, and when it starts. The latest is kept."""
+    """Cut out a part; return it as a trace, the row of each of its spans in the whole, and its start. The last one is cached."""
     first, _, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal() and int(first) < int(last) < 2**62):
         raise ArgumentError(
@@ -84,7 +84,7 @@ def _window(trace: Trace, text: str) -> tuple[Trace, NDArray[np.int64], int]:
             raise ArgumentError(
                 f"part={text!r} is not valid: the trace ends after {units.duration(trace.duration_ns)}"
             )
-        # The first part takes what began before the trace did, and the last one what happens at its very end.
+        # The first part also contains what began before the trace, and the last one what happens exactly at its end.
         first_ns = np.array([start or BEGINLESS_NS], np.int64)
         last_ns = np.array([end if end < trace.duration_ns else ENDLESS_NS], np.int64)
         part = Part(start, first_ns, last_ns, by_launch=True)
@@ -95,7 +95,7 @@ def _window(trace: Trace, text: str) -> tuple[Trace, NDArray[np.int64], int]:
 
 
 def _of_whole(table: pyarrow.Table, rows: NDArray[np.int64], start_ns: int) -> pyarrow.Table:
-    """A table of the part with the rows of spans, and the starts of calls, of the whole trace."""
+    """Convert rows of spans and start times in a table of a part to those of the whole trace."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,8 +1,8 @@
-"""A report: the viewer and what it shows of one trace as a single file, which opens without a server.
+"""Reports: the viewer with the data of one trace as a single HTML file, which opens without a server.
 
-The page is the one that the server sends. With it the file carries the server's responses to what the pages always
-request, and the items of the timeline. From those the page draws any window itself, and looks up the details of a span;
-nothing else is computed there. What depends on the reader in other ways (search, sums of a range, SQL) needs the server.
+The page is the same as the server's. The file also contains the server's responses to all requests that pages make when they
+open, and the items of the timeline, from which the page draws any window and looks up the details of spans. Other requests,
+which depend on user input (search, sums of a range, SQL), need the server.
 """
 
 from __future__ import annotations
@@ -87,32 +87,32 @@ PAGES = {
 }
 """The pages that a report can have, and the modules that list what each requests."""
 
-# A million spans, and the calls of Python and of modules around them.
+# Largest number of timeline items: a million spans, and the runs of Python functions and modules around them.
 MOST_ITEMS = 1_500_000
-# What is made of larger numbers is not exact on a page. In ns that is 26 days.
+# JavaScript numbers computed from larger ones are not exact. In ns this is 26 days.
 _LARGEST = 2**51
-# Texts of arguments beyond so many letters are left out: a report is sent by mail.
+# Argument texts beyond this total length are left out, because reports are sent by mail.
 _MOST_LETTERS = 8_000_000
-# Of a longer counter the lowest and highest values of so many parts are included.
+# Of longer counters, the lowest and highest value of each of this many intervals are included.
 _COUNTER_PIXELS = 4_096
-# What is larger is compressed by itself, and unpacked when the page needs it.
+# Larger responses are compressed separately, and decompressed when the page needs them.
 _LARGE_BYTES = 65_536
-# As `encodeURIComponent` has it.
+# Characters that `encodeURIComponent` does not escape.
 _UNQUOTED = "!~*'()"
 
 
 class Parts:
-    """What a report carries besides the page: bodies of responses, compressed together in blocks."""
+    """The data of a report: bodies of responses, compressed in blocks."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start without responses."""
         self.directory: dict[str, dict[str, Any]] = {}
         self._blocks: list[str] = []
         self._small: list[bytes] = []
         self._size = 0
 
     def add(self, key: str, found: Any) -> None:
-        """Add a response; of the first rows of a table also how many there are."""
+        """Add a response under its key, with the total number of rows for a `Limited` table."""
         made = encoded(found)
         entry: dict[str, Any] = {"arrow": made.type == ARROW}
         if isinstance(found, Limited) and found.total != found.table.num_rows:
@@ -127,29 +127,29 @@ class Parts:
         self.directory[key] = entry
 
     def blocks(self) -> list[str]:
-        """All blocks, as letters that may stand in a page."""
+        """Return all blocks as text that can be embedded in HTML."""
         return [_compressed(b"".join(self._small)), *self._blocks]
 
 
 def _compressed(body: bytes) -> str:
-    """Bytes as a page has them."""
+    """Compress bytes, and encode them as text for the page."""
     return base64.b64encode(zlib.compress(body)).decode("ascii")
 
 
-# The items of the timeline: spans, then runs of functions and modules.
+# The items of the timeline: spans, then runs of Python functions and modules.
 
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """The items that a report includes: those that begin first.
+    """The timeline items of a report: those that begin first.
 
     Attributes:
         table: The items: spans in the order of their table, then runs. Starts and spans are differences.
-        spans: The rows of `spans` that are included, ascending.
-        place: For each span of the trace its place among the items; -1 for none, and at the end.
-        rows: How many rows the items are in.
-        tracks: For each track its number, its first row and how many rows it has.
-        before_ns: When the first item that is left out begins; None where all are included.
+        spans: The included rows of `spans`, ascending.
+        place: For each span of the trace its index among the items, or -1; the last element is -1, too.
+        rows: Number of rows of the timeline.
+        tracks: For each track its number, its first row and its number of rows.
+        before_ns: Start of the first item that is left out; None if all are included.
     """
 
     table: pyarrow.Table
@@ -161,7 +161,7 @@ class Items:
 
 
 def items_of(trace: Trace, most: int) -> Items:
-    """Choose the items that begin first, at most so many, each with its row in the timeline."""
+    """Select the items that begin first, at most `most`, each with its row in the timeline."""
     laid = span_tracks(trace)
     stores = {id(laid.rows): laid.rows} | {id(track.rows): track.rows for track in timeline(trace).tracks}
     before = None
@@ -210,13 +210,13 @@ def items_of(trace: Trace, most: int) -> Items:
 
 
 def facts_table(trace: Trace, items: Items) -> pyarrow.Table:
-    """What `span/<id>` says of each span, but its links.
+    """Build a table of the details of all spans, as in `span/<id>`, without links.
 
-    A fact that is a number has its label as the meaning of its column; the others are JSON texts, which many spans share.
+    The description of a column of numbers is its label; other details are JSON texts, which many spans share.
     """
     own, spans = trace.columns("spans"), items.spans
     duration = own["duration_ns"][spans].clip(0, _LARGEST)
-    # The time inside a span is nearly always that of the spans right in it, which the page has: only the difference is kept.
+    # The time of children is nearly always the sum of a span's direct children, which the page can compute: store the difference.
     expected = np.zeros(len(spans) + 1, np.int64)
     np.add.at(expected, items.place[own["parent"][spans]], duration)
     inside = duration - own["self_ns"][spans].clip(-_LARGEST, _LARGEST)
@@ -242,7 +242,7 @@ def facts_table(trace: Trace, items: Items) -> pyarrow.Table:
 
 
 def _texts_of(name: str, part: Numbers) -> Column:
-    """Fractions, and numbers that are not exact on a page, as facts in JSON."""
+    """Encode fractions, and numbers that JavaScript cannot represent exactly, as JSON texts."""
     used, place = np.unique(part.values, return_inverse=True)
     texts = [
         json.dumps([{"label": part.label, "value": plain(one), "unit": part.unit}]) for one in used.tolist()
@@ -251,7 +251,7 @@ def _texts_of(name: str, part: Numbers) -> Column:
 
 
 def _argument_texts(trace: Trace, spans: NDArray[np.int32]) -> Column:
-    """The arguments of spans as JSON."""
+    """Build the column of the spans' arguments, as JSON texts."""
     column, texts = arguments(trace)
     used, place = np.unique(column[spans], return_inverse=True)
     left, wanted = _MOST_LETTERS, []
@@ -263,7 +263,7 @@ def _argument_texts(trace: Trace, spans: NDArray[np.int32]) -> Column:
 
 
 def _links_table(trace: Trace, items: Items) -> tuple[list[list[Any]], pyarrow.Table]:
-    """The links between spans: how many of each label, and from which item to which."""
+    """Build the table of links between spans, as pairs of items; also return the number of links of each label."""
     counts: list[list[Any]] = []
     found: list[tuple[NDArray[Any], NDArray[Any]]] = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
     for label, source, spans in links(trace, items.spans):
@@ -276,13 +276,13 @@ def _links_table(trace: Trace, items: Items) -> tuple[list[list[Any]], pyarrow.T
 
 
 def _stack_tables(trace: Trace) -> tuple[pyarrow.Table, pyarrow.Table]:
-    """The Python stacks as a tree, in which parents come first, and the texts of their frames."""
+    """Build the tree of Python stacks, parents first, and the table of their frames' texts."""
     import_aside()
     import pyarrow as pa
 
     tree = trace.columns("stacks")
     above, rows = tree["parent"], np.arange(len(tree))
-    # Anything else would be a circle; no honest file has one.
+    # A parent that does not come first would be a cycle, which only damaged files have.
     far = np.where((above >= 0) & (above < rows), rows - above, 0)
     frames = text_array(map(to_utf8, frame_texts(trace)))
     return _table([*_planes("far", far), *_planes("frame", tree["frame"])]), pa.table({"text": frames})
@@ -294,9 +294,10 @@ def _planes(
     known: NDArray[np.bool_] | None = None,
     about: Mapping[str, str] | None = None,
 ) -> list[Column]:
-    """Integers as columns of bytes: all lowest bytes, then all second ones, and so on, which compress better than whole numbers.
+    """Split integers into columns of bytes: all lowest bytes, all second ones and so on, which compress better than whole
+    integers.
 
-    What is 0 there is null. Otherwise it is one more than twice the number, or than -1 minus twice a negative one.
+    Null is encoded as 0, a number n >= 0 as 2 n + 1, and a negative one as -2 n.
     """
     numbers = values.astype(np.int64)
     folded = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64) + np.uint64(1)
@@ -315,14 +316,14 @@ def _planes(
 
 
 def _differences(values: NDArray[Any]) -> NDArray[np.int64]:
-    """The difference of each number from the one before."""
+    """Difference of each number from the previous one."""
     found: NDArray[np.int64] = values.astype(np.int64)
     found[1:] -= values[:-1].astype(np.int64)
     return found
 
 
 def _shared_texts(name: str, place: NDArray[Any], texts: Sequence[str]) -> Column:
-    """For each row a text by its place, each text once; null for an empty one."""
+    """Build a dictionary column from each row's index into `texts`; null for an empty text."""
     import_aside()
     import pyarrow as pa
 
@@ -356,14 +357,14 @@ def report(
 ) -> Path:
     """Write the viewer with one trace as a single file: it opens with a double click, without a server or the internet.
 
-    Tables are of the whole trace. Of a trace of more than a million spans the timeline has those that begin first, and the
-    page says so; to report on another part, convert that part first (`kinetoscope convert --window`). Search, sums of a
-    selected range, SQL and exports need the trace itself: open it with `kinetoscope view`.
+    Tables are of the whole trace. If it has more than a million spans, the timeline contains those that begin first, and the
+    page says so; for another part, convert that first (`kinetoscope convert --window`). Search, sums of a selected range, SQL
+    and exports need the trace itself: use `kinetoscope view`.
 
     Args:
         trace: The trace, or its path or URL.
         path: The file to write, such as `report.html`. A file of that name is replaced.
-        pages: The pages of the viewer that it has, such as `["memory"]`: overview, timeline, operators, kernels, modules,
+        pages: The pages of the viewer to include, such as `["memory"]`: overview, timeline, operators, kernels, modules,
             stacks, memory, health. All by default.
 
     Returns:
@@ -421,10 +422,10 @@ def report_page(
 
     Args:
         trace: The trace.
-        name: What the page calls it.
-        most: How many spans and runs the timeline can hold.
-        pages: The pages that it has.
-        start: The address of what it shows at first, from its `#` on; the first page without one.
+        name: The name that the page shows.
+        most: Largest number of items of the timeline.
+        pages: The pages to include.
+        start: The fragment of the address that is shown first, from `#` on; by default the first page.
         notice: A text above all pages.
 
     Raises:
@@ -450,12 +451,12 @@ def report_page(
 
 
 def comparison_page(found: Comparison, base: Trace, new: Trace) -> str:
-    """Make a report with the page Compare only.
+    """Make a report with only the page Compare.
 
     Args:
         found: The comparison, of any number of recordings.
-        base: A recording of the base, of which a step is drawn.
-        new: One of the other run.
+        base: A recording of the base, of which one step is drawn.
+        new: A recording of the other run.
     """
     import_aside()
     from kinetoscope._version import __version__
@@ -474,11 +475,11 @@ def comparison_page(found: Comparison, base: Trace, new: Trace) -> str:
 
 
 def job_page(job: Job, name: str) -> str:
-    """Make a report with the page Ranks only: the whole map, and what is behind its latest cells.
+    """Make a report with only the page Ranks: the whole map, and details of its latest cells.
 
     Args:
         job: The summaries.
-        name: What the page calls it.
+        name: The name that the page shows.
     """
     import_aside()
     from kinetoscope._version import __version__
@@ -491,19 +492,19 @@ def job_page(job: Job, name: str) -> str:
 
 
 def write_job_report(job: Job, name: str, path: Path) -> Path:
-    """Write a report of a job to a file, which appears when it is whole."""
+    """Write a report of a job to a file, atomically."""
     _write(job_page(job, name), path)
     return path
 
 
 def _page_with(directory: dict[str, Any], carried: Parts) -> str:
-    """The viewer's page with what a report carries."""
+    """Build the HTML of a report: the viewer's page with the data."""
     directory["parts"] = carried.directory
     name = str(directory["name"])
     page = page_text()
     policy = html.escape(content_policy(page, ""), quote=True)
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}" />'
-    # Nothing in a script of data may look like the end of it.
+    # The data must not contain the end tag of its script element.
     text = json.dumps(directory, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     data = [f'<script type="application/json" id="kinetoscope-report">{text}</script>']
     data += [
@@ -533,7 +534,7 @@ def answer_with_report(trace: Trace, path: str, query: Query) -> Answer:
 
 
 def requests_of(trace: Trace, pages: Sequence[str] = tuple(PAGES)) -> Iterator[Request]:
-    """What pages request whatever the reader does: as their modules list it in `REPORTED` and `reported`."""
+    """Iterate over the requests that pages make without user input, which their modules list in `REPORTED` and `reported`."""
     for module in (empty, source_text, *(module for page in pages for module in PAGES[page])):
         yield from getattr(module, "REPORTED", ())
         if hasattr(module, "reported"):
@@ -541,33 +542,33 @@ def requests_of(trace: Trace, pages: Sequence[str] = tuple(PAGES)) -> Iterator[R
 
 
 def spelled(path: str, query: Mapping[str, str]) -> str:
-    """The one spelling of a request, as the page has it too: keys in order, those without a value left out."""
+    """Return the canonical form of a request, as in the page: options sorted by name, without empty ones."""
     pairs = sorted((key, value) for key, value in query.items() if value != "")
     text = "&".join(f"{quote(key, safe=_UNQUOTED)}={quote(value, safe=_UNQUOTED)}" for key, value in pairs)
     return f"{path}?{text}" if text else path
 
 
 def write_report(trace: Trace, name: str, path: Path, pages: Sequence[str] = tuple(PAGES)) -> Path:
-    """Write a report to a file, which appears when it is whole."""
+    """Write a report to a file, atomically."""
     _write(report_page(trace, name, pages=pages), path)
     return path
 
 
 def _write(page: str, path: Path) -> None:
-    """Write a page to a file, which appears when it is whole."""
+    """Write a page to a file, atomically."""
     with open_atomically(path) as file:
         file.write(page.encode("utf-8", "replace"))
 
 
 def _name_of(trace: Trace) -> str:
-    """What a trace is called: its file, else its program."""
+    """Name a trace by its file, or else by its program."""
     if trace.path is not None:
         return Path(trace.path).name
     return Path("".join(trace.run_info.program[:1])).name or "trace"
 
 
 def _add_responses(trace: Trace, pages: Sequence[str], before_ns: int | None, carried: Parts) -> None:
-    """Add the responses to all that the pages request."""
+    """Add the responses to all requests of `requests_of`."""
     for path, query in requests_of(trace, pages):
         key = spelled(path, query)
         if key in carried.directory:
@@ -583,7 +584,7 @@ def _add_responses(trace: Trace, pages: Sequence[str], before_ns: int | None, ca
 
 
 def _add_timeline(trace: Trace, items: Items, carried: Parts) -> dict[str, Any]:
-    """Add the items of the timeline, their details and the counters; returns how to read them."""
+    """Add the items of the timeline, their details and the counters; return their directory for the page."""
     counts, links_table = _links_table(trace, items)
     stacks_table, frames = _stack_tables(trace)
     tables = {

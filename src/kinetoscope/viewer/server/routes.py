@@ -1,4 +1,4 @@
-"""The response of the local server to a request, as a pure function: tested without a socket."""
+"""Routes of the local server: a pure function from a request to its response, which tests call without a socket."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 ARROW = "application/vnd.apache.arrow.stream"
 
 
-# What no page of ours needs is refused to whatever a browser may take an answer for.
+# Forbids everything that a response does not need, whatever the browser takes it for.
 INERT = {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox"}
 
 
 @dataclass(frozen=True)
 class Response:
-    """A status, the headers and the body of an answer.
+    """Status, headers and body of a response.
 
     Attributes:
-        file: What is sent in the place of the body, and closed then.
+        file: A file that is sent instead of the body, and closed then.
     """
 
     status: int
@@ -78,12 +78,12 @@ def respond(
     """Respond to a request of the viewer.
 
     Args:
-        traces: The traces that may be looked at, each with its name. Nothing else can be reached.
-        path: The path of the request behind the token, without a slash in front.
+        traces: The open traces, each with its name.
+        path: The path of the request after the token, without a leading slash.
         query: Its options.
         options: Options of the server that the page needs.
         answer_of: Responds to a request about a trace; `answer` if None.
-        opened: Opens a trace that a job names, and returns its number; None opens none.
+        opened: Opens a trace of a job, and returns its number; None if that is not possible.
 
     Returns:
         The page for an empty path, the answer of `api/N/...`, or an error as JSON with one sentence in `error`.
@@ -120,7 +120,7 @@ def respond(
         if job is not None and of_job:
             return encoded(ranks.answer(job, match[2], query, opened))
         if of_two or trace is None:
-            # Of two traces, whichever is looked at now.
+            # The page of two traces does not belong to one of them.
             return encoded(compare.answer(offers, match[2], query))
         return encoded((answer_of or answer)(trace, match[2], query))
     except LookupError as error:
@@ -139,12 +139,12 @@ def answer(trace: Trace, path: str, query: Query) -> Answer:
     """Respond to one request.
 
     Args:
-        trace: The trace it is about.
-        path: What is requested, such as `table/ops`.
-        query: The options of the request, as its address has them.
+        trace: The trace that is requested.
+        path: The path, such as `table/ops`.
+        query: The options of the request, by name.
 
     Returns:
-        A table, a part of one, or what can be written as JSON.
+        A table, its first rows, a file, or a JSON value.
 
     Raises:
         LookupError: There is no such path.
@@ -161,10 +161,10 @@ def answer(trace: Trace, path: str, query: Query) -> Answer:
 
 
 def table(trace: Trace, query: Query, name: str) -> Limited:
-    """Return the first rows of a table of the trace; the options are those of the table, numbers among them as digits.
+    """Return the first rows of a table of the trace, with the options of that table.
 
     Raises:
-        ArgumentError: No such table, or an option that it does not have.
+        ArgumentError: There is no such table, or it does not have an option.
     """
     options: dict[str, Any] = {
         option: int(text) if text.isdecimal() else text for option, text in query.items()
@@ -219,7 +219,7 @@ ROUTES: dict[str, Callable[..., Answer]] = {
 
 
 def encoded(found: Answer) -> Response:
-    """Write an answer as bytes: tables as a stream of Arrow's, files as they are, everything else as JSON."""
+    """Serialize a response: tables as Arrow streams, files as they are, everything else as JSON."""
     if isinstance(found, MadeFile):
         headers = {"Content-Disposition": disposition(found.name)}
         return Response(200, b"", found.type, INERT | headers, found.file)
@@ -232,14 +232,14 @@ def encoded(found: Answer) -> Response:
 
 
 def disposition(name: str) -> str:
-    """The header that makes a browser save a response under a name, whatever its characters."""
+    """Return the Content-Disposition header to save a response under a name, which may have any characters."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".") or "trace"
     whole = quote(name.encode("utf-8", "replace"), safe="")
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{whole}"
 
 
 def _arrow(table: pyarrow.Table) -> bytes:
-    """A table as an Arrow stream, each dictionary once."""
+    """Serialize a table as an Arrow stream, with each dictionary once."""
     import pyarrow as pa
 
     sink = io.BytesIO()
@@ -249,24 +249,24 @@ def _arrow(table: pyarrow.Table) -> bytes:
 
 
 def _json(value: object) -> Response:
-    """A value as JSON; a number that JSON cannot hold is an error of ours."""
+    """Serialize a value as JSON; a number that is not finite is a bug."""
     return Response(200, json.dumps(value, allow_nan=False, separators=(",", ":")).encode())
 
 
 def _error(status: int, message: str) -> Response:
-    """One sentence for the person at the page."""
+    """Create an error response with one sentence for the user."""
     return Response(status, json.dumps({"error": message}).encode())
 
 
 @cache
 def page_text() -> str:
-    """The built web app, which is one page."""
+    """Read the built web app, a single HTML page."""
     # Not by importlib.resources, which imports on first use, see `_import_aside`.
     return (Path(__file__).parents[1] / "static" / "index.html").read_text(encoding="utf-8")
 
 
 def content_policy(page: str, connect: str) -> str:
-    """The content security policy of a page: its own script and style by their checksums, and `connect`, no more."""
+    """Return the content security policy of a page: only its own script and style, by checksum, and `connect`."""
     scripts = " ".join(
         _checksum(text) for text in re.findall(r"<script type=\"module\">(.*?)</script>", page, re.DOTALL)
     )
@@ -278,17 +278,17 @@ def content_policy(page: str, connect: str) -> str:
 
 
 def _checksum(text: str) -> str:
-    """A script or style as a policy names it."""
+    """Return the checksum of a script or style, in the format of content security policies."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _page() -> Response:
-    """The page, which may send requests to its own server only."""
+    """Create the response with the page, which may send requests to this server only."""
     page = page_text()
     policy = content_policy(page, "connect-src 'self'; ") + "; frame-ancestors 'none'"
     headers = {
         "Content-Security-Policy": policy,
-        # Nobody who opens the page keeps a hand on it; it keeps one on Perfetto's page, to hand a window over.
+        # Other pages that open this one get no reference to it. It needs one to Perfetto's page, to send a window there.
         "Cross-Origin-Opener-Policy": "same-origin-allow-popups",
     }
     return Response(200, page.encode(), "text/html; charset=utf-8", headers)

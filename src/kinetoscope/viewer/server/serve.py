@@ -1,7 +1,7 @@
-"""The local server of the viewer: binds `respond` to a port of this machine, and lets nobody else in.
+"""The local server of the viewer: serves `respond` on a port of this machine, to this user only.
 
-The address holds a token that nobody can guess. A request counts only where its `Host` is this server (so that a name
-elsewhere that is made to point here gets nothing) and its `Origin`, if it has one, is this server too.
+The address contains a secret token. A request is accepted only if its `Host` is this server, against DNS rebinding, and so is its
+`Origin` if it has one.
 """
 
 from __future__ import annotations
@@ -53,28 +53,29 @@ if TYPE_CHECKING:
     Answering = Callable[[str, Mapping[str, str]], Response]
 
 
-# Looking at traces in a browser, from Python and from the command line.
+# The public interface, for Python and the command line.
 
 PERFETTO_UI = "https://ui.perfetto.dev"
 
 
 class Viewer:
-    """A server that shows traces, in a thread of its own; a context manager that ends it.
+    """A server that shows traces, on a thread of its own. A context manager, which stops the server.
 
     Attributes:
-        address: Where the page is. It holds a token: who does not have the address sees nothing.
-        browser_address: Leads to the page once, for a browser's command line, which all users of a machine can read.
+        address: The URL of the page, with a secret token.
+        browser_address: A URL that leads to the page once. For the command line of a browser, which all users of the machine
+            can read.
     """
 
     def __init__(
         self, traces: Sequence[Source], port: int | None, perfetto_ui: str, open_trace: Callable[[str], Trace]
     ) -> None:
-        """Read the traces and serve them from now on; use `view`."""
+        """Load the traces and start the server; use `view` instead."""
         self._given: list[Given] = []
         self._open_trace = open_trace
-        # Folders of files that were dropped on the page; deleted with the viewer.
+        # Folders of uploaded files, which are deleted when the viewer is closed.
         self._dropped: list[Path] = []
-        # First what goes wrong at once: reading may take its time.
+        # First what may fail quickly: loading may take long.
         self._server = Server(
             lambda: [one.offer for one in self._given],
             port,
@@ -96,11 +97,11 @@ class Viewer:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with the traces that could not be read."""
+        """The problems of the traces that could not be loaded."""
         return [one.offer.problem for one in self._given if one.offer.problem is not None]
 
     def wait(self) -> None:
-        """Wait until somebody interrupts (Ctrl-C), and end the server then."""
+        """Wait for Ctrl-C, and then stop the server."""
         try:
             self._thread.join()
         except KeyboardInterrupt:
@@ -109,7 +110,7 @@ class Viewer:
             self.close()
 
     def close(self) -> None:
-        """End the server and let go of the files; traces that were passed in stay open. A second call does nothing."""
+        """Stop the server and close the files; traces that were passed in stay open. A second call does nothing."""
         for one in self._given:
             if one.offer.trace is not None:
                 end_queries(one.offer.trace)
@@ -122,13 +123,13 @@ class Viewer:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _take(self, path: Path) -> int:
-        """Show the trace in a file that was dropped on the page; returns its number."""
+        """Show the trace in an uploaded file; return its number."""
         self._given += open_traces.given([path], self._open_trace)
         self._dropped.append(path.parent)
         return len(self._given) - 1
 
     def _opened(self, path: str) -> int:
-        """Show a trace that a job names; returns its number, the one that it has if it is open already."""
+        """Show a trace of a job; return its number, which is the existing one if the trace is open already."""
         for number, one in enumerate(self._given):
             if one.path == path:
                 return number
@@ -136,7 +137,7 @@ class Viewer:
         return len(self._given) - 1
 
     def _look_again(self) -> None:
-        """Read files again that have changed."""
+        """Reload files that have changed."""
         for one in self._given:
             one.look_again()
 
@@ -147,11 +148,11 @@ class Viewer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the server."""
+        """Stop the server."""
         self.close()
 
     def __repr__(self) -> str:
-        """Where it is."""
+        """Contains the address."""
         return f"<Viewer at {self.address}>" if self._given else "<Viewer (closed)>"
 
     def _repr_html_(self) -> str:
@@ -169,25 +170,25 @@ def view(
     wait: bool | None = None,
     perfetto_ui: str = PERFETTO_UI,
 ) -> Viewer:
-    """Look at traces in a browser.
+    """Show traces in a browser.
 
-    A server on this machine shows them, which only this machine can reach; `kinetoscope report` writes the same pages
-    to a file without it. A file that changes, such as a recording that still runs, is read again while it is looked at.
+    They are served by a local server, which only this machine can reach; `kinetoscope report` writes the same pages to a file
+    instead. A file that changes, such as a running recording, is reloaded while it is shown.
 
     Args:
-        *traces: What to look at: traces, sessions that were stopped, paths, or URLs; also jobs, and folders of summaries.
-        port: The port of the server; without it the first free one from 8765 on, 0 for any.
-        browser: Open a browser, where this machine has one to open.
-        wait: Wait until somebody interrupts (Ctrl-C). Without it: in programs, but not in notebooks and at Python's
-            prompt, where the server runs beside until the viewer is closed or Python ends.
-        perfetto_ui: Where Perfetto's page is, to which a window can be handed over; for a copy of one's own.
+        *traces: The traces: objects, stopped sessions, paths, or URLs; also jobs, and folders of summaries.
+        port: The port of the server; 0 for any free one; by default the first free one from 8765 on.
+        browser: Open a browser, if this machine has one.
+        wait: Wait for Ctrl-C. By default True in programs, and False in notebooks and at Python's prompt, where the server runs
+            until the viewer is closed or Python ends.
+        perfetto_ui: The address of Perfetto's UI, to which a window can be sent; for a self-hosted copy.
 
     Returns:
         The viewer: its `address`, `wait()` and `close()`.
 
     Raises:
-        ArgumentError: Nothing was given, or something that is no trace.
-        FormatError: None of the files holds a trace.
+        ArgumentError: There is no trace, or one of the arguments is not a trace.
+        FormatError: None of the files contains a trace.
         MissingDependencyError: Starlette or uvicorn is not installed.
         OSError: None of the files can be read.
         StateError: The port is taken.
@@ -210,24 +211,24 @@ def opened(
     perfetto_ui: str,
     open_trace: Callable[[str], Trace] = open_any,
 ) -> Viewer:
-    """Read traces and serve them; see `view`."""
+    """Load traces and serve them; see `view`."""
     return Viewer(traces, port, perfetto_ui, open_trace)
 
 
 def open_browser(viewer: Viewer) -> bool:
-    """Open the page in a browser that has a window; False where this machine has none to open it in."""
+    """Open the page in a graphical browser; return False if this machine has none."""
     if sys.platform.startswith("linux") and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
-        return False  # What would open is a browser in the terminal, in front of everything else.
+        return False  # A text browser would open in the terminal.
     return webbrowser.open(viewer.browser_address)
 
 
 def _is_interactive() -> bool:
-    """Whether somebody sits at a prompt or in a notebook, where nothing may wait."""
+    """Whether Python is interactive: at a prompt or in a notebook, which must not be blocked."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive) or "ipykernel" in sys.modules
 
 
 def _checked(address: str) -> str:
-    """The address of Perfetto's page, which must be one."""
+    """Check the address of Perfetto's UI."""
     try:
         parts = urlsplit(address)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.fragment
@@ -252,11 +253,11 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     **INERT,
 }
-# Answers that are still on their way when the server ends get this long.
+# How long the server waits for running responses when it is stopped.
 _PATIENCE_S = 2
 _QUEUE = 128
 _BLOCK_BYTES = 1 << 20
-# A connection that has not sent a whole request after this long is closed.
+# A connection is closed if it has not sent a complete request after this time.
 REQUEST_S = 10.0
 _TCP_SOCKETS = Path("/proc/net/tcp")
 
@@ -265,10 +266,10 @@ class Server:
     """Serves traces to a browser on this machine.
 
     Attributes:
-        port: The port it listens on.
-        address: Where the page is, with the token.
-        browser_address: The same for a browser to be started with, whose command line every user of the machine can
-            read: it holds a ticket that works once, and leads to `address`.
+        port: The port that it listens on.
+        address: The URL of the page, with the token.
+        browser_address: A URL for the command line of a browser, which every user of the machine can read: it contains a ticket
+            that works once, and redirects to `address`.
     """
 
     def __init__(
@@ -281,17 +282,16 @@ class Server:
         uploads: Uploads | None = None,
         opened: Callable[[str], int] | None = None,
     ) -> None:
-        """Take a port; who connects before `run` waits.
+        """Listen on a port; connections wait until `run` is called.
 
         Args:
-            traces: Returns the traces with their names; asked at each request, so a trace may be replaced by a newer
-                reading of its file.
+            traces: Returns the traces with their names; called for each request, because a trace may have been reloaded.
             port: The port, 0 for any free one, or the first free one from `FIRST_PORT` on if None.
             options: Options of the server that the page needs.
             look_again: Called before a page gets the list of traces.
             token: The token of the address; a new one if None.
-            uploads: What becomes of files that are dropped on the page; None rejects them.
-            opened: Opens a trace that a job names, and returns its number; None opens none.
+            uploads: Receives uploaded files; None rejects them.
+            opened: Opens a trace of a job, and returns its number; None if that is not possible.
 
         Raises:
             ArgumentError: There is no such port.
@@ -339,11 +339,11 @@ class Server:
         self._uvicorn.run(sockets=[self._socket])
 
     def stop(self) -> None:
-        """End `run`, from another thread; requests being answered are answered first."""
+        """End `run`, from another thread, after running requests are finished."""
         self._uvicorn.should_exit = True
 
     def close(self) -> None:
-        """Give the port back, where `run` was never called."""
+        """Release the port, if `run` was never called."""
         self._socket.close()
 
 
@@ -351,9 +351,9 @@ _KEY_BYTES = 32
 
 
 def lasting_token(traces: Sequence[Source]) -> str | None:
-    """Return the token for some files, the same each time for the same user, so that links survive a restart of the server.
+    """Return a token that is always the same for the same files and user, so that links survive a restart of the server.
 
-    None if something else is served than paths and URLs, or if there is no key that only this user can read.
+    None if objects are served rather than paths and URLs, or if no private key can be stored for this user.
     """
     if not all(isinstance(one, str | os.PathLike) for one in traces):
         return None
@@ -366,7 +366,7 @@ def lasting_token(traces: Sequence[Source]) -> str | None:
 
 
 def _user_key() -> bytes | None:
-    """The secret that tokens are made from, which only this user can read; made at the first use."""
+    """Return the secret key from which tokens are derived, which only this user can read; created on first use."""
     path = cache_directory() / "viewer.key"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -376,7 +376,7 @@ def _user_key() -> bytes | None:
             state = os.fstat(file.fileno())
             key = file.read(_KEY_BYTES + 1)
     except OSError:
-        return None  # Without a place for it, each server has a token of its own.
+        return None  # The key cannot be stored: each server gets a random token.
     is_private = state.st_uid == os.getuid() and not state.st_mode & 0o077
     return key if is_private and len(key) == _KEY_BYTES else None
 
@@ -399,7 +399,7 @@ def answering(
             look_again()
         try:
             return respond(traces(), path, query, options, answer_with_report, opened)
-        except Exception as error:  # noqa: BLE001  (a question that goes wrong must not end the others)
+        except Exception as error:  # noqa: BLE001  (a request that fails must not affect others)
             traceback.print_exc()
             message = f"The viewer failed ({type(error).__name__}); its terminal shows the details."
             return Response(500, json.dumps({"error": message}).encode())
@@ -408,14 +408,14 @@ def answering(
 
 
 class Ticket:
-    """A word that opens the page once, for the user who runs the server."""
+    """A secret that opens the page once, for the user who runs the server."""
 
     def __init__(self, word: str) -> None:
         self._word = word
         self._used = False
 
     def refusal(self, given: str, client: tuple[str, int] | None, port: int) -> str | None:
-        """Why a ticket does not open the page, or None, after which it never does again.
+        """Return why a ticket is rejected, or None if it is accepted, which invalidates it.
 
         Args:
             given: The ticket of a request.
@@ -437,7 +437,7 @@ class Ticket:
 
 
 def _user_of(client: tuple[str, int], port: int) -> int | None:
-    """The number of the user whose socket is connected to our port; None where the system does not provide it."""
+    """Return the id of the user whose socket is connected to our port; None if the system does not tell."""
     try:
         lines = _TCP_SOCKETS.read_text(encoding="ascii").splitlines()[1:]
     except OSError:
@@ -451,13 +451,13 @@ def _user_of(client: tuple[str, int], port: int) -> int | None:
 
 @dataclass(frozen=True)
 class Uploads:
-    """What becomes of files that are dropped on the page.
+    """Receives files that are dropped on the page.
 
     Attributes:
-        take: Shows the trace in a file, which is in a folder of its own, and returns its number; from then on both belong to it.
+        take: Called with the file, in a folder of its own, both of which it then owns; shows the trace, and returns its number.
         most_bytes: The size of the largest file.
         folder: Where the folders are made; None for the system's place for temporary files.
-        patience_s: How long to wait for the next part of a file.
+        patience_s: Time limit in seconds of waiting for the next block of a file.
     """
 
     take: Callable[[Path], int]
@@ -466,11 +466,11 @@ class Uploads:
     patience_s: float = 60.0
 
     async def receive(self, name: str, blocks: AsyncIterator[bytes]) -> Response:
-        """Write a file and show it.
+        """Receive a file, and show its trace.
 
         Args:
-            name: Its name; the suffix says its format.
-            blocks: Its content.
+            name: The name of the file, whose suffix tells the format.
+            blocks: The contents.
         """
         from starlette.concurrency import run_in_threadpool
 
@@ -485,12 +485,12 @@ class Uploads:
             shutil.rmtree(path.parent, ignore_errors=True)
             return _problem(400, open_traces.words(error).replace(str(path), plain))
         except BaseException:
-            # The page was closed, or the server ends.
+            # The page was closed, or the server is being stopped.
             shutil.rmtree(path.parent, ignore_errors=True)
             raise
 
     async def _write(self, path: Path, blocks: AsyncIterator[bytes]) -> Response | None:
-        """Write a file; what keeps it from being whole, else None."""
+        """Write an uploaded file; return an error response if it is incomplete or too large, else None."""
         size = 0
         following = aiter(blocks)
         with path.open("xb") as file:
@@ -514,14 +514,14 @@ class Uploads:
 
 
 def _problem(status: int, message: str) -> Response:
-    """One sentence for the person at the page."""
+    """Create an error response with one sentence for the user."""
     return Response(status, json.dumps({"error": message}).encode())
 
 
 def application(
     answer: Answering, token: str, port: int, ticket: Ticket, uploads: Uploads | None = None
 ) -> ASGIApp:
-    """Return the ASGI application that lets a request with the token and the right names through to `answer`."""
+    """Return the ASGI application, which checks the token, `Host` and `Origin` of requests before it calls `answer`."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import Response as Whole
@@ -565,7 +565,7 @@ def application(
 
 
 def _with_headers(application: ASGIApp) -> ASGIApp:
-    """The application, with the headers of every response also on those that the framework makes itself."""
+    """Wrap an application to add our headers to all responses, including those that the framework creates itself."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -583,12 +583,12 @@ def _with_headers(application: ASGIApp) -> ASGIApp:
 
 
 def _raw_headers() -> list[tuple[bytes, bytes]]:
-    """The headers of every response, as the protocol has them."""
+    """The headers of every response, encoded for ASGI."""
     return [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
 
 
 def _protocol() -> type[asyncio.Protocol]:
-    """uvicorn's HTTP protocol, which waits only so long for a whole request."""
+    """Create uvicorn's HTTP protocol with a time limit for receiving a request."""
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -640,7 +640,7 @@ def _protocol() -> type[asyncio.Protocol]:
 
 
 def refusal(given: str, token: str, headers: Mapping[str, str], port: int) -> str | None:
-    """Why a request is rejected, or None where it is not."""
+    """Return why a request is rejected, or None if it is accepted."""
     hosts = {f"{name}:{port}" for name in (LOOPBACK, "localhost")}
     if headers.get("host") not in hosts:
         return (
@@ -650,7 +650,7 @@ def refusal(given: str, token: str, headers: Mapping[str, str], port: int) -> st
     origin = headers.get("origin")
     if origin is not None and origin not in {f"http://{host}" for host in hosts}:
         return "This server accepts requests only from its own page."
-    # What a page elsewhere embeds or fetches; following a link to the page itself is something else.
+    # Requests of other sites' pages, which embed or fetch something; but a link to the page itself is allowed.
     from_elsewhere = headers.get("sec-fetch-site") not in (None, "none", "same-origin")
     if from_elsewhere and headers.get("sec-fetch-mode") != "navigate":
         return "This server accepts requests only from its own page."
@@ -660,14 +660,14 @@ def refusal(given: str, token: str, headers: Mapping[str, str], port: int) -> st
 
 
 def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """What is in a file, which is closed at the end."""
+    """Iterate over the contents of a file, and close it at the end."""
     with file:
         while block := file.read(_BLOCK_BYTES):
             yield block
 
 
 def _listening(port: int | None) -> socket.socket:
-    """A socket that listens on the port, or on the first free one."""
+    """Create a socket that listens on the port, or on the first free one."""
     if port is not None and not 0 <= port <= 65535:
         raise ArgumentError(f"port {port}: a port is a number from 0 to 65535")
     tried = range(FIRST_PORT, FIRST_PORT + PORTS_TRIED) if port is None else (port,)
@@ -676,7 +676,7 @@ def _listening(port: int | None) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((LOOPBACK, one))
-            # Only who listens keeps a second server off the port.
+            # Listen at once: only that prevents a second server from using the same port.
             listening.listen(_QUEUE)
         except PermissionError as error:
             listening.close()

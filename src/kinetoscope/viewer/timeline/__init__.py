@@ -1,1 +1,1 @@
-"""The timeline: tracks, rows, windows and the details of spans."""
+"""The timeline: tracks, rows, windows and details of spans."""

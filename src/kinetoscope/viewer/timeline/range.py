@@ -1,4 +1,4 @@
-"""What ran in a time range, by name: spans are clipped to it."""
+"""Sums of the spans in a time range, by name; spans are clipped to the range."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RANGE_SCHEMA = Table(
 )
 
 
-# The tracks of each value of the option `of`.
+# The kinds of tracks for each value of the option `of`.
 SORTS = {
     "all": (THREAD, PYTHON, MODULES, STREAM, STEPS),
     "work": (THREAD, STREAM),
@@ -53,10 +53,10 @@ REPORTED = tuple(("range", {"of": of}) for of in SORTS if of != "all")
 
 
 def within(trace: Trace, query: Query) -> pyarrow.Table:
-    """Respond to `range`: the spans that run between `start` and `end`, by name and kind; without both, in the whole trace.
+    """Respond to `range`: sums of the spans between `start` and `end`, by name and kind; by default in the whole trace.
 
     Raises:
-        ArgumentError: An option that cannot be used.
+        ArgumentError: An option has an invalid value.
     """
     of = choice(query, "of", tuple(SORTS))
     start, end = (
@@ -93,14 +93,14 @@ def within(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def running(rows: Rows, first: int, count: int, start_ns: int, end_ns: int) -> NDArray[np.int32]:
-    """The spans of some rows that run between two moments; one that takes no time counts where it is not at the end."""
+    """Return the spans of some rows that overlap a time range; a span without duration counts unless it is at the end."""
     found = [np.zeros(0, np.int32)]
     if rows.spans is None:
         return found[0]
     for row in range(first, first + count):
         low, high = int(rows.edges[row]), int(rows.edges[row + 1])
         begin, beyond = (rows.start_ns[low:high].searchsorted((start_ns, end_ns)) + low).tolist()
-        # Only the last of those that began before can reach into it: they do not overlap.
+        # Of the items that began before, only the last can reach into the range, because items of a row do not overlap.
         if begin > low:
             reach = int(rows.start_ns[begin - 1] + rows.sum_ns[begin] - rows.sum_ns[begin - 1])
             begin -= reach > start_ns
@@ -111,9 +111,9 @@ def running(rows: Rows, first: int, count: int, start_ns: int, end_ns: int) -> N
 def times_within(
     trace: Trace, spans: NDArray[np.int32], start_ns: int, end_ns: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For some spans that run between two moments their time there, and that without the spans inside them.
+    """Return the inclusive and self time of spans, clipped to a time range.
 
-    Of two ranges side by side both are the parts of those of the two together.
+    The times of two adjacent ranges add up to those of both together.
     """
     columns = trace.columns("spans")
     total = _inside(columns, spans, start_ns, end_ns)
@@ -121,10 +121,10 @@ def times_within(
     cut = np.flatnonzero(total != columns["duration_ns"][spans])
     if len(cut) == 0:
         return total, own
-    # Of a span that is cut, only the part of its children that lies in the range is not its own.
+    # Of a clipped span, subtract only the clipped time of its children.
     own = own.copy()
     own[cut] = np.where(columns["lane"][spans[cut]] == 0, total[cut], 0)
-    # Few spans are cut: each row has at most two of them.
+    # Few spans are clipped: at most two in each row.
     cut = cut[np.argsort(spans[cut])]
     known = spans[cut]
     laid = span_tracks(trace)
@@ -137,20 +137,20 @@ def times_within(
 
 
 def _inside(columns: Columns, spans: NDArray[np.int32], start_ns: int, end_ns: int) -> NDArray[np.int64]:
-    """The time of some spans between two moments."""
+    """Return the durations of spans, clipped to a time range."""
     begins, lasts = columns["start_ns"][spans], np.maximum(columns["duration_ns"][spans], 0)
     inside: NDArray[np.int64] = np.minimum(begins + lasts, end_ns) - np.maximum(begins, start_ns)
     return inside
 
 
 def outer_spans(trace: Trace, spans: NDArray[np.int32]) -> list[NDArray[np.int32]]:
-    """For some spans those whose own time theirs is not, -1 for none: as `self_ns` of the whole trace has it."""
+    """For some spans, return the spans from whose self time they are subtracted, as in `self_ns`; -1 for none."""
     columns = trace.columns("spans")
     parent: NDArray[np.int32] = columns["parent"][spans]
     calls = recorded_calls(trace)
     if len(calls) == 0:
         return [parent]
-    # Work is not made shorter by the calls in it, but a call by the work that runs right in it.
+    # Calls inside an operator do not reduce its self time, but operators directly inside a call reduce that of the call.
     is_call = np.append(calls.mask, np.False_)
     of_parent = np.where(~is_call[spans] | is_call[parent], parent, np.int32(-1))
     caller = np.append(columns["caller"], np.int32(-1))

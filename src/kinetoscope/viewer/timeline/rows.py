@@ -1,7 +1,7 @@
-"""Rows of the timeline: spans laid out so that those of one row never overlap.
+"""Rows of the timeline: spans are assigned to rows so that those of one row never overlap.
 
-A row keeps when its items begin, in order, and the sum of their durations up to each. That is all that a reading at
-any level of detail needs: items do not overlap, so what lies between two moments is found by searching twice.
+A row contains the sorted starts of its items, and the cumulative sum of their durations. Since items do not overlap, this is
+enough to find what lies in any time range by two binary searches, at any level of detail.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ THREAD, PYTHON, MODULES, STREAM, STEPS, COUNTER, MEMORY, COMPILING = range(8)
 """What a track is of. With the row of the thread, stream, process or counter it makes the track's number."""
 _SORTS = 8
 _LARGEST_NS = np.iinfo(np.int64).max
-# A stable sort of 16 bits is several times faster than one of more.
+# NumPy's stable sort is several times faster for 16 bits than for more.
 _FEW = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Items of some rows, by row and then by start.
+    """Items of several rows, sorted by row and then by start.
 
     Attributes:
-        edges: Where each row begins in the other columns, and where the last one ends.
-        start_ns: When each item begins.
-        sum_ns: The durations of all items before each, and of all at the end.
-        spans: The row of `spans` of each item; None for items that are no spans.
-        names: For items that are no spans the place of each one's name in `texts`.
+        edges: The index of the first item of each row, and the total number of items.
+        start_ns: Start of each item.
+        sum_ns: Cumulative durations: of all items before each one, and of all items.
+        spans: The row of each item in the table `spans`; None if items are not spans.
+        names: If items are not spans, the index of each one's name in `texts`.
         texts: The names.
-        kind: What items that are no spans are.
+        kind: The kind of items that are not spans.
     """
 
     edges: NDArray[np.int64]
@@ -57,23 +57,23 @@ class Rows:
     kind: SpanKind = SpanKind.PYTHON
 
     def duration_ns(self, items: NDArray[Any]) -> NDArray[np.int64]:
-        """How long some items last."""
+        """Return the durations of some items."""
         found: NDArray[np.int64] = self.sum_ns[items + 1] - self.sum_ns[items]
         return found
 
 
 @dataclass(frozen=True)
 class Track:
-    """Rows that belong together.
+    """A track of the timeline, which consists of one or more rows.
 
     Attributes:
-        sort: What it is of, such as `STREAM`.
-        number: The row of that in its table.
-        process: The row of its process, 0 where there is only one.
-        thread: The row of the thread that its first span has; -1 for those that are of none.
-        rows: Where its rows are.
-        first: The first of its rows there.
-        count: How many rows it has.
+        sort: Its kind, such as `STREAM`.
+        number: The row of the stream, thread or the like in its table.
+        process: The row of its process; 0 if there is only one.
+        thread: The row of the thread of its first span; -1 for none.
+        rows: The rows of this and other tracks.
+        first: The index of its first row in `rows`.
+        count: The number of its rows.
     """
 
     sort: int
@@ -86,30 +86,30 @@ class Track:
 
     @property
     def id(self) -> int:
-        """The number that pages know it by; it stays the same while a trace grows."""
+        """The number that identifies the track in requests; it does not change while a trace grows."""
         return track_id(self.sort, self.number)
 
     @property
     def items(self) -> int:
-        """How many items are on it."""
+        """Number of its items."""
         return int(self.rows.edges[self.first + self.count] - self.rows.edges[self.first])
 
     @property
     def busy_ns(self) -> int:
-        """How long something ran in its first row."""
+        """Total duration of the items in its first row."""
         first, last = self.rows.edges[self.first], self.rows.edges[self.first + 1]
         return int(self.rows.sum_ns[last] - self.rows.sum_ns[first])
 
 
 @dataclass(frozen=True, eq=False)
 class SpanTracks:
-    """All spans on their tracks.
+    """The layout of all spans.
 
     Attributes:
-        tracks: The tracks, by number.
-        rows: The rows of all of them.
+        tracks: The tracks, sorted by number.
+        rows: The rows of all tracks.
         row_of_span: For each span its row in `rows`.
-        track_of_row: For each row the place of its track in `tracks`.
+        track_of_row: For each row the index of its track in `tracks`.
     """
 
     tracks: list[Track]
@@ -118,7 +118,7 @@ class SpanTracks:
     track_of_row: NDArray[np.int32]
 
     def places(self, spans: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """For some spans the numbers of their tracks, and their rows there; -1 for -1."""
+        """For some spans, return the numbers of their tracks, and their rows in these; -1 for a span of -1."""
         ids = np.array([*(track.id for track in self.tracks), -1], np.int32)
         firsts = np.array([*(track.first for track in self.tracks), 0], np.int32)
         row = (
@@ -129,19 +129,19 @@ class SpanTracks:
 
 
 def track_id(sort: int, number: int) -> int:
-    """The number by which pages know a track."""
+    """Return the number that identifies a track in requests."""
     return number * _SORTS + sort
 
 
 def span_tracks(trace: Trace) -> SpanTracks:
-    """Lay out all spans of a trace, once: each is on exactly one row."""
+    """Return the layout of all spans of a trace, which is cached; each span is in exactly one row."""
     return trace.cached("viewer: span_tracks", lambda: _lay_out(trace))
 
 
 def label_maker(
     trace: Trace, rows: Rows
 ) -> Callable[[NDArray[Any]], tuple[NDArray[Any], Sequence[str], NDArray[Any]]]:
-    """Return what gives items of rows their names: places, the texts these are places of, and their kinds."""
+    """Return a function from items to their names and kinds: indices, the texts that these refer to, and kinds."""
     if rows.spans is not None:
         name, kind, spans = trace.column("spans", "name"), trace.column("spans", "kind"), rows.spans
         return lambda items: (name[spans[items]], trace.strings, kind[spans[items]])
@@ -152,16 +152,16 @@ def label_maker(
 def rows_of(
     row: NDArray[Any], count: int, start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
 ) -> tuple[NDArray[Any], Rows]:
-    """Put items in order of their rows.
+    """Sort items by row.
 
     Args:
         row: The row of each item, from 0. Items of one row must come in order of time and not overlap.
-        count: How many rows there are.
-        start_ns: When each begins.
-        duration_ns: How long each lasts.
+        count: The number of rows.
+        start_ns: Start of each item.
+        duration_ns: Duration of each item.
 
     Returns:
-        The order, and the rows without what says which items they are.
+        The order of the items, and the rows, without `spans` and names.
     """
     order = np.argsort(row.astype(np.int16 if count < _FEW else np.int32), kind="stable")
     edges = np.zeros(count + 1, np.int64)
@@ -172,7 +172,7 @@ def rows_of(
 
 
 def _lay_out(trace: Trace) -> SpanTracks:
-    """Group the spans by track, nest each group, and make a row of each depth and each lane."""
+    """Group the spans by track, nest each group, and assign a row to each depth and lane."""
     spans = trace.columns("spans")
     number, process = _numbers(trace)
     used = np.flatnonzero(np.bincount(number)) if len(number) else np.zeros(0, np.int64)
@@ -216,7 +216,7 @@ def _lay_out(trace: Trace) -> SpanTracks:
 
 
 def _numbers(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """For each span the number of its track, and for each thread the row of its process."""
+    """Return for each span the number of its track, and for each thread the row of its process."""
     spans, process = trace.columns("spans"), thread_processes(trace)
     kind, stream = spans["kind"], spans["stream"]
     number: NDArray[np.int32] = spans["thread"] * np.int32(_SORTS)
@@ -233,7 +233,7 @@ def _numbers(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 def _in_order(
     group: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
-    """The order by group, start, and the longer one first; None where the spans are in this order."""
+    """Return the order by group, start and descending duration; None if the spans are sorted already."""
     order = None
     if len(group) and (group[1:] < group[:-1]).any():
         few = int(group.max()) < _FEW
@@ -245,17 +245,17 @@ def _in_order(
         right = start[1:] > start[:-1]
         if right.all() or (right | ((start[1:] == start[:-1]) & (duration[1:] <= duration[:-1]))).all():
             continue
-        # Several threads share a track: that of the steps, for instance.
+        # Several threads may share a track, such as that of the steps.
         order = np.arange(len(group)) if order is None else order
         order[first:last] = order[first:last][np.lexsort((-duration, start))]
     return order
 
 
-# Python functions and modules over time, where their calls were not recorded: made from what the operators know.
+# Runs: Python functions and modules over time if their calls were not recorded, reconstructed from the stacks of operators.
 #
-# The operators of a thread, one after the other, each say in which functions (or modules) they ran. What neighbors agree
-# on is one run, from the first of them to the end of the last. Two calls right after each other, with no operator between
-# them, are one run; what runs no operator has none.
+# Consecutive operators of a thread with a common function (or module) in their stacks are one run of it, from the start of the
+# first to the end of the last. Two calls in a row without an operator between them become one run; a call without operators has
+# none.
 
 _KNOWS_MODULES = np.zeros(256, dtype=bool)
 _KNOWS_MODULES[
@@ -271,14 +271,14 @@ _KNOWS_MODULES[
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs as columns.
+    """Columns of runs.
 
     Attributes:
-        thread: The row of the thread of each, ascending.
-        level: How many runs are around it; those of one thread and level do not overlap and are in order of time.
-        start_ns: When it begins.
-        end_ns: When it ends.
-        node: What ran: a node of the tree.
+        thread: The row of the thread of each run, ascending.
+        level: The nesting depth of each run; runs of the same thread and level do not overlap, and are sorted by time.
+        start_ns: Start of each run.
+        end_ns: End of each run.
+        node: The function or module: a node of the call tree or module tree.
     """
 
     thread: NDArray[np.int32]
@@ -289,7 +289,7 @@ class Runs:
 
 
 def run_tracks(trace: Trace, sort: int, process: NDArray[np.int32]) -> list[Track]:
-    """Return the tracks of runs, one for each thread that has any.
+    """Return the tracks of runs, one for each thread that has runs.
 
     Args:
         trace: The trace.
@@ -327,18 +327,17 @@ def joined(
     node: NDArray[np.int32],
     parent: NDArray[np.int32],
 ) -> Runs:
-    """Join what neighbors agree on.
+    """Join consecutive spans of the same nodes into runs.
 
     Args:
-        thread: The thread of each span, ascending. Spans of one thread nest, and come in order of start, what is around
-            others first.
-        start_ns: When each begins.
-        end_ns: When each ends.
-        node: In what each ran: a node of the tree, -1 for in nothing.
-        parent: The tree: for each node the one around it, -1 for a root.
+        thread: The thread of each span, ascending. Spans of one thread are nested, and sorted by start, outer ones first.
+        start_ns: Start of each span.
+        end_ns: End of each span.
+        node: The innermost node of each span in the tree; -1 for none.
+        parent: The tree: for each node its parent, -1 for a root.
 
     Returns:
-        The runs. A run ends with the last span in it, but not later than the next span that is not in it begins.
+        The runs. A run ends with its last span, but not after the start of the next span that is not part of it.
     """
     count, depth = len(thread), _depths(parent)
     new_thread = np.ones(count, dtype=bool)
@@ -350,7 +349,7 @@ def joined(
     before = np.where(new_thread[at], np.int32(-1), node[at - 1])
     shared = _shared_depth(before, now, parent, depth)
     opened, level, which = _levels(now, shared, parent, depth)
-    # What a thread leaves open is closed where the next one begins, or after all.
+    # Open runs of a thread are closed at the first span of the next thread, or at the end.
     left = np.append(node[at - 1], node[-1])
     left[0] = -1
     closed, closed_level, _ = _levels(left, np.append(shared, 0), parent, depth)
@@ -362,7 +361,7 @@ def joined(
     end = _reach(thread, start_ns, end_ns, first, last)
     over = (beyond < count) & ~np.append(new_thread, True)[beyond]
     end = np.where(over, np.minimum(end, np.append(start_ns, 0)[beyond]), end)
-    # By thread, then by level, each in order of time.
+    # Sort by thread, then by level, then by time.
     by_thread = np.argsort(thread[first], kind="stable")
     return Runs(
         thread[first][by_thread],
@@ -376,7 +375,7 @@ def joined(
 def _levels(
     node: NDArray[np.int32], shared: NDArray[np.int64], parent: NDArray[np.int32], depth: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int32]]:
-    """All nodes from each one up to those it shares: whose each is, its level from 0, and which it is."""
+    """List the nodes above each one, up to the shared ones: the index of the first, the level from 0, and the node."""
     deep = np.append(depth, 0)[node]
     counts = np.maximum(deep - shared, 0)
     ends = np.cumsum(counts)
@@ -396,7 +395,7 @@ def _levels(
 
 
 def _depths(parent: NDArray[np.int32]) -> NDArray[np.int64]:
-    """How many nodes are on the way from a root to each node, both counted."""
+    """Return the depth of each node; 1 for a root."""
     depth = np.ones(len(parent), np.int64)
     active = np.flatnonzero(parent >= 0)
     current = parent[active]
@@ -410,7 +409,7 @@ def _depths(parent: NDArray[np.int32]) -> NDArray[np.int64]:
 def _shared_depth(
     a: NDArray[np.int32], b: NDArray[np.int32], parent: NDArray[np.int32], depth: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """How many nodes two nodes have in common on their ways from the root."""
+    """Return the depth of the lowest common ancestor of each pair of nodes; 0 if there is none."""
     a, b, deep = a.copy(), b.copy(), np.append(depth, 0)
     above = np.append(parent, np.int32(-1))
     active = np.flatnonzero(a != b)
@@ -431,7 +430,7 @@ def _reach(
     first: NDArray[np.int64],
     last: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """The latest end of the spans from `first` to `last`: that of the last one, or of one of those around it."""
+    """Return the latest end of the spans from `first` to `last`, which is that of the last one or of a span around it."""
     parent = nest(thread, start_ns, end_ns - start_ns).parent
     at = last.copy()
     active = np.flatnonzero(parent[at] >= first)
@@ -445,11 +444,11 @@ def _reach(
 def _operators(
     trace: Trace, nodes: NDArray[np.int32], sort: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-    """The spans that runs are made from: thread, start, end and node."""
+    """Return the spans from which runs are reconstructed: thread, start, end and node."""
     spans = trace.columns("spans")
     kind, parent = spans["kind"], spans["parent"]
     node = nodes.copy()
-    # A call of a device's runtime has no stack of its own: it ran where the span around it did.
+    # A runtime call has no stack of its own, so it gets that of the span around it.
     bare = np.flatnonzero((node < 0) & (parent >= 0))
     while len(bare):
         node[bare] = node[parent[bare]]
@@ -470,9 +469,9 @@ def _operators(
 
 
 def _functions(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], list[str]]:
-    """For each span the call it ran in, the tree of calls, and their names.
+    """Return for each span its innermost call, the call tree, and the names of its nodes.
 
-    A call is known by its caller's line, its function and its file: the lines that it goes through are one call.
+    A call is identified by the line of its caller, its function and its file; different lines in the function are the same call.
     """
     stacks, frames = trace.columns("stacks"), trace.columns("frames")
     shown = shown_frames(trace)
@@ -491,14 +490,14 @@ def _functions(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32], NDAr
 
 
 def _call_name(strings: list[str], function: int, file: int) -> str:
-    """`function (file)`, of the file's path the last two parts."""
+    """Format a call as `function (file)`, with the last two components of the file's path."""
     if not strings[file]:
         return strings[function]
     return f"{strings[function]} ({'/'.join(strings[file].split('/')[-2:])})"
 
 
 def _modules(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], list[str]]:
-    """For each span the module it ran in, in backward that of its forward operator; the tree of modules and their paths."""
+    """Return for each span its module, in backward that of its forward operator; the module tree, and the modules' paths."""
     modules = trace.columns("modules")
     return (
         trace.column("spans", "module"),

@@ -1,4 +1,4 @@
-"""Search by name over everything that is on the timeline."""
+"""Search for items of the timeline by name."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ SEARCH_SCHEMA = Table(
 
 
 def search(trace: Trace, query: Query) -> Limited:
-    """Respond to `search`: what has `text` in its name, in capitals or not, from the moment `from` on; `limit` of them.
+    """Respond to `search`: the first `limit` items from time `from` on whose names contain `text`, ignoring case.
 
-    The total counts what is before that moment too.
+    The total also counts items before that time.
 
     Raises:
-        ArgumentError: An option that cannot be used.
+        ArgumentError: An option has an invalid value.
     """
     text, limit = query.get("text", "").casefold(), whole_number(query, "limit", _MOST)
     since_ns = number(query, "from") if "from" in query else -np.inf
@@ -100,7 +100,7 @@ def search(trace: Trace, query: Query) -> Limited:
 
 
 def _stores(trace: Trace) -> list[tuple[Rows, list[Track]]]:
-    """The rows of the timeline, each with the tracks that are in them, in order of their rows."""
+    """List the row collections of the timeline, each with its tracks, sorted by first row."""
     found: dict[int, tuple[Rows, list[Track]]] = {}
     for track in timeline(trace).tracks:
         found.setdefault(id(track.rows), (track.rows, []))[1].append(track)
@@ -108,14 +108,14 @@ def _stores(trace: Trace) -> list[tuple[Rows, list[Track]]]:
 
 
 def _with(texts: Sequence[str], part: str) -> NDArray[np.bool_]:
-    """Which texts have a part in them that is written in small letters; none where it is empty."""
+    """Return which texts contain `part`, which is in lowercase, ignoring case; none if it is empty."""
     if not part:
         return np.zeros(max(len(texts), 1), dtype=bool)
     return np.fromiter((part in text.casefold() for text in texts), np.bool_, len(texts))
 
 
 def _earliest(start_ns: NDArray[np.int64], since_ns: float, limit: int) -> NDArray[np.int64]:
-    """The places of the earliest moments that are not before another, in order."""
+    """Return the indices of the first `limit` times that are not before `since_ns`, sorted by time."""
     places = np.flatnonzero(start_ns >= since_ns)
     if len(places) > limit:
         places = places[np.argpartition(start_ns[places], limit)[:limit]]

@@ -1,6 +1,6 @@
-"""The details of spans: facts, Python stacks, arguments, and links to other spans.
+"""Details of spans: facts, Python stacks, arguments, and links to other spans.
 
-The same functions make them for a single span that a page requests and for all spans of a report, which looks them up.
+The same functions compute them for a single span, when a page requests it, and for all spans, for a report.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ MOST_LINKS = 20
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Links from one span to another, in order of the first."""
+    """Links between spans, sorted by source."""
 
     source: NDArray[np.int32]
     target: NDArray[np.int32]
 
     def between(self, first: NDArray[Any], last: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each pair of rows the range of links that come from `first` up to, not including, `last`."""
+        """For pairs of rows, return the range of links whose sources are from `first` up to, but excluding, `last`."""
         return np.searchsorted(self.source, first), np.searchsorted(self.source, last)
 
 
 @derived
 def launched(trace: Trace) -> Pairs:
-    """Links from each host span that started device work to that work."""
+    """Links from each host span that launched device work to that work."""
     launches = trace.columns("launches")
     return _pairs(launches["host"], launches["device"])
 
@@ -80,7 +80,7 @@ def backward(trace: Trace) -> Pairs:
 
 @derived
 def _collectives(trace: Trace) -> tuple[Pairs, Pairs]:
-    """Links from each collective call to the device work that carried it out, and the other way round."""
+    """Links from each collective call to its device work, and the reverse links."""
     if "collectives" not in trace.table_names:
         calls, work = np.zeros((2, 0), np.int32)
     else:
@@ -95,9 +95,9 @@ def _collectives(trace: Trace) -> tuple[Pairs, Pairs]:
 
 
 def links(trace: Trace, rows: NDArray[Any]) -> list[tuple[str, NDArray[np.int64], NDArray[np.int32]]]:
-    """The links of some spans: for each label the places in `rows` that links come from, ascending, and the spans they go to.
+    """Return the links of some spans: for each label, the indices in `rows` of their sources, ascending, and the target spans.
 
-    Of one span and label there are at most `MOST_LINKS`.
+    A span has at most `MOST_LINKS` links of one label.
     """
     spans = trace.columns("spans")
     found: list[tuple[str, NDArray[np.int64], NDArray[np.int32]]] = []
@@ -129,7 +129,7 @@ def links(trace: Trace, rows: NDArray[Any]) -> list[tuple[str, NDArray[np.int64]
 
 
 def _end_of(trace: Trace, rows: NDArray[Any]) -> NDArray[np.int64]:
-    """For each of some spans the first row behind it whose span begins after it has ended, or on another thread."""
+    """For some spans, return the next row whose span begins after the end of this one, or on another thread."""
     spans = trace.columns("spans")
     thread, start = spans["thread"], spans["start_ns"]
     begin = start[rows]
@@ -145,7 +145,7 @@ def _end_of(trace: Trace, rows: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _pairs(source: NDArray[np.int32], target: NDArray[np.int32]) -> Pairs:
-    """Links in order of their sources, those of one source in that of time, each once."""
+    """Sort links by source and target, and remove duplicates."""
     known = np.flatnonzero((source >= 0) & (target >= 0))
     source, target = source[known], target[known]
     order = np.lexsort((target, source))
@@ -159,7 +159,7 @@ def _pairs(source: NDArray[np.int32], target: NDArray[np.int32]) -> Pairs:
 
 Fact = tuple[str, Any, str]
 
-# The largest whole number that a page can tell from its neighbors.
+# The largest integer that JavaScript represents exactly.
 _LARGEST = 2**53
 _ON_HOST = (
     SpanKind.OPERATOR,
@@ -205,13 +205,13 @@ _LAUNCH_COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """A number of each span.
+    """A numeric fact of each span.
 
     Attributes:
-        label: What it is.
+        label: Its label on the page.
         unit: Its unit, as the page formats it.
         values: The numbers.
-        known: Which spans have one.
+        known: Which spans have a value.
     """
 
     label: str
@@ -225,8 +225,8 @@ class Groups:
     """Facts that many spans share.
 
     Attributes:
-        ids: The group of each span; below 0 for none.
-        facts: The facts of a group, those without a value included.
+        ids: The group of each span; negative for none.
+        facts: Returns the facts of a group, including those without a value.
     """
 
     ids: NDArray[Any]
@@ -234,7 +234,7 @@ class Groups:
 
 
 def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
-    """The facts of some spans, in the order in which a page shows them."""
+    """Return the facts of some spans, in the order of the page."""
     spans = trace.columns("spans")
     thread, stream, step = (spans[name][rows].astype(np.int64) for name in ("thread", "stream", "step"))
     on_host = np.isin(spans["kind"][rows], _ON_HOST)
@@ -278,7 +278,7 @@ def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
 
 
 def facts_of(part: Groups, group: int) -> list[dict[str, Any]]:
-    """The facts of one group as a page shows them."""
+    """Return the facts of one group for the page."""
     if group < 0:
         return []
     return [
@@ -289,12 +289,12 @@ def facts_of(part: Groups, group: int) -> list[dict[str, Any]]:
 
 
 def _string_facts(trace: Trace, label: str) -> Callable[[int], list[Fact]]:
-    """Facts that are a string of the trace."""
+    """Return a function from a row of the string table to a fact."""
     return lambda text: [(label, trace.strings[text], "")]
 
 
 def _place_facts(trace: Trace, thread: int, stream: int) -> list[Fact]:
-    """The thread or stream, and the process."""
+    """Return thread or stream, and process, as facts."""
     found: list[Fact] = []
     if stream >= 0:
         streams = trace.columns("streams")
@@ -312,13 +312,13 @@ def _place_facts(trace: Trace, thread: int, stream: int) -> list[Fact]:
 
 
 def _phase_facts(phase: int, *, recompute: bool) -> list[Fact]:
-    """The part of the training step."""
+    """Return the phase of the training step as a fact."""
     again = "forward run again for backward (activation checkpointing)" if recompute else None
     return [("Phase", PHASE_NAMES[phase], ""), ("Recomputation", again, "")]
 
 
 def _module_facts(trace: Trace, module: int) -> list[Fact]:
-    """A module."""
+    """Return a module as facts."""
     return [
         ("Module", trace.columns("modules")["path"][module], "module"),
         ("Module class", module_classes(trace)[module], ""),
@@ -327,7 +327,7 @@ def _module_facts(trace: Trace, module: int) -> list[Fact]:
 
 
 def _shape_facts(trace: Trace, shape: int) -> list[Fact]:
-    """Inputs as they were recorded."""
+    """Return recorded inputs as facts."""
     shapes = trace.columns("shapes")
     labels = (
         ("Input shapes", "dims"),
@@ -339,7 +339,7 @@ def _shape_facts(trace: Trace, shape: int) -> list[Fact]:
 
 
 def _device_parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
-    """How kernels were launched, and what copies moved."""
+    """Return facts of kernels and copies: launch configurations, and copied bytes."""
     found: list[Numbers | Groups] = []
     spans, kernels, copies = (trace.columns(name) for name in ("spans", "kernels", "copies"))
     if len(kernels):
@@ -372,7 +372,7 @@ def _device_parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
 def _grouped(
     trace: Trace, table: str, keys: list[NDArray[np.int64]]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """For each span the group of equal rows of a table that it is in, -1 for none; and for each group its first row."""
+    """Group equal rows of a table; return for each span its group, or -1, and for each group its first row."""
 
     def make() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         group, first = _core.group(keys)
@@ -384,7 +384,7 @@ def _grouped(
 
 
 def _launch_facts(trace: Trace, row: int) -> list[Fact]:
-    """How a row of `kernels` was launched."""
+    """Return the launch configuration of a row of `kernels` as facts."""
     kernels = trace.columns("kernels")
     found: list[Fact] = []
     for label, part in _SIZES:
@@ -397,7 +397,7 @@ def _launch_facts(trace: Trace, row: int) -> list[Fact]:
 
 
 def _direction_text(direction: Direction) -> str:
-    """From where to where a copy goes, in words."""
+    """Return the direction of a copy in words."""
     between = " to ".join(filter(None, (direction.source, direction.target)))
     return " ".join(filter(None, (direction.name, between and f"({between})")))
 
@@ -406,7 +406,7 @@ def _direction_text(direction: Direction) -> str:
 
 
 def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
-    """Respond to `span/<id>`: where a span is, its facts, its Python stack, its arguments and its links.
+    """Respond to `span/<id>`: the position of a span on the timeline, its facts, Python stack, arguments and links.
 
     Raises:
         ArgumentError: There is no such span.
@@ -425,7 +425,7 @@ def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
         elif part.known[0]:
             facts.append({"label": part.label, "value": plain(part.values[0].item()), "unit": part.unit})
     ties = [(label, int(other)) for label, _, others in links(trace, rows) for other in others]
-    # The last place is that of the span itself.
+    # The last node is the span itself.
     tracks, places = (
         values.tolist()
         for values in span_tracks(trace).places(np.array([*(other for _, other in ties), row]))
@@ -461,13 +461,13 @@ def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
 
 @derived
 def arguments(trace: Trace) -> tuple[NDArray[np.int32], list[str]]:
-    """For each span the place of its arguments among JSON texts, -1 for none."""
+    """Return for each span the index of its arguments among the JSON texts, or -1; and these texts."""
     column, texts = described_arguments(trace)
     return (np.full(len(trace.columns("spans")), -1, np.int32) if column is None else column), texts
 
 
 def parsed_arguments(text: str) -> dict[str, Any]:
-    """Arguments by name, from their JSON."""
+    """Parse the JSON text of arguments."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
@@ -477,7 +477,7 @@ def parsed_arguments(text: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON and a page can hold it: a number that is not finite or not exact there becomes a text."""
+    """Convert a value for JSON and JavaScript: numbers that are not finite, or not exact there, become texts."""
     if isinstance(value, dict):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -500,11 +500,11 @@ class Arrows:
     """All arrows of a trace.
 
     Attributes:
-        source: The span each comes from.
-        target: The span it goes to.
-        early_ns: When it begins, or ends where that is before.
-        late_ns: The other end.
-        sort: Its place in `SORTS`.
+        source: The span at the start of each.
+        target: The span at its end.
+        early_ns: The earlier of the times of both.
+        late_ns: The later one.
+        sort: Its kind, an index into `SORTS`.
     """
 
     source: NDArray[np.int32]
@@ -516,7 +516,7 @@ class Arrows:
 
 @derived
 def all_arrows(trace: Trace) -> Arrows:
-    """Find the arrows of a trace, once."""
+    """Return the arrows of a trace, which are cached."""
     pairs, start = (launched(trace), backward(trace)), trace.column("spans", "start_ns")
     source = np.concatenate([pair.source for pair in pairs])
     target = np.concatenate([pair.target for pair in pairs])
@@ -526,10 +526,10 @@ def all_arrows(trace: Trace) -> Arrows:
 
 
 def arrows(trace: Trace, query: Query) -> Limited:
-    """Respond to `arrows`: those that touch a window and have both ends on the chosen tracks, evenly thinned to `limit`.
+    """Respond to `arrows`: those that overlap a window and have both ends on the selected tracks, evenly thinned to `limit`.
 
     Raises:
-        ArgumentError: No such tracks, or a window that is none.
+        ArgumentError: There are no such tracks, or the window is not valid.
     """
     import pyarrow as pa
 

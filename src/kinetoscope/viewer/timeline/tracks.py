@@ -1,4 +1,4 @@
-"""The tracks of the timeline: which there are, in which order, and what they are called."""
+"""The tracks of the timeline, their order and labels."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Timeline:
     """All tracks that have rows of items.
 
     Attributes:
-        tracks: In the order of the page, by process.
-        by_id: The same by number.
+        tracks: The tracks in the order of the page, by process.
+        by_id: The same by their numbers.
     """
 
     tracks: list[Track]
@@ -72,7 +72,7 @@ class Timeline:
 
 @derived
 def timeline(trace: Trace) -> Timeline:
-    """Find the tracks of a trace, once."""
+    """Return the tracks of a trace, which are cached."""
     process = thread_processes(trace)
     found = list(span_tracks(trace).tracks)
     for sort in (PYTHON, MODULES):
@@ -97,7 +97,7 @@ def timeline(trace: Trace) -> Timeline:
 
 
 def tracks(trace: Trace, query: Query) -> dict[str, Any]:
-    """Respond to `tracks`: the tracks of the timeline by process, and when the trace begins and ends."""
+    """Respond to `tracks`: the tracks of the timeline by process, and start and end of the trace."""
     threads, rows = trace.columns("threads"), processes(trace).to_pylist()
     groups: list[dict[str, Any]] = [
         {"label": process_label(row), "process": row["process"], "rank": row["rank"], "tracks": []}
@@ -129,7 +129,7 @@ def tracks(trace: Trace, query: Query) -> dict[str, Any]:
 
 
 def median_step(trace: Trace) -> list[int] | None:
-    """When a step that is neither fast nor slow begins and ends, start-up left out; None unless there are several."""
+    """Return start and end of the step with the median duration, ignoring the first ones; None unless there are several."""
     own, counted = trace.columns("steps"), np.flatnonzero(~start_up_steps(trace))
     if len(counted) < 2:
         return None
@@ -140,16 +140,16 @@ def median_step(trace: Trace) -> list[int] | None:
 
 
 def whole_of(trace: Trace) -> tuple[int, int]:
-    """When the timeline begins and ends: a range that holds every span."""
+    """Return start and end of the timeline, which contains every span."""
     start = min(0, int(trace.column("spans", "start_ns").min(initial=0)))
     return start, max(trace.duration_ns, start + 1)
 
 
 def chosen(trace: Trace, query: Query) -> list[Track]:
-    """The tracks that a request names in its option `tracks`; all without it.
+    """Return the tracks of the option `tracks`; by default all.
 
     Raises:
-        ArgumentError: One is no number of a track.
+        ArgumentError: One of them is not the number of a track.
     """
     known = timeline(trace).by_id
     text = query.get("tracks")
@@ -166,7 +166,7 @@ def chosen(trace: Trace, query: Query) -> list[Track]:
 
 
 def _step_tracks(trace: Trace) -> list[Track]:
-    """The steps that no span marks, which were found from the optimizer: a track of each process that has some."""
+    """Return tracks of steps that were inferred from the optimizer instead of being marked by spans, one for each process."""
     steps = trace.columns("steps")
     unmarked = np.flatnonzero(
         np.append(trace.column("spans", "kind"), np.uint8(0))[steps["span"]] != SpanKind.STEP
@@ -178,7 +178,7 @@ def _step_tracks(trace: Trace) -> list[Track]:
         mine = unmarked[of_step == process]
         mine = mine[np.argsort(steps["start_ns"][mine], kind="stable")]
         start = steps["start_ns"][mine]
-        # A step is over where the next one begins.
+        # A step ends where the next one begins.
         limit = np.append(start[1:], np.iinfo(np.int64).max) - start
         duration = np.clip(steps["duration_ns"][mine], 0, limit)
         _, rows = rows_of(np.zeros(len(mine), np.int64), 1, start, duration)
@@ -190,7 +190,7 @@ def _step_tracks(trace: Trace) -> list[Track]:
 
 
 def _compile_tracks(trace: Trace, process: NDArray[np.int32]) -> list[Track]:
-    """What torch.compile did on each thread: compilations, and below them their phases."""
+    """Return tracks of torch.compile, one for each thread: compilations, and their phases in the row below."""
     phases, spans = compile_phases(trace), trace.columns("spans")
     threads, place = np.unique(spans["thread"][phases.span], return_inverse=True)
     depths = np.zeros(len(threads), np.int64)
@@ -218,7 +218,7 @@ def _compile_tracks(trace: Trace, process: NDArray[np.int32]) -> list[Track]:
 
 
 def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str | None]:
-    """The label of a track, its details, and its device."""
+    """Return the label of a track, its details, and its device."""
     if track.sort == STEPS:
         found = "" if track.rows.spans is not None else "derived from optimizer calls"
         return "Steps", found, None
@@ -247,7 +247,7 @@ def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str 
 
 @derived
 def _thread_labels(trace: Trace) -> dict[int, str]:
-    """What the threads that have tracks are called; with their number where two of a process have one name."""
+    """Return the labels of threads; with their number if two threads of a process have the same name."""
     threads = trace.columns("threads")
     used = {track.thread: track.process for track in timeline(trace).tracks if track.sort in _OF_THREADS}
     names = {thread: threads["name"][thread] for thread in used}
@@ -261,7 +261,7 @@ def _thread_labels(trace: Trace) -> dict[int, str]:
 
 
 def process_label(row: dict[str, Any]) -> str:
-    """What a process is called."""
+    """Return the label of a process."""
     parts = [] if row["rank"] is None else [f"rank {row['rank']}"]
     parts.append(row["name"] or "process")
     if row["process"] is not None:
@@ -269,7 +269,7 @@ def process_label(row: dict[str, Any]) -> str:
     return " ".join(parts)
 
 
-# Counters of the timeline: memory of each device and process, and what was sampled.
+# Counters: memory of each device and process, and sampled counters.
 
 _MEMORY = (
     ("total_bytes", "memory in use", "sum of recorded allocations"),
@@ -288,17 +288,17 @@ _UNITS = (
 
 @dataclass(frozen=True, eq=False)
 class Counter:
-    """A value over time, which holds until the next one.
+    """A value over time; each sample is valid until the next one.
 
     Attributes:
-        id: The number by which pages know it.
+        id: The number that identifies its track in requests.
         process: The row of its process.
-        label: What it is called.
-        unit: What it is counted in, empty where that is not known.
-        detail: What else there is to say.
-        device: The device it is of, if it is of one.
-        time_ns: When each value was taken, in order.
-        value: The values.
+        label: Its label.
+        unit: The unit of its values; empty if unknown.
+        detail: Additional text.
+        device: Its device, or None.
+        time_ns: Times of the samples, ascending.
+        value: Values of the samples.
     """
 
     id: int
@@ -312,12 +312,12 @@ class Counter:
 
 
 def counters_of(trace: Trace) -> list[Counter]:
-    """Find the counters of a trace, once."""
+    """Return the counters of a trace, which are cached."""
     return trace.cached("viewer: counters", lambda: [*_memory(trace), *_sampled(trace)])
 
 
 def counter_tracks(trace: Trace) -> list[tuple[int, dict[str, Any]]]:
-    """The tracks of counters as `tracks` lists them, each with the row of its process."""
+    """Return the tracks of counters in the format of `tracks`, each with the row of its process."""
     return [
         (
             counter.process,
@@ -339,13 +339,13 @@ def counter_tracks(trace: Trace) -> list[tuple[int, dict[str, Any]]]:
 
 
 def counter(trace: Trace, query: Query) -> pyarrow.Table:
-    """Respond to `counter`: for each pixel in which values were taken the lowest, the highest and the last.
+    """Respond to `counter`: the lowest, highest and last sample of each pixel that has samples.
 
-    The value that holds when the window begins comes first, at the time when it was taken. The option `track` can name several tracks;
-    their rows follow each other.
+    The last sample before the window comes first, with its own time. The option `track` may name several tracks, whose rows are
+    concatenated.
 
     Raises:
-        ArgumentError: No such counter, or a window that is none.
+        ArgumentError: There is no such counter, or the window is not valid.
     """
     import pyarrow as pa
 
@@ -362,7 +362,7 @@ def counter(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def _extremes(found: Counter, pixels: NDArray[np.int64]) -> pyarrow.Table:
-    """The rows of `counter` of one track, for pixels that begin and end at some times."""
+    """Return the rows of `counter` of one track, for pixels with these edges."""
     import pyarrow as pa
 
     places = np.searchsorted(found.time_ns, pixels)
@@ -382,7 +382,7 @@ def _extremes(found: Counter, pixels: NDArray[np.int64]) -> pyarrow.Table:
 
 
 def _memory(trace: Trace) -> list[Counter]:
-    """The live bytes of each device after each allocation and free, and the counters of its allocator."""
+    """Return counters of live bytes of each device, at each allocation and free, and of its allocator."""
     allocations = trace.columns("allocations")
     if len(allocations) == 0:
         return []
@@ -397,7 +397,7 @@ def _memory(trace: Trace) -> list[Counter]:
         for place, (column, label, detail) in enumerate(_MEMORY):
             values = allocations[column][rows]
             known = values != -1 if column != "total_bytes" else np.ones(len(rows), np.bool_)
-            # An allocator that never had any, such as the host's with its reserved bytes, is no track.
+            # No track for a counter that is always 0, such as reserved bytes of the host's allocator.
             if values[known].any():
                 times = allocations["time_ns"][rows][known]
                 name = f"{label} · {device or 'host'}"
@@ -407,7 +407,7 @@ def _memory(trace: Trace) -> list[Counter]:
 
 
 def _sampled(trace: Trace) -> list[Counter]:
-    """The table `counters`, one for each name and process."""
+    """Return the sampled counters of the table `counters`, one for each name and process."""
     counters = trace.columns("counters")
     if len(counters) == 0:
         return []
@@ -441,7 +441,7 @@ def _counter(
     time_ns: NDArray[np.int64],
     value: NDArray[Any],
 ) -> Counter:
-    """A counter whose values are in order of time."""
+    """Create a counter, with samples sorted by time."""
     if (time_ns[1:] < time_ns[:-1]).any():
         order = np.argsort(time_ns, kind="stable")
         time_ns, value = time_ns[order], value[order]

@@ -1,7 +1,7 @@
-"""A window of the timeline at the level of detail of a screen: for each pixel of a row what begins in it.
+"""A window of the timeline at the resolution of the screen: for each pixel of a row, the items that begin in it.
 
-The same is written in TypeScript for reports, so every step is one that both do bit for bit alike: pixels begin at
-`start + i * (end - start) / width` in double precision.
+Reports have the same code in TypeScript, so every operation must give bit-identical results in both: pixels begin at
+`start + i * (end - start) / width`, in double precision.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ MOST_LETTERS = 2_000
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What is visible of some rows.
+    """The boxes that are drawn for some rows.
 
     Attributes:
-        row: The row of each.
-        item: The first item in it.
-        count: How many items it represents.
+        row: The row of each box.
+        item: The first item of each box.
+        count: The number of items of each box.
     """
 
     row: NDArray[np.int32]
@@ -45,10 +45,10 @@ class Seen:
 
 
 def window(trace: Trace, query: Query) -> pyarrow.Table:
-    """Respond to `window`: what is visible of some tracks from `start` to `end` on `width` pixels.
+    """Respond to `window`: the boxes of some tracks from `start` to `end`, for `width` pixels.
 
     Raises:
-        ArgumentError: No such tracks, or a window that is none.
+        ArgumentError: There are no such tracks, or the window is not valid.
     """
     import pyarrow as pa
 
@@ -96,20 +96,20 @@ _TYPES = {
 
 
 def look(rows: Rows, first: int, count: int, start: float, end: float, width: int) -> Seen:
-    """Return what is visible of some rows in a window.
+    """Return the boxes of some rows in a window.
 
-    Items that begin in the same pixel of a row are seen as one, but the last of them by itself where it is wider than a
-    pixel. What begins before the window and reaches into it is seen too.
+    Items that begin in the same pixel of a row are one box; but the last of them is a box of its own if it is wider than a pixel.
+    An item that begins before the window and reaches into it is a box, too.
 
     Args:
         rows: The rows.
-        first: The first row to look at.
-        count: How many.
-        start: Where the window begins.
-        end: Where it ends; what begins there is outside.
-        width: How many pixels it has.
+        first: The index of the first row.
+        count: The number of rows.
+        start: Start of the window.
+        end: End of the window; items that begin there are outside.
+        width: The number of pixels.
     """
-    # The first whole nanosecond of each pixel, and of what comes after the last one.
+    # The first nanosecond of each pixel, and the first after the last pixel.
     pixels = np.ceil(start + np.arange(width + 1) * (end - start) / width).astype(np.int64)
     wide = (end - start) / width
     found: list[tuple[NDArray[Any], ...]] = []
@@ -140,6 +140,6 @@ def look(rows: Rows, first: int, count: int, start: float, end: float, width: in
 
 
 def few_texts(ids: NDArray[Any], texts: Any) -> tuple[NDArray[np.int32], list[str]]:
-    """The texts that occur, and for each id the place of its own; quick where ids are far fewer than texts."""
+    """Return the distinct texts of some ids, and for each id the index of its text; fast if the ids are few."""
     used, places = np.unique(ids, return_inverse=True)
     return places.astype(np.int32), [texts[one] for one in used.tolist()]

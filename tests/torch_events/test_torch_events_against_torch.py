@@ -47,7 +47,7 @@ DIFFERENT = {
     "flow_id": "torch numbers its arrows anew; which events belong together is compared below",
     "concrete_inputs": "ours has strings and devices, too; numbers are compared below",
     "stack": "stacks are taken without being asked for; torch's are empty unless `verbose` is set, too",
-    "cpu_time": "two clocks; the same events through both tables are compared in test_against_torch.py",
+    "cpu_time": "two clocks; the same events through both tables are compared in test_event_list_against_torch.py",
     "cpu_time_total": "two clocks",
     "self_cpu_time_total": "two clocks",
     "time_range": "two clocks a microsecond apart",

@@ -33,7 +33,7 @@ def answers(path: str, version: tuple[int, int], environment: dict[str, str]) ->
 
 
 @pytest.mark.parametrize("version", [(3, 12), (3, 13)])
-def test_calls_are_recorded_there_too(version: tuple[int, int], tmp_path: Path) -> None:
+def test_calls_are_recorded_on_other_pythons(version: tuple[int, int], tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     found = next((path for path in installed(version) if answers(path, version, environment)), None)
     if found is None:

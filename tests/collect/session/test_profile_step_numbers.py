@@ -45,7 +45,7 @@ def train(steps: int, optimizers: int = 1) -> None:
             each[1].step()
 
 
-def test_a_ring_marks_the_steps_that_the_program_says() -> None:
+def test_in_a_ring_calls_of_step_are_marked() -> None:
     with profile(ring_bytes=RING_BYTES, samples=False) as prof:
         for _ in range(3_000):
             negate(20)
@@ -61,7 +61,7 @@ def test_a_ring_marks_the_steps_that_the_program_says() -> None:
     assert duration.max() < trace.duration_ns / 4
 
 
-def test_a_ring_has_names_for_marks_however_many_there_were() -> None:
+def test_marks_of_steps_do_not_fill_the_dictionary_of_a_ring() -> None:
     schedule = kinetoscope.schedule(wait=0, warmup=1, active=100_000)
     with profile(schedule=schedule, ring_bytes=200_000, samples=False) as prof:
         for _ in range(12_000):
@@ -110,7 +110,7 @@ def test_steps_of_a_ring_keep_their_numbers_in_cuts_and_files(tmp_path: Path) ->
         assert numbers(again) == numbers(prof.trace)
 
 
-def test_later_cycles_go_on_counting() -> None:
+def test_step_numbers_continue_in_later_cycles() -> None:
     schedule = kinetoscope.schedule(wait=1, warmup=1, active=2, repeat=3)
     with kinetoscope.profile(activities=CPU, schedule=schedule, acc_events=True) as prof:
         for _ in range(14):
@@ -143,7 +143,7 @@ def test_a_step_can_have_any_number_from_0() -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 1.0, "7", True])
-def test_what_is_no_number_of_a_step_is_refused(number: Any) -> None:
+def test_an_invalid_step_number_is_refused(number: Any) -> None:
     prof = profile()
     with pytest.raises(
         ArgumentError, match=r"step\(.*\) is not valid: pass the number of the step that begins"
@@ -152,7 +152,7 @@ def test_what_is_no_number_of_a_step_is_refused(number: Any) -> None:
     assert (prof.step_num, kinetoscope.collect.session.profile.running()) == (0, None)
 
 
-def test_a_ring_without_a_call_of_step_has_no_mark() -> None:
+def test_in_a_ring_without_calls_of_step_nothing_is_marked() -> None:
     with profile(ring_bytes=8 << 20, samples=False) as prof:
         negate(3)
     assert numbers(prof.trace) == []
@@ -172,7 +172,7 @@ def test_a_killed_ring_has_the_numbers_of_its_steps(tmp_path: Path) -> None:
 import os, signal
 import torch
 import kinetoscope
-from tests.collect.session.test_step_numbers import CPU, RING_BYTES, train
+from tests.collect.session.test_profile_step_numbers import CPU, RING_BYTES, train
 kinetoscope.profile(activities=CPU, engine="native", ring_bytes=RING_BYTES, samples=False, path={str(path)!r}).start()
 train(3_000)
 os.kill(os.getpid(), signal.SIGKILL)

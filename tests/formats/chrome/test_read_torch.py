@@ -99,7 +99,7 @@ def test_backward_functions_have_their_operators_phases_and_steps(session):
 def test_python_calls_are_around_operators(session):
     _, trace = session
     rows = [row for row in trace.table("spans").to_pylist() if row["name"] == "aten::addmm"]
-    assert all("test_chrome_reading_torch.py" in row["stack"] for row in rows)
+    assert all("test_read_torch.py" in row["stack"] for row in rows)
     assert {row["module_class"] for row in rows} == {"Linear"}
     assert len({row["module"] for row in rows}) == 2
 

@@ -37,7 +37,7 @@ def take_cosines(count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["a named pipe", "a symbolic link", "a device"])
-def test_what_is_no_file_is_refused_and_stays(tmp_path: Path, kind: str) -> None:
+def test_a_path_that_is_not_a_regular_file_is_refused_and_unchanged(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.recording"
     target = tmp_path / "target"
     target.write_bytes(b"precious")

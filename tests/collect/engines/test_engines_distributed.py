@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_both_tell_the_same_on_every_rank(processes: int, tmp_path: Path) -> None:
+def test_both_profilers_record_the_same_on_every_rank(processes: int, tmp_path: Path) -> None:
     run_in_ranks(["-m", "tests.support.distributed_differential", str(tmp_path)], ROOT, processes)
     for rank in range(processes):
         found = json.loads((tmp_path / f"rank{rank}.json").read_text(encoding="utf-8"))

@@ -55,7 +55,7 @@ def load():
     return recorder_module._recorder_for_here(lambda line: None)
 
 
-def test_a_library_that_is_whole_is_taken_from_the_cache(cache, here):
+def test_a_library_that_is_complete_is_taken_from_the_cache(cache, here):
     shutil.copy(here, cache / build_module.library_name(torch))
     assert load().path.parent == cache
 
@@ -66,8 +66,8 @@ def test_a_library_that_was_cut_short_is_not_loaded_but_compiled_anew(cache, her
     cut = whole[: int(len(whole) * left) if isinstance(left, float) else left]
     damaged = cache / build_module.library_name(torch)
     damaged.write_bytes(cut)
-    assert build_module.is_whole(here)
-    assert not build_module.is_whole(damaged)
+    assert build_module.is_complete(here)
+    assert not build_module.is_complete(damaged)
     with pytest.raises(RecorderError, match=f"the compiler {NO_COMPILER} does not run"):
         load()
 
@@ -146,7 +146,7 @@ def test_the_doctor_says_the_same_of_it():
     assert SENTENCE in " ".join(done.stdout.split())
 
 
-def test_one_oldest_torch_everywhere():
+def test_the_oldest_supported_torch_is_the_same_everywhere():
     oldest = ".".join(map(str, build_module.OLDEST_TORCH))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["optional-dependencies"]["torch"] == [f"torch>={oldest}"]

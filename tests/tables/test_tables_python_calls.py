@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
-from tests.tables.test_properties import traces
+from tests.tables.test_tables_properties import traces
 
 
 def with_calls(trace: Trace, calls: list[tuple[int, int, int, int]]) -> Trace:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.dense_traces import KINDS, RANDOM_ARGUMENTS, write_dense_trace
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # So many that what two threads keep between them, which is not always as much, is little beside it.
 EVENTS = 1_000_000
 # Random digits stay text, in memory and in a `.ktrace`.

@@ -128,7 +128,7 @@ def test_it_is_named_after_its_file(trace, tmp_path):
 
 
 def test_a_report_carries_the_licenses_of_what_is_in_it(tmp_path):
-    lock = json.loads((Path(__file__).parents[2] / "web" / "package-lock.json").read_text())
+    lock = json.loads((Path(__file__).parents[3] / "web" / "package-lock.json").read_text())
     text = report(TraceBuilder().span("aten::mm", 0, 100).build(), tmp_path / "report.html").read_text()
     banner = text[: text.index("<html")]
     # A comment of its own that ends where it should.

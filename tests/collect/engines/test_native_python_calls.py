@@ -171,7 +171,7 @@ def test_c_functions_are_calls_where_they_take_time_or_run_something() -> None:
     assert len(calls_in(trace, "program")) == 2, "the key function runs inside sorted()"
 
 
-def test_recursion() -> None:
+def test_recursive_calls_are_nested_spans() -> None:
     def down(depth: int) -> None:
         if depth:
             down(depth - 1)
@@ -449,7 +449,7 @@ def test_another_tool_that_takes_our_place_is_left_alone_and_the_loss_is_said() 
 
 
 @one_at_a_time
-def test_cprofile_that_begins_in_between_gets_its_slot() -> None:
+def test_cprofile_that_starts_during_a_recording_gets_its_tool_id() -> None:
     profiler = cProfile.Profile()
     with Calls() as calls:
         branch()

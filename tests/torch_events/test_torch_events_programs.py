@@ -139,9 +139,7 @@ def test_stacks_name_the_source_and_can_be_exported(engine, tmp_path):
     prof = profiled(engine, run, with_stack=True)
     operators = [event for event in prof.events() if event.name == "aten::matmul"]
     assert len(operators) == 20
-    assert any(
-        "here" in entry and "test_programs_that_read_events.py" in entry for entry in operators[0].stack
-    )
+    assert any("here" in entry and "test_torch_events_programs.py" in entry for entry in operators[0].stack)
     (around,) = (event for event in prof.events() if event.name.endswith(": here"))
     assert around.is_python_function
     assert around.count == 1

@@ -20,8 +20,8 @@ from kinetoscope.model.schema import STORED
 from tests.support.effort import examples, times
 from tests.support.hostile import hostile_text
 
-CORPUS = sorted((Path(__file__).parents[2] / "native" / "tests" / "corpus").glob("*.json"))
-GOLDEN = Path(__file__).parents[1] / "golden"
+CORPUS = sorted((Path(__file__).parents[3] / "native" / "tests" / "corpus").glob("*.json"))
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def read(content, **options):

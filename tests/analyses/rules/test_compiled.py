@@ -103,7 +103,7 @@ def test_a_function_that_is_given_up_names_its_last_guard():
     with torch._dynamo.config.patch(recompile_limit=2):
         found = findings_of(lambda number: compiled(torch.ones(8, 8), 2.0 + number), 5)
     row = found["recompile-limit"]
-    assert row["finding"].startswith("torch.compile has given up scaled (test_compiled_findings.py:")
+    assert row["finding"].startswith("torch.compile has given up scaled (test_compiled.py:")
     assert "after 2 compilations" in row["finding"]
     assert "factor == 3.0" in row["finding"]
     assert "pass it as a tensor" in row["advice"]
@@ -127,7 +127,7 @@ def test_a_function_that_was_given_up_before_the_session_is_named(reset):
         assert "recompile-limit" not in found
         return
     row = found["recompile-limit"]
-    assert row["finding"].startswith("torch.compile has given up scaled (test_compiled_findings.py:")
+    assert row["finding"].startswith("torch.compile has given up scaled (test_compiled.py:")
     assert "after 2 compilations" in row["finding"]
     assert (row["file"], row["function"]) == (__file__, "scaled")
     assert row["share_percent"] > 0

@@ -233,7 +233,7 @@ def undecided(_: Any) -> None:
     [(undecided, ": all_loops", 3), (modules, "nn.Module: Net_0", 4)],
     ids=["loops", "modules"],
 )
-def test_what_may_be_several_calls_says_so(
+def test_a_slice_that_may_be_several_calls_is_marked(
     program: Callable[[Any], None], name: str, calls: int, tmp_path: Path
 ) -> None:
     ours = exported(kinetoscope.profile, program, tmp_path / "ours.json")
@@ -242,7 +242,7 @@ def test_what_may_be_several_calls_says_so(
     assert len(joined) == calls or any("Calls" in event["args"] for event in joined)
 
 
-def test_what_is_certain_says_nothing(tmp_path: Path) -> None:
+def test_a_slice_that_is_certainly_one_call_is_not_marked(tmp_path: Path) -> None:
     certain = exported(kinetoscope.profile, a_loop_inside, tmp_path / "certain.json")
     assert not any("Calls" in event["args"] for event in of_category(certain, "python_function"))
 

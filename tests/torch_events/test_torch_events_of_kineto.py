@@ -19,9 +19,9 @@ from kinetoscope.collect.engines.kineto_recording import KinetoRecording
 from kinetoscope.model.pauses import Pauses
 from kinetoscope.trace import Trace
 from tests.support.programs import PROGRAMS
-from tests.torch_events.test_against_torch import assert_same_text
-from tests.torch_events.test_call_events import is_overfull
-from tests.torch_events.test_events_against_torch import EQUAL, EQUAL_OF_SPANS
+from tests.torch_events.test_event_list_against_torch import assert_same_text
+from tests.torch_events.test_event_tree_calls import is_overfull
+from tests.torch_events.test_torch_events_against_torch import EQUAL, EQUAL_OF_SPANS
 
 READ = (
     "mlp_training", "convolutional_training", "scripted", "checkpointing", "inference", "nested_ranges", "sparse_and_scatter",

@@ -272,7 +272,7 @@ for verdict, more in (("fail", ["--kinetoscope-keep=none"]), ("fail", []), ("pas
 print("PAGE")
 pytest.main(["-q", "test_model.py", "test_waste.py", "test_parts.py", *arguments])
 """
-PAGE = Path(__file__).parents[2] / "docs" / "pytest.md"
+PAGE = Path(__file__).parents[3] / "docs" / "pytest.md"
 BLOCK = re.compile(r"^```\{code-block\} python\n:caption: (\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LATER = """
 import os, torch

@@ -135,7 +135,7 @@ def test_stats_begin_anew_with_each_cycle():
     assert [stats.number_of_events for stats in (warm, warm_again)] == [1, 1]
 
 
-def test_a_session_is_let_go_of_though_its_profiler_was_asked_for(native):  # noqa: F811
+def test_reading_prof_profiler_does_not_keep_the_session_alive(native):  # noqa: F811
     import gc
     import weakref
 
