@@ -27,6 +27,7 @@ from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.tables.memory import memories
 from kinetoscope.tables.memory.timeline import find_device, need_memory
 from kinetoscope.viewer.pages import (
     compare,
@@ -402,8 +403,8 @@ def write_memory_page(
     """
     need_memory(trace)
     number = find_device(trace, device)
-    shown = [place for place in memory.places(trace) if place.number == number]
-    start = f"#/memory?device={quote(memory.highest(shown).key, safe='')}" if shown else ""
+    shown = [place for place in memories.places(trace) if place.number == number]
+    start = f"#/memory?device={quote(memories.highest(shown).key, safe='')}" if shown else ""
     text = report_page(trace, _name_of(trace), pages=("memory",), start=start, notice=notice)
     _write(text, Path(path))
 
