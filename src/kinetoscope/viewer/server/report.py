@@ -22,7 +22,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope._import_aside import import_aside
-from kinetoscope.model.arrow import number_array, text_array
+from kinetoscope.model.arrow import few_texts, number_array, text_array
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
@@ -60,7 +60,6 @@ from kinetoscope.viewer.timeline.span import (
     plain,
 )
 from kinetoscope.viewer.timeline.tracks import counters_of, timeline, whole_of
-from kinetoscope.viewer.timeline.window import few_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
