@@ -157,6 +157,16 @@ def test_kernels_of_libraries_by_their_own_order_of_arguments(name, shapes, valu
     assert rule_of(name).formula(call).flops == direct(2, 3, 4, (3, 3), (3, 3), 1)
 
 
+@pytest.mark.parametrize(("mode", "reach"), [("bilinear", 2), ("bicubic", 4)])
+def test_an_antialiased_image_is_a_sum_over_a_window_along_each_axis(mode, reach):
+    image = torch.ones(2, 3, 12, 8)
+    found = recorded(lambda: torch.nn.functional.interpolate(image, (4, 4), mode=mode, antialias=True))
+    high, wide = 3 * reach, 2 * reach
+    # First each of the 12 rows gets 4 columns, then each of these gets 4 rows.
+    of_image = 12 * 4 * (2 * wide - 1) + 4 * 4 * (2 * high - 1)
+    assert found.by_name[f"_upsample_{mode}2d_aa"] == 2 * 3 * of_image
+
+
 def test_transposed_kernels_of_libraries():
     values = [None, None, [0, 0], [0, 0], [2, 2], [1, 1], 1]
     call = OperatorCall(

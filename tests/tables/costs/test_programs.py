@@ -139,8 +139,8 @@ LEFT_OUT = """
     _sparse_log_softmax_backward_data _sparse_mask_projection _sparse_semi_structured_apply
     _sparse_semi_structured_apply_dense _sparse_semi_structured_tile _sparse_softmax_backward_data _spdiags
     _spsolve _standard_gamma_grad _to_sparse_bsc _to_sparse_bsr _to_sparse_semi_structured
-    _triton_multi_head_attention _triton_scaled_dot_attention _upsample_bicubic2d_aa
-    _upsample_bicubic2d_aa_backward _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward
+    _triton_multi_head_attention _triton_scaled_dot_attention
+    _upsample_bicubic2d_aa_backward _upsample_bilinear2d_aa_backward
     _upsample_lanczos2d_aa _upsample_lanczos2d_aa_backward _values_copy adaptive_avg_pool3d_backward addr addr_
     bartlett_window binomial blackman_window cauchy ccol_indices_copy cholesky cholesky_inverse cholesky_solve
     col_indices_copy conv_depthwise3d conv_tbc copy_sparse_to_sparse copy_sparse_to_sparse_ crow_indices_copy

@@ -50,12 +50,11 @@ def test_of_a_tensor_without_sizes_the_other_argument_does_not_tell():
         lambda: torch.addr(torch.ones(3, 5), torch.ones(3), torch.ones(5)),
         lambda: torch.conv_tbc(torch.ones(7, 2, 3), torch.ones(3, 3, 4), torch.ones(4), 1),
         lambda: torch.nn.functional.fractional_max_pool2d(torch.ones(1, 1, 8, 8), 2, output_size=3),
-        lambda: torch.nn.functional.interpolate(torch.ones(1, 1, 8, 8), 4, mode="bilinear", antialias=True),
         lambda: torch.nn.functional.grid_sample(
             torch.ones(1, 1, 4, 4), torch.zeros(1, 2, 2, 2), mode="bicubic"
         ),
     ],
-    ids=["eig", "lstsq", "bessel", "addr", "conv_tbc", "fractional", "antialias", "bicubic_grid"],
+    ids=["eig", "lstsq", "bessel", "addr", "conv_tbc", "fractional", "bicubic_grid"],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_rare_operators_are_unknown_and_not_0(run):

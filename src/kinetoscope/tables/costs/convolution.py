@@ -8,7 +8,7 @@ count is 2 x images x places x elements of the weight, which has groups and kern
 from __future__ import annotations
 
 from functools import partial
-from math import gcd, prod
+from math import ceil, gcd, prod
 from typing import TYPE_CHECKING
 
 from kinetoscope.tables.costs.call import Cost, each, per_dimension, rules
@@ -177,6 +177,22 @@ def upsample_backward(call: OperatorCall, *, steps: int) -> Cost:
     return Cost(steps * call.numel(0), call.moved((0,), prod(call.whole_list(2)), 0))
 
 
+# Samples of the input for each result along an axis, where the image does not shrink.
+_TAPS = {"bilinear": 2, "bicubic": 4}
+
+
+def antialiased(call: OperatorCall) -> Cost:
+    """`_upsample_bilinear2d_aa(self, output size, ...)`: along each axis a sum of products over a window that grows as the image shrinks."""
+    shape, new = call.shape(0), call.whole_list(1)
+    reach = next(taps for name, taps in _TAPS.items() if f"_{name}2d" in call.name)
+    high, wide = (
+        ceil(reach * max(size / part, 1.0)) if part else 0 for size, part in zip(shape[-2:], new, strict=True)
+    )
+    flops = new[1] * (shape[-2] * (2 * wide - 1) + new[0] * (2 * high - 1))
+    images = prod(shape[:-2])
+    return Cost(images * flops, call.moved((0,), images * prod(new), 0))
+
+
 def grid(call: OperatorCall) -> Cost:
     """`grid_sampler_2d(input, grid, mode, ...)` and its like, also of its gradient, where a gradient comes first."""
     first = int(call.name.endswith("_backward"))
@@ -242,6 +258,7 @@ RULES = rules(
             partial(upsample, steps=9): "upsample_bilinear2d",
             partial(upsample, steps=21): "upsample_trilinear3d",
             partial(upsample, steps=35): "upsample_bicubic2d",
+            antialiased: "_upsample_bilinear2d_aa _upsample_bicubic2d_aa",
             partial(
                 upsample_backward, steps=1
             ): "upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward"
