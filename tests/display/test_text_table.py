@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from kinetoscope.display.arrow_text import print_table
 from kinetoscope.display.terminal import rows_in_view
-from kinetoscope.display.text_table import bar_table, folded, print_table, text_table
+from kinetoscope.display.text_table import bar_table, folded, text_table
 
 
 def test_cells_are_aligned_and_lines_have_no_spaces_at_their_end():

@@ -57,8 +57,8 @@ def command(
     from rich.text import Text
 
     from kinetoscope.analyses.findings import lines
+    from kinetoscope.display.arrow_text import print_csv, print_table
     from kinetoscope.display.terminal import console, reading_width
-    from kinetoscope.display.text_table import print_csv, print_table
     from kinetoscope.summaries.job import Job
 
     if html is not None and (as_csv or name is not None):

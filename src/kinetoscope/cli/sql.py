@@ -23,8 +23,8 @@ def command(path: str, query: str, *, limit: int | None, as_csv: bool) -> None:
     A query can read and write files, as in `copy (select ...) to 'file.parquet'`. Queries in `kinetoscope view` cannot.
     """
     from kinetoscope.cli.opening import open_trace
+    from kinetoscope.display.arrow_text import print_csv, print_table
     from kinetoscope.display.terminal import console, rows_in_view
-    from kinetoscope.display.text_table import print_csv, print_table
 
     with open_trace(path) as trace:
         found = trace.sql(query)

@@ -47,8 +47,8 @@ def command(
     Common tables: ops, modules, steps, lines, stacks, memory, kernels, breakdown, spans, threads, losses, info.
     """
     from kinetoscope.cli.opening import open_trace
+    from kinetoscope.display.arrow_text import choose_columns, print_csv, print_table, put_first, sort_rows
     from kinetoscope.display.terminal import console, rows_in_view
-    from kinetoscope.display.text_table import choose_columns, print_csv, print_table, put_first, sort_rows
 
     where: dict[str, list[str | None]] = {}
     for one in wheres:

@@ -1,6 +1,7 @@
 """Format times, bytes, tables and traces for terminals and notebooks."""
 
 __all__ = [
+    "arrow_text",
     "description",
     "html",
     "out_of_memory",

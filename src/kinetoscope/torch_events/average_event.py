@@ -9,11 +9,8 @@ from kinetoscope.torch_events.event_facts import (
     device_type,
     passes_as,
 )
+from kinetoscope.torch_events.event_numbers import SIZES, TIMES
 from kinetoscope.torch_events.event_sums import TimesAsText
-from kinetoscope.torch_events.event_tree import (
-    SIZES,
-    TIMES,
-)
 from kinetoscope.torch_events.function_event import FunctionEvent
 from kinetoscope.torch_events.stored_attributes import Computed, Kept, StoredAttributes
 

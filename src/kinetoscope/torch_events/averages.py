@@ -16,18 +16,14 @@ from kinetoscope.model.schema import SpanKind
 from kinetoscope.torch_events import arguments
 from kinetoscope.torch_events.average_event import FunctionEventAvg
 from kinetoscope.torch_events.event_facts import flat_shapes, used_device
+from kinetoscope.torch_events.event_numbers import SIZES, SUMS, TIMES, all_zero, numbers
 from kinetoscope.torch_events.event_sources import MEMORY_KEY, change_on, loose_allocations, widest
 from kinetoscope.torch_events.event_tree import (
-    SIZES,
-    SUMS,
-    TIMES,
     EventStacks,
     EventTrace,
-    all_zero,
     event_names,
     event_stacks,
     lists_python_functions,
-    numbers,
     visible_spans,
 )
 from kinetoscope.torch_events.function_event import FunctionEvent, event_at

@@ -16,11 +16,8 @@ from kinetoscope.model.schema import (
 )
 from kinetoscope.model.steps import MARK, STEP_KEY
 from kinetoscope.model.trace_data import derived
-from kinetoscope.torch_events.event_tree import (
-    event_of_launch,
-    event_tree,
-    visible_spans,
-)
+from kinetoscope.torch_events.event_numbers import event_of_launch
+from kinetoscope.torch_events.event_tree import event_tree, visible_spans
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -23,6 +23,7 @@ from kinetoscope.torch_events import arguments
 from kinetoscope.torch_events.average_event import FunctionEventAvg
 from kinetoscope.torch_events.averages import Averages, Grouping, added_up, averages, total
 from kinetoscope.torch_events.event_facts import passes_as, used_device
+from kinetoscope.torch_events.event_numbers import SIZES, TIMES, flops_counted, numbers
 from kinetoscope.torch_events.event_sources import (
     Event,
     EventSource,
@@ -32,15 +33,7 @@ from kinetoscope.torch_events.event_sources import (
     checked_events,
     longest,
 )
-from kinetoscope.torch_events.event_tree import (
-    SIZES,
-    TIMES,
-    EventTrace,
-    event_stacks,
-    flops_counted,
-    numbers,
-    trace_of_events,
-)
+from kinetoscope.torch_events.event_tree import EventTrace, event_stacks, trace_of_events
 from kinetoscope.torch_events.function_event import FunctionEvent, changed_events
 
 if TYPE_CHECKING:

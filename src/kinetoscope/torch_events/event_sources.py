@@ -12,16 +12,8 @@ from kinetoscope.model.rows import AllocationRow, SpanRow
 from kinetoscope.model.schema import PHASE_NAMES
 from kinetoscope.torch_events.arguments import SORT_KEYS
 from kinetoscope.torch_events.average_event import FunctionEventAvg
-from kinetoscope.torch_events.event_tree import (
-    SIZES,
-    TIMES,
-    attribute_again,
-    changes,
-    event_stacks,
-    event_tree,
-    numbers,
-    visible_spans,
-)
+from kinetoscope.torch_events.event_numbers import SIZES, TIMES, attribute_again, changes, numbers
+from kinetoscope.torch_events.event_tree import event_stacks, event_tree, visible_spans
 from kinetoscope.torch_events.function_event import FunctionEvent, Interval, Kernel, changed_events, event_at
 from kinetoscope.torch_events.stored_attributes import Computed, Kept
 

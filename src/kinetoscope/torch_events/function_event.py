@@ -27,14 +27,9 @@ from kinetoscope.torch_events.event_facts import (
     python_values,
     used_device,
 )
+from kinetoscope.torch_events.event_numbers import numbers
 from kinetoscope.torch_events.event_sums import EventSums
-from kinetoscope.torch_events.event_tree import (
-    call_numbers,
-    event_ids,
-    event_stacks,
-    numbers,
-    visible_spans,
-)
+from kinetoscope.torch_events.event_tree import call_numbers, event_ids, event_stacks, visible_spans
 from kinetoscope.torch_events.stored_attributes import Computed, Kept
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kinetoscope.collect.recorder import build
-from kinetoscope.tables.device.collectives import CALLS
+from kinetoscope.tables.device.collective_facts import CALLS
 from tests.support.recorded import named, profile
 
 DESCRIBES = """

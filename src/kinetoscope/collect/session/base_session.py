@@ -56,7 +56,7 @@ from kinetoscope.collect.sources.ranges import ROUTES
 from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.tables.host.source_lines import SOURCE_LINES
-from kinetoscope.torch_events.event_tree import FLOPS_OF_EVENTS
+from kinetoscope.torch_events.event_numbers import FLOPS_OF_EVENTS
 
 if TYPE_CHECKING:
     from typing import Self

@@ -651,7 +651,7 @@ def _facts(text: str) -> dict[str, Any]:
         return {}
     if not isinstance(arguments, dict) or not isinstance(arguments.get("Collective name"), str):
         return {}
-    from kinetoscope.tables.device.collectives import type_named
+    from kinetoscope.tables.device.collective_facts import type_named
 
     facts: dict[str, Any] = {
         name: arguments[key] for name, key in _TEXTS.items() if isinstance(arguments.get(key), str)

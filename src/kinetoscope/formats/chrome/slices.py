@@ -10,7 +10,7 @@ import numpy as np
 
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.nesting import nest
-from kinetoscope.tables.device.collectives import (
+from kinetoscope.tables.device.collective_facts import (
     CALLS,
     DESCRIBED,
     Facts,

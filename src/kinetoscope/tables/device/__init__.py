@@ -1,3 +1,12 @@
 """Tables of what ran on devices."""
 
-__all__ = ["collectives", "copies", "kernels", "launches", "streams", "work"]
+__all__ = [
+    "collective_facts",
+    "collectives",
+    "communication_kernels",
+    "copies",
+    "kernels",
+    "launches",
+    "streams",
+    "work",
+]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,269 +14,34 @@ from kinetoscope.model.names import stack_texts
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.rows import SpanRow, ThreadRow
 from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS, Column, Table
-from kinetoscope.tables.device.launches import starters
-from kinetoscope.tables.device.work import WorkCategory, busy, device_work
+from kinetoscope.tables.device.collective_facts import (
+    CALLS,
+    DESCRIBED,
+    Facts,
+    elements_of,
+    facts_of_call,
+    facts_of_description,
+    facts_of_range,
+    merged,
+    type_named,
+)
+from kinetoscope.tables.device.communication_kernels import (
+    UNKNOWN_CALL,
+    facts_of_kernel,
+    kernel_times,
+    kernels_of_calls,
+)
+from kinetoscope.tables.device.work import device_work
 from kinetoscope.tables.stored import processes, ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Iterable
 
     import pyarrow
     from numpy.typing import NDArray
 
     from kinetoscope.model.run_info import RunInfo
     from kinetoscope.model.trace_data import TraceData
-
-
-# The facts about a collective, from its name, its arguments and the notes of the recorder.
-
-# torch's operator -> what it does, place of what it gives, of what it takes, and of the root or the other rank.
-CALLS: dict[str, tuple[str, int, int, int]] = {
-    "c10d::allreduce_": ("all_reduce", 0, 0, -1),
-    "c10d::allreduce_coalesced_": ("all_reduce", 0, 0, -1),
-    "c10d::broadcast_": ("broadcast", 0, 0, 2),
-    "c10d::reduce_": ("reduce", 0, 0, 3),
-    "c10d::allgather_": ("all_gather", 0, 1, -1),
-    "c10d::_allgather_base_": ("all_gather", 0, 1, -1),
-    "c10d::allgather_coalesced_": ("all_gather", 0, 1, -1),
-    "c10d::allgather_into_tensor_coalesced_": ("all_gather", 0, 1, -1),
-    "c10d::reduce_scatter_": ("reduce_scatter", 0, 1, -1),
-    "c10d::_reduce_scatter_base_": ("reduce_scatter", 0, 1, -1),
-    "c10d::reduce_scatter_tensor_coalesced_": ("reduce_scatter", 0, 1, -1),
-    "c10d::gather_": ("gather", 0, 1, 3),
-    "c10d::gather_into_tensor_": ("gather", 0, 1, 3),
-    "c10d::scatter_": ("scatter", 0, 1, 3),
-    "c10d::alltoall_": ("all_to_all", 0, 1, -1),
-    "c10d::alltoall_base_": ("all_to_all", 0, 1, -1),
-    "c10d::send": ("send", -1, 0, 2),
-    "c10d::recv_": ("recv", 0, -1, 2),
-    "c10d::recv_any_source_": ("recv", 0, -1, -1),
-    "c10d::barrier": ("barrier", -1, -1, -1),
-    "c10d::monitored_barrier_": ("barrier", -1, -1, -1),
-}
-DESCRIBED = "record_param_comms"
-"""The operator by which some backends describe a call; the call's name is among its facts."""
-
-# c10::ScalarType -> name and bytes; torch's traces and its C++ names spell some of them differently.
-_TYPES = {
-    "float32": ("Float", "float", 4), "float64": ("Double", "double", 8), "float16": ("Half", "c10::Half", 2),
-    "bfloat16": ("BFloat16", "c10::BFloat16", 2), "uint8": ("Byte", "unsigned char", 1), "int8": ("Char", "signed char", 1),
-    "int16": ("Short", "short int", 2), "int32": ("Int", "int", 4), "int64": ("Long", "long int", 8),
-    "bool": ("Bool", "bool", 1), "complex64": ("ComplexFloat", "c10::complex<float>", 8),
-    "complex128": ("ComplexDouble", "c10::complex<double>", 16),
-    "float8_e4m3fn": ("Float8_e4m3fn", "c10::Float8_e4m3fn", 1), "float8_e5m2": ("Float8_e5m2", "c10::Float8_e5m2", 1),
-}  # fmt: skip
-_TYPE_OF = {spelt: (name, row[2]) for name, row in _TYPES.items() for spelt in row[:2]}
-# What other compilers than the GNU one for Linux call these types.
-_TYPE_OF |= dict.fromkeys(("long", "long long", "long long int", "int64_t"), ("int64", 8)) | {
-    "short": ("int16", 2)
-}
-# What backends that describe their calls name them.
-_DESCRIBED_NAMES = {
-    "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "allgather": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather", "_all_gather_base": "all_gather",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter", "_allgather_base": "all_gather", "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter", "_reduce_scatter_base": "reduce_scatter", "alltoall": "all_to_all",
-    "all_to_all": "all_to_all", "all_to_allv": "all_to_all", "alltoall_base": "all_to_all",
-}  # fmt: skip
-
-
-@dataclass
-class Facts:
-    """The facts of one collective; -1 or empty for those that were not recorded.
-
-    Attributes:
-        name: The collective, such as all_reduce.
-        group: The name of the process group.
-        description: What the program called the group.
-        rank: The caller's rank in the group.
-        size: How many ranks the group has.
-        reduction: How values are put together, such as SUM.
-        peer: The root, or for send and recv the other rank.
-        type: The type of the elements, as `torch.dtype` names it.
-        in_elements: How many elements the caller gives.
-        out_elements: How many it gets.
-        item_bytes: The size of an element.
-        asynchronous: 1 if the caller goes on at once, 0 if it waits.
-        in_splits: How many elements go to each rank, as JSON, where they differ.
-        out_splits: How many come from each rank.
-        ranks: The global ranks of the group, as JSON.
-    """
-
-    name: str
-    group: str = ""
-    description: str = ""
-    rank: int = -1
-    size: int = -1
-    reduction: str = ""
-    peer: int = -1
-    type: str = ""
-    in_elements: int = -1
-    out_elements: int = -1
-    item_bytes: int = -1
-    asynchronous: int = -1
-    in_splits: str = ""
-    out_splits: str = ""
-    ranks: str = ""
-
-    def bytes_of(self, elements: int) -> int:
-        """The size of that many elements, -1 if not known."""
-        if elements == 0:
-            return 0
-        return elements * self.item_bytes if elements > 0 and self.item_bytes > 0 else -1
-
-
-def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
-    """Say what a call was, from what the recorder noted or, without that, from the shapes of its inputs.
-
-    Args:
-        operator: One of `CALLS`.
-        noted: The recorder's facts as JSON, empty without.
-        dims: The sizes of the operator's inputs as JSON, empty without.
-        concrete: Its scalar inputs as JSON, empty without.
-    """
-    name, gives, takes, peer = CALLS[operator]
-    described = _json(noted)
-    if isinstance(described, dict) and isinstance(described.get("arguments"), list):
-        arguments = described["arguments"]
-        facts = _common(name, described)
-        amounts = {place: _amount(arguments, place) for place in {gives, takes} if place >= 0}
-        facts.type, facts.item_bytes = _type(
-            next((amount[2] for amount in amounts.values() if amount[2]), "")
-        )
-        facts.in_elements, facts.out_elements = (
-            amounts[place][0] if place >= 0 else 0 for place in (takes, gives)
-        )
-        scalars = arguments
-    else:
-        facts = Facts(name)
-        sizes, texts = _json(dims), _json(concrete)
-        scalars = [_scalar(text) for text in texts] if isinstance(texts, list) else []
-        if isinstance(sizes, list):
-            # Traces do not record the sizes of nested lists of tensors, but inputs and outputs have equally many elements.
-            facts.in_elements, facts.out_elements = (_elements(sizes, place) for place in (takes, gives))
-    if name == "barrier":
-        facts.in_elements = facts.out_elements = 0
-    if 0 <= peer < len(scalars) and type(scalars[peer]) is int:
-        facts.peer = scalars[peer]
-    if operator != "c10d::monitored_barrier_":
-        # `async_op` comes last, or before the timeout; the barrier that watches ends with another truth value.
-        facts.asynchronous = next((int(value) for value in scalars[-2:] if isinstance(value, bool)), -1)
-    return facts
-
-
-def facts_of_description(noted: str) -> Facts | None:
-    """Say what a backend's own description says of a call; None if it describes none."""
-    described = _json(noted)
-    if not isinstance(described, dict) or not isinstance(described.get("call"), str):
-        return None
-    call: str = described["call"]
-    facts = _common(_DESCRIBED_NAMES.get(call, call), described)
-    facts.type, _ = _type(str(described.get("type", "")))
-    facts.item_bytes = _number(described.get("item_bytes"))
-    facts.in_elements, facts.out_elements = (
-        _number(described.get(f"{side}_elements")) for side in ("in", "out")
-    )
-    for side in ("in", "out"):
-        if splits := described.get(f"{side}_splits"):
-            setattr(facts, f"{side}_splits", json.dumps(splits))
-    facts.peer = _number(described.get("peer"))
-    # torch cuts long lists in the middle, which is no JSON any more.
-    if isinstance(described.get("ranks"), str) and isinstance(_json(described["ranks"]), list):
-        facts.ranks = described["ranks"]
-    return facts
-
-
-def facts_of_range(name: str) -> tuple[str, str]:
-    """The backend and the call that a range of a backend names, such as ``nccl:_all_gather_base`` or ``nccl:send 0->1``."""
-    backend, _, call = name.partition(":")
-    call = call.partition(" ")[0]
-    return backend, _DESCRIBED_NAMES.get(call, call)
-
-
-def merged(facts: Facts, described: Facts) -> Facts:
-    """What both know; the call's own arguments count before the backend's description."""
-    for name, value in vars(described).items():
-        if name != "name" and getattr(facts, name) in (-1, ""):
-            setattr(facts, name, value)
-    return facts
-
-
-def type_named(spelt: str) -> tuple[str, int]:
-    """The name and size in bytes of a type of elements as torch's traces spell it; empty and -1 if unknown."""
-    return _type(spelt)
-
-
-def spelt_by_torch(name: str) -> str:
-    """The name by which torch's own traces call the type that `torch.dtype` names so."""
-    return _TYPES[name][0] if name in _TYPES else name
-
-
-def elements_of(dims: str) -> int:
-    """How many elements all inputs have together, by their sizes as JSON; -1 if those do not say."""
-    sizes = _json(dims)
-    parts = [_elements(sizes, place) for place in range(len(sizes))] if isinstance(sizes, list) else []
-    return sum(parts) if parts and min(parts) >= 0 else -1
-
-
-def _common(name: str, described: dict[str, Any]) -> Facts:
-    """What both kinds of facts say of the group."""
-    texts = {
-        key: described[key]
-        for key in ("group", "description", "reduction")
-        if isinstance(described.get(key), str)
-    }
-    return Facts(name, rank=_number(described.get("rank")), size=_number(described.get("size")), **texts)
-
-
-def _amount(arguments: list[Any], place: int) -> tuple[int, int, str]:
-    """Elements, bytes and type of an argument; nothing where it holds no tensor."""
-    value = arguments[place] if place < len(arguments) else None
-    if isinstance(value, list) and len(value) == 3 and isinstance(value[2], str):
-        return _number(value[0]), _number(value[1]), value[2]
-    return 0, 0, ""
-
-
-def _type(spelt: str) -> tuple[str, int]:
-    """The name and size of a type, however it is spelt."""
-    return _TYPE_OF.get(spelt, (spelt.lower(), -1))
-
-
-def _elements(sizes: list[Any], place: int) -> int:
-    """How many elements the tensors of an input have, by the sizes that a trace keeps."""
-    if place < 0:
-        return 0
-    if place >= len(sizes) or not isinstance(sizes[place], list):
-        return -1
-    value = sizes[place]
-    tensors = value if value and all(isinstance(part, list) for part in value) else [value]
-    if not all(type(size) is int for tensor in tensors for size in tensor):
-        return -1
-    # An input without tensors looks like a scalar tensor; neither is sent.
-    return sum(math.prod(tensor) for tensor in tensors) if value else -1
-
-
-def _scalar(text: object) -> object:
-    """A scalar input as a trace spells it."""
-    if text in ("True", "False"):
-        return text == "True"
-    try:
-        return int(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-
-
-def _number(value: object) -> int:
-    """A number, or -1."""
-    return value if type(value) is int and -(2**31) < value < 2**62 else -1
-
-
-def _json(text: str) -> Any:
-    """What a JSON text means; None for none."""
-    try:
-        return json.loads(text) if text else None
-    except ValueError:
-        return None
 
 
 # Which transfer belongs to which call between ranks.
@@ -380,97 +143,6 @@ def _fitting(call: Call, waiting: list[Transfer], group_of_thread: dict[int, str
     # A thread that no group has claimed yet may be a second one of the same group, and then comes earlier.
     both = sorted(own + unknown, key=lambda transfer: transfer.start_ns)
     return both[: call.parts]
-
-
-# Communication kernels: the collective each belongs to, what its name says, and the computation that overlapped it.
-
-# NCCL's names, as RCCL has them too, those of vLLM's, SGLang's and torch's own all-reduces, and those of DeepEP.
-_NAMES = (
-    (re.compile(r"(?:(?<!\w)|deep_)ep::.*dispatch", re.IGNORECASE), "dispatch"),
-    (re.compile(r"(?:(?<!\w)|deep_)ep::.*combine", re.IGNORECASE), "combine"),
-    (re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE), "all_reduce"),
-    (re.compile(r"reduce_?scatter", re.IGNORECASE), "reduce_scatter"),
-    (re.compile(r"all_?gather", re.IGNORECASE), "all_gather"),
-    (re.compile(r"all_?to_?all", re.IGNORECASE), "all_to_all"),
-    (re.compile(r"send_?recv", re.IGNORECASE), "send_recv"),
-    (re.compile(r"broadcast", re.IGNORECASE), "broadcast"),
-    (re.compile(r"reduce", re.IGNORECASE), "reduce"),
-)
-_REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
-_REDUCTION = re.compile(r"_(Sum|Prod|Min|Max|MinMax|PreMulSum|SumPostDiv)(?=_)")
-_TYPE = re.compile(
-    r"_(f16|f32|f64|bf16|i8|u8|i32|u32|i64|u64|half|float|double|__nv_bfloat16|int8_t|uint8_t|int32_t|int64_t)(?=[_(]|$)"
-)
-_KERNEL_TYPES = {
-    "f16": "Half", "half": "Half", "f32": "Float", "float": "Float", "f64": "Double", "double": "Double", "bf16": "BFloat16",
-    "__nv_bfloat16": "BFloat16", "i8": "Char", "int8_t": "Char", "u8": "Byte", "uint8_t": "Byte", "i32": "Int",
-    "int32_t": "Int", "i64": "Long", "int64_t": "Long", "u32": "uint32", "u64": "uint64",
-}  # fmt: skip
-UNKNOWN_CALL = "unknown"
-"""The name of a call whose kernel does not say what it does, as NCCL's generic one."""
-
-
-@dataclass(frozen=True)
-class KernelTimes:
-    """How long the kernels of each call ran.
-
-    Attributes:
-        total_ns: Their durations added up.
-        overlapped_ns: The part of it in which the same device computed too.
-        device: The device of the first, as a place in `device_work(trace).devices`; -1 without kernels.
-    """
-
-    total_ns: NDArray[np.int64]
-    overlapped_ns: NDArray[np.int64]
-    device: NDArray[np.int32]
-
-
-def kernels_of_calls(trace: TraceData, calls: Container[SpanRow]) -> dict[SpanRow, list[SpanRow]]:
-    """The kernels that carried out each call, by its row; those that belong to none of the calls under their own rows."""
-    work, started, parent = device_work(trace), starters(trace), trace.column("spans", "parent")
-    rows = work.rows[work.category == WorkCategory.COMMUNICATION]
-    rows = rows[np.argsort(trace.column("spans", "start_ns")[rows], kind="stable")]
-    hosts = np.where(started.operator[rows] >= 0, started.operator[rows], started.call[rows])
-    found: dict[SpanRow, list[SpanRow]] = {}
-    for row, host in zip(rows.tolist(), hosts.tolist(), strict=True):
-        at = host
-        while at >= 0 and at not in calls:
-            at = int(parent[at])
-        found.setdefault(at if at >= 0 else row, []).append(row)
-    return found
-
-
-def facts_of_kernel(name: str) -> Facts:
-    """Say what a kernel does by its name, such as ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``."""
-    short = name.replace("(anonymous namespace)::", "").partition("(")[0]
-    call = next((known for pattern, known in _NAMES if pattern.search(short)), UNKNOWN_CALL)
-    facts = Facts(call)
-    if call in _REDUCTIONS:
-        # For others NCCL names a reduction and a type too, of bytes that it only moves.
-        reduction, element = _REDUCTION.search(short), _TYPE.search(short)
-        facts.reduction = reduction[1].upper() if reduction else ""
-        if element:
-            facts.type, facts.item_bytes = type_named(_KERNEL_TYPES[element[1]])
-    return facts
-
-
-def kernel_times(trace: TraceData, kernels: list[list[SpanRow]]) -> KernelTimes:
-    """How long the kernels of each of some collectives ran, and how much of it overlapped computing."""
-    work = device_work(trace)
-    of_call = np.repeat(np.arange(len(kernels)), [len(rows) for rows in kernels])
-    rows = np.array([row for rows in kernels for row in rows], dtype=np.int64)
-    place = np.searchsorted(work.rows, rows)
-    device, start, end = work.device[place], work.start_ns[place], work.end_ns[place]
-    overlapped = np.zeros(len(rows), dtype=np.int64)
-    for number, when in enumerate(busy(trace)):
-        mine = np.flatnonzero(device == number)
-        overlapped[mine] = when.compute.within(start[mine], end[mine])
-    totals, hidden = np.zeros((2, len(kernels)), dtype=np.int64)
-    np.add.at(totals, of_call, end - start)
-    np.add.at(hidden, of_call, overlapped)
-    first = np.full(len(kernels), -1, dtype=np.int32)
-    first[of_call[::-1]] = device[::-1]
-    return KernelTimes(totals, hidden, first)
 
 
 COLLECTIVES_SCHEMA = Table(

@@ -1,0 +1,260 @@
+"""The facts about a collective, from its name, its arguments and the notes of the recorder."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
+
+
+# torch's operator -> what it does, place of what it gives, of what it takes, and of the root or the other rank.
+CALLS: dict[str, tuple[str, int, int, int]] = {
+    "c10d::allreduce_": ("all_reduce", 0, 0, -1),
+    "c10d::allreduce_coalesced_": ("all_reduce", 0, 0, -1),
+    "c10d::broadcast_": ("broadcast", 0, 0, 2),
+    "c10d::reduce_": ("reduce", 0, 0, 3),
+    "c10d::allgather_": ("all_gather", 0, 1, -1),
+    "c10d::_allgather_base_": ("all_gather", 0, 1, -1),
+    "c10d::allgather_coalesced_": ("all_gather", 0, 1, -1),
+    "c10d::allgather_into_tensor_coalesced_": ("all_gather", 0, 1, -1),
+    "c10d::reduce_scatter_": ("reduce_scatter", 0, 1, -1),
+    "c10d::_reduce_scatter_base_": ("reduce_scatter", 0, 1, -1),
+    "c10d::reduce_scatter_tensor_coalesced_": ("reduce_scatter", 0, 1, -1),
+    "c10d::gather_": ("gather", 0, 1, 3),
+    "c10d::gather_into_tensor_": ("gather", 0, 1, 3),
+    "c10d::scatter_": ("scatter", 0, 1, 3),
+    "c10d::alltoall_": ("all_to_all", 0, 1, -1),
+    "c10d::alltoall_base_": ("all_to_all", 0, 1, -1),
+    "c10d::send": ("send", -1, 0, 2),
+    "c10d::recv_": ("recv", 0, -1, 2),
+    "c10d::recv_any_source_": ("recv", 0, -1, -1),
+    "c10d::barrier": ("barrier", -1, -1, -1),
+    "c10d::monitored_barrier_": ("barrier", -1, -1, -1),
+}
+DESCRIBED = "record_param_comms"
+"""The operator by which some backends describe a call; the call's name is among its facts."""
+
+# c10::ScalarType -> name and bytes; torch's traces and its C++ names spell some of them differently.
+_TYPES = {
+    "float32": ("Float", "float", 4), "float64": ("Double", "double", 8), "float16": ("Half", "c10::Half", 2),
+    "bfloat16": ("BFloat16", "c10::BFloat16", 2), "uint8": ("Byte", "unsigned char", 1), "int8": ("Char", "signed char", 1),
+    "int16": ("Short", "short int", 2), "int32": ("Int", "int", 4), "int64": ("Long", "long int", 8),
+    "bool": ("Bool", "bool", 1), "complex64": ("ComplexFloat", "c10::complex<float>", 8),
+    "complex128": ("ComplexDouble", "c10::complex<double>", 16),
+    "float8_e4m3fn": ("Float8_e4m3fn", "c10::Float8_e4m3fn", 1), "float8_e5m2": ("Float8_e5m2", "c10::Float8_e5m2", 1),
+}  # fmt: skip
+_TYPE_OF = {spelt: (name, row[2]) for name, row in _TYPES.items() for spelt in row[:2]}
+# What other compilers than the GNU one for Linux call these types.
+_TYPE_OF |= dict.fromkeys(("long", "long long", "long long int", "int64_t"), ("int64", 8)) | {
+    "short": ("int16", 2)
+}
+# What backends that describe their calls name them.
+_DESCRIBED_NAMES = {
+    "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "allgather": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather", "_all_gather_base": "all_gather",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter", "_allgather_base": "all_gather", "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter", "_reduce_scatter_base": "reduce_scatter", "alltoall": "all_to_all",
+    "all_to_all": "all_to_all", "all_to_allv": "all_to_all", "alltoall_base": "all_to_all",
+}  # fmt: skip
+
+
+@dataclass
+class Facts:
+    """The facts of one collective; -1 or empty for those that were not recorded.
+
+    Attributes:
+        name: The collective, such as all_reduce.
+        group: The name of the process group.
+        description: What the program called the group.
+        rank: The caller's rank in the group.
+        size: How many ranks the group has.
+        reduction: How values are put together, such as SUM.
+        peer: The root, or for send and recv the other rank.
+        type: The type of the elements, as `torch.dtype` names it.
+        in_elements: How many elements the caller gives.
+        out_elements: How many it gets.
+        item_bytes: The size of an element.
+        asynchronous: 1 if the caller goes on at once, 0 if it waits.
+        in_splits: How many elements go to each rank, as JSON, where they differ.
+        out_splits: How many come from each rank.
+        ranks: The global ranks of the group, as JSON.
+    """
+
+    name: str
+    group: str = ""
+    description: str = ""
+    rank: int = -1
+    size: int = -1
+    reduction: str = ""
+    peer: int = -1
+    type: str = ""
+    in_elements: int = -1
+    out_elements: int = -1
+    item_bytes: int = -1
+    asynchronous: int = -1
+    in_splits: str = ""
+    out_splits: str = ""
+    ranks: str = ""
+
+    def bytes_of(self, elements: int) -> int:
+        """The size of that many elements, -1 if not known."""
+        if elements == 0:
+            return 0
+        return elements * self.item_bytes if elements > 0 and self.item_bytes > 0 else -1
+
+
+def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
+    """Say what a call was, from what the recorder noted or, without that, from the shapes of its inputs.
+
+    Args:
+        operator: One of `CALLS`.
+        noted: The recorder's facts as JSON, empty without.
+        dims: The sizes of the operator's inputs as JSON, empty without.
+        concrete: Its scalar inputs as JSON, empty without.
+    """
+    name, gives, takes, peer = CALLS[operator]
+    described = _json(noted)
+    if isinstance(described, dict) and isinstance(described.get("arguments"), list):
+        arguments = described["arguments"]
+        facts = _common(name, described)
+        amounts = {place: _amount(arguments, place) for place in {gives, takes} if place >= 0}
+        facts.type, facts.item_bytes = _type(
+            next((amount[2] for amount in amounts.values() if amount[2]), "")
+        )
+        facts.in_elements, facts.out_elements = (
+            amounts[place][0] if place >= 0 else 0 for place in (takes, gives)
+        )
+        scalars = arguments
+    else:
+        facts = Facts(name)
+        sizes, texts = _json(dims), _json(concrete)
+        scalars = [_scalar(text) for text in texts] if isinstance(texts, list) else []
+        if isinstance(sizes, list):
+            # Traces do not record the sizes of nested lists of tensors, but inputs and outputs have equally many elements.
+            facts.in_elements, facts.out_elements = (_elements(sizes, place) for place in (takes, gives))
+    if name == "barrier":
+        facts.in_elements = facts.out_elements = 0
+    if 0 <= peer < len(scalars) and type(scalars[peer]) is int:
+        facts.peer = scalars[peer]
+    if operator != "c10d::monitored_barrier_":
+        # `async_op` comes last, or before the timeout; the barrier that watches ends with another truth value.
+        facts.asynchronous = next((int(value) for value in scalars[-2:] if isinstance(value, bool)), -1)
+    return facts
+
+
+def facts_of_description(noted: str) -> Facts | None:
+    """Say what a backend's own description says of a call; None if it describes none."""
+    described = _json(noted)
+    if not isinstance(described, dict) or not isinstance(described.get("call"), str):
+        return None
+    call: str = described["call"]
+    facts = _common(_DESCRIBED_NAMES.get(call, call), described)
+    facts.type, _ = _type(str(described.get("type", "")))
+    facts.item_bytes = _number(described.get("item_bytes"))
+    facts.in_elements, facts.out_elements = (
+        _number(described.get(f"{side}_elements")) for side in ("in", "out")
+    )
+    for side in ("in", "out"):
+        if splits := described.get(f"{side}_splits"):
+            setattr(facts, f"{side}_splits", json.dumps(splits))
+    facts.peer = _number(described.get("peer"))
+    # torch cuts long lists in the middle, which is no JSON any more.
+    if isinstance(described.get("ranks"), str) and isinstance(_json(described["ranks"]), list):
+        facts.ranks = described["ranks"]
+    return facts
+
+
+def facts_of_range(name: str) -> tuple[str, str]:
+    """The backend and the call that a range of a backend names, such as ``nccl:_all_gather_base`` or ``nccl:send 0->1``."""
+    backend, _, call = name.partition(":")
+    call = call.partition(" ")[0]
+    return backend, _DESCRIBED_NAMES.get(call, call)
+
+
+def merged(facts: Facts, described: Facts) -> Facts:
+    """What both know; the call's own arguments count before the backend's description."""
+    for name, value in vars(described).items():
+        if name != "name" and getattr(facts, name) in (-1, ""):
+            setattr(facts, name, value)
+    return facts
+
+
+def type_named(spelt: str) -> tuple[str, int]:
+    """The name and size in bytes of a type of elements as torch's traces spell it; empty and -1 if unknown."""
+    return _type(spelt)
+
+
+def spelt_by_torch(name: str) -> str:
+    """The name by which torch's own traces call the type that `torch.dtype` names so."""
+    return _TYPES[name][0] if name in _TYPES else name
+
+
+def elements_of(dims: str) -> int:
+    """How many elements all inputs have together, by their sizes as JSON; -1 if those do not say."""
+    sizes = _json(dims)
+    parts = [_elements(sizes, place) for place in range(len(sizes))] if isinstance(sizes, list) else []
+    return sum(parts) if parts and min(parts) >= 0 else -1
+
+
+def _common(name: str, described: dict[str, Any]) -> Facts:
+    """What both kinds of facts say of the group."""
+    texts = {
+        key: described[key]
+        for key in ("group", "description", "reduction")
+        if isinstance(described.get(key), str)
+    }
+    return Facts(name, rank=_number(described.get("rank")), size=_number(described.get("size")), **texts)
+
+
+def _amount(arguments: list[Any], place: int) -> tuple[int, int, str]:
+    """Elements, bytes and type of an argument; nothing where it holds no tensor."""
+    value = arguments[place] if place < len(arguments) else None
+    if isinstance(value, list) and len(value) == 3 and isinstance(value[2], str):
+        return _number(value[0]), _number(value[1]), value[2]
+    return 0, 0, ""
+
+
+def _type(spelt: str) -> tuple[str, int]:
+    """The name and size of a type, however it is spelt."""
+    return _TYPE_OF.get(spelt, (spelt.lower(), -1))
+
+
+def _elements(sizes: list[Any], place: int) -> int:
+    """How many elements the tensors of an input have, by the sizes that a trace keeps."""
+    if place < 0:
+        return 0
+    if place >= len(sizes) or not isinstance(sizes[place], list):
+        return -1
+    value = sizes[place]
+    tensors = value if value and all(isinstance(part, list) for part in value) else [value]
+    if not all(type(size) is int for tensor in tensors for size in tensor):
+        return -1
+    # An input without tensors looks like a scalar tensor; neither is sent.
+    return sum(math.prod(tensor) for tensor in tensors) if value else -1
+
+
+def _scalar(text: object) -> object:
+    """A scalar input as a trace spells it."""
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return int(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def _number(value: object) -> int:
+    """A number, or -1."""
+    return value if type(value) is int and -(2**31) < value < 2**62 else -1
+
+
+def _json(text: str) -> Any:
+    """What a JSON text means; None for none."""
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,322 @@
+"""The numbers of events: columns of spans, changed to what torch's event lists show."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.model.device_time import counted_launches, operators_around
+from kinetoscope.model.hierarchy import (
+    Hierarchy,
+    asynchronous_spans,
+    device_spans,
+)
+from kinetoscope.model.schema import STORED
+from kinetoscope.model.trace_data import TraceData, derived
+from kinetoscope.torch_events.event_tree import EventTrace, event_tree, outlasted_spans, visible_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+
+# Attribute of an event -> its number here; times are shown in microseconds.
+TIMES = {
+    "cpu_time_total": "duration_ns",
+    "self_cpu_time_total": "self_ns",
+    "device_time_total": "device_ns",
+    "self_device_time_total": "device_self_ns",
+}
+SIZES = {
+    "cpu_memory_usage": "bytes",
+    "self_cpu_memory_usage": "self_bytes",
+    "device_memory_usage": "device_bytes",
+    "self_device_memory_usage": "device_self_bytes",
+}
+FLOPS = "flops"
+SUMS = TIMES | SIZES | {"flops": FLOPS}
+
+
+def numbers(trace: TraceData, name: str) -> NDArray[np.int64]:
+    """One number of every span as torch's events define it: nanoseconds, bytes or operations.
+
+    Args:
+        trace: The trace.
+        name: One of the values of `SUMS`.
+
+    Returns:
+        One value a span. Rows that are not events hold no self time, self memory or FLOPs: those around them do. Host
+        time of device spans is 0, and asynchronous spans have no self time and no self memory.
+    """
+    return trace.cached(f"event_{name}", lambda: _MAKERS[name](trace))
+
+
+def all_zero(trace: TraceData, name: str) -> bool:
+    """Whether a number is 0 for all spans, as far as that can be known without computing it."""
+    if name in ("duration_ns", "self_ns"):
+        return False
+    if name in ("device_ns", "device_self_ns"):
+        return len(trace.columns("launches")) == 0 and len(device_spans(trace)) == 0
+    if name == FLOPS:
+        return not flops_counted(trace)
+    return len(trace.columns("allocations")) == 0
+
+
+def flops_counted(trace: TraceData) -> bool:
+    """Whether the recording had `with_flops=True`."""
+    return bool(trace.run_info.with_flops) and "flops" in STORED["spans"].column_names
+
+
+def _duration(trace: TraceData) -> NDArray[np.int64]:
+    """Host time: the duration of what ran on the host. Of calls that were rebuilt from stacks none was measured."""
+    duration: NDArray[np.int64] = trace.column("spans", "duration_ns")
+    on_device = device_spans(trace)
+    duration = np.where(on_device.mask, 0, duration) if len(on_device) else duration
+    return np.where(trace.is_rebuilt, 0, duration) if isinstance(trace, EventTrace) else duration
+
+
+def _self(trace: TraceData) -> NDArray[np.int64]:
+    """Time without that of the events inside."""
+    own = visible_spans(trace).self_values(event_tree(trace).self_ns)
+    return np.where(trace.is_rebuilt, 0, own) if isinstance(trace, EventTrace) else own
+
+
+def _flops(trace: TraceData) -> NDArray[np.int64]:
+    """Operations that the span counts itself; unknown ones are none."""
+    if not flops_counted(trace):
+        return np.zeros(len(trace.columns("spans")), dtype=np.int64)
+    if trace.run_info.flops_of_events == "torch":
+        return _flops_of_torch(trace)
+    counted: NDArray[np.int64] = np.maximum(trace.column("spans", "flops"), 0)
+    return visible_spans(trace).self_values(counted)
+
+
+# Floating-point operations as torch.profiler counts them: of seven operators, by their inputs, also inside each other.
+
+# Metadata of recordings by programs that were written for torch.profiler.
+FLOPS_OF_EVENTS = "flops_of_events"
+
+
+def _flops_of_torch(trace: TraceData) -> NDArray[np.int64]:
+    """The operations of each event by torch's formulas; what an absorbed span computes is not counted again."""
+    spans, shapes = trace.columns("spans"), trace.columns("shapes")
+    found = np.zeros(len(spans), dtype=np.int64)
+    absorbed = visible_spans(trace).absorbed
+    for name, formula in _FORMULAS.items():
+        texts = [row for row, text in enumerate(trace.strings) if text == name]
+        rows = np.flatnonzero(np.isin(spans["name"], texts) & (spans["shapes"] >= 0))
+        if absorbed is not None:
+            rows = rows[~absorbed[rows]]
+        given, place = np.unique(spans["shapes"][rows], return_inverse=True)
+        counts = [
+            formula(_read(shapes["dims"][row]), _read(shapes["concrete"][row])) for row in given.tolist()
+        ]
+        found[rows] = np.array([min(count, _MOST_FLOPS) for count in counts], np.int64)[place]
+    return found
+
+
+_MOST_FLOPS = (1 << 62) - 1
+
+
+def _read(text: str) -> list[Any]:
+    """A stored list of the inputs."""
+    return list(json.loads(text)) if text else []
+
+
+def _sizes(dims: list[Any], place: int, count: int | None = None) -> list[int] | None:
+    """The sizes of a tensor, None if it is no tensor, or has not so many dimensions."""
+    sizes = dims[place] if place < len(dims) else None
+    if not isinstance(sizes, list) or not all(type(size) is int for size in sizes):
+        return None
+    return sizes if count is None or len(sizes) == count else None
+
+
+def _each(dims: list[Any], _: list[Any]) -> int:
+    """One for each element of the first input."""
+    sizes = _sizes(dims, 0)
+    return 0 if sizes is None else prod(sizes)
+
+
+def _product(first: int, batched: bool) -> Callable[[list[Any], list[Any]], int]:
+    """Two for each product of two elements that a product of matrices adds up; `first` is the place of the left one."""
+
+    def count(dims: list[Any], _: list[Any]) -> int:
+        left, right = _sizes(dims, first), _sizes(dims, first + 1)
+        if not left or right is None or 0 in (left[-1], left[0] if batched else 1):
+            return 0
+        rows = prod(left) // left[-1] // (left[0] if batched else 1)
+        return 2 * rows * prod(right)
+
+    return count
+
+
+def _convolution(dims: list[Any], concrete: list[Any]) -> int:
+    """Two for each element of the output, of the kernel and of the channels of a group."""
+    given, kernel = _sizes(dims, 0, 4), _sizes(dims, 1, 4)
+    try:
+        stride, padding, dilation = ([int(one) for one in json.loads(concrete[place])] for place in (3, 4, 5))
+        groups = int(concrete[6])
+    except (ValueError, TypeError, IndexError):
+        return 0
+    if given is None or kernel is None or groups <= 0 or 0 in stride:
+        return 0
+    if {len(stride), len(padding), len(dilation)} != {2}:
+        return 0
+    outputs = [
+        (given[axis + 2] + 2 * padding[axis] - dilation[axis] * (kernel[axis + 2] - 1) - 1) // stride[axis]
+        + 1
+        for axis in (0, 1)
+    ]
+    return 2 * given[0] * prod(outputs) * prod(kernel[2:]) * given[1] * kernel[0] // groups
+
+
+_FORMULAS: dict[str, Callable[[list[Any], list[Any]], int]] = {
+    "aten::conv2d": _convolution,
+    "aten::mm": _product(0, batched=False),
+    "aten::addmm": _product(1, batched=False),
+    "aten::bmm": _product(0, batched=True),
+    "aten::baddbmm": _product(1, batched=True),
+    "aten::mul": _each,
+    "aten::add": _each,
+}
+
+
+def _size(column: str) -> Callable[[TraceData], NDArray[np.int64]]:
+    """Bytes allocated minus freed, on the host or on devices, with or without the events inside."""
+    on_device, own = column.startswith("device"), "self" in column
+
+    def make(trace: TraceData) -> NDArray[np.int64]:
+        values: NDArray[np.int64] = trace.column("spans", column)
+        tree = event_tree(trace)
+        if not tree.is_everything:
+            attributed = attribute_again(trace, tree, on_device=on_device)
+            values = np.zeros(len(values), dtype=np.int64)
+            values[tree.rows] = attributed["span_self_bytes" if own else "span_bytes"]
+            if not own:
+                rows = np.append(asynchronous_spans(trace).rows, outlasted_spans(trace))
+                values[rows] = _changed_during(trace, rows, on_device=on_device)
+        if not own:
+            return values
+        values = visible_spans(trace).self_values(values)
+        if not tree.is_everything and len(outlasted := outlasted_spans(trace)):
+            # As in torch: what changed in their time, without what changed in the time of the events inside.
+            visible, whole = visible_spans(trace), numbers(trace, column.replace("self_", ""))
+            inside = visible.parent >= 0
+            if visible.absorbed is not None:
+                inside &= ~visible.absorbed
+            of_children = np.zeros(len(values), dtype=np.int64)
+            np.add.at(of_children, visible.parent[inside], whole[inside])
+            around = visible.parent[outlasted]
+            rows = np.append(outlasted, around[around >= 0])
+            values[rows] = whole[rows] - of_children[rows]
+        return values
+
+    return make
+
+
+def attribute_again(trace: TraceData, tree: Hierarchy, *, on_device: bool) -> dict[str, Any]:
+    """Attribute the allocations of the host, or of all devices, to the spans in the tree."""
+
+    def make() -> dict[str, Any]:
+        spans, allocations = trace.columns("spans"), trace.columns("allocations")
+        rows = np.flatnonzero((allocations["device_type"] != 0) == on_device)
+        of_spans = (spans[name][tree.rows] for name in ("thread", "start_ns", "duration_ns"))
+        place = np.full(len(spans) + 1, -1, dtype=np.int32)
+        place[tree.rows] = np.arange(len(tree.rows), dtype=np.int32)
+        of_blocks = (
+            allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes", "freed_bytes")
+        )
+        made: dict[str, Any] = dict(
+            _core.attribute_allocations(  # type: ignore[call-arg]
+                *of_spans, place[tree.parent[tree.rows]], tree.lane[tree.rows], *of_blocks
+            )
+        )
+        made["rows"] = rows
+        return made
+
+    return trace.cached(f"event_allocations_{on_device}", make)
+
+
+def changes(trace: TraceData, rows: NDArray[Any]) -> NDArray[np.int64]:
+    """By how many bytes some allocations change what is live; 0 for a free of a block of unknown size."""
+    allocations = trace.columns("allocations")
+    sizes, match = allocations["bytes"], allocations["match"][rows]
+    own = sizes[rows]
+    freed = np.where(match >= 0, sizes[match], allocations["freed_bytes"][rows])
+    found: NDArray[np.int64] = np.where(own == 0, -freed, own)
+    return found
+
+
+def _changed_during(trace: TraceData, rows: NDArray[np.int64], *, on_device: bool) -> NDArray[np.int64]:
+    """By how many bytes the threads of some spans changed what is live while these ran."""
+    spans, allocations = trace.columns("spans"), trace.columns("allocations")
+    found = np.zeros(len(rows), dtype=np.int64)
+    threads, starts = spans["thread"][rows], spans["start_ns"][rows]
+    ends = starts + spans["duration_ns"][rows]
+    for thread in np.unique(threads).tolist():
+        mine = threads == thread
+        of_thread = np.flatnonzero(
+            (allocations["thread"] == thread) & ((allocations["device_type"] != 0) == on_device)
+        )
+        times = allocations["time_ns"][of_thread]
+        sums = np.append(0, np.cumsum(changes(trace, of_thread)))
+        last, first = (
+            np.searchsorted(times, ends[mine], "right"),
+            np.searchsorted(times, starts[mine], "left"),
+        )
+        found[mine] = sums[last] - sums[first]
+    return found
+
+
+@derived
+def event_of_launch(trace: TraceData) -> NDArray[np.int32]:
+    """For each launch the event that started it: the operator around a runtime call; -1 where none is."""
+    if isinstance(trace, EventTrace):
+        # A call starts nothing: the operator around it does.
+        return visible_spans(trace).shown(trace.moved[event_of_launch(trace.source)])
+    spans, tree = trace.columns("spans"), event_tree(trace)
+    nests = tree.mask & (tree.lane == 0)
+    host = operators_around(spans, trace.column("launches", "host"), tree.parent, nests)
+    return visible_spans(trace).shown(host)
+
+
+def _device_self(trace: TraceData) -> NDArray[np.int64]:
+    """Time on the device of what an event launched; device events have their own."""
+    duration = trace.column("spans", "duration_ns")
+    launches, host = trace.columns("launches"), event_of_launch(trace)
+    counted = counted_launches(trace.columns("spans"), launches)
+    own = _core.group_sums(host[counted], len(duration), duration[launches["device"][counted]])
+    return _with_device_events(trace, own)
+
+
+def _device(trace: TraceData) -> NDArray[np.int64]:
+    """The same with that of the events inside."""
+    depth = event_tree(trace).depth
+    below = _core.sums_below(visible_spans(trace).parent, depth, numbers(trace, "device_self_ns"))
+    return _with_device_events(trace, below)
+
+
+def _with_device_events(trace: TraceData, of_host: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give device events their duration as device time, and asynchronous ones none."""
+    on_device, loose = device_spans(trace), asynchronous_spans(trace)
+    values = np.where(loose.mask, 0, of_host) if len(loose) else of_host
+    return (
+        np.where(on_device.mask, trace.column("spans", "duration_ns"), values) if len(on_device) else values
+    )
+
+
+_MAKERS: dict[str, Callable[[TraceData], NDArray[np.int64]]] = {
+    "duration_ns": _duration,
+    "self_ns": _self,
+    "device_ns": _device,
+    "device_self_ns": _device_self,
+    FLOPS: _flops,
+    **{column: _size(column) for column in SIZES.values()},
+}
