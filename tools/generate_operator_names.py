@@ -1,7 +1,8 @@
 """Write tables/costs/operator_names.py, the names of ATen operators that need no formula of their own, from the installed torch.
 
 Pointwise operators have torch's tag `pointwise`. Composite operators are views, and operators that torch registers once for
-all devices because they only call other operators. With `--check`, only check that the file is up to date.
+all devices because they only call other operators; those with a formula, in-place variants, and those that a prefix covers are left out.
+Special functions and what no model calls are in neither list: their cost is unknown. With `--check`, only check that the file is up to date.
 """
 
 import argparse
@@ -12,6 +13,10 @@ from pathlib import Path
 
 import torch
 
+from kinetoscope.tables.costs.evaluate import MADE_OF_OTHERS_PREFIXES, rule_of
+
+# Special functions, and what only tests and old servers call.
+NOT_LISTED = ("special_", "quantized_", "fbgemm_", "_cufft_", "_sobol_", "_sparse_bs", "_test_")
 FILE = Path(__file__).parents[1] / "src" / "kinetoscope" / "tables" / "costs" / "operator_names.py"
 
 HEAD = '''\
@@ -27,13 +32,6 @@ def names(text: str) -> frozenset[str]:
 POINTWISE: frozenset[str] = names(
     """
 {pointwise}
-    """
-)
-
-# Operators on lists of tensors, without the prefix `_foreach_`.
-FOREACH: frozenset[str] = names(
-    """
-{foreach}
     """
 )
 
@@ -64,10 +62,10 @@ def overload(name: str) -> torch._ops.OpOverload | None:
 
 def content() -> str:
     """Return the content of the file."""
-    pointwise, made, foreach = set(), set(), set()
+    pointwise, made = set(), set()
     for base, names in operators().items():
-        if base.startswith("_foreach_"):
-            foreach.add(base.removeprefix("_foreach_").removesuffix("_"))
+        if base.startswith(NOT_LISTED):
+            continue
         overloads = [found for name in names if (found := overload(name)) is not None]
         composite = [
             torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
@@ -77,11 +75,15 @@ def content() -> str:
             pointwise.add(base.removesuffix("_") if not base.endswith("__") else base)
         elif all(composite) or any(found.is_view for found in overloads):
             made.add(base)
+    made = {
+        name
+        for name in made
+        if rule_of(f"aten::{name}") is None and not name.startswith(MADE_OF_OTHERS_PREFIXES)
+    }
     return HEAD.format(
         version=torch.__version__.partition("+")[0],
         pointwise=wrapped(pointwise),
-        foreach=wrapped(foreach),
-        made_of_others=wrapped(made),
+        made_of_others=wrapped({name for name in made if name.removesuffix("_") not in made - {name}}),
     )
 
 

@@ -3,6 +3,7 @@
 __all__ = [
     "finding",
     "findings",
+    "flame",
     "health",
     "lateness",
     "loop",

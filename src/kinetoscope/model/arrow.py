@@ -62,6 +62,12 @@ def to_arrow(
     )
 
 
+def few_texts(ids: NDArray[Any], texts: Any) -> tuple[NDArray[np.int32], list[str]]:
+    """The texts that occur, and for each id the place of its own; quick where ids are far fewer than texts."""
+    used, places = np.unique(ids, return_inverse=True)
+    return places.astype(np.int32), [texts[one] for one in used.tolist()]
+
+
 def compact(labels: Labels) -> tuple[NDArray[np.int32], list[str]]:
     """Keep only the strings that occur, each once, in order of first occurrence in the string table."""
     ids = np.asarray(labels.ids)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from kinetoscope.tables.costs.call import NO_INPUTS, OperatorCall, parse_inputs
 from kinetoscope.tables.costs.columns import Spans, count_once
-from kinetoscope.tables.costs.evaluate import DistinctCalls, Standing, _evaluate, built_in
+from kinetoscope.tables.costs.evaluate import Standing, built_in, evaluate
 from kinetoscope.trace import Trace
 from tests.support.counting import costs_in, recorded
 from tests.support.trace_builder import TraceBuilder
@@ -252,13 +252,25 @@ VALUES = st.lists(
 def test_no_formula_fails_on_any_inputs(dims, types, values):
     inputs = parse_inputs(json.dumps(dims), json.dumps(types), json.dumps(values)) or NO_INPUTS
     for name in built_in():
-        found = DistinctCalls(
-            np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int64),
-            [""], [""], np.zeros(1, bool),
-        )  # fmt: skip
-        _evaluate(found, 0, OperatorCall(name, *inputs), 0, None)
-        assert found.flops[0] >= 0
-        assert found.bytes[0] >= -1
+        found = evaluate(OperatorCall(name, *inputs), 0)
+        assert found.flops >= 0
+        assert found.bytes >= -1
+
+
+def test_element_types_are_read_as_any_compiler_or_release_spells_them():
+    spelled = [
+        "c10::Half",
+        "long int",
+        "long long",
+        "unsigned char",
+        "c10::complex<float>",
+        "bfloat16",
+        "Int",
+        "Device",
+    ]
+    inputs = parse_inputs(json.dumps([[]] * 8), json.dumps(spelled), "[]")
+    assert inputs.dtypes == ["float16", "int64", "int64", "uint8", "complex64", "bfloat16", None, None]
+    assert inputs.shapes == [()] * 6 + [None] * 2
 
 
 def test_what_a_compiler_made_is_unknown_and_ranges_are_not():

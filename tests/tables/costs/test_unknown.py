@@ -8,6 +8,7 @@ from kinetoscope.tables.costs.call import OperatorCall
 from kinetoscope.tables.costs.evaluate import Standing, built_in, distinct_calls, rule_of
 from kinetoscope.tables.costs.flops import NO_SHAPES, counted_flops
 from kinetoscope.viewer.server.routes import answer
+from tests.support.counting import recorded
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -38,6 +39,29 @@ def test_of_a_tensor_without_sizes_the_other_argument_does_not_tell():
         formula(call)
     power = OperatorCall("aten::pow", [None, ()], [None, "float32"], [2, None])
     assert rule_of("aten::pow").formula(power).flops == 1
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: torch.linalg.eig(torch.eye(3)),
+        lambda: torch.linalg.lstsq(torch.eye(3), torch.eye(3)),
+        lambda: torch.special.bessel_j0(torch.ones(3)),
+        lambda: torch.addr(torch.ones(3, 5), torch.ones(3), torch.ones(5)),
+        lambda: torch.conv_tbc(torch.ones(7, 2, 3), torch.ones(3, 3, 4), torch.ones(4), 1),
+        lambda: torch.nn.functional.fractional_max_pool2d(torch.ones(1, 1, 8, 8), 2, output_size=3),
+        lambda: torch.nn.functional.interpolate(torch.ones(1, 1, 8, 8), 4, mode="bilinear", antialias=True),
+        lambda: torch.nn.functional.grid_sample(
+            torch.ones(1, 1, 4, 4), torch.zeros(1, 2, 2, 2), mode="bicubic"
+        ),
+    ],
+    ids=["eig", "lstsq", "bessel", "addr", "conv_tbc", "fractional", "antialias", "bicubic_grid"],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_rare_operators_are_unknown_and_not_0(run):
+    found = recorded(run)
+    assert len(found.unknown) == 1
+    assert not found.unknown & set(found.by_name)
 
 
 def train():

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 
 import kinetoscope
+from kinetoscope.analyses.flame import flame_graph
 from kinetoscope.model.schema import SampleState, SpanKind
 from kinetoscope.tables.host.python_time import charged, gaps, program_calls
-from kinetoscope.viewer.pages.stacks import flame
 from tests.support.any_trace import any_traces
 from tests.support.trace_builder import TraceBuilder
 
@@ -335,7 +335,7 @@ def test_recorded_calls_without_samples_stand_below_their_callers():
     # No time is counted twice, and none in two places.
     whole = sum(row["self_ns"] + row["python_self_ns"] for row in rows)
     assert sum(row["total_ns"] + row["python_ns"] for row in rows if row["parent"] is None) == whole
-    graph = flame(trace, {"library": "hide"}).to_pylist()
+    graph = flame_graph(trace, library=False).to_pylist()
     roots = [row for row in graph if row["parent"] is None and not row["rest"]]
     assert {row["function"] for row in roots}.isdisjoint(
         {"first", "weigh", "prepare", "first.<locals>.<genexpr>"}

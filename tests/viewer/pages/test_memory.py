@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 import kinetoscope
 from kinetoscope._errors import ArgumentError
 from kinetoscope.combine.processes import merge_processes
+from kinetoscope.tables.memory import memories
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES
+from kinetoscope.tables.memory.memories import places
 from kinetoscope.viewer.pages import memory as memory_module
-from kinetoscope.viewer.pages.memory import places
 from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.effort import examples
 from tests.support.shared_traces import needs_shared_traces, shared_trace
@@ -165,7 +166,7 @@ def test_modules_are_opened_as_long_as_there_is_room(monkeypatch):
     # The smallest layer is not worth a color, and stays with the model.
     assert held(trace) == {"a": 300, "b": 200, "GPT (rest)": 15, "no module": 40}
     assert sum(held(trace).values()) == curve(trace)[-1]["total"]
-    monkeypatch.setattr("kinetoscope.viewer.pages.memory.MOST_MODULES", 2)
+    monkeypatch.setattr("kinetoscope.tables.memory.memories.MOST_MODULES", 2)
     assert held(builder.build()) == {"GPT": 515, "no module": 40}
 
 
@@ -189,7 +190,7 @@ def test_a_thinned_curve_keeps_every_peak_and_shows_only_what_was(events, older,
     for place in places(trace):
         true = states(trace, place.device)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(memory_module, "MOST_POINTS", 40)
+            patched.setattr(memories, "MOST_POINTS", 40)
             rows = curve(trace, device=place.key, start=start, end=end)
         assert len(rows) <= 40
         assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
@@ -238,7 +239,7 @@ def test_a_long_curve_has_few_points_and_the_highest_of_what_the_allocator_count
         tables | {"allocations": given_columns}, strings=plain.strings, info=plain.info
     )
     rows = curve(trace)
-    assert 300 < len(rows) <= memory_module.MOST_POINTS
+    assert 300 < len(rows) <= memories.MOST_POINTS
     for name, values in counts.items():
         short = name.removesuffix("_bytes")
         assert max(row[short] for row in rows if row[short] is not None) == values.max()
@@ -262,7 +263,7 @@ def test_blocks_by_size_by_lifetime_and_those_that_were_never_freed(monkeypatch)
     assert [row["lifetime_ns"] for row in longest] == [140]
     never = table(trace, "memory/blocks", device="cuda:0", order="never freed").to_pylist()
     assert [row["bytes"] for row in never] == [70, 50]
-    monkeypatch.setattr(memory_module, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(memories, "MOST_BLOCKS", 2)
     found = answer(trace, "memory/blocks", {"device": "cuda:0"})
     assert (found.table.column("bytes").to_pylist(), found.total) == ([4000, 700], 4)
 

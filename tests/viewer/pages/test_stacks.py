@@ -5,9 +5,10 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError
+from kinetoscope.analyses.flame import MEASURES, ORDERS
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model.processes import Placement
-from kinetoscope.viewer.pages.stacks import MEASURES, ORDERS, reported
+from kinetoscope.viewer.pages.stacks import reported
 from kinetoscope.viewer.server.routes import answer, encoded
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
@@ -138,7 +139,7 @@ def test_trace_without_stacks():
     "query", [{"by": "lines"}, {"order": "up"}, {"library": "no"}, {"process": "1"}, {"process": "x"}]
 )
 def test_unknown_options_are_refused(query):
-    with pytest.raises(ArgumentError, match=f"{next(iter(query))}=.* is not valid: choose one of"):
+    with pytest.raises(ArgumentError, match=f"{next(iter(query))}=.* is not valid: use one of"):
         answer(trained(), "flame", query)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinetoscope.viewer.pages.stacks import LEAST_SHARE, inverted, shown_stacks, upright
+from kinetoscope.analyses.flame import LEAST_SHARE, inverted, shown_stacks, upright
 from tests.support.effort import examples
 
 FRAMES = 5

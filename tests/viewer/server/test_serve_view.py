@@ -144,7 +144,7 @@ def test_an_interrupt_ends_queries_that_run_and_wait(trace):
     for thread in threads:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
-    assert queries._process is None
+    assert queries._processes == []
 
 
 def test_an_interrupt_ends_the_server(trace, monkeypatch):

@@ -32,7 +32,7 @@ from kinetoscope.combine.compiled import (
 )
 from kinetoscope.storage.appended_rows import KeptRows
 from kinetoscope.storage.atomic_write import open_atomically
-from kinetoscope.tables.costs.call import SCALAR_TYPES, recorded_type
+from kinetoscope.tables.costs.call import SCALAR_TYPES
 
 # A call takes one or two KB of JSON.
 _CALLS_IN_A_ROW = 500
@@ -314,7 +314,7 @@ def _copy(origin: Any) -> Node:
     user, value = _node(next(iter(origin.users), origin)), origin.meta.get("val")
     inputs, shape = None, list(getattr(value, "shape", ()))
     if all(isinstance(size, int) for size in shape):
-        dtype = recorded_type(str(getattr(value, "dtype", "")).removeprefix("torch."))
+        dtype = str(getattr(value, "dtype", "")).removeprefix("torch.")
         inputs = json.dumps([shape]), json.dumps([dtype]), '[""]'
     return Node(origin.name, "aten.clone.default", user.frames, user.modules, _count(value), inputs)
 
@@ -477,7 +477,7 @@ def _inputs(origin: Any) -> tuple[str, str, str] | None:
         dims.append((shapes if listed else shapes[0]) if tensors else [])
         if tensors:
             dtype = next(str(one.dtype).removeprefix("torch.") for one in parts if hasattr(one, "shape"))
-            types.append("TensorList" if listed else recorded_type(dtype))
+            types.append("TensorList" if listed else dtype)
             values.append("")
         else:
             written = [_written(one) for one in parts]

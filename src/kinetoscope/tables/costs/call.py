@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kinetoscope.tables.costs.operator_names import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,42 +19,24 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
-# How the recorder spells an element type: the C++ name, which differs between compilers for the 64-bit integers.
-_DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "c10::Half": "float16",
-    "c10::BFloat16": "bfloat16",
-    "c10::Float8_e4m3fn": "float8_e4m3fn",
-    "c10::Float8_e5m2": "float8_e5m2",
-    "c10::Float8_e4m3fnuz": "float8_e4m3fnuz",
-    "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
-    "c10::Float8_e8m0fnu": "float8_e8m0fnu",
-    "c10::Float4_e2m1fn_x2": "float4_e2m1fn_x2",
-    "c10::complex<c10::Half>": "complex32",
-    "c10::complex<float>": "complex64",
-    "c10::complex<double>": "complex128",
-    "long int": "int64",
-    "long": "int64",
-    "long long": "int64",
-    "long long int": "int64",
-    "int64_t": "int64",
-    "int": "int32",
-    "short int": "int16",
-    "short": "int16",
-    "signed char": "int8",
-    "unsigned char": "uint8",
-    "short unsigned int": "uint16",
-    "unsigned short": "uint16",
-    "unsigned int": "uint32",
-    "long unsigned int": "uint64",
-    "unsigned long": "uint64",
-    "unsigned long long": "uint64",
-    "bool": "bool",
-    "c10::qint8": "qint8",
-    "c10::quint8": "quint8",
-    "c10::qint32": "qint32",
+# How the recorder spells an element type where that is not torch's own name: as C++ does, which differs between compilers for integers.
+_SPELLINGS = {
+    "float64": "double",
+    "float32": "float",
+    "float16": "half",
+    "complex32": "complex<half>",
+    "complex64": "complex<float>",
+    "complex128": "complex<double>",
+    "int64": "long, long long, int64_t",
+    "int32": "int",
+    "int16": "short",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "uint16": "short unsigned, unsigned short",
+    "uint32": "unsigned",
+    "uint64": "long unsigned, unsigned long, unsigned long long",
 }
+_DTYPES = {spelled: dtype for dtype, text in _SPELLINGS.items() for spelled in text.split(", ")}
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex32": 4, "complex64": 8, "complex128": 16,
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
@@ -65,12 +50,17 @@ SCALAR_TYPES = {
     15: "bfloat16", 23: "float8_e5m2", 24: "float8_e4m3fn", 25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz",
 }  # fmt: skip
 _BARE_POINT = re.compile(r"(?<=\d)\.(?!\d)")
-_NO_TENSOR = ("", "Scalar", "ScalarList", "TensorList", "GenericList", "Device", "OptionalTensorList")
+# The last three are of torch before 2.0.
+_NO_TENSOR = {
+    "",
+    *names("Scalar ScalarList TensorList GenericList Device OptionalTensorList Bool Double Int"),
+}
 
 
-def recorded_type(dtype: str) -> str:
-    """How the recorder spells an element type; the name itself where that is not known."""
-    return next((spelled for spelled, known in _DTYPES.items() if known == dtype), dtype)
+def torch_type(recorded: str) -> str | None:
+    """The element type as torch spells it, from how a recorder does; None where it is none."""
+    plain = recorded.replace("c10::", "").lower() if recorded.startswith("c10::") else recorded
+    return plain if plain in ITEM_BYTES else _DTYPES.get(plain.removesuffix(" int"))
 
 
 class Cost(NamedTuple):
@@ -89,6 +79,7 @@ FREE = Cost(0, 0)
 UNKNOWN = Cost(None, None)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OperatorCall:
     """One call of an operator, by its arguments in the order of its schema.
 
@@ -105,33 +96,15 @@ class OperatorCall:
             tensors, and None where the trace does not say.
     """
 
-    __slots__ = ("dtypes", "name", "overload", "shapes", "values")
-
-    def __init__(
-        self,
-        name: str,
-        shapes: list[Shape | list[Shape] | None],
-        dtypes: list[str | None],
-        values: list[Any],
-        overload: str = "",
-    ) -> None:
-        """Hold the parts; a trace makes these."""
-        self.name = name
-        self.overload = overload
-        self.shapes = shapes
-        self.dtypes = dtypes
-        self.values = values
+    name: str
+    shapes: list[Shape | list[Shape] | None]
+    dtypes: list[str | None]
+    values: list[Any]
+    overload: str = ""
 
     def __repr__(self) -> str:
         """Show the call as it would be written."""
         return f"OperatorCall({self.name!r}, {self.shapes!r}, {self.dtypes!r}, {self.values!r})"
-
-    def without(self, argument: int) -> OperatorCall:
-        """The same call as if one argument had not been there."""
-        parts: list[list[Any]] = [list(part) for part in (self.shapes, self.dtypes, self.values)]
-        for part in parts:
-            del part[argument]
-        return OperatorCall(self.name, parts[0], parts[1], parts[2], self.overload)
 
     def shape(self, argument: int) -> Shape:
         """The sizes of a tensor argument.
@@ -208,6 +181,38 @@ class OperatorCall:
         dtype = self.dtypes[argument] if argument < len(self.dtypes) else None
         return dtype is not None and dtype.startswith("complex")
 
+    def inputs(self) -> list[int]:
+        """The places of the tensors that are read: all but the one given as `out`."""
+        places = self.tensors()
+        if len(places) > 1:
+            last = self.shape(places[-1])
+            empty_out = last == (0,) and any(self.numel(place) > 0 for place in places[:-1])
+            if self.overload.endswith("out") or empty_out:
+                places.pop()
+        return places
+
+    def moved(self, read: Iterable[int], written: int, like: int, *, dtype: str | None = None) -> int | None:
+        """Bytes of the arguments `read` and of `written` elements.
+
+        Args:
+            read: The places of the arguments that are read; what is no tensor counts nothing.
+            written: How many elements are written.
+            like: The argument whose element type the result has.
+            dtype: The element type of the result where it is another one.
+
+        Returns:
+            The sum, or None where an element type is not known.
+        """
+        sizes = [self.bytes(place) for place in read]
+        size = self.item_bytes(like) if dtype is None else ITEM_BYTES.get(dtype)
+        if size is None or None in sizes:
+            return None
+        return sum(part for part in sizes if part is not None) + written * size
+
+    def multiply_add(self, argument: int) -> int:
+        """Operations of one multiply-add on elements of an argument: 2, or 8 for complex ones (6 to multiply, 2 to add)."""
+        return 8 if self.is_complex(argument) else 2
+
 
 class Inputs(NamedTuple):
     """The inputs of a call without the operator's name, parsed once for all operators that were called alike."""
@@ -239,7 +244,7 @@ def parse_inputs(dims: str, types: str, concrete: str) -> Inputs | None:
         if shape is False:
             return None
         shapes.append(shape)
-        dtypes.append(_DTYPES.get(name) if isinstance(shape, tuple) else None)
+        dtypes.append(torch_type(name) if isinstance(shape, tuple) else None)
     return Inputs(shapes, dtypes, [_value(value) for value in values] + [None] * (len(shapes) - len(values)))
 
 
@@ -299,15 +304,53 @@ class Rule(NamedTuple):
     deferred: bool = False
 
 
-def free(call: OperatorCall) -> Cost:
-    """The cost of what neither computes nor touches data."""
-    return FREE
+def hidden(call: OperatorCall) -> Cost:
+    """The cost of what a trace does not show: a packed weight, or how many numbers a sparse matrix stores."""
+    return UNKNOWN
 
 
-def rules(family: str, formulas: dict[Formula, str], *, deferred: bool = False) -> dict[str, Rule]:
-    """Make rules of a mapping from formulas to the names, separated by blanks, of the operators they serve."""
+def unsized(call: OperatorCall) -> Cost:
+    """The cost of what only moves or makes data, with a result of a size or type that a trace does not show."""
+    return Cost(0, None)
+
+
+def work(call: OperatorCall, *, flops: int, of: int = 0) -> Cost:
+    """So many operations for each element of an argument, with a result of a size that a trace does not show."""
+    return Cost(flops * call.numel(of), None)
+
+
+def each(
+    call: OperatorCall,
+    *,
+    flops: int,
+    of: int = 0,
+    like: int = -1,
+    unread: int = -1,
+    written: int = -1,
+    dtype: str = "",
+) -> Cost:
+    """So many operations for each element of an argument, where every tensor is read.
+
+    Args:
+        call: The call.
+        flops: The operations for an element.
+        of: The argument.
+        like: The argument whose size and type the result has, if it is another one.
+        unread: An argument that is not read: only its size matters.
+        written: How many elements the result has, if that is a fixed number.
+        dtype: The type of the result, if it is another one.
+    """
+    like = like if like >= 0 else of
+    read = [place for place in call.inputs() if place != unread]
+    size = call.moved(read, written if written >= 0 else call.numel(like), like, dtype=dtype or None)
+    return Cost(flops * call.numel(of), size)
+
+
+def rules(families: dict[str, dict[Formula, str]], *, deferred: bool = False) -> dict[str, Rule]:
+    """Make rules of a mapping, for each family, from formulas to the names, separated by blanks, of the operators they serve."""
     return {
         f"aten::{name}" if "::" not in name else name: Rule(formula, family, deferred)
+        for family, formulas in families.items()
         for formula, names in formulas.items()
         for name in names.split()
     }
@@ -335,69 +378,20 @@ def broadcast(*shapes: Shape) -> Shape:
     return tuple(out)
 
 
-def inputs_of(call: OperatorCall) -> list[int]:
-    """The places of the tensors that are read: all but the one given as `out`."""
-    places = call.tensors()
-    if len(places) > 1:
-        last = call.shape(places[-1])
-        empty_out = last == (0,) and any(prod(call.shape(place)) > 0 for place in places[:-1])
-        if call.overload.endswith("out") or empty_out:
-            places.pop()
-    return places
-
-
 def result_dtype(call: OperatorCall, places: Iterable[int]) -> str | None:
     """The element type of a pointwise result of some arguments, by torch's rules; None where one is not known.
 
     The highest kind among truth values, integers, real and complex numbers decides; of tensors of that kind those
     with dimensions go before those without, and the larger type before the smaller.
     """
-    best: tuple[int, bool, int] | None = None
-    found = None
+    found: list[tuple[int, bool, int, str]] = []
     for place in places:
         dtype = call.dtypes[place]
         if dtype is None:
             return None
-        dimensional = bool(call.shape(place))
         kind = _RANK.get("b" if dtype == "bool" else "f" if dtype == "bfloat16" else dtype[0], 0)
-        key = (kind, dimensional, ITEM_BYTES.get(dtype, 0))
-        if best is None or _goes_first(key, best):
-            best, found = key, dtype
-    return found
-
-
-def _goes_first(key: tuple[int, bool, int], best: tuple[int, bool, int]) -> bool:
-    """Whether a type decides before the best so far: a tensor without dimensions only by its kind."""
-    if key[1] != best[1] and key[0] != best[0]:
-        return key[0] > best[0]
-    return key > best
-
-
-def moved(
-    call: OperatorCall, read: Iterable[int], written: int, like: int, *, dtype: str | None = None
-) -> int | None:
-    """Bytes of the arguments `read` and of `written` elements.
-
-    Args:
-        call: The call.
-        read: The places of the arguments that are read; what is no tensor counts nothing.
-        written: How many elements are written.
-        like: The argument whose element type the result has.
-        dtype: The element type of the result where it is another one.
-
-    Returns:
-        The sum, or None where an element type is not known.
-    """
-    sizes = [call.bytes(place) for place in read]
-    size = call.item_bytes(like) if dtype is None else ITEM_BYTES.get(dtype)
-    if size is None or None in sizes:
-        return None
-    return sum(part for part in sizes if part is not None) + written * size
-
-
-def multiply_add(call: OperatorCall, argument: int) -> int:
-    """Operations of one multiply-add on elements of an argument: 2, or 8 for complex ones (6 to multiply, 2 to add)."""
-    return 8 if call.is_complex(argument) else 2
+        found.append((kind, bool(call.shape(place)), ITEM_BYTES.get(dtype, 0), dtype))
+    return max(found, key=lambda entry: entry[:3])[3] if found else None
 
 
 def per_dimension(value: object, count: int) -> list[int]:

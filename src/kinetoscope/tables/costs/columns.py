@@ -13,6 +13,7 @@ from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.tables.costs import registry
+from kinetoscope.tables.costs.call import NO_INPUTS
 from kinetoscope.tables.costs.evaluate import (
     SAVED_KEY,
     DistinctCalls,
@@ -21,6 +22,7 @@ from kinetoscope.tables.costs.evaluate import (
     distinct_calls,
     parsed_inputs,
 )
+from kinetoscope.tables.costs.operator_names import names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -112,10 +114,11 @@ def _settle_by_inside(spans: Spans, counts: NDArray[np.bool_]) -> None:
 
 # Layers with packed weights, whose sizes a trace does not show, by the size of the result that they make inside.
 
-_LAYERS = frozenset(
-    f"quantized::linear{kind}" for kind in ("", "_relu", "_dynamic", "_relu_dynamic", "_dynamic_fp16")
+_LAYERS = names(
+    "quantized::linear quantized::linear_relu quantized::linear_dynamic quantized::linear_relu_dynamic"
+    " quantized::linear_dynamic_fp16"
 )
-_MAKERS = frozenset({"aten::empty", "aten::_empty_affine_quantized"})
+_MAKERS = names("aten::empty aten::_empty_affine_quantized")
 
 
 def settle_packed(trace: TraceData, standing: NDArray[np.uint8], flops: NDArray[np.int64]) -> None:
@@ -126,49 +129,42 @@ def settle_packed(trace: TraceData, standing: NDArray[np.uint8], flops: NDArray[
         standing: The standing of each span.
         flops: The operations of each span.
     """
-    strings, spans = trace.strings, trace.columns("spans")
-    layers = np.array([text in _LAYERS for text in strings], dtype=bool)
-    if not layers.any():
+    spans, layers = trace.columns("spans"), _named(trace, _LAYERS)
+    if len(layers) == 0:
         return
-    makers = np.array([text in _MAKERS for text in strings], dtype=bool)
-    lacking = layers[spans["name"]] & (standing == Standing.NO_INPUTS)
-    parent = spans["parent"]
-    known: dict[tuple[ShapesRow, ShapesRow], int | None] = {}
-    for row in np.flatnonzero(makers[spans["name"]] & (parent >= 0) & lacking[parent]).tolist():
+    parent, shapes, makers = spans["parent"], spans["shapes"], _named(trace, _MAKERS)
+    lacking = layers[standing[layers] == Standing.NO_INPUTS]
+    for row in makers[np.isin(parent[makers], lacking)].tolist():
         layer = int(parent[row])
-        key = (ShapesRow(int(spans["shapes"][layer])), ShapesRow(int(spans["shapes"][row])))
-        if key not in known:
-            known[key] = _products(trace, *key)
-        found = known[key]
+        found = _products(trace, ShapesRow(int(shapes[layer])), ShapesRow(int(shapes[row])))
         if found is not None:
             standing[layer], flops[layer] = Standing.FIRM, found
 
 
 def _products(trace: TraceData, layer: ShapesRow, made: ShapesRow) -> int | None:
     """The operations of a layer with these inputs if the tensor made inside is its result, else None."""
-    inputs, result = parsed_inputs(trace, layer), parsed_inputs(trace, made)
-    if inputs is None or result is None or not inputs.shapes or not result.values:
+    inputs, result = (parsed_inputs(trace, row) or NO_INPUTS for row in (layer, made))
+    given, sizes = [*inputs.shapes, None][0], [*result.values, None][0]
+    if not isinstance(given, tuple) or not isinstance(sizes, list) or not given or not sizes:
         return None
-    given, sizes = inputs.shapes[0], result.values[0]
-    if (
-        not isinstance(given, tuple)
-        or not isinstance(sizes, list)
-        or list(given[:-1]) != sizes[:-1]
-        or not given
-    ):
+    if list(given[:-1]) != sizes[:-1] or type(sizes[-1]) is not int:
         return None
-    flops = 2 * prod(given) * sizes[-1] if type(sizes[-1]) is int else -1
+    flops = 2 * prod(given) * sizes[-1]
     return flops if 0 <= flops < 2**63 else None
+
+
+def _named(trace: TraceData, names: frozenset[str]) -> NDArray[np.int64]:
+    """The spans that have one of some names."""
+    marks = np.array([text in names for text in trace.strings], dtype=bool)
+    return np.flatnonzero(marks[trace.column("spans", "name")]) if marks.any() else np.zeros(0, np.int64)
 
 
 # Finding out which products had sparse operands, and what they cost; see `kinetoscope.tables.costs.matmul`.
 
-_MARKS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "_nnz", "_indices", "_values", "values", "indices", "crow_indices", "col_indices", "ccol_indices", "row_indices",
-    )
-)  # fmt: skip
+_MARKS = names(
+    "aten::_nnz aten::_indices aten::_values aten::values aten::indices aten::crow_indices aten::col_indices"
+    " aten::ccol_indices aten::row_indices"
+)
 
 
 def settle_sparse(
@@ -187,14 +183,13 @@ def settle_sparse(
         flops: The operations of each span.
         bytes_: The bytes of each span.
     """
-    strings = trace.strings
-    marks = np.array([text in _MARKS for text in strings], dtype=bool)
-    if not marks.any():
+    marks = _named(trace, _MARKS)
+    if len(marks) == 0:
         return
     spans = trace.columns("spans")
     is_product = np.array([family == "matmul" for family in calls.family], dtype=bool)[calls.of_span]
     is_product &= (standing == Standing.FIRM) | (standing == Standing.DEFERRED)
-    shares = _shares(trace, np.flatnonzero(marks[spans["name"]]))
+    shares = _shares(trace, marks)
     parent = spans["parent"]
     found: dict[int, set[tuple[int, int] | None]] = {}
     for row, share in shares.items():
@@ -364,11 +359,9 @@ def _pass_through_subclasses(
 
     The inputs of that operator are those of a tensor subclass: the whole of a tensor of which a rank holds a part, or nothing.
     """
-    marks = np.array([text in _PYTHON_DISPATCH for text in trace.strings], dtype=bool)
-    if marks.any():
-        above = trace.column("spans", "parent")[marks[trace.column("spans", "name")]]
-        above = above[above >= 0]
-        standing[above[~by_user[above]]] = Standing.OTHERS
+    above = trace.column("spans", "parent")[_named(trace, _PYTHON_DISPATCH)]
+    above = above[above >= 0]
+    standing[above[~by_user[above]]] = Standing.OTHERS
 
 
 def _pass_through_graphs(trace: TraceData, standing: NDArray[np.uint8]) -> None:

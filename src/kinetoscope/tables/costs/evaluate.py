@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import COMPILED_GRAPH, COMPILED_REGION
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.costs import registry
+from kinetoscope.tables.costs import convolution, data_movement, matmul, pointwise, reductions, registry
 from kinetoscope.tables.costs.call import (
     FREE,
     NO_INPUTS,
@@ -23,27 +23,9 @@ from kinetoscope.tables.costs.call import (
     Cost,
     Inputs,
     OperatorCall,
-    free,
     parse_inputs,
 )
-from kinetoscope.tables.costs.convolution import CONVOLUTION_RULES, POOLING_RULES, SAMPLING_RULES
-from kinetoscope.tables.costs.data_movement import COPYING_RULES, INDEXING_RULES
-from kinetoscope.tables.costs.linear_algebra import FOURIER_RULES, LINEAR_ALGEBRA_RULES
-from kinetoscope.tables.costs.matmul import (
-    ATTENTION_RULES,
-    MATMUL_RULES,
-    QUANTIZED_RULES,
-    RECURRENT_RULES,
-    SPARSE_RULES,
-)
 from kinetoscope.tables.costs.operator_names import MADE_OF_OTHERS, names
-from kinetoscope.tables.costs.pointwise import OPTIMIZERS_RULES, POINTWISE_RULES
-from kinetoscope.tables.costs.reductions import (
-    LOSSES_RULES,
-    NORMALISATION_RULES,
-    ORDERING_RULES,
-    REDUCTIONS_RULES,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,66 +38,38 @@ if TYPE_CHECKING:
 
 # All built-in formulas by the name of the operator, and the names that need none.
 
-# Families with formulas of their own come after the pointwise ones, which cover many names.
-_FAMILIES = (
-    POINTWISE_RULES, REDUCTIONS_RULES, ORDERING_RULES, NORMALISATION_RULES, LOSSES_RULES, POOLING_RULES, SAMPLING_RULES, INDEXING_RULES,
-    COPYING_RULES, FOURIER_RULES, LINEAR_ALGEBRA_RULES, OPTIMIZERS_RULES, QUANTIZED_RULES, RECURRENT_RULES, ATTENTION_RULES,
-    CONVOLUTION_RULES, MATMUL_RULES, SPARSE_RULES,
-)  # fmt: skip
-
 # Operators that torch implements with other operators on the devices it ships kernels for, or that only query a tensor.
-_ALSO_MADE_OF_OTHERS = names(
+_MADE_OF_OTHERS = MADE_OF_OTHERS | names(
     """
-    _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _cudnn_init_dropout_state _empty_affine_quantized
-    _empty_per_channel_affine_quantized _make_per_channel_quantized_tensor _nested_tensor_from_tensor_list matmul_backward
-    mkldnn_linear_backward normal_functional rrelu_with_noise_functional _scaled_dot_product_attention_math_for_mps
-    _nested_get_jagged_dummy _nested_get_lengths _nested_get_max_seqlen _nested_get_min_seqlen _nested_get_offsets
-    _nested_get_ragged_idx _nested_compute_contiguous_strides_offsets
-    _amp_foreach_non_finite_check_and_unscale _assert_async _assert_scalar _assert_tensor_metadata
-    _coalesce _coalesced _coalesced_ _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo
-    _dimI _dimV _efficientzerotensor _embedding_bag_backward _euclidean_dist _functional_assert_async
-    _functional_assert_scalar _functional_sym_constrain_range _functional_sym_constrain_range_for_size
-    _fused_sdp_choice _has_same_storage_numel _linalg_check_errors _local_scalar_dense _make_dep_token
-    _make_per_tensor_quantized_tensor _nested_tensor_from_mask _nested_tensor_size
-    _nested_tensor_storage_offsets _nested_tensor_strides _new_zeros_with_same_feature_meta _nnz _print
-    _resize_output _resize_output_ _safe_softmax _sparse_addmm _sparse_coo_tensor_with_dims
-    _sparse_coo_tensor_with_dims_and_tensors _sparse_compressed_tensor_with_dims _sparse_log_softmax
-    _sparse_softmax _sparse_sum _sparse_sum_backward _spdiags _to_dense _to_sparse _to_sparse_bsc
-    _to_sparse_bsr _to_sparse_csc _to_sparse_csr _transformer_encoder_layer_fwd _unsafe_view
-    _use_cudnn_ctc_loss _use_miopen_ctc_loss _validate_compressed_sparse_indices adaptive_avg_pool1d
-    adaptive_avg_pool2d adaptive_avg_pool3d affine_grid_generator as_strided_ batch_norm_gather_stats
-    batch_norm_gather_stats_with_counts binary_cross_entropy_with_logits cauchy dense_dim detach_
-    embedding_renorm embedding_renorm_ empty empty_like empty_permuted empty_quantized empty_strided
-    exponential fft_fftfreq fft_rfftfreq full full_like geometric index_put_ is_coalesced is_pinned
-    is_same_size is_set_to lift linalg_eigvals linalg_matrix_exp linalg_pinv log_normal log_softmax
-    new_empty new_empty_strided new_full new_ones new_zeros ones ones_like polygamma_ q_per_channel_axis
-    q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point qscheme rand rand_like randn
-    randn_like random record_stream resize resize_ resize_as resize_as_ resize_as_sparse
-    resize_as_sparse_ set set_ softmax sparse_compressed_tensor sparse_coo_tensor sparse_dim sparse_mask
-    sparse_resize sparse_resize_ sparse_resize_and_clear sparse_resize_and_clear_ squeeze_ std_mean
-    sym_constrain_range sym_constrain_range_for_size t_ transpose_ unsqueeze_ uniform zeros zeros_like
+    _amp_foreach_non_finite_check_and_unscale _convert_weight_to_int4pack _cudnn_init_dropout_state _dimI _dimV _efficientzerotensor
+    _embedding_bag_backward _empty_affine_quantized _euclidean_dist _fused_sdp_choice _has_same_storage_numel
+    _linalg_check_errors _native_multi_head_attention _local_scalar_dense _make_per_tensor_quantized_tensor _nested_tensor_from_mask
+    _nested_tensor_from_tensor_list _nested_tensor_size _nested_tensor_storage_offsets _nested_tensor_strides
+    _new_zeros_with_same_feature_meta _nnz _safe_softmax _sparse_addmm _sparse_compressed_tensor_with_dims
+    _sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors _sparse_log_softmax _sparse_softmax _sparse_sum
+    _sparse_sum_backward _to_dense _to_sparse _to_sparse_csc _to_sparse_csr _transformer_encoder_layer_fwd _trilinear _unsafe_view
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d addbmm affine_grid_generator as_strided_
+    batch_norm_gather_stats batch_norm_gather_stats_with_counts binary_cross_entropy_with_logits dense_dim
+    embedding_renorm full full_like lift linalg_eigvals linalg_matrix_exp linalg_pinv log_softmax matmul_backward
+    mkldnn_linear_backward ones ones_like rand rand_like randn randn_like record_stream set_ softmax squeeze_
+    t_ transpose_ unsqueeze_ zeros zeros_like
     """
 )
+# All operators whose names begin so are of that kind.
+MADE_OF_OTHERS_PREFIXES = (
+    "_assert", "_cast_", "_coalesce", "_convert_indices", "_functional_", "_nested_get_", "_resize", "_use_", "_validate_",
+    "atleast_", "empty", "feature_", "fft_", "is_", "new_", "q_", "resize", "sparse_", "sym_", "to_sparse",
+)  # fmt: skip
 # Ranges, collectives and the marks that torch's own machinery leaves in a trace.
-_MACHINERY = (
-    "autograd::",
-    "torch::autograd::",
-    "c10d::",
-    "_c10d_functional::",
-    "profiler::",
-    "torch_dynamo",
-    "rpc::",
+_MACHINERY = tuple(
+    names("autograd:: torch::autograd:: torch_dynamo c10d:: _c10d_functional:: profiler:: rpc::")
 )
 _MARKS = frozenset({"detach", "record_param_comms", "[memory]", "[OutOfMemory]"})
 # The family of the kernels that a compiler generated, whose cost is that of the nodes of its graph.
 FUSED_FAMILY = "fused"
 # Operators that only compilers call, to convert, index or make random numbers.
-_WITHOUT_ARITHMETIC = (
-    "prims::convert_element_type",
-    "prims::iota",
-    "prims::inductor_",
-    "prims::_inductor_",
-    "prims::device_put",
+_WITHOUT_ARITHMETIC = tuple(
+    names("prims::convert_element_type prims::iota prims::inductor_ prims::_inductor_ prims::device_put")
 )
 # Kernels that Inductor and Triton made, and the calls that run them unrecorded: the names do not say what is computed.
 _GENERATED = ("triton_", "cpp_fused_", "CompiledFunction", COMPILED_REGION, COMPILED_GRAPH)
@@ -125,8 +79,8 @@ _GENERATED = ("triton_", "cpp_fused_", "CompiledFunction", COMPILED_REGION, COMP
 def built_in() -> dict[str, Rule]:
     """The built-in rules by full name; made on first use."""
     found: dict[str, Rule] = {}
-    for family in _FAMILIES:
-        found.update(family)
+    for module in (pointwise, reductions, convolution, data_movement, matmul):
+        found.update(module.RULES)
     return found
 
 
@@ -139,7 +93,8 @@ def is_made_of_others(name: str) -> bool:
     """Whether an operator computes nothing but by calling operators that are recorded too."""
     space, _, base = name.rpartition("::")
     if space == "aten":
-        return base in MADE_OF_OTHERS or base in _ALSO_MADE_OF_OTHERS
+        names = (base, base.removesuffix("_"))
+        return not _MADE_OF_OTHERS.isdisjoint(names) or base.startswith(MADE_OF_OTHERS_PREFIXES)
     return name in _MARKS or name.startswith(_MACHINERY)
 
 
@@ -175,6 +130,17 @@ class Standing(IntEnum):
     RANGE = 3
     NO_FORMULA = 4
     NO_INPUTS = 5
+
+
+class Evaluated(NamedTuple):
+    """The cost of one call, with the parts that `DistinctCalls` has for all."""
+
+    standing: Standing
+    flops: int = 0
+    bytes: int = -1
+    family: str = ""
+    dtype: str = ""
+    by_user: bool = False
 
 
 @dataclass(frozen=True)
@@ -247,42 +213,38 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
     if generated_launches(trace):
         parts.append(np.where(is_generated_launch(trace), spans["arguments"], np.int32(-1)))
     of_span, first = _core.group(parts)
-    count = len(first)
-    found = DistinctCalls(
-        of_span,
-        first,
-        np.zeros(count, np.uint8),
-        np.zeros(count, np.int64),
-        np.full(count, -1, np.int64),
-        [""] * count,
-        [""] * count,
-        np.zeros(count, bool),
-    )
     saved = saved_costs(trace.info.get(SAVED_KEY))
-    keys = (spans[part][first].tolist() for part in ("name", "shapes", "overload", "kind"))
-    of_graph = _costs_by_graph(trace, first)
-    launches = generated_launches(trace)
-    arguments, origins = spans["arguments"][first].tolist(), spans["origin"][first].tolist()
+    of_graph, launches = _costs_by_graph(trace, first), generated_launches(trace)
+    parts = [
+        spans[part][first].tolist() for part in ("name", "shapes", "overload", "kind", "arguments", "origin")
+    ]
     dtypes = trace.column("origins", "dtype")
-    for row, (name, shapes, overload, kind) in enumerate(zip(*keys, strict=True)):
+    found: list[Evaluated] = []
+    for row, (name, shapes, overload, kind, arguments, origin) in enumerate(zip(*parts, strict=True)):
         call = OperatorCall(
             trace.strings[name], *(parsed_inputs(trace, shapes) or NO_INPUTS), trace.strings[overload]
         )
         known = saved.get((call.name, *input_texts(trace, shapes))) if saved else None
-        cost = of_graph.get(row) or launches.get(arguments[row])
-        if cost is not None and known is None and registry.registered(call.name) is None:
-            rule = rule_of(call.name) if row in of_graph else None
-            # In launches, compilers state operations for matrix products only.
-            generated = FUSED_FAMILY if row in of_graph or cost.flops is None else "matmul"
-            found.family[row] = generated if rule is None else rule.family
-            deferred = rule is not None and rule.deferred
-            _settle(found, row, Standing.DEFERRED if deferred else Standing.FIRM, cost, call)
-            found.bytes[row] = -1 if cost.bytes is None else cost.bytes
-            if row in of_graph:
-                found.dtype[row] = trace.strings[dtypes[origins[row]]]
-        else:
-            _evaluate(found, row, call, kind, known)
-    return found
+        cost = of_graph.get(row) or launches.get(arguments)
+        if cost is None or known is not None or registry.registered(call.name) is not None:
+            found.append(evaluate(call, kind, known))
+            continue
+        rule = rule_of(call.name) if row in of_graph else None
+        # In launches, compilers state operations for matrix products only.
+        family = FUSED_FAMILY if row in of_graph or cost.flops is None else "matmul"
+        one = _known(call, cost, family) if rule is None else _known(call, cost, rule.family, rule.deferred)
+        dtype = trace.strings[dtypes[origin]] if row in of_graph else one.dtype
+        found.append(one._replace(bytes=-1 if cost.bytes is None else cost.bytes, dtype=dtype))
+    return DistinctCalls(
+        of_span,
+        first,
+        np.array([one.standing for one in found], np.uint8),
+        np.array([one.flops for one in found], np.int64),
+        np.array([one.bytes for one in found], np.int64),
+        [one.family for one in found],
+        [one.dtype for one in found],
+        np.array([one.by_user for one in found], bool),
+    )
 
 
 def _costs_by_graph(trace: TraceData, first: NDArray[np.int32]) -> dict[int, Cost]:
@@ -370,13 +332,11 @@ def cost_of(name: str, overload: str, inputs: tuple[str, str, str]) -> Cost:
     Returns:
         The cost; its parts are None where unknown.
     """
-    call = OperatorCall(name, *(_parse(*inputs) or NO_INPUTS), overload)
-    user, rule = registry.registered(name), rule_of(name)
-    if user is not None:
-        return user(call)
-    if rule is None:
-        return FREE if is_made_of_others(name) or name.startswith(_WITHOUT_ARITHMETIC) else UNKNOWN
-    return _applied(rule, call)
+    found = evaluate(OperatorCall(name, *(_parse(*inputs) or NO_INPUTS), overload), SpanKind.OPERATOR)
+    if found.standing == Standing.OTHERS or name.startswith(_WITHOUT_ARITHMETIC):
+        return FREE
+    known = found.standing in (Standing.FIRM, Standing.DEFERRED)
+    return Cost(found.flops if known else None, None if found.bytes < 0 else found.bytes)
 
 
 def dtype_of(inputs: tuple[str, str, str]) -> str:
@@ -389,6 +349,24 @@ def _first_dtype(dtypes: Sequence[str | None]) -> str:
     return next((dtype for dtype in dtypes if dtype is not None), "")
 
 
+def evaluate(call: OperatorCall, kind: int, saved: Cost | None = None) -> Evaluated:
+    """Evaluate a call: by a formula of the program, by what one gave when the file was written, or by a built-in one."""
+    user = registry.registered(call.name)
+    cost = saved if user is None else user(call)
+    if cost is not None:
+        return _known(call, cost, "registered")._replace(by_user=True)
+    if kind == SpanKind.BACKWARD:
+        return Evaluated(Standing.NO_FORMULA if is_generated(call.name) else Standing.OTHERS)
+    if kind != SpanKind.OPERATOR:
+        return Evaluated(Standing.RANGE)
+    rule = rule_of(call.name)
+    if rule is not None:
+        return _known(call, _applied(rule, call), rule.family, rule.deferred)
+    if is_made_of_others(call.name):
+        return Evaluated(Standing.OTHERS)
+    return Evaluated(Standing.RANGE if is_range(call.name) else Standing.NO_FORMULA)
+
+
 def _applied(rule: Rule, call: OperatorCall) -> Cost:
     """What a built-in formula gives for a call."""
     try:
@@ -396,46 +374,18 @@ def _applied(rule: Rule, call: OperatorCall) -> Cost:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         # Inputs that are not as the operator takes them: of another release, damaged, or made by hand.
         cost = UNKNOWN
-    if not call.has_sizes() and rule.formula is not free:
+    if not call.has_sizes():
         # Formulas add up the tensors there are: of none they make a scalar, or nothing.
         cost = Cost(0, None) if cost.flops == 0 else UNKNOWN
     return cost
 
 
-def _evaluate(found: DistinctCalls, row: int, call: OperatorCall, kind: int, saved: Cost | None) -> None:
-    """Fill in one row: by a formula of the program, by what one gave when the file was written, or by a built-in one."""
-    user = registry.registered(call.name) if registry.any_registered() else None
-    if user is not None or saved is not None:
-        found.by_user[row] = True
-        found.family[row] = "registered"
-        _settle(found, row, Standing.FIRM, saved if user is None else user(call), call)  # type: ignore[arg-type]
-        return
-    if kind != SpanKind.OPERATOR:
-        if kind == SpanKind.BACKWARD:
-            found.standing[row] = Standing.NO_FORMULA if is_generated(call.name) else Standing.OTHERS
-        else:
-            found.standing[row] = Standing.RANGE
-        return
-    rule = rule_of(call.name)
-    if rule is None:
-        if is_made_of_others(call.name):
-            found.standing[row] = Standing.OTHERS
-        else:
-            found.standing[row] = Standing.RANGE if is_range(call.name) else Standing.NO_FORMULA
-        return
-    found.family[row] = rule.family
-    standing = Standing.DEFERRED if rule.deferred else Standing.FIRM
-    _settle(found, row, standing, _applied(rule, call), call)
-
-
-def _settle(found: DistinctCalls, row: int, standing: Standing, cost: Cost, call: OperatorCall) -> None:
-    """Keep a cost, or that there is none."""
+def _known(call: OperatorCall, cost: Cost, family: str, deferred: bool = False) -> Evaluated:
+    """A cost that a formula gave, or that there is none."""
     flops, size = cost
     # Scalars of a damaged trace can be of any type, and so can what is made of them.
     if type(flops) is not int or not 0 <= flops <= _LARGEST:
-        found.standing[row] = Standing.NO_INPUTS
-        return
-    found.standing[row] = standing
-    found.flops[row] = flops
-    found.bytes[row] = size if type(size) is int and 0 <= size <= _LARGEST else -1
-    found.dtype[row] = _first_dtype(call.dtypes)
+        return Evaluated(Standing.NO_INPUTS, family=family)
+    standing = Standing.DEFERRED if deferred else Standing.FIRM
+    size = size if type(size) is int and 0 <= size <= _LARGEST else -1
+    return Evaluated(standing, flops, size, family, _first_dtype(call.dtypes))

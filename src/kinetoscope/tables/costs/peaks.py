@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -188,20 +188,21 @@ def working_ns(trace: TraceData) -> NDArray[np.int64]:
     return np.where(on_device > 0, on_device, spans["duration_ns"])
 
 
+def _quotient(part: NDArray[Any], whole: NDArray[np.int64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The quotient where it is known, and null elsewhere."""
+    found = np.full(len(part), np.nan)
+    found[known] = part[known] / whole[known]
+    return found
+
+
 def per_second(flops: NDArray[np.int64], time_ns: NDArray[np.int64]) -> NDArray[np.float64]:
     """Operations a second; null where there is no time or nothing was counted."""
-    found = np.full(len(flops), np.nan)
-    known = (flops > 0) & (time_ns > 0)
-    found[known] = flops[known] * 1e9 / time_ns[known]
-    return found
+    return _quotient(flops * 1e9, time_ns, (flops > 0) & (time_ns > 0))
 
 
 def per_byte(flops: NDArray[np.int64], moved: NDArray[np.int64]) -> NDArray[np.float64]:
     """Operations a byte; null where the bytes are not known."""
-    found = np.full(len(flops), np.nan)
-    known = (flops >= 0) & (moved > 0)
-    found[known] = flops[known] / moved[known]
-    return found
+    return _quotient(flops, moved, (flops >= 0) & (moved > 0))
 
 
 def least_seconds(trace: TraceData, costs: Costs, given: object = None) -> NDArray[np.float64] | None:
@@ -251,7 +252,4 @@ def at_peak(trace: TraceData, costs: Costs, given: object = None) -> NDArray[np.
 
 def share_of_peak(ideal_s: NDArray[np.float64], time_ns: NDArray[np.int64]) -> NDArray[np.float64]:
     """The time at the peak in percent of the time it took; null where there is no time or no work for matrix units."""
-    found = np.full(len(ideal_s), np.nan)
-    known = (time_ns > 0) & (ideal_s > 0)
-    found[known] = ideal_s[known] * 1e11 / time_ns[known]
-    return found
+    return _quotient(ideal_s * 1e11, time_ns, (time_ns > 0) & (ideal_s > 0))

@@ -1,3 +1,3 @@
 """Tables of memory."""
 
-__all__ = ["blocks", "categories", "peak", "timeline"]
+__all__ = ["blocks", "categories", "memories", "peak", "timeline"]

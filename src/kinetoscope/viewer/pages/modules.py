@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.arrow import Labels, number_array, to_arrow, to_numpy
+from kinetoscope.model.arrow import Labels, few_texts, number_array, to_arrow, to_numpy
 from kinetoscope.model.hierarchy import host_work, module_calls, recorded_calls
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.model.steps import MARK, STEP_KEY
 from kinetoscope.torch_events.event_tree import event_names
 from kinetoscope.viewer.requests import Limited
-from kinetoscope.viewer.timeline.window import few_texts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -22,11 +22,12 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope._import_aside import import_aside
-from kinetoscope.model.arrow import number_array, text_array
+from kinetoscope.model.arrow import few_texts, number_array, text_array
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.tables.memory import memories
 from kinetoscope.tables.memory.timeline import find_device, need_memory
 from kinetoscope.viewer.pages import (
     compare,
@@ -59,7 +60,6 @@ from kinetoscope.viewer.timeline.span import (
     plain,
 )
 from kinetoscope.viewer.timeline.tracks import counters_of, timeline, whole_of
-from kinetoscope.viewer.timeline.window import few_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -403,8 +403,8 @@ def write_memory_page(
     """
     need_memory(trace)
     number = find_device(trace, device)
-    shown = [place for place in memory.places(trace) if place.number == number]
-    start = f"#/memory?device={quote(memory.highest(shown).key, safe='')}" if shown else ""
+    shown = [place for place in memories.places(trace) if place.number == number]
+    start = f"#/memory?device={quote(memories.highest(shown).key, safe='')}" if shown else ""
     text = report_page(trace, _name_of(trace), pages=("memory",), start=start, notice=notice)
     _write(text, Path(path))
 

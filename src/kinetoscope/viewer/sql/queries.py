@@ -1,26 +1,30 @@
-"""SQL on the page: each query runs in a process beside this one, which can be ended and cannot take what is ours.
+"""SQL on the page: each query runs in a process of its own, which can be ended and cannot take what is ours.
 
-DuckDB stops a query that takes long, or much memory, only where it looks whether it should. So the limits are the
-kernel's: the process may take no more memory than it is given, and is ended when its time is over. It reads the tables
-from files that it maps, and is kept from all other files, from the network and from its own settings.
+Why a process, and not DuckDB's own limits: inside one call of a function DuckDB 2.0 neither looks whether it was
+interrupted nor counts what it allocates. With a `memory_limit` of 64 MiB, `select repeat('x', 1000000000) from range(3)`
+took 1.9 GiB and `select list_sum(range(1000000000))` more than 8 GiB, and `interrupt` ended neither for a quarter of a
+minute or more. So the limits are the kernel's: a process may take no more memory than it is given, and is ended when its
+time is over. It reads the tables from files that it maps, and DuckDB's settings keep it from all else.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
+import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import weakref
-from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.model import units
+from kinetoscope.model.trace_data import derived
 from kinetoscope.storage.unpacking import available_bytes
 from kinetoscope.trace.tables import definition
 from kinetoscope.trace.trace import tables_named
@@ -120,7 +124,6 @@ MOST_CSV_ROWS = 1_000_000
 LONGEST_QUERY = 50_000
 MOST_WAITING = 4
 """Queries that wait for the one that runs; each holds a thread of the server, which needs them for other pages."""
-_STARTING_S = 60.0
 
 NEEDS_DUCKDB = (
     "SQL needs DuckDB, which is not installed where the viewer runs: "
@@ -133,7 +136,7 @@ _PROGRAM = (
 
 
 class Queries:
-    """Answers queries about one trace, one at a time, in a process that is started with the first."""
+    """Runs queries about one trace, one at a time."""
 
     def __init__(self, trace: Trace, time_s: float = TIME_S, memory_bytes: int | None = None) -> None:
         """Start nothing yet.
@@ -151,13 +154,14 @@ class Queries:
         self._one_at_a_time = threading.Lock()
         self._turns = threading.Semaphore(1 + MOST_WAITING)
         self._closed = False
-        self._process: subprocess.Popen[bytes] | None = None
-        # Whether a query runs, and why it is ended; a stop belongs to the query that runs at that moment.
+        # A stop belongs to the query that runs at that moment.
         self._state = threading.Lock()
-        self._runs = False
-        self._ended_for = ""
-        self._folder: Path | None = None
-        self._let_go: weakref.finalize[..., Queries] | None = None
+        self._runs = self._stopped = False
+        # Made by the first query.
+        self._folder = Path(tempfile.gettempdir(), f"kinetoscope-sql-{secrets.token_hex(16)}")
+        # The process of the query that runs, else that of the next one: it imports what it needs ahead of time.
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._clean_up = weakref.finalize(self, _clean_up, self._processes, self._folder)
 
     def ask(self, query: str, *, rows: int, form: str) -> tuple[dict[str, Any], bytes]:
         """Run a query.
@@ -187,60 +191,77 @@ class Queries:
                 f"{1 + MOST_WAITING} queries are running or waiting already: stop the running one, or try again later"
             )
         try:
-            return self._ask(trace, query, rows, form)
+            with self._one_at_a_time:
+                return self._run(trace, query, rows, form)
         finally:
             self._turns.release()
 
-    def _ask(self, trace: Trace, query: str, rows: int, form: str) -> tuple[dict[str, Any], bytes]:
-        """Run a query when those before it are done."""
-        with self._one_at_a_time:
-            if self._closed:
-                raise StateError(STOPPED)
+    def _run(self, trace: Trace, query: str, rows: int, form: str) -> tuple[dict[str, Any], bytes]:
+        """Run a query in its process, until it is done or ended; those before it are done."""
+        if self._closed:
+            raise StateError(STOPPED)
+        with self._state:
+            self._runs, self._stopped = True, False
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            tables = {name: self._written(trace, name) for name in tables_named(trace, query)}
+            request = {"query": query, "rows": rows, "form": form, "tables": tables, "time_s": self.time_s}
+            answer, why = self._exchange(json.dumps(request).encode())
+        finally:
             with self._state:
-                self._runs, self._ended_for = True, ""
-            try:
-                reply, body = self._run(trace, query, rows, form)
-            finally:
-                with self._state:
-                    self._runs = False
+                self._runs = False
+        self._next()
+        if self._stopped:
+            raise StateError(STOPPED)
+        if why:
+            limits = f"the limits are {self.time_s:g} s and {units.size(self.memory_bytes)}"
+            raise ArgumentError(f"{why}; {limits}.")
+        line, _, body = answer.partition(b"\n")
+        reply = json.loads(line)
         if "error" in reply:
             raise ArgumentError(reply["error"])
         return reply, body
 
-    def _run(self, trace: Trace, query: str, rows: int, form: str) -> tuple[dict[str, Any], bytes]:
-        """Run a query in the process, until it is done or ended."""
-        process = self._running()
-        tables = {name: self._written(trace, name) for name in tables_named(trace, query)}
-        request = {"query": query, "rows": rows, "form": form, "tables": tables, "time_s": self.time_s}
-        timer = threading.Timer(self.time_s, self._end, [f"It took longer than {self.time_s:g} s"])
-        timer.start()
-        reply: dict[str, Any] = {}
-        try:
-            if self._ended_for:
-                raise EOFError(self._ended_for)
-            reply, body = _exchange(process, request)
-        except (OSError, EOFError) as error:
-            process.kill()
-            process.wait()
-            why = self._ended_for or "It exceeded the memory limit, or DuckDB crashed"
-            raise (StateError if why == STOPPED else ArgumentError)(
-                f"{why}; the limits are {self.time_s:g} s and {units.size(self.memory_bytes)}."
-                if why != STOPPED
-                else why
-            ) from error
-        finally:
-            timer.cancel()
-            timer.join()  # its thread holds these queries: they would outlive their trace until it is scheduled
-            if self._ended_for or reply.get("last"):
+    def _exchange(self, request: bytes) -> tuple[bytes, str]:
+        """What the process of a query writes, or why it was ended."""
+        process = self._next()
+        why = ""
+        with process:
+            if self._stopped:
                 process.kill()
-                process.wait()
-            if process.poll() is not None:
-                self._forget(process)
-        return reply, body
+            try:
+                answer, _ = process.communicate(request, timeout=self.time_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                answer, why = b"", f"It took longer than {self.time_s:g} s"
+        if process.returncode and not why:
+            why = "It exceeded the memory limit, or DuckDB crashed"
+        return answer, why
+
+    def _next(self) -> subprocess.Popen[bytes]:
+        """A process that waits for a query, started if there is none."""
+        with self._state:
+            if self._processes and self._processes[0].poll() is None:
+                return self._processes[0]
+            process = subprocess.Popen(  # noqa: S603  (our own interpreter and program)
+                [sys.executable, "-I", "-c", _PROGRAM, json.dumps(sys.path), str(self.memory_bytes)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=self._folder,
+                start_new_session=True,  # a Ctrl-C is for the server
+            )
+            _end(self._processes)
+            self._processes.append(process)
+            return process
 
     def stop(self) -> None:
         """End the query that runs, if one does."""
-        self._end(STOPPED)
+        with self._state:
+            if self._runs:
+                self._stopped = True
+                for process in self._processes:
+                    process.kill()
 
     def close(self) -> None:
         """End the process and remove its files; queries that wait are not run, nor any other."""
@@ -248,50 +269,13 @@ class Queries:
         # A query may be about to begin: it is ended as soon as it has.
         while not self._one_at_a_time.acquire(timeout=0.05):
             self.stop()
-        try:
-            if self._let_go is not None:
-                self._let_go()
-            self._process = self._folder = None
-        finally:
-            self._one_at_a_time.release()
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        """The process, started if there is none."""
-        if self._process is not None and self._process.poll() is None:
-            return self._process
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="kinetoscope-sql-"))
-        process = subprocess.Popen(  # noqa: S603  (our own interpreter and program)
-            [sys.executable, "-I", "-c", _PROGRAM, json.dumps(sys.path), str(self.memory_bytes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=self._folder,
-            start_new_session=True,  # a Ctrl-C is for the server
-        )
-        if self._let_go is not None and (ended := self._let_go.detach()) is not None:
-            _close_pipes(ended[2][0])
-        self._let_go = weakref.finalize(self, _clean_up, process, self._folder)
-        timer = threading.Timer(_STARTING_S, process.kill)
-        timer.start()
-        try:
-            reply, _ = _read(process.stdout)
-        except EOFError:
-            process.wait()
-            raise StateError("the process that runs queries could not be started") from None
-        finally:
-            timer.cancel()
-        if "error" in reply:
-            process.wait()
-            raise StateError(reply["error"])
-        self._process = process
-        return process
+        self._clean_up()
+        self._one_at_a_time.release()
 
     def _written(self, trace: Trace, name: str) -> str:
         """The file of a table, written when it is first needed."""
         import pyarrow as pa
 
-        assert self._folder is not None  # noqa: S101  (made before the process is started)
         path = self._folder / f"{name}.arrow"
         if not path.exists():
             table = trace.table(name).combine_chunks().unify_dictionaries()
@@ -300,22 +284,6 @@ class Queries:
                 writer.write_table(table, max_chunksize=1 << 17)
             part.rename(path)
         return str(path)
-
-    def _end(self, why: str) -> None:
-        """End the query that runs, if one does; without a process, before it is sent to one."""
-        with self._state:
-            if not self._runs:
-                return
-            self._ended_for = self._ended_for or why
-            if self._process is not None:
-                self._process.kill()
-
-    def _forget(self, process: subprocess.Popen[bytes]) -> None:
-        """Close what leads to a process that has ended."""
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                _close(pipe)
-        self._process = None
 
 
 STOPPED = "The query was stopped."
@@ -326,9 +294,10 @@ def is_installed() -> bool:
     return importlib.util.find_spec("duckdb") is not None
 
 
+@derived
 def queries(trace: Trace) -> Queries:
     """What runs queries about a trace; it ends with the trace."""
-    return trace.cached("viewer: sql", lambda: Queries(trace))
+    return Queries(trace)
 
 
 def end_queries(trace: Trace) -> None:
@@ -381,8 +350,6 @@ def csv(trace: Trace, query: Query) -> MadeFile:
         ArgumentError: As for `rows`, or there are too many rows.
         MissingDependencyError: DuckDB is not installed.
     """
-    import io
-
     reply, body = queries(trace).ask(_text(query), rows=MOST_CSV_ROWS, form="csv")
     if reply["cut"]:
         raise ArgumentError(f"the result has more than {MOST_CSV_ROWS:,} rows: add a `limit` to the query")
@@ -403,42 +370,14 @@ def _text(query: Query) -> str:
     return text
 
 
-def _exchange(process: subprocess.Popen[bytes], request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Send a query to the process and wait for the response."""
-    assert process.stdin is not None  # noqa: S101  (it is a pipe)
-    process.stdin.write(json.dumps(request).encode() + b"\n")
-    process.stdin.flush()
-    return _read(process.stdout)
-
-
-def _read(answers: IO[bytes] | None) -> tuple[dict[str, Any], bytes]:
-    """A line of JSON, and as many bytes behind it as the line says."""
-    line = answers.readline() if answers is not None else b""
-    if answers is None or not line.endswith(b"\n"):
-        raise EOFError
-    reply = json.loads(line)
-    body = answers.read(reply.get("bytes", 0))
-    if len(body) < reply.get("bytes", 0):
-        raise EOFError
-    return reply, body
-
-
-def _clean_up(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """End the process and remove its files."""
-    process.kill()
-    process.wait()
-    _close_pipes(process)
+def _clean_up(processes: list[subprocess.Popen[bytes]], folder: Path) -> None:
+    """End a process and remove its files."""
+    _end(processes)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _close_pipes(process: subprocess.Popen[bytes]) -> None:
-    """Close both pipes to a process that has ended."""
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            _close(pipe)
-
-
-def _close(pipe: IO[bytes]) -> None:
-    """Close a pipe; what is still on its way to a process that is gone is of no use any more."""
-    with suppress(OSError):
-        pipe.close()
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """End a process, if there is one, and close what leads to it."""
+    while processes:
+        with processes.pop() as process:
+            process.kill()

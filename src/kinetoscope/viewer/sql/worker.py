@@ -1,7 +1,7 @@
-"""The process that runs queries for a page: sets its own limits, then runs one query after the other.
+"""The process that runs a query for a page: it sets its own limits, then runs one query.
 
-It is started by `_sql` and talks to it through its standard input and output: a line of JSON for each query, and a
-line of JSON with the result behind it. Of this package it imports only how numbers and arrays are written.
+`queries` starts it, and gives it the query as JSON on its standard input; it writes a line of JSON, and the rows behind
+it. Of this package it imports only how numbers and arrays are written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from kinetoscope.model import units
 from kinetoscope.model.arrow import text_array
@@ -55,37 +55,33 @@ _SETTINGS = (
 
 
 def main(memory_bytes: int) -> None:
-    """Respond to queries until standard input ends.
+    """Respond to the query on standard input.
 
     Args:
-        memory_bytes: How much memory queries may take.
+        memory_bytes: How much memory it may take.
     """
-    # What anything prints must not come between the answers.
-    answers = os.fdopen(os.dup(1), "wb")
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
+    # What anything prints must not come into the answer.
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     try:
         import duckdb
-        import pyarrow
         import pyarrow.compute
         import pyarrow.csv
     except ImportError as error:
-        _write(answers, {"error": f"The process that runs queries cannot import {error.name}: {error}"})
+        reply = {"error": f"The process that runs queries cannot import {error.name}: {error}"}
+        answer.write(json.dumps(reply).encode())
+        answer.close()
         return
     del pyarrow, duckdb
     _limit(memory_bytes)
-    _write(answers, {"ready": True})
-    for line in sys.stdin.buffer:
-        request = json.loads(line)
-        # If the server is gone, the kernel ends a query that does not end by itself.
-        signal.setitimer(signal.ITIMER_REAL, request["time_s"] + _GRACE_S)
-        reply, body = _answered(request, memory_bytes)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        _write(answers, reply, body)
-        if reply.get("last"):
-            # What the allocators keep after this much would be missing from the next query. Nothing is tidied up: that
-            # may take memory, too.
-            os._exit(0)
+    request = json.loads(sys.stdin.buffer.read())
+    # If the server is gone, the kernel ends a query that does not end by itself.
+    signal.setitimer(signal.ITIMER_REAL, request["time_s"] + _GRACE_S)
+    reply, body = _answered(request, memory_bytes)
+    answer.write(json.dumps(reply).encode() + b"\n")
+    answer.write(body)
+    answer.flush()
+    os._exit(0)  # nothing is tidied up: that may take memory, too
 
 
 def _answered(request: dict[str, Any], memory_bytes: int) -> tuple[dict[str, Any], bytes]:
@@ -99,10 +95,10 @@ def _answered(request: dict[str, Any], memory_bytes: int) -> tuple[dict[str, Any
             body = as_csv(found) if request["form"] == "csv" else _as_stream(found)
     except Exception as error:  # noqa: BLE001  (whatever it is, the person at the page is to read it)
         if _lacked_memory(error):
-            return {"error": _TOO_MUCH.format(units.size(memory_bytes)), "last": True}, b""
+            return {"error": _TOO_MUCH.format(units.size(memory_bytes))}, b""
         if isinstance(error, duckdb.Error | ValueError):
             return {"error": str(error)}, b""
-        return {"error": f"The query could not be run ({type(error).__name__}: {error})", "last": True}, b""
+        return {"error": f"The query could not be run ({type(error).__name__}: {error})"}, b""
     reply["elapsed_ms"] = round((time.monotonic() - began) * 1e3)
     return reply, body
 
@@ -271,9 +267,3 @@ def _limit(memory_bytes: int) -> None:
             resource.setrlimit(which, (limit, limit))
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-def _write(answers: IO[bytes], reply: dict[str, Any], body: bytes = b"") -> None:
-    """Write a response."""
-    answers.write(json.dumps({**reply, "bytes": len(body)}).encode() + b"\n" + body)
-    answers.flush()

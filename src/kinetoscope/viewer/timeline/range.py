@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import Labels, few_texts, to_arrow
 from kinetoscope.model.hierarchy import recorded_calls
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.viewer.requests import choice, span_of_time
 from kinetoscope.viewer.timeline.rows import MODULES, PYTHON, STEPS, STREAM, THREAD, span_tracks
 from kinetoscope.viewer.timeline.tracks import timeline, whole_of
-from kinetoscope.viewer.timeline.window import few_texts
 
 if TYPE_CHECKING:
     import pyarrow

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import Labels, few_texts, to_arrow
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.viewer.requests import Limited, number, whole_number
 from kinetoscope.viewer.timeline.rows import label_maker, span_tracks
 from kinetoscope.viewer.timeline.tracks import timeline
-from kinetoscope.viewer.timeline.window import few_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.model.arrow import Labels, compact, number_array, text_array
+from kinetoscope.model.arrow import Labels, compact, few_texts, number_array, text_array
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.viewer.requests import window_of
 from kinetoscope.viewer.timeline.rows import label_maker
@@ -137,9 +137,3 @@ def look(rows: Rows, first: int, count: int, start: float, end: float, width: in
         nothing = np.zeros(0, np.int64)
         return Seen(nothing.astype(np.int32), nothing, nothing)
     return Seen(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
-
-
-def few_texts(ids: NDArray[Any], texts: Any) -> tuple[NDArray[np.int32], list[str]]:
-    """Return the distinct texts of some ids, and for each id the index of its text; fast if the ids are few."""
-    used, places = np.unique(ids, return_inverse=True)
-    return places.astype(np.int32), [texts[one] for one in used.tolist()]

@@ -1,0 +1,489 @@
+"""What ran in which Python functions, as flame graphs: time on the host, time on devices, or memory allocated.
+
+`flame_graph` has the tree of frames, `flame_operators` what weighs in each of them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope._errors import checked_choice
+from kinetoscope.model.arrow import Labels, few_texts, to_arrow
+from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.nesting import spread_down
+from kinetoscope.model.processes import thread_processes
+from kinetoscope.model.schema import KIND_NAMES, Column, Table
+from kinetoscope.model.steps import MARK, STEP_KEY
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
+from kinetoscope.tables.memory.blocks import allocating_spans
+from kinetoscope.tables.stacks import span_stacks, user_frames
+from kinetoscope.torch_events.event_tree import event_names
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+
+
+# Weighted stacks are merged into a tree of frames, top-down or inverted, small enough to be sent and drawn.
+#
+# Top-down, the parent of a frame is its caller; inverted, it is the frame that it called, so that the roots are the frames with
+# self time. Nodes with less than a thousandth of the total weight are merged into one node of their parent, so that the children
+# and the own weight of a node still add up.
+
+LEAST_SHARE = 1_000
+"""What weighs less than the whole divided by this has no node of its own."""
+
+_NOBODY = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """Stacks after hiding some frames.
+
+    Attributes:
+        row: For each stack, the stack of its innermost visible frame: itself, one of its callers, or -1.
+        caller: For each stack its nearest visible caller, or -1.
+        level: The number of its visible callers.
+        frame: The innermost frame of each.
+    """
+
+    row: NDArray[np.int32]
+    caller: NDArray[np.int32]
+    level: NDArray[np.int32]
+    frame: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Flame:
+    """The tree of a flame graph. A node is followed by its children, the heaviest first, and a merged one last.
+
+    Attributes:
+        parent: For each node its parent, or -1.
+        frame: The frame of each node; -1 for stacks without a visible frame, and for merged nodes.
+        rest: The number of nodes that were merged into it; 0 for an ordinary node.
+        total: Inclusive weight.
+        own: Self weight.
+        count: The number of spans or allocations, inclusive.
+        of_stack: For each stack its innermost node; -1 for stacks without weight.
+    """
+
+    parent: NDArray[np.int32]
+    frame: NDArray[np.int32]
+    rest: NDArray[np.int32]
+    total: NDArray[np.int64]
+    own: NDArray[np.int64]
+    count: NDArray[np.int64]
+    of_stack: NDArray[np.int32]
+
+
+@dataclass
+class _Nodes:
+    """The nodes of a tree during construction, parents first."""
+
+    parent: NDArray[np.int32]
+    frame: NDArray[np.int32]
+    rest: NDArray[np.int32]
+    of_stack: NDArray[np.int32]
+
+
+def shown_stacks(
+    parent: NDArray[np.int32], frame: NDArray[np.int32], shown: NDArray[np.bool_] | None = None
+) -> Stacks:
+    """Hide some frames.
+
+    Args:
+        parent: For each stack the row of its caller's stack, which is less than its own; -1 for none.
+        frame: The innermost frame of each.
+        shown: For each frame whether it is visible; None for all.
+    """
+    rows = np.arange(len(parent), dtype=np.int32)
+    # A parent that does not come first would be a cycle, which only damaged files have.
+    parent = np.where(parent < rows, parent, np.int32(-1))
+    depth = _levels(parent)
+    kept = (frame >= 0) if shown is None else np.append(shown, False)[frame]
+    row = spread_down(parent, depth, np.where(kept, rows, np.int32(-1)), -1)
+    caller = np.append(row, np.int32(-1))[parent]
+    # The row of a visible caller is its own.
+    return Stacks(row, caller, _levels(np.where(kept, caller, np.int32(-1))), frame)
+
+
+def upright(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]) -> Flame:
+    """Merge stacks into a top-down tree.
+
+    Args:
+        stacks: The stacks.
+        weight: What weighs in exactly each stack, at least 0.
+        count: How many things do.
+    """
+    node_of, parents, frames = _merged(stacks)
+    heavy = weight > 0
+    of_stack = np.where(heavy, node_of[stacks.row], np.int32(-1))
+    bare = heavy & (stacks.row < 0)
+    if bare.any():
+        of_stack[bare] = len(parents)
+        parents, frames = np.append(parents, np.int32(-1)), np.append(frames, np.int32(-1))
+    level = _levels(parents)
+    totals = _core.sums_below(parents, level, _sums(of_stack, len(parents), weight))
+    kept = totals >= _least(weight[heavy])
+    number = np.where(kept, np.arange(len(parents), dtype=np.int32), np.int32(-1))
+    nearest = spread_down(parents, level, number, -1)
+    # Light nodes are merged in their nearest ancestor that is kept.
+    cut = np.flatnonzero(~kept & (totals > 0))
+    heads = cut[np.append(kept, True)[parents[cut]]]
+    homes, counts = np.unique(parents[heads], return_counts=True)
+    rest_of = np.full(len(parents) + 1, -1, np.int32)
+    rest_of[homes] = len(parents) + np.arange(len(homes))
+    lost = np.flatnonzero((of_stack >= 0) & ~np.append(kept, True)[of_stack])
+    of_stack[lost] = rest_of[nearest[of_stack[lost]]]
+    names = np.concatenate((np.flatnonzero(kept), len(parents) + np.arange(len(homes))))
+    place = np.full(len(parents) + len(homes) + 1, -1, np.int32)
+    place[names] = np.arange(len(names))
+    return _flame(
+        _Nodes(
+            place[np.concatenate((parents[kept], homes))],
+            np.concatenate((frames[kept], np.full(len(homes), -1))).astype(np.int32),
+            np.concatenate((np.zeros(int(kept.sum()), np.int64), counts)).astype(np.int32),
+            place[of_stack],
+        ),
+        weight,
+        count,
+    )
+
+
+def inverted(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]) -> Flame:
+    """Merge stacks into an inverted tree, whose roots are the innermost frames.
+
+    Args:
+        stacks: The stacks.
+        weight: What weighs in exactly each stack, at least 0.
+        count: How many things do.
+    """
+    items = np.flatnonzero(weight > 0)
+    least = _least(weight[items])
+    at, within = stacks.row[items], np.full(len(items), -1, np.int32)
+    frame = np.append(stacks.frame, np.int32(-1))
+    of_stack = np.full(len(weight), -1, np.int32)
+    parents, frames, rests, nodes = [_NOBODY], [_NOBODY], [_NOBODY], 0
+    while len(items):
+        group, first = _core.group([within, frame[at]])
+        totals = _core.group_sums(group, len(first), weight[items])
+        kept = totals >= least
+        # All light children of a node become one additional node.
+        around = within[first]
+        homes, place, counts = np.unique(around[~kept], return_inverse=True, return_counts=True)
+        number = np.empty(len(first), np.int32)
+        number[kept] = nodes + np.arange(int(kept.sum()))
+        number[~kept] = nodes + int(kept.sum()) + place
+        parents += [around[kept], homes]
+        frames += [frame[at][first[kept]], np.full(len(homes), -1, np.int32)]
+        rests += [np.zeros(int(kept.sum()), np.int32), counts.astype(np.int32)]
+        nodes += int(kept.sum()) + len(homes)
+        within = of_stack[items] = number[group]
+        # The outermost frames and merged nodes have no children.
+        further = kept[group] & (at >= 0) & (np.append(stacks.caller, np.int32(-1))[at] >= 0)
+        items, within, at = items[further], within[further], stacks.caller[at[further]]
+    found = [np.concatenate(parts).astype(np.int32) for parts in (parents, frames, rests)]
+    return _flame(_Nodes(found[0], found[1], found[2], of_stack), weight, count)
+
+
+def _merged(stacks: Stacks) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """Build the tree of visible frames: the node of each stack, with that of -1 at the end; each node's parent and frame."""
+    node_of = np.full(len(stacks.frame) + 1, -1, np.int32)
+    parents, frames, nodes = [_NOBODY], [_NOBODY], 0
+    for rows in _by_level(stacks.level, np.unique(stacks.row[stacks.row >= 0])):
+        around = node_of[stacks.caller[rows]]
+        group, first = _core.group([around, stacks.frame[rows]])
+        node_of[rows] = nodes + group
+        parents.append(around[first])
+        frames.append(stacks.frame[rows[first]])
+        nodes += len(first)
+    return node_of, np.concatenate(parents), np.concatenate(frames)
+
+
+def _least(weights: NDArray[np.int64]) -> int:
+    """Smallest weight of a node that is not merged."""
+    return max(-(-int(weights.sum()) // LEAST_SHARE), 1)
+
+
+def _flame(nodes: _Nodes, weight: NDArray[np.int64], count: NDArray[np.int64]) -> Flame:
+    """Compute inclusive weights, and sort the nodes."""
+    size = len(nodes.parent)
+    own = _sums(nodes.of_stack, size, weight)
+    level = _levels(nodes.parent)
+    total = _core.sums_below(nodes.parent, level, own)
+    counted = _core.sums_below(nodes.parent, level, _sums(nodes.of_stack, size, count))
+    order = _outline(nodes, total)
+    place = np.full(size + 1, -1, np.int32)
+    place[order] = np.arange(size)
+    return Flame(
+        place[nodes.parent[order]],
+        nodes.frame[order],
+        nodes.rest[order],
+        total[order],
+        own[order],
+        counted[order],
+        place[nodes.of_stack],
+    )
+
+
+def _outline(nodes: _Nodes, total: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sort nodes in depth-first order, the heaviest children first."""
+    held: dict[int, list[int]] = {}
+    heavy_last = np.lexsort((-np.arange(len(total)), total, nodes.rest == 0)).tolist()
+    parents = nodes.parent.tolist()
+    for row in heavy_last:
+        held.setdefault(parents[row], []).append(row)
+    order: list[int] = []
+    waiting = held.get(-1, [])
+    while waiting:
+        row = waiting.pop()
+        order.append(row)
+        waiting.extend(held.get(row, ()))
+    return np.array(order, np.int64)
+
+
+def _levels(parent: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the depth of each row; parents come first."""
+    levels: list[int] = []
+    for above in parent.tolist():
+        levels.append(levels[above] + 1 if above >= 0 else 0)
+    return np.array(levels, np.int32)
+
+
+def _by_level(level: NDArray[np.int32], rows: NDArray[Any]) -> list[NDArray[Any]]:
+    """Group rows by level, in ascending order."""
+    order = rows[np.argsort(level[rows], kind="stable")]
+    edges = np.flatnonzero(np.diff(level[order])) + 1
+    return [part for part in np.split(order, edges) if len(part)]
+
+
+def _sums(group: NDArray[np.int32], groups: int, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sum values by group; values of group -1 are ignored."""
+    sums: NDArray[np.int64] = _core.group_sums(group.astype(np.int32), groups, values)
+    return sums
+
+
+MEASURES = {"cpu": "ns", "device": "ns", "bytes": "bytes"}
+# The recorded name of a built-in method contains the address of its object, which differs each time.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+ORDERS = {"callees": upright, "callers": inverted}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of stacks by one measure, in one process or in all.
+
+    Attributes:
+        total: The total weight, including that without a stack.
+        of_stack: The self weight of each stack.
+        count: The number of spans or allocations of each stack.
+    """
+
+    total: int
+    of_stack: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+
+def flame_graph(
+    trace: TraceData, *, by: str = "cpu", order: str = "callees", library: bool = True, process: int = -1
+) -> pyarrow.Table:
+    """Return the tree of a flame graph, in which a frame is followed by those inside it.
+
+    Args:
+        trace: The trace.
+        by: What weighs: `cpu` and `device` for time, `bytes` for allocations.
+        order: `callees` for frames in those that called them, `callers` for frames in those that they called.
+        library: Whether to show the frames of torch itself.
+        process: The row of a process; -1 for all.
+
+    Raises:
+        ArgumentError: Another `by` or `order`.
+    """
+    tree = _tree(trace, by, order, library, process)
+    frames, strings = trace.columns("frames"), trace.strings
+    real = {name: np.append(frames[name], -1)[tree.frame] for name in ("function", "file", "line")}
+    shown: dict[str, Any] = {
+        name: Labels(*few_texts(real[name], _and_none(strings))) for name in ("function", "file")
+    }
+    shown["function"] = Labels(
+        shown["function"].ids, [_ADDRESS.sub("", text) for text in shown["function"].texts]
+    )
+    columns = {
+        "parent": tree.parent,
+        **shown,
+        "line": real["line"],
+        "user": np.append(user_frames(trace), False)[tree.frame] if len(frames) else tree.frame >= 0,
+        "rest": tree.rest,
+        "total": tree.total,
+        "own": tree.own,
+        "count": tree.count,
+    }
+    return to_arrow(_flame_schema(MEASURES[by]), columns)
+
+
+def flame_operators(
+    trace: TraceData, *, by: str = "cpu", order: str = "callees", library: bool = True, process: int = -1
+) -> pyarrow.Table:
+    """Return what weighs in each node of a flame graph, by name; the options are those of `flame_graph`.
+
+    Raises:
+        ArgumentError: Another `by` or `order`.
+    """
+    tree, spans = _tree(trace, by, order, library, process), trace.columns("spans")
+    span, stack, value = _heavy(trace, by, process)
+    known = np.flatnonzero(stack >= 0)
+    span, node = span[known], tree.of_stack[stack[known]]
+    # After the names of spans come the names of weights without a span, and last the one for no name.
+    strings = [*trace.strings, *(_PYTHON_NAMES[place] for place in sorted(_PYTHON_NAMES)), ""]
+    others = np.array([len(strings) - 3, len(strings) - 2, len(strings) - 1], dtype=np.int32)
+    names = np.concatenate((event_names(trace), others))[span]
+    kinds = np.append(spans["kind"].astype(np.int32), np.full(3, -1, dtype=np.int32))[span]
+    group, first = _core.group([node, names, kinds])
+    node, value = node[first], _core.group_sums(group, len(first), value[known])
+    places, texts = few_texts(names[first], strings)
+    columns: dict[str, Any] = {
+        "node": node,
+        "name": Labels(places, [STEP_KEY if text.startswith(MARK) else text for text in texts]),
+        "kind": Labels(kinds[first], KIND_NAMES),
+        "count": _core.group_counts(group, len(first)),
+        "value": value,
+    }
+    rows = np.lexsort((places, -value, node))
+    return to_arrow(_operators_schema(MEASURES[by]), columns, rows)
+
+
+def _tree(trace: TraceData, by: str, order: str, library: bool, process: int) -> Flame:
+    """Return the tree of a flame graph, which is cached."""
+    checked_choice("by", by, tuple(MEASURES))
+    checked_choice("order", order, tuple(ORDERS))
+
+    def make() -> Flame:
+        stacks, weights = trace.columns("stacks"), weights_of(trace, by, process)
+        frame = np.append(_like_frames(trace), np.int32(-1))[stacks["frame"]]
+        shown = shown_stacks(stacks["parent"], frame, None if library else user_frames(trace))
+        return ORDERS[order](shown, weights.of_stack, weights.count)
+
+    return trace.cached(f"flame graph {by} {order} {library} {process}", make)
+
+
+@derived
+def _like_frames(trace: TraceData) -> NDArray[np.int32]:
+    """Return for each frame the first one with the same name, ignoring addresses of objects in it."""
+    frames, strings = trace.columns("frames"), trace.strings
+    like = np.arange(len(frames), dtype=np.int32)
+    functions, files, lines = (frames[name].tolist() for name in ("function", "file", "line"))
+    named = {row: _ADDRESS.sub("", strings[row]) for row in set(functions) if " at 0x" in strings[row]}
+    first: dict[tuple[str, int, int], int] = {}
+    for frame, function in enumerate(functions):
+        if function in named:
+            key = (named[function], files[frame], lines[frame])
+            like[frame] = first.setdefault(key, frame)
+    return like
+
+
+def weights_of(trace: TraceData, by: str, process: int) -> Weights:
+    """Return the weights of stacks by one measure, in one process or, for -1, in all; cached."""
+
+    def make() -> Weights:
+        _, stack, value = _heavy(trace, by, process)
+        stacks = len(trace.columns("stacks"))
+        of_stack, count = _core.group_sums(stack, stacks, value), _core.group_counts(stack, stacks)
+        return Weights(int(value.sum()), of_stack, count)
+
+    return trace.cached(f"weights of stacks {by} {process}", make)
+
+
+def _heavy(
+    trace: TraceData, by: str, process: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """Return everything with a weight: its span or -1, its stack or -1, and its weight."""
+    span, stack, value, thread = _allocated(trace) if by == "bytes" else _times(trace, by)
+    heavy = value > 0
+    if process >= 0:
+        heavy &= thread_processes(trace)[thread] == process
+    rows = np.flatnonzero(heavy)
+    return span[rows], stack[rows], value[rows]
+
+
+# Codes instead of a span's row for time between operators.
+_PYTHON, _BLOCKED = -2, -3
+_PYTHON_NAMES = {_PYTHON: "Python between operators", _BLOCKED: "Blocked"}
+
+
+def _times(trace: TraceData, by: str) -> tuple[Rows, NDArray[np.int32], Rows, NDArray[np.int32]]:
+    """Return self times on the host, of spans and between operators, or on devices: span, stack, time and thread."""
+    spans = trace.columns("spans")
+    span, stack, thread = np.arange(len(spans)), span_stacks(trace), spans["thread"]
+    if by == "device":
+        return span, stack, spans["device_self_ns"], thread
+    # The stack of a step is where it was marked, not where its time is spent. The same holds for ranges.
+    work = host_work(trace, with_steps=False).mask & ~covered_ranges(trace)
+    shares = gaps(trace).shares
+    parts = (
+        (span, np.where(shares.blocked, _BLOCKED, _PYTHON)),
+        (stack, shares.stack.astype(np.int32)),
+        (np.where(work, spans["self_ns"], 0), charged(trace)),
+        (thread, shares.thread.astype(np.int32)),
+    )
+    whole = [np.concatenate(both) for both in parts]
+    return whole[0], whole[1], whole[2], whole[3]
+
+
+def _allocated(trace: TraceData) -> tuple[Rows, NDArray[np.int32], Rows, NDArray[np.int32]]:
+    """Return for each allocation its span, its stack or else that of its span, its size, and its thread."""
+    blocks = trace.columns("allocations")
+    span = allocating_spans(trace)
+    of_span = np.append(trace.column("spans", "stack"), np.int32(-1))[span]
+    stack = np.where(blocks["stack"] >= 0, blocks["stack"], of_span)
+    # Not the blocks from before the recording, whose allocation was not recorded.
+    size = np.where(blocks["time_ns"] >= 0, blocks["bytes"], 0)
+    return span.astype(np.int64), stack, size, blocks["thread"]
+
+
+def _and_none(texts: list[str]) -> list[str]:
+    """Append an empty text, for index -1."""
+    return [*texts, ""]
+
+
+def _flame_schema(unit: str) -> Table:
+    """The columns of a flame graph."""
+    return Table(
+        "flame",
+        "A frame of a flame graph: those inside it follow it, the heaviest first.",
+        (
+            Column("parent", "int32", "", "The row of the frame around it; null for none."),
+            Column("function", "category", "", "The function; empty for stacks without a frame to show."),
+            Column("file", "category", "", "Its file."),
+            Column("line", "int32", "", "The line being executed."),
+            Column("user", "bool", "", "Whether it is outside torch and Kinetoscope."),
+            Column("rest", "int32", "", "How many small frames it sums up; 0 for a single frame.", 0),
+            Column("total", "int64", unit, "Its value, frames inside it included.", 0),
+            Column("own", "int64", unit, "Its value, frames inside it excluded.", 0),
+            Column("count", "int64", "", "How many spans or allocations it sums.", 0),
+        ),
+    )
+
+
+def _operators_schema(unit: str) -> Table:
+    """The columns of the operators of a flame graph."""
+    return Table(
+        "flame_operators",
+        "The self value of one frame of a flame graph by the name and kind of spans.",
+        (
+            Column("node", "int32", "", "The row of the frame.", 0),
+            Column("name", "category", "", "The name of the spans; empty for allocations outside of any."),
+            Column("kind", "category", "", "Their kind."),
+            Column("count", "int64", "", "How many spans or allocations.", 0),
+            Column("value", "int64", unit, "The sum.", 0),
+        ),
+    )
