@@ -60,7 +60,7 @@ def test_every_place_has_a_number():
         "unfinished": 5,
         "overlapping": 7,
         "launches": {"work": 9, "tied": 8, "calls": 7, "without_work": 6, "early": 5, "earliest_ns": 4000},
-        "clock": {"readings": 3, "largest_error_ns": 2, "device_calls": 9, "device_calls_astride": 1, "device_shift_ns": 8},
+        "clock": {"readings": 3, "largest_error_ns": 2, "device_calls": 9, "device_calls_crossing": 1, "device_shift_ns": 8},
         "processes": {"count": 3, "unknown_clocks": 0, "largest_error_ns": 12},
         "overhead": {"spans": 4, "time_ns": 1000, "duration_ns": 100_000},
         "covered_percent": 50.0,
@@ -113,16 +113,16 @@ def test_what_there_is_one_of_is_said_in_the_singular():
         "losses": {"kinds": 1, "count": 1},
         "unfinished": 1,
         "overlapping": 1,
-        "clock": {"readings": 1, "largest_error_ns": 1, "device_calls": 1, "device_calls_astride": 0},
+        "clock": {"readings": 1, "largest_error_ns": 1, "device_calls": 1, "device_calls_crossing": 0},
         "overhead": {"spans": 1, "time_ns": 1, "duration_ns": 1},
     }
     works = ({"tied": 1, "early": 1}, {"tied": 0, "early": 0}, {"tied": 1, "early": 0})
-    astride = {"readings": 1, "device_calls": 2, "device_calls_astride": 1}
+    crossing = {"readings": 1, "device_calls": 2, "device_calls_crossing": 1}
     said = []
     for work in works:
         one = {"work": 1, "calls": 1, "without_work": 1, "earliest_ns": 9000, **work}
         said += judged({**facts, "launches": one})["checks"]
-    said += judged({**facts, "processes": {**FACTS["processes"], "count": 2}, "clock": astride})["checks"]
+    said += judged({**facts, "processes": {**FACTS["processes"], "count": 2}, "clock": crossing})["checks"]
     sentences = {text(one[key]) for one in said for key in ("finding", "meaning")}
     assert {
         "1 loss of one kind",

@@ -85,9 +85,9 @@ def test_kernels_belong_to_the_operators_whose_calls_launched_them():
     assert np.count_nonzero(kinds == SpanKind.KERNEL) == 3
     assert both.info["clock_checks"] == host.info["clock_checks"] | {
         "device_calls": 3,
-        "device_calls_astride": 0,
+        "device_calls_crossing": 0,
         "device_shift_ns": 0,
-        "device_largest_astride_ns": 0,
+        "device_largest_crossing_ns": 0,
         "device_earliest_ns": -200,
         "device_latest_ns": 400,
     }

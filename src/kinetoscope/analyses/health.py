@@ -215,13 +215,13 @@ def _clock_check(facts: dict[str, Any]) -> Check | None:
 
 def _device_clock(facts: dict[str, Any]) -> Check | None:
     found = facts["clock"] or {}
-    calls, astride = found.get("device_calls", 0), found.get("device_calls_astride", 0)
+    calls, crossing = found.get("device_calls", 0), found.get("device_calls_crossing", 0)
     if calls == 0:
         return None
     meaning = sentence("Operators and runtime calls were timed by two clocks.")
     if shift := found.get("device_shift_ns", 0):
         meaning = sentence(f"{meaning['text']} Device times were shifted by {{}} to match.", (shift, "ns"))
-    if astride == 0:
+    if crossing == 0:
         return _check(
             GOOD,
             "Device clock",
@@ -232,11 +232,11 @@ def _device_clock(facts: dict[str, Any]) -> Check | None:
             meaning,
         )
     finding = sentence(
-        f"{{}} of {{}} runtime calls {units.noun(astride, 'does not lie within its operator', 'do not lie within their operators')}",
-        astride,
+        f"{{}} of {{}} runtime calls {units.noun(crossing, 'does not lie within its operator', 'do not lie within their operators')}",
+        crossing,
         calls,
     )
-    return _check(WARN if astride > calls * 0.01 else GOOD, "Device clock", finding, meaning)
+    return _check(WARN if crossing > calls * 0.01 else GOOD, "Device clock", finding, meaning)
 
 
 def _processes(facts: dict[str, Any]) -> Check | None:

@@ -76,7 +76,7 @@ def joined_info(parts: Sequence[tuple[TraceData, int, list[int]]]) -> dict[str, 
             "readings": sum(check.get("readings", 0) for check in checks),
             "largest_error_ns": max(check.get("largest_error_ns", 0) for check in checks),
         }
-        for key in ("device_calls", "device_calls_astride"):
+        for key in ("device_calls", "device_calls_crossing"):
             if any(key in check for check in checks):
                 joined["clock_checks"][key] = sum(check.get(key, 0) for check in checks)
     pauses = [pause for info in infos if isinstance(info.get("pauses"), list) for pause in info["pauses"]]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # much at least; the calls without one show by how much they can disagree at most.
 
 # Above this share of calls that do not fit, the clocks are said to disagree.
-MOST_ASTRIDE = 0.01
+MOST_CROSSING = 0.01
 # A better shift is taken if it leaves at most this share of those calls.
 _LEFT_BY_A_SHIFT = 0.25
 _LARGEST_SHIFT_NS = 10_000_000
@@ -82,33 +82,33 @@ class Fit:
 
     Attributes:
         calls: How many calls lay on threads that had operators.
-        astride: How many of them have a begin or end of an operator inside them.
+        crossing: How many of them cross the start or end of an operator.
         shift_ns: What was added to the device's times to make them fit.
-        largest_astride_ns: By how much the worst of those would have to move.
+        largest_crossing_ns: The smallest shift that would correct the worst of these, in nanoseconds.
         earliest_ns: By how much the device's times could be earlier at most (below 0) without any call that fits now
             ceasing to; None without such calls.
         latest_ns: The same for later.
     """
 
     calls: int
-    astride: int
+    crossing: int
     shift_ns: int
-    largest_astride_ns: int
+    largest_crossing_ns: int
     earliest_ns: int | None
     latest_ns: int | None
 
     @property
     def fits(self) -> bool:
-        """Whether so few calls lie astride that the clocks may be called one."""
-        return self.astride <= MOST_ASTRIDE * self.calls
+        """Whether so few calls cross boundaries of operators that the clocks can be considered the same."""
+        return self.crossing <= MOST_CROSSING * self.calls
 
     def as_info(self) -> dict[str, int | None]:
         """The facts for the metadata of a trace."""
         return {
             "device_calls": self.calls,
-            "device_calls_astride": self.astride,
+            "device_calls_crossing": self.crossing,
             "device_shift_ns": self.shift_ns,
-            "device_largest_astride_ns": self.largest_astride_ns,
+            "device_largest_crossing_ns": self.largest_crossing_ns,
             "device_earliest_ns": self.earliest_ns,
             "device_latest_ns": self.latest_ns,
         }
@@ -119,30 +119,30 @@ def fit_clocks(threads: Sequence[ThreadTimes]) -> Fit:
     threads = [one for one in threads if len(one.moments_ns) and len(one.starts_ns)]
     calls = sum(len(one.starts_ns) for one in threads)
     shift_ns = 0
-    if calls and _astride(threads) > MOST_ASTRIDE * calls:
+    if calls and _count_crossing(threads) > MOST_CROSSING * calls:
         shift_ns = _best_shift(threads, calls)
         threads = [one.moved(shift_ns) for one in threads]
     earliest, latest, needed = [], [], [np.zeros(1, np.int64)]
     for one in threads:
         low, high = _inside(one)
-        fitting, astride = high <= low, high > low
+        fitting, crossing = high <= low, high > low
         # Where nothing lies before the first moment, or behind the last, there is no limit.
         before, behind = fitting & (low > 0), fitting & (low < len(one.moments_ns))
         earliest.append(one.moments_ns[low[before] - 1] - one.starts_ns[before])
         latest.append(one.moments_ns[low[behind]] - one.ends_ns[behind])
         needed.append(
             np.minimum(
-                one.moments_ns[high[astride] - 1] - one.starts_ns[astride],
-                one.ends_ns[astride] - one.moments_ns[low[astride]],
+                one.moments_ns[high[crossing] - 1] - one.starts_ns[crossing],
+                one.ends_ns[crossing] - one.moments_ns[low[crossing]],
             )
         )
     known_earliest = np.concatenate(earliest) if earliest else np.zeros(0, np.int64)
     known_latest = np.concatenate(latest) if latest else np.zeros(0, np.int64)
     return Fit(
         calls=calls,
-        astride=_astride(threads),
+        crossing=_count_crossing(threads),
         shift_ns=shift_ns,
-        largest_astride_ns=int(np.concatenate(needed).max()),
+        largest_crossing_ns=int(np.concatenate(needed).max()),
         earliest_ns=int(known_earliest.max()) if len(known_earliest) else None,
         latest_ns=int(known_latest.min()) if len(known_latest) else None,
     )
@@ -154,7 +154,7 @@ def _inside(one: ThreadTimes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return low, np.searchsorted(one.moments_ns, one.ends_ns, side="left")
 
 
-def _astride(threads: Sequence[ThreadTimes]) -> int:
+def _count_crossing(threads: Sequence[ThreadTimes]) -> int:
     """How many calls have a moment inside them."""
     total = 0
     for one in threads:
@@ -178,25 +178,25 @@ def _best_shift(threads: Sequence[ThreadTimes], calls: int) -> int:
         ).tolist()
         counted = {shift_ns: _misplaced(tried, shift_ns) for shift_ns in (best_ns, *candidates)}
         best_ns = int(min(counted, key=lambda shift_ns: (counted[shift_ns], abs(shift_ns))))
-    left = _astride([one.moved(best_ns) for one in tried])
-    return best_ns if left <= _LEFT_BY_A_SHIFT * _astride(tried) else 0
+    left = _count_crossing([one.moved(best_ns) for one in tried])
+    return best_ns if left <= _LEFT_BY_A_SHIFT * _count_crossing(tried) else 0
 
 
 def _needed(one: ThreadTimes) -> Times:
-    """How far the calls would have to go that lie astride or outside of operators, to either side."""
+    """The shifts, to either side, that would correct calls that cross boundaries of operators or lie outside of them."""
     low, high = _inside(one)
     wrong = (high > low) | (_around(one, low) == 0)
     low, high, starts_ns, ends_ns = low[wrong], high[wrong], one.starts_ns[wrong], one.ends_ns[wrong]
-    astride, last = high > low, len(one.moments_ns) - 1
-    # A call that lies astride has to begin behind the last moment in it, or to end before the first; another has to begin
+    crossing, last = high > low, len(one.moments_ns) - 1
+    # A call that crosses boundaries has to begin after the last of them, or to end before the first; another has to begin
     # where the next operator does, or to end with the one before.
-    later = one.moments_ns[np.minimum(np.where(astride, high - 1, low), last)] - starts_ns
-    earlier = one.moments_ns[np.clip(np.where(astride, low, low - 1), 0, last)] - ends_ns
+    later = one.moments_ns[np.minimum(np.where(crossing, high - 1, low), last)] - starts_ns
+    earlier = one.moments_ns[np.clip(np.where(crossing, low, low - 1), 0, last)] - ends_ns
     return np.concatenate((later, earlier))
 
 
 def _misplaced(threads: Sequence[ThreadTimes], shift_ns: int) -> int:
-    """How many calls, so much later, would lie astride or outside of operators."""
+    """Number of calls that, after a shift, would cross boundaries of operators or lie outside of them."""
     total = 0
     for one in threads:
         moved = one.moved(shift_ns)
@@ -454,11 +454,11 @@ class _Join:
             losses.append(Loss.of("device_clock_unknown"))
         elif not fit.fits:
             why = (
-                f"{fit.astride} of {fit.calls} calls of the device's runtime have the begin or end of an operator inside them, "
-                f"by up to {fit.largest_astride_ns} ns: times of devices are off by as much, and their work may be counted for "
+                f"{fit.crossing} of {fit.calls} calls of the device's runtime have the begin or end of an operator inside them, "
+                f"by up to {fit.largest_crossing_ns} ns: times of devices are off by as much, and their work may be counted for "
                 "a neighbour of the operator that launched it."
             )
-            losses.append(Loss.of("device_clock_misfit", fit.astride, why=why))
+            losses.append(Loss.of("device_clock_misfit", fit.crossing, why=why))
         return loss_columns(losses)
 
     def _info(self, fit: Fit) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def test_kernels_are_the_operators_that_launched_them_with_stacks_modules_and_sh
     assert [fact.text for fact in describe(trace.overview()) if fact.label == "Engine"] == ["hybrid"]
     assert trace.info["deviceProperties"][0]["name"] == "A device of the tests"
     checks = trace.info["clock_checks"]
-    assert (checks["device_calls"], checks["device_calls_astride"], checks["device_shift_ns"]) == (20, 0, 0)
+    assert (checks["device_calls"], checks["device_calls_crossing"], checks["device_shift_ns"]) == (20, 0, 0)
     assert checks["device_earliest_ns"] < 0 < checks["device_latest_ns"]
 
 
@@ -169,7 +169,7 @@ def test_clocks_that_differ_are_mended_or_the_trace_says_so():
     trace = record(engine).trace
     checks = trace.info["clock_checks"]
     assert checks["device_calls"] == 20
-    assert trace.complete == (checks["device_calls_astride"] <= 0.01 * 20)
+    assert trace.complete == (checks["device_calls_crossing"] <= 0.01 * 20)
 
 
 def test_devices_whose_collector_fails_leave_the_host_and_a_loss():

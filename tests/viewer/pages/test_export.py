@@ -122,7 +122,7 @@ def test_there_are_no_other_formats(trace, form):
         {"steps": "77"},
     ],
 )
-def test_parts_that_are_none_are_refused(trace, query):
+def test_invalid_parts_are_refused(trace, query):
     with pytest.raises(ArgumentError):
         export(trace, query, "ktrace")
 

@@ -30,7 +30,7 @@ def test_kernels_are_those_of_the_table_and_say_what_their_names_tell_of_tensor_
         assert found.drop_columns("tensor_cores").equals(trace.table("kernels", by=way))
 
 
-def test_copies_are_put_together_by_direction():
+def test_copies_are_grouped_by_direction():
     rows = answer(copying(), "copies", {}).table.to_pylist()
     assert [(row["direction"], row["kind"], row["count"], row["total_ns"], row["bytes"]) for row in rows] == [
         ("HtoD", "memcpy", 2, 40, 5000),
@@ -58,12 +58,12 @@ def test_without_a_device_there_is_nothing():
     assert [answer(trace, path, {}).total for path in ("kernels", "copies")] == [0, 0]
 
 
-def test_a_way_that_there_is_not_is_refused():
+def test_an_unknown_grouping_is_refused():
     with pytest.raises(ArgumentError, match="name, launch"):
         answer(copying(), "kernels", {"by": "span"})
 
 
-def test_what_a_report_asks_for_is_answered():
+def test_every_request_of_a_report_has_a_response():
     trace = copying()
     for path, query in reported(trace):
         answer(trace, path, query)

@@ -88,7 +88,7 @@ def test_a_short_curve_has_every_event_of_the_timeline(device):
     assert found == [(0, 0, {}), *expected, (trace.duration_ns, *expected[-1][1:])]
 
 
-def test_the_devices_are_told_with_their_peaks():
+def test_devices_have_their_peaks():
     told = answer(training(), "memory", {})
     assert (told["recorded"], told["highest"]) == (True, "cuda:0")
     assert [

@@ -99,7 +99,7 @@ def test_a_choice_that_there_is_not_is_refused_with_those_there_are(query):
         rows(trained(), **query)
 
 
-def test_what_a_report_asks_for_is_answered():
+def test_every_request_of_a_report_has_a_response():
     trace = trained()
     asked = reported(trace)
     for path, query in asked:

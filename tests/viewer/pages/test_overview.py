@@ -36,7 +36,7 @@ def test_every_reported_question_has_an_answer_that_json_can_hold(trace):
         assert respond([("trace", trace)], f"api/0/{path}", query).status == 200, path
 
 
-def test_an_empty_trace_is_told_as_one():
+def test_an_empty_trace_is_described_as_empty():
     found = answer(TraceBuilder().build(), "overview", {})
     assert (found["spans"], found["operators"], found["steps"]) == (0, 0, None)
     assert [one["percent"] for one in found["utilization"]] == [0]
@@ -163,7 +163,7 @@ def test_without_memory_there_are_no_peaks():
     assert answer(trained(), "overview/memory", {})["peaks"] == []
 
 
-def test_another_part_is_no_question():
+def test_an_unknown_part_is_not_found():
     assert respond([("trace", trained())], "api/0/overview/else", {}).status == 404
 
 

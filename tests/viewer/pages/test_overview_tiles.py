@@ -73,7 +73,7 @@ def test_an_empty_trace_has_no_share():
     assert found["Recorded"]["value"] == [0, "ns"]
 
 
-def test_what_takes_longer_is_asked_for_later():
+def test_slow_tiles_are_requested_later():
     builder = TraceBuilder().know("profile_memory", 1)
     shapes = builder.shapes([[4, 4], [4, 4]], ["float", "float"])
     builder.span("aten::mm", 0, 100, shapes=shapes)

@@ -95,7 +95,7 @@ def test_modules_of_ranks_are_one_row_by_path():
     )
 
 
-def test_two_roots_of_one_class_stay_apart():
+def test_two_root_modules_of_one_class_are_separate_rows():
     builder = TraceBuilder()
     for start in (0, 100):
         builder.span("aten::mm", start, 50, module=builder.module("Net"))
@@ -117,12 +117,12 @@ def test_an_empty_trace_has_no_rows(name):
     assert rows(TraceBuilder().build(), name) == []
 
 
-def test_another_time_is_refused():
+def test_an_invalid_time_is_refused():
     with pytest.raises(ArgumentError, match="time='both' is not valid: use 'host' or 'device'"):
         answer(layered(), "top/ops", {"time": "both"})
 
 
-def test_another_table_is_no_question():
+def test_an_unknown_table_is_not_found():
     with pytest.raises(LookupError):
         answer(layered(), "top/spans", {})
 

@@ -138,7 +138,7 @@ def test_trace_without_stacks():
 @pytest.mark.parametrize(
     "query", [{"by": "lines"}, {"order": "up"}, {"library": "no"}, {"process": "1"}, {"process": "x"}]
 )
-def test_options_that_there_are_not(query):
+def test_unknown_options_are_refused(query):
     with pytest.raises(ArgumentError, match=f"{next(iter(query))}=.* is not valid: use one of"):
         answer(trained(), "flame", query)
 

@@ -95,7 +95,7 @@ def test_tree_is_what_adding_up_one_by_one_gives(order, stacks):
 @pytest.mark.parametrize("order", [upright, inverted])
 @settings(max_examples=examples(40), deadline=None)
 @given(weighted_stacks())
-def test_parts_add_up_and_stand_in_order(order, stacks):
+def test_parts_add_up_and_are_sorted(order, stacks):
     _, _, weight, _, _ = stacks
     flame = order(*built(stacks))
     size = len(flame.parent)
@@ -123,7 +123,7 @@ def test_parts_add_up_and_stand_in_order(order, stacks):
         path.append(node)
 
 
-def test_small_frames_stand_together():
+def test_small_frames_are_merged():
     # Root 0 calls 1 with nearly all, and 2, 3, 4 with less than a thousandth each.
     stacks = shown_stacks(np.array([-1, 0, 0, 0, 2], np.int32), np.array([0, 1, 2, 3, 4], np.int32))
     flame = upright(stacks, np.array([0, 100_000, 40, 30, 20]), np.array([0, 5, 1, 1, 1]))
@@ -142,7 +142,7 @@ def test_circle_in_a_damaged_file_ends():
         assert flame.own.sum() == 6
 
 
-def test_nothing_is_an_empty_tree():
+def test_no_stacks_are_an_empty_tree():
     none = shown_stacks(np.zeros(0, np.int32), np.zeros(0, np.int32))
     for order in (upright, inverted):
         assert len(order(none, np.zeros(0, np.int64), np.zeros(0, np.int64)).parent) == 0

@@ -63,12 +63,12 @@ def test_rows_and_times_of_calls_are_those_of_the_whole_trace(trace):
 
 
 @pytest.mark.parametrize("part", ["", "1", "5-3", "a-b", "-1-5", "9999-99999", "1-" + "9" * 40])
-def test_what_is_no_part_is_rejected(trace, part):
+def test_an_invalid_part_is_rejected(trace, part):
     with pytest.raises(ArgumentError, match="part="):
         answer(trace, "operators", {"part": part})
 
 
-def test_what_has_no_parts_says_so(trace):
+def test_a_path_without_parts_is_refused_with_a_part(trace):
     with pytest.raises(ArgumentError, match="whole trace"):
         answer(trace, "tracks", {"part": "0-1000"})
     assert set(ROUTES) >= PARTIAL

@@ -87,7 +87,7 @@ def test_a_cut_report_holds_what_begins_first_and_says_so(trace):
     assert parts_of(report_page(trace, "x"))[0]["cut"] is None
 
 
-def test_its_policy_lets_it_ask_nobody(trace):
+def test_the_policy_of_a_report_forbids_requests(trace):
     page = report_page(trace, "x")
     policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1])
     assert policy.startswith("default-src 'none'; script-src 'sha256-")

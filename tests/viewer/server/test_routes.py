@@ -65,7 +65,7 @@ def test_a_trace_that_cannot_be_read_says_so_and_the_others_answer(trace):
         "api/0/sql/../x",
     ],
 )
-def test_nothing_lies_beside_the_questions(trace, path):
+def test_paths_that_are_not_routes_are_not_found(trace, path):
     refused = respond([("t", trace)], path, {})
     assert refused.status in (400, 404)
     assert list(told(refused)) == ["error"]
@@ -117,7 +117,7 @@ def test_a_mistake_of_ours_is_not_told_as_an_unknown_question(trace, monkeypatch
         respond([("t", trace)], "api/0/tracks", {})
 
 
-def test_a_disk_that_is_full_is_told(trace, monkeypatch):
+def test_a_full_disk_is_an_error_response(trace, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device", "run.ktrace")
 

@@ -191,7 +191,7 @@ def test_who_may_not_gets_403_and_no_word_of_the_trace(served, path, headers):
         "/TOKEN/api/0/export/..%2f..%2fetc%2fpasswd",
     ],
 )
-def test_paths_lead_nowhere_else(served, path):
+def test_paths_cannot_leave_the_viewer(served, path):
     status, _, body = asked(served, path)
     assert status in (400, 404)
     assert b"root:" not in body
@@ -254,7 +254,7 @@ def test_traces_are_looked_at_again_when_a_page_asks_for_them_and_not_otherwise(
     assert served.looked == [1]
 
 
-def test_a_file_comes_whole_and_is_to_be_saved(served):
+def test_a_file_is_complete_and_has_a_download_header(served):
     status, headers, body = asked(served, "/TOKEN/api/0/export/ktrace")
     assert status == 200
     assert int(headers["Content-Length"]) == len(body) > 1000
@@ -350,12 +350,12 @@ def test_two_servers_that_do_not_run_yet_do_not_get_the_same_port():
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
-def test_a_port_that_is_none_is_refused(port):
+def test_an_invalid_port_is_refused(port):
     with pytest.raises(ArgumentError, match=r"0 to 65535"):
         Server(list, port)
 
 
-def test_only_this_machine_is_listened_to():
+def test_the_server_listens_on_this_machine_only():
     server = Server(list, 0)
     assert server._socket.getsockname()[0] == "127.0.0.1"
     server.close()

@@ -41,7 +41,7 @@ def nested():
     return builder.build()
 
 
-def test_times_are_cut_at_both_ends():
+def test_times_are_clipped_at_both_ends():
     assert sums(nested(), 30, 55) == {
         ("inner", "operator"): (25, 25),
         ("outer", "operator"): (25, 0),
@@ -92,7 +92,7 @@ def test_a_call_that_is_cut_is_without_the_work_in_it():
         {"start": "0", "end": "5", "of": "x"},
     ],
 )
-def test_what_is_no_range_is_refused(query):
+def test_an_invalid_range_is_refused(query):
     with pytest.raises(ArgumentError):
         answer(nested(), "range", query)
 

@@ -41,7 +41,7 @@ def test_the_next_ones_are_found_from_a_moment_on():
 
 
 @pytest.mark.parametrize("text", ["", "nowhere"])
-def test_what_is_not_there_is_not_found(text):
+def test_text_in_no_name_is_not_found(text):
     assert found(text=text) == ([], 0)
 
 

@@ -97,7 +97,7 @@ def test_arguments_are_those_of_the_source_and_can_be_written_as_json():
 
 
 @pytest.mark.parametrize("number", ["99", "-1", "x", "", "1" * 30, "٣"])
-def test_a_span_that_is_not_there_is_refused(number):
+def test_an_unknown_span_is_refused(number):
     with pytest.raises(ArgumentError, match="there is no span"):
         answer(trace(), f"span/{number}", {})
 

@@ -95,7 +95,7 @@ def test_a_window_says_of_each_pixel_what_its_values_are(samples, start, length,
     assert [row[0] for row in found] == [row[0] for row in expected]
 
 
-def test_several_tracks_follow_each_other():
+def test_rows_of_several_tracks_are_concatenated():
     one = trace()
     known = counters(one)
     labels = ["process_rss_bytes", "memory in use · cuda:0"]

@@ -375,7 +375,7 @@ def _compare(hybrid: Trace, kineto: Trace) -> tuple[str, int]:
     bounds = [
         abs(checks[key]) for key in ("device_earliest_ns", "device_latest_ns") if checks[key] is not None
     ]
-    error_ns = max(*bounds, checks["device_largest_astride_ns"])
+    error_ns = max(*bounds, checks["device_largest_crossing_ns"])
     if error_ns > LARGEST_ERROR_NS:
         return f"the clocks of host and device are only known to agree to {units.duration(error_ns)}", 0
     return "", error_ns
