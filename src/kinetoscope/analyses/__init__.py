@@ -8,6 +8,7 @@ __all__ = [
     "lateness",
     "loop",
     "overview",
+    "parts",
     "rules",
     "step_difference",
     "warm_up",

@@ -379,66 +379,9 @@ class VisibleSpans:
         return found
 
 
+@derived
 def visible_spans(trace: TraceData) -> VisibleSpans:
     """Find out, once for a trace, which spans are events."""
-    return trace.cached("visible_spans", lambda: _find(trace))
-
-
-def event_tree(trace: TraceData) -> Hierarchy:
-    """The spans that nest as events: all but asynchronous ones, those of devices, and calls that are no events."""
-    return trace.cached("event_tree", lambda: _find_tree(trace))
-
-
-@derived
-def event_names(trace: TraceData) -> NDArray[np.int32]:
-    """For each span a row of strings that is equal where events have the same name: all marks of steps share one."""
-    names: NDArray[np.int32] = trace.column("spans", "name")
-    marks = [row for row, text in enumerate(trace.strings) if text.startswith(MARK)]
-    if len(marks) < 2:
-        return names
-    shared = np.arange(len(trace.strings), dtype=np.int32)
-    shared[marks] = marks[0]
-    return shared[names]
-
-
-def _absorbed_calls(trace: TraceData) -> NDArray[np.bool_] | None:
-    """Which spans are calls that are no events, or None when none are."""
-    return (
-        None
-        if isinstance(trace, EventTrace) or len(recorded_calls(trace)) == 0
-        else recorded_calls(trace).mask
-    )
-
-
-def _find_tree(trace: TraceData) -> Hierarchy:
-    """Nest again what is in the tree, if anything is not."""
-    spans, with_calls = trace.columns("spans"), isinstance(trace, EventTrace)
-    populations = [asynchronous_spans(trace), device_spans(trace)] + (
-        [] if with_calls else [recorded_calls(trace)]
-    )
-    outside = [population.mask for population in populations if len(population)]
-    plain = Hierarchy(spans, None)
-    if not outside and not with_calls and not _crosses(plain):
-        return plain
-    rows = np.flatnonzero(~np.logical_or.reduce(outside)) if outside else np.arange(len(spans))
-    times = (spans["thread"][rows], spans["start_ns"][rows], spans["duration_ns"][rows])
-    if not with_calls:
-        nested = NestedAgain(spans, rows, nest(*times)) if outside else plain
-        if not _crosses(nested):
-            return nested
-    return NestedAgain(spans, rows, nest_as_torch(*times))
-
-
-def _crosses(tree: Hierarchy) -> bool:
-    """Whether a few spans begin inside another one and end after it, as ranges do that the compiler opens in a dispatch mode.
-
-    Of many, as in files of other tools, each stays without a parent.
-    """
-    return 0 < int(np.count_nonzero(tree.lane[tree.rows])) <= _MOST_CROSSING
-
-
-def _find(trace: TraceData) -> VisibleSpans:
-    """Mark calls and hidden names first, then only children of the same name, as torch does."""
     spans = trace.columns("spans")
     parent = event_tree(trace).parent
     if len(parent) == 0:
@@ -471,6 +414,55 @@ def _find(trace: TraceData) -> VisibleSpans:
     if absorbed is None or not absorbed.any():
         return VisibleSpans(None, parent[:0], parent)
     return VisibleSpans(absorbed, parent[absorbed], parent)
+
+
+@derived
+def event_tree(trace: TraceData) -> Hierarchy:
+    """The spans that nest as events: all but asynchronous ones, those of devices, and calls that are no events."""
+    spans, with_calls = trace.columns("spans"), isinstance(trace, EventTrace)
+    populations = [asynchronous_spans(trace), device_spans(trace)] + (
+        [] if with_calls else [recorded_calls(trace)]
+    )
+    outside = [population.mask for population in populations if len(population)]
+    plain = Hierarchy(spans, None)
+    if not outside and not with_calls and not _crosses(plain):
+        return plain
+    rows = np.flatnonzero(~np.logical_or.reduce(outside)) if outside else np.arange(len(spans))
+    times = (spans["thread"][rows], spans["start_ns"][rows], spans["duration_ns"][rows])
+    if not with_calls:
+        nested = NestedAgain(spans, rows, nest(*times)) if outside else plain
+        if not _crosses(nested):
+            return nested
+    return NestedAgain(spans, rows, nest_as_torch(*times))
+
+
+@derived
+def event_names(trace: TraceData) -> NDArray[np.int32]:
+    """For each span a row of strings that is equal where events have the same name: all marks of steps share one."""
+    names: NDArray[np.int32] = trace.column("spans", "name")
+    marks = [row for row, text in enumerate(trace.strings) if text.startswith(MARK)]
+    if len(marks) < 2:
+        return names
+    shared = np.arange(len(trace.strings), dtype=np.int32)
+    shared[marks] = marks[0]
+    return shared[names]
+
+
+def _absorbed_calls(trace: TraceData) -> NDArray[np.bool_] | None:
+    """Which spans are calls that are no events, or None when none are."""
+    return (
+        None
+        if isinstance(trace, EventTrace) or len(recorded_calls(trace)) == 0
+        else recorded_calls(trace).mask
+    )
+
+
+def _crosses(tree: Hierarchy) -> bool:
+    """Whether a few spans begin inside another one and end after it, as ranges do that the compiler opens in a dispatch mode.
+
+    Of many, as in files of other tools, each stays without a parent.
+    """
+    return 0 < int(np.count_nonzero(tree.lane[tree.rows])) <= _MOST_CROSSING
 
 
 def _shown_parents(parent: NDArray[np.int32], absorbed: NDArray[np.bool_]) -> NDArray[np.int32]:

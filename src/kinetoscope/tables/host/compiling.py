@@ -325,9 +325,10 @@ class Passages:
     time_ns: Rows
 
 
+@derived
 def break_passages(trace: TraceData) -> Passages:
     """Find the passages of graph breaks, once for a trace."""
-    return trace.cached("break_passages", lambda: _passages(trace))
+    return _passages(trace)
 
 
 def _passages(trace: TraceData) -> Passages:

@@ -88,9 +88,10 @@ def waits_that_make(trace: TraceData) -> Rows:
     return waits[np.isin(spans["name"][waits], here)]
 
 
+@derived
 def in_waits(trace: TraceData) -> NDArray[np.bool_]:
     """Which spans are a wait for the next batch, or ran in one on its thread: what makes the batch where no worker does."""
-    return trace.cached("in_waits", lambda: lies_in(trace, loading_spans(trace).waits))
+    return lies_in(trace, loading_spans(trace).waits)
 
 
 def sum_by(groups: NDArray[np.int64] | NDArray[np.int32], values: Rows, length: int) -> Rows:

@@ -12,6 +12,7 @@ from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, thread_processes
 from kinetoscope.model.schema import STEP_SOURCES, Column, Phase, SpanKind, Table
 from kinetoscope.model.steps import step_at
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import at_peak, per_second, share_of_peak
 from kinetoscope.tables.host.compiling import compile_time
@@ -122,51 +123,48 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     return to_arrow(STEPS_SCHEMA, columns)
 
 
+@derived
 def phase_times(trace: TraceData) -> NDArray[np.int64]:
     """The self time of each span that counts for its phase.
 
     What runs while a batch is waited for counts for none, nor does a range while it waits for backward on another thread, nor the range of
     an optimizer's step while it runs a closure: what that runs counts itself.
     """
+    found = np.where(in_waits(trace), 0, trace.column("spans", "self_ns"))
+    spans = trace.columns("spans")
+    thread, parent, start = spans["thread"], spans["parent"], spans["start_ns"]
+    end = start + spans["duration_ns"]
+    is_work = host_work(trace).mask
+    back = np.flatnonzero((spans["phase"] == Phase.BACKWARD) & is_work)
+    forward = spans["forward"][back]
+    elsewhere = np.where(forward >= 0, thread[forward], thread[back]) != thread[back]
+    is_range = (spans["kind"] == SpanKind.USER_ANNOTATION) & (spans["phase"] != Phase.BACKWARD)
 
-    def make() -> NDArray[np.int64]:
-        found = np.where(in_waits(trace), 0, trace.column("spans", "self_ns"))
-        spans = trace.columns("spans")
-        thread, parent, start = spans["thread"], spans["parent"], spans["start_ns"]
-        end = start + spans["duration_ns"]
-        is_work = host_work(trace).mask
-        back = np.flatnonzero((spans["phase"] == Phase.BACKWARD) & is_work)
-        forward = spans["forward"][back]
-        elsewhere = np.where(forward >= 0, thread[forward], thread[back]) != thread[back]
-        is_range = (spans["kind"] == SpanKind.USER_ANNOTATION) & (spans["phase"] != Phase.BACKWARD)
+    def leave_out(moments: Intervals, ranges: NDArray[np.int64], inner: NDArray[np.int64]) -> None:
+        """Take some moments out of the self times of ranges, of which others are the parts `inner`."""
+        taken = np.zeros(len(found), dtype=np.int64)
+        taken[ranges] = moments.within(start[ranges], end[ranges])
+        np.subtract.at(taken, parent[inner], moments.within(start[inner], end[inner]))
+        found[ranges] = np.maximum(found[ranges] - taken[ranges], 0)
 
-        def leave_out(moments: Intervals, ranges: NDArray[np.int64], inner: NDArray[np.int64]) -> None:
-            """Take some moments out of the self times of ranges, of which others are the parts `inner`."""
-            taken = np.zeros(len(found), dtype=np.int64)
-            taken[ranges] = moments.within(start[ranges], end[ranges])
-            np.subtract.at(taken, parent[inner], moments.within(start[inner], end[inner]))
-            found[ranges] = np.maximum(found[ranges] - taken[ranges], 0)
-
-        left_out: dict[int, Intervals] = {}
-        for waiting in np.unique(thread[forward[elsewhere]]).tolist():
-            runs = np.unique(thread[back[elsewhere & (thread[forward] == waiting)]])
-            rows = back[np.isin(thread[back], runs)]
-            rows = rows[is_outermost(trace, rows)]
-            left_out[waiting] = Intervals.of(start[rows], end[rows])
-            ranges = np.flatnonzero(is_range & (thread == waiting))
-            inner = np.flatnonzero(np.append(is_range, False)[parent] & is_work & (thread == waiting))
-            leave_out(left_out[waiting], ranges, inner)
-        found_closures = closures(trace)
-        steps_of_optimizers = is_range & (spans["phase"] == Phase.OPTIMIZER) & (spans["stream"] < 0)
-        for one in np.unique(found_closures.thread).tolist():
-            mine = found_closures.thread == one
-            moments = Intervals.of(found_closures.start_ns[mine], found_closures.end_ns[mine])
-            ranges = np.flatnonzero(steps_of_optimizers & (thread == one))
-            inner = np.flatnonzero(np.append(steps_of_optimizers, False)[parent] & is_work & (thread == one))
-            leave_out(moments - left_out.get(one, Intervals.none()), ranges, inner)
-        return found
-
-    return trace.cached("phase_times", make)
+    left_out: dict[int, Intervals] = {}
+    for waiting in np.unique(thread[forward[elsewhere]]).tolist():
+        runs = np.unique(thread[back[elsewhere & (thread[forward] == waiting)]])
+        rows = back[np.isin(thread[back], runs)]
+        rows = rows[is_outermost(trace, rows)]
+        left_out[waiting] = Intervals.of(start[rows], end[rows])
+        ranges = np.flatnonzero(is_range & (thread == waiting))
+        inner = np.flatnonzero(np.append(is_range, False)[parent] & is_work & (thread == waiting))
+        leave_out(left_out[waiting], ranges, inner)
+    found_closures = closures(trace)
+    steps_of_optimizers = is_range & (spans["phase"] == Phase.OPTIMIZER) & (spans["stream"] < 0)
+    for one in np.unique(found_closures.thread).tolist():
+        mine = found_closures.thread == one
+        moments = Intervals.of(found_closures.start_ns[mine], found_closures.end_ns[mine])
+        ranges = np.flatnonzero(steps_of_optimizers & (thread == one))
+        inner = np.flatnonzero(np.append(steps_of_optimizers, False)[parent] & is_work & (thread == one))
+        leave_out(moments - left_out.get(one, Intervals.none()), ranges, inner)
+    return found
 
 
 def phase_moments(trace: TraceData, counts: NDArray[np.bool_]) -> tuple[int, ...]:
@@ -208,9 +206,10 @@ def phase_moments(trace: TraceData, counts: NDArray[np.bool_]) -> tuple[int, ...
     return tuple(totals.tolist())
 
 
+@derived
 def closures(trace: TraceData) -> Closures:
     """The closures that optimizers' steps run."""
-    return trace.cached("closures", lambda: find_closures(trace.columns("spans"), trace.strings))
+    return find_closures(trace.columns("spans"), trace.strings)
 
 
 def step_parts(trace: TraceData) -> dict[str, NDArray[np.int64]]:

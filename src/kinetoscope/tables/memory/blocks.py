@@ -149,13 +149,9 @@ def allocating_spans(trace: TraceData) -> NDArray[np.int32]:
     return found
 
 
+@derived
 def blocks_of(trace: TraceData) -> Blocks:
     """Return the blocks of a trace, found once."""
-    return trace.cached("memory_blocks", lambda: _find(trace))
-
-
-def _find(trace: TraceData) -> Blocks:
-    """Put the recorded blocks and those from before together."""
     events = trace.columns("allocations")
     times, size = events["time_ns"], events["bytes"]
     key = keys_of(trace, "allocations")

@@ -14,6 +14,7 @@ import numpy as np
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.schema import ENGINE_WRAPPER, SCOPE_BACKWARD, Phase, SpanKind, StorageRole
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, keys_of
 
 if TYPE_CHECKING:
@@ -149,9 +150,10 @@ class Judged:
     stack: Rows
 
 
+@derived
 def judged_blocks(trace: TraceData) -> Judged:
     """Return the blocks of a trace with their categories, found once."""
-    return trace.cached("memory_judged", lambda: _Inquiry(trace).judge())
+    return _Inquiry(trace).judge()
 
 
 class _Inquiry:

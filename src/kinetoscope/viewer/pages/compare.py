@@ -13,6 +13,7 @@ from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, Run, run_of
 from kinetoscope.comparison.result import Comparison, basis, headline, summary_of_side
 from kinetoscope.comparison.runs import compare_runs
 from kinetoscope.model import units
+from kinetoscope.model.trace_data import derived
 from kinetoscope.viewer.requests import integer
 from kinetoscope.viewer.timeline.rows import MODULES, STREAM, THREAD
 from kinetoscope.viewer.timeline.tracks import timeline, tracks
@@ -156,9 +157,10 @@ def _typical(run: Run) -> int:
     return int(counted[np.argsort(run.step_ns[counted], kind="stable")[len(counted) // 4]])
 
 
+@derived
 def _run(trace: Trace) -> Run:
     """Return the `Run` of a trace, which is cached."""
-    return trace.cached("compared_run", lambda: run_of(trace))
+    return run_of(trace)
 
 
 def _place(offers: Sequence[Offer], query: Query, name: str, default: int) -> int:

@@ -16,6 +16,7 @@ from kinetoscope.model.kinds import is_call
 from kinetoscope.model.nesting import nest
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.rebuilt_calls import shown_frames
 
 if TYPE_CHECKING:
@@ -133,46 +134,9 @@ def track_id(sort: int, number: int) -> int:
     return number * _SORTS + sort
 
 
+@derived
 def span_tracks(trace: Trace) -> SpanTracks:
     """Return the layout of all spans of a trace, which is cached; each span is in exactly one row."""
-    return trace.cached("viewer: span_tracks", lambda: _lay_out(trace))
-
-
-def label_maker(
-    trace: Trace, rows: Rows
-) -> Callable[[NDArray[Any]], tuple[NDArray[Any], Sequence[str], NDArray[Any]]]:
-    """Return a function from items to their names and kinds: indices, the texts that these refer to, and kinds."""
-    if rows.spans is not None:
-        name, kind, spans = trace.column("spans", "name"), trace.column("spans", "kind"), rows.spans
-        return lambda items: (name[spans[items]], trace.strings, kind[spans[items]])
-    names = rows.names if rows.names is not None else np.zeros(len(rows.start_ns), np.int32)
-    return lambda items: (names[items], rows.texts, np.full(len(items), rows.kind, np.uint8))
-
-
-def rows_of(
-    row: NDArray[Any], count: int, start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
-) -> tuple[NDArray[Any], Rows]:
-    """Sort items by row.
-
-    Args:
-        row: The row of each item, from 0. Items of one row must come in order of time and not overlap.
-        count: The number of rows.
-        start_ns: Start of each item.
-        duration_ns: Duration of each item.
-
-    Returns:
-        The order of the items, and the rows, without `spans` and names.
-    """
-    order = np.argsort(row.astype(np.int16 if count < _FEW else np.int32), kind="stable")
-    edges = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(row, minlength=count), out=edges[1:])
-    sums = np.zeros(len(row) + 1, np.int64)
-    np.cumsum(duration_ns[order], out=sums[1:])
-    return order, Rows(edges, start_ns[order], sums)
-
-
-def _lay_out(trace: Trace) -> SpanTracks:
-    """Group the spans by track, nest each group, and assign a row to each depth and lane."""
     spans = trace.columns("spans")
     number, process = _numbers(trace)
     used = np.flatnonzero(np.bincount(number)) if len(number) else np.zeros(0, np.int64)
@@ -213,6 +177,39 @@ def _lay_out(trace: Trace) -> SpanTracks:
     return SpanTracks(
         tracks, rows, row_of_span, np.repeat(np.arange(len(used), dtype=np.int32), np.diff(firsts))
     )
+
+
+def label_maker(
+    trace: Trace, rows: Rows
+) -> Callable[[NDArray[Any]], tuple[NDArray[Any], Sequence[str], NDArray[Any]]]:
+    """Return a function from items to their names and kinds: indices, the texts that these refer to, and kinds."""
+    if rows.spans is not None:
+        name, kind, spans = trace.column("spans", "name"), trace.column("spans", "kind"), rows.spans
+        return lambda items: (name[spans[items]], trace.strings, kind[spans[items]])
+    names = rows.names if rows.names is not None else np.zeros(len(rows.start_ns), np.int32)
+    return lambda items: (names[items], rows.texts, np.full(len(items), rows.kind, np.uint8))
+
+
+def rows_of(
+    row: NDArray[Any], count: int, start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
+) -> tuple[NDArray[Any], Rows]:
+    """Sort items by row.
+
+    Args:
+        row: The row of each item, from 0. Items of one row must come in order of time and not overlap.
+        count: The number of rows.
+        start_ns: Start of each item.
+        duration_ns: Duration of each item.
+
+    Returns:
+        The order of the items, and the rows, without `spans` and names.
+    """
+    order = np.argsort(row.astype(np.int16 if count < _FEW else np.int32), kind="stable")
+    edges = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(row, minlength=count), out=edges[1:])
+    sums = np.zeros(len(row) + 1, np.int64)
+    np.cumsum(duration_ns[order], out=sums[1:])
+    return order, Rows(edges, start_ns[order], sums)
 
 
 def _numbers(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -311,9 +311,10 @@ class Counter:
     value: NDArray[np.float64]
 
 
+@derived
 def counters_of(trace: Trace) -> list[Counter]:
     """Return the counters of a trace, which are cached."""
-    return trace.cached("viewer: counters", lambda: [*_memory(trace), *_sampled(trace)])
+    return [*_memory(trace), *_sampled(trace)]
 
 
 def counter_tracks(trace: Trace) -> list[tuple[int, dict[str, Any]]]:

@@ -1,0 +1,213 @@
+"""The spans of one name: where their time went, what called them, and what they started on devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.model.hierarchy import recorded_calls
+from kinetoscope.model.kinds import is_device_work
+from kinetoscope.model.schema import KIND_NAMES
+from kinetoscope.model.strings import to_utf8
+from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.host.ops import operator_keys, operator_names
+from kinetoscope.tables.host.places import place_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Describe = Callable[[NDArray[np.intp]], list[dict[str, Any]]]
+
+
+_MOST_PARTS = 40
+_MOST_LAUNCHES_UP = 10_000
+
+
+def parts_of(trace: TraceData, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """Return where the time of some spans went: their counts and sums, and lists of `parts` that add up.
+
+    `total_ns` of a part counts only the outermost of these spans, so that the parts of each list add up to their total. That of
+    device work is its self time, which adds up to `device_ns`.
+
+    Args:
+        trace: The trace.
+        rows: The spans, as `tables.host.places.spans_of` finds those of a name.
+    """
+    spans = trace.columns("spans")
+    mark = np.zeros(len(spans) + 1, dtype=bool)
+    mark[rows] = True
+    inner = _core.descends_from_same(spans["parent"], mark[:-1].astype(np.int32)).astype(bool)
+    outer = np.where(inner[rows], 0, spans["duration_ns"][rows])
+    on_device = bool(len(rows)) and bool(is_device_work(spans["kind"][rows[:1]])[0])
+    parts = {
+        "step": _part(np.append(spans["step"], -1)[rows], outer, _steps(trace)),
+        "module": _by_place(trace, "module", rows, outer),
+    }
+    device_ns = None
+    if on_device:
+        started = starters(trace).operator[rows]
+        parts["operator"] = _by_name(trace, started, outer)
+        parts["stream"] = _part(spans["stream"][rows], outer, _streams(trace))
+        parts["launch"] = _launches(trace, rows, outer)
+    else:
+        parts["shape"] = _by_place(trace, "shape", rows, outer)
+        parts["line"] = _by_place(trace, "line", rows, outer)
+        parts["caller"] = _by_name(trace, spans["parent"][rows], outer)
+        parts["inside"] = _inside(trace, mark)
+        work = _started_within(trace, mark)
+        parts["kernel"] = _by_name(trace, work, spans["duration_ns"][work])
+        device_ns = int(spans["duration_ns"][work].sum())
+    return {
+        "count": len(rows),
+        "total_ns": int(outer.sum()),
+        "self_ns": int(spans["self_ns"][rows].sum()),
+        "device_ns": device_ns,
+        "parts": {name: rows for name, rows in parts.items() if rows},
+    }
+
+
+def _part(keys: NDArray[Any], time_ns: NDArray[np.int64], describe: Describe) -> list[dict[str, Any]]:
+    """Group time and calls by key, sorted by time; all after the first `_MOST_PARTS` become one last row."""
+    if len(keys) == 0:
+        return []
+    found, place = np.unique(keys, return_inverse=True)
+    total = _core.group_sums(place.astype(np.int32), len(found), time_ns)
+    count = np.bincount(place, minlength=len(found))
+    order = np.lexsort((found, -count, -total))
+    shown = order[:_MOST_PARTS]
+    rows = [
+        {**what, "count": int(count[at]), "total_ns": int(total[at])}
+        for what, at in zip(describe(found[shown]), shown.tolist(), strict=True)
+    ]
+    rest = order[_MOST_PARTS:]
+    if len(rest):
+        rows.append({
+            "label": None,
+            "others": len(rest),
+            "count": int(count[rest].sum()),
+            "total_ns": int(total[rest].sum()),
+        })  # fmt: skip
+    return rows
+
+
+def _by_place(
+    trace: TraceData, way: str, rows: NDArray[np.int64], time_ns: NDArray[np.int64]
+) -> list[dict[str, Any]]:
+    """Group spans by place (stack, line and so on); empty if no span has one."""
+    labels = place_labels(trace, way)
+    ids = labels.ids[rows]
+    if not (ids >= 0).any():
+        return []
+    return _part(ids, time_ns, lambda found: _texts(found, labels.texts))
+
+
+def _by_name(trace: TraceData, rows: NDArray[Any], time_ns: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Group by name and kind of some spans, -1 for none; empty if there are no spans."""
+    if not (rows >= 0).any():
+        return []
+    spans = trace.columns("spans")
+    # Row -1 indexes the last span; its code is replaced by -1 below.
+    keys = np.where(rows >= 0, operator_keys(trace)[rows].astype(np.int64), -2)
+    unique, first = np.unique(keys, return_index=True)
+    name, kind = spans["name"][rows[first]], spans["kind"][rows[first]]
+    texts = operator_names(trace, name, kind)
+
+    def describe(found: NDArray[np.intp]) -> list[dict[str, Any]]:
+        labels = []
+        for key in found.tolist():
+            at = int(np.searchsorted(unique, key))
+            text = to_utf8(texts[at])
+            labels.append(
+                {"label": None}
+                if key == -2
+                else {"label": text, "name": text, "kind": KIND_NAMES[int(kind[at])]}
+            )
+        return labels
+
+    return _part(keys, time_ns, describe)
+
+
+def _inside(trace: TraceData, mark: NDArray[np.bool_]) -> list[dict[str, Any]]:
+    """Group the children of the spans by name, which is the time that self time does not contain."""
+    spans = trace.columns("spans")
+    parent, calls = spans["parent"], recorded_calls(trace).mask
+    found = mark[parent]
+    if calls.any():
+        # Calls inside an operator do not reduce its self time, but operators directly inside a call reduce that of the call.
+        is_call = np.append(calls, np.False_)
+        caller = np.append(spans["caller"], np.int32(-1))
+        found &= ~calls | is_call[parent]
+        found |= ~calls & (caller[parent] != caller[:-1]) & mark[caller[:-1]]
+    # A selected span inside another one counts as self time of that one, not as its child.
+    within = np.flatnonzero(found & ~mark[:-1] & (spans["lane"] == 0))
+    return _by_name(trace, within, spans["duration_ns"][within])
+
+
+def _started_within(trace: TraceData, mark: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the device work that was launched in the spans or their descendants."""
+    parent = np.append(trace.column("spans", "parent"), np.int32(-1))
+    operator = starters(trace).operator[:-1]
+    work = np.flatnonzero(operator >= 0)
+    around, found = operator[work], np.zeros(len(work), dtype=bool)
+    # One iteration for each level of nesting, a few dozen at most, over all launches at once.
+    left = np.arange(len(work))
+    for _ in range(_MOST_LAUNCHES_UP):
+        if len(left) == 0:
+            break
+        hit = mark[around[left]]
+        found[left[hit]] = True
+        left = left[~hit]
+        around[left] = parent[around[left]]
+        left = left[around[left] >= 0]
+    return work[found]
+
+
+def _launches(trace: TraceData, rows: NDArray[np.int64], time_ns: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Group kernels by grid, block, registers and shared memory; empty if these were not recorded."""
+    own = trace.columns("kernels")
+    place = np.full(len(trace.columns("spans")), -1, dtype=np.int32)
+    place[own["span"]] = np.arange(len(own), dtype=np.int32)
+    at = place[rows]
+    if not (at >= 0).any():
+        return []
+    names = [f"{size}_{axis}" for size in ("grid", "block") for axis in "xyz"] + ["registers", "shared_bytes"]
+    values = [np.append(own[name], -1)[at].astype(np.int64) for name in names]
+    group, first = _core.group(values)
+    labels = [
+        {
+            "label": "",
+            **{
+                name: (int(v) if (v := column[row]) >= 0 else None)
+                for name, column in zip(names, values, strict=True)
+            },
+        }
+        for row in first.tolist()
+    ]
+    return _part(group, time_ns, lambda found: [labels[number] for number in found.tolist()])
+
+
+def _texts(found: NDArray[np.intp], texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Describe keys that are indices into a list of texts."""
+    return [{"label": to_utf8(texts[number]) if number >= 0 else None} for number in found.tolist()]
+
+
+def _steps(trace: TraceData) -> Describe:
+    """Describe steps by their numbers."""
+    numbers = trace.column("steps", "number")
+    return lambda found: [{"label": f"step {numbers[row]}" if row >= 0 else None} for row in found.tolist()]
+
+
+def _streams(trace: TraceData) -> Describe:
+    """Describe streams by device and number."""
+    streams = trace.columns("streams")
+    index, number = streams["device_index"], streams["number"]
+    return lambda found: [
+        {"label": f"device {index[row]}, stream {number[row]}" if row >= 0 else None}
+        for row in found.tolist()
+    ]
