@@ -17,7 +17,7 @@ from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.breakdown import PARTS
-from kinetoscope.tables.device.communication_kernels import UNKNOWN_CALL
+from kinetoscope.tables.device.collective_facts import UNKNOWN_CALL
 from kinetoscope.tables.device.work import WorkCategory
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 __all__ = [
     "collective_facts",
     "collectives",
-    "communication_kernels",
     "copies",
     "kernels",
     "launches",

@@ -62,6 +62,10 @@ _DESCRIBED_NAMES = {
 }  # fmt: skip
 
 
+UNKNOWN_CALL = "unknown"
+"""The name of a call whose kernel does not say what it does, as NCCL's generic one."""
+
+
 @dataclass
 class Facts:
     """The facts of one collective; -1 or empty for those that were not recorded.

@@ -17,6 +17,7 @@ from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS, Column, Table
 from kinetoscope.tables.device.collective_facts import (
     CALLS,
     DESCRIBED,
+    UNKNOWN_CALL,
     Facts,
     elements_of,
     facts_of_call,
@@ -25,12 +26,7 @@ from kinetoscope.tables.device.collective_facts import (
     merged,
     type_named,
 )
-from kinetoscope.tables.device.communication_kernels import (
-    UNKNOWN_CALL,
-    facts_of_kernel,
-    kernel_times,
-    kernels_of_calls,
-)
+from kinetoscope.tables.device.communication_kernels import facts_of_kernel, kernel_times, kernels_of_calls
 from kinetoscope.tables.device.work import device_work
 from kinetoscope.tables.stored import processes, ranks
 

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.model.rows import SpanRow
-from kinetoscope.tables.device.collective_facts import (
-    Facts,
-    type_named,
-)
+from kinetoscope.tables.device.collective_facts import UNKNOWN_CALL, Facts, type_named
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import WorkCategory, busy, device_work
 
@@ -46,8 +43,6 @@ _KERNEL_TYPES = {
     "__nv_bfloat16": "BFloat16", "i8": "Char", "int8_t": "Char", "u8": "Byte", "uint8_t": "Byte", "i32": "Int",
     "int32_t": "Int", "i64": "Long", "int64_t": "Long", "u32": "uint32", "u64": "uint64",
 }  # fmt: skip
-UNKNOWN_CALL = "unknown"
-"""The name of a call whose kernel does not say what it does, as NCCL's generic one."""
 
 
 @dataclass(frozen=True)
