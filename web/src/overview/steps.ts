@@ -61,7 +61,7 @@ export interface Step {
 
 export function stepsOf(table: Columns, names: Readonly<Record<string, string>> = {}): Step[] {
   const number = (name: string, row: number) => table.numbers(name)[row] ?? 0;
-  const kinds = table.numbers("step_kind");
+  const kinds = Array.from(table.values("step_kind"), (kind) => (typeof kind === "number" ? kind : null));
   const several = new Set(kinds.filter((kind) => kind !== null)).size > 1;
   return Array.from({ length: table.rows }, (_, row) => ({
     number: table.numbers("step")[row] ?? null,

@@ -24,6 +24,7 @@ function step(number: number | null, parts: readonly number[], more: Partial<Ste
     rank: null,
     device: "cuda:0",
     startUp: false,
+    kind: null,
     start: (number ?? 0) * 1000,
     duration,
     parts,
@@ -64,6 +65,9 @@ describe("bars", () => {
     expect(barTitle(bar)).toBe("Steps 4 to 5");
     expect(barTitle(barOf([step(7, [1])]))).toBe("Step 7");
     expect(barTitle(barOf([step(null, [1])]))).toBe("Whole trace");
+    const [train, more, evaluate] = [0, 0, 1].map((kind, number) => step(number, [1], { kind }));
+    expect(barTitle(barOf([train, more] as Step[]))).toBe("Steps 0 to 1 · kind 0");
+    expect(barTitle(barOf([more, evaluate] as Step[]))).toBe("Steps 1 to 2");
   });
   test("numbers are rounded up to 1, 2 or 5", () => {
     expect([0, 0.3, 1, 1.2, 2, 3, 5, 7, 15.2, 100, 101].map(roundUp)).toEqual([

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
+    from kinetoscope.model.trace_data import TraceData
     from kinetoscope.tables.memory.blocks import Blocks
     from kinetoscope.tables.memory.categories import Judged
-    from kinetoscope.trace import Trace
 
     Rows = NDArray[np.int64]
 
@@ -108,7 +108,7 @@ class Counts:
 
 
 @derived
-def places(trace: Trace) -> list[Place]:
+def places(trace: TraceData) -> list[Place]:
     """Return the memories of a trace, sorted by process and device; cached."""
     blocks, names = blocks_of(trace), device_names(trace)
     processes = process_runs(trace)
@@ -124,7 +124,7 @@ def places(trace: Trace) -> list[Place]:
     return found
 
 
-def chosen(trace: Trace, device: str | None) -> Place:
+def chosen(trace: TraceData, device: str | None) -> Place:
     """The memory of a name: the one with the highest peak without one.
 
     Raises:
@@ -152,13 +152,13 @@ def highest(known: list[Place]) -> Place:
     )
 
 
-def lasting_ns(trace: Trace) -> int:
+def lasting_ns(trace: TraceData) -> int:
     """Return the end of the trace, including all memory events."""
     return max([trace.duration_ns, 1, *(int(place.time_ns[-1]) for place in places(trace))])
 
 
 def _place(
-    trace: Trace, key: str, process: int, rank: int | None, number: int, owner: NDArray[np.int32] | None
+    trace: TraceData, key: str, process: int, rank: int | None, number: int, owner: NDArray[np.int32] | None
 ) -> Place | None:
     """Return one memory, or None if it has no events."""
     blocks, changes = blocks_of(trace), changes_of(trace, number)
@@ -186,7 +186,7 @@ def _place(
     )
 
 
-def _counts(trace: Trace, device: tuple[int, int], process: int | None) -> Counts:
+def _counts(trace: TraceData, device: tuple[int, int], process: int | None) -> Counts:
     """Return the counters of a device's allocator."""
     events = trace.columns("allocations")
     kind, index = device
@@ -206,7 +206,7 @@ def _counts(trace: Trace, device: tuple[int, int], process: int | None) -> Count
     )
 
 
-def _owners(trace: Trace, blocks: Blocks) -> NDArray[np.int32]:
+def _owners(trace: TraceData, blocks: Blocks) -> NDArray[np.int32]:
     """Return the process of each block: of the thread that allocated it or, if unknown, of the spans that used it."""
     recorded = blocks.allocation >= 0
     owner = np.zeros(len(blocks), np.int32)
@@ -227,7 +227,7 @@ MOST_MODULES = 9
 _WORTH = 0.04
 
 
-def module_parts(trace: Trace, place: Place, judged: Judged) -> tuple[list[str], NDArray[np.int8]]:
+def module_parts(trace: TraceData, place: Place, judged: Judged) -> tuple[list[str], NDArray[np.int8]]:
     """Divide the blocks of a memory by module.
 
     Starting with the outermost modules, the module with the most bytes at the peak is split into its submodules, as long as there
@@ -318,7 +318,7 @@ _STACKED = (
 
 
 def curve(
-    trace: Trace,
+    trace: TraceData,
     device: str | None = None,
     *,
     by: str = "category",
@@ -352,7 +352,7 @@ def curve(
 
 
 def at(
-    trace: Trace, device: str | None = None, *, by: str = "category", time_ns: float | None = None
+    trace: TraceData, device: str | None = None, *, by: str = "category", time_ns: float | None = None
 ) -> pyarrow.Table:
     """Return the one row of `curve` at a time, at the peak without one.
 
@@ -463,7 +463,7 @@ def _table(place: Place, labels: list[str], part: NDArray[np.int8], found: Momen
     return to_arrow(_schema(labels), columns)
 
 
-def _parts(trace: Trace, place: Place, by: str) -> tuple[list[str], NDArray[np.int8]]:
+def _parts(trace: TraceData, place: Place, by: str) -> tuple[list[str], NDArray[np.int8]]:
     """Return the labels of the parts of the stacked chart, from the bottom, and the part of each change."""
     checked_choice("by", by, BY)
 
@@ -587,7 +587,7 @@ _STACKS = Table(
 
 
 def live(
-    trace: Trace, device: str | None = None, *, by: str = "all", time_ns: float | None = None
+    trace: TraceData, device: str | None = None, *, by: str = "all", time_ns: float | None = None
 ) -> pyarrow.Table:
     """Return who held a memory at a moment, at its peak without one.
 
@@ -611,7 +611,9 @@ def live(
     return to_arrow(table, columns, np.argsort(-size, kind="stable"))
 
 
-def blocks(trace: Trace, device: str | None = None, *, order: str = "biggest") -> tuple[pyarrow.Table, int]:
+def blocks(
+    trace: TraceData, device: str | None = None, *, order: str = "biggest"
+) -> tuple[pyarrow.Table, int]:
     """Return the first blocks of a memory in an order, and how many there are: the `biggest`, the `longest`-lived, or those `never freed`.
 
     Raises:
@@ -635,7 +637,7 @@ def blocks(trace: Trace, device: str | None = None, *, order: str = "biggest") -
     return to_arrow(_BLOCK, columns | who), total
 
 
-def stacks(trace: Trace, device: str | None = None) -> pyarrow.Table:
+def stacks(trace: TraceData, device: str | None = None) -> pyarrow.Table:
     """Return the Python stacks to which the rows of `live` and `blocks` refer.
 
     Raises:
@@ -665,7 +667,7 @@ def stacks(trace: Trace, device: str | None = None) -> pyarrow.Table:
     )
 
 
-def described(trace: Trace, place: Place) -> dict[str, Any]:
+def described(trace: TraceData, place: Place) -> dict[str, Any]:
     """What there is to say of a memory: its peak, what is left at the end, and what was recorded of it."""
     judged = judged_blocks(trace)
     peak = int(place.total_bytes[place.peak_row])
