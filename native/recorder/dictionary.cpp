@@ -41,11 +41,11 @@ std::string_view Dictionary::cut(std::string_view text) {
 uint64_t Dictionary::left_for(Entry type) const {
   const uint64_t all = file_->dictionary_bytes();
   uint64_t share = all;
-  if (type == Entry::String || type == Entry::Name || type == Entry::Frame || type == Entry::Stack ||
-      type == Entry::Shapes)
-    share = share_of_names(all);
-  // In a ring, collections free space for both.
-  if (type == Entry::Shapes && !file_->frees_records()) share = all / 2;
+  // The collections of a ring make room for shapes, too, which leave a little of it to names in between.
+  const bool collected = file_->frees_records();
+  if (type == Entry::Shapes) share = collected ? share_of_names(all) : all / 2;
+  if (type == Entry::String || type == Entry::Name || type == Entry::Frame || type == Entry::Stack)
+    share = share_of_names(all) + (collected ? all / 16 : 0);
   return share - std::min(share, chain_.used_bytes);
 }
 
@@ -115,7 +115,7 @@ void Dictionary::plan_next_collection() {
   due_at_bytes_ = used + std::min(worth_it, left / 2);
   // For a large ring the helper thread is in time, and a collection would take too long on any other thread.
   const bool by_any = all <= kMostCollectedByAnyBytes && left > all / 16;
-  nearly_full_at_bytes_ = by_any ? due_at_bytes_ + (share - due_at_bytes_) / 2 : kNever;
+  nearly_full_at_bytes_ = by_any ? due_at_bytes_ + (share - due_at_bytes_) / 4 : kNever;
 }
 
 bool Dictionary::write(Entry type, std::initializer_list<uint32_t> numbers, std::string_view text) {

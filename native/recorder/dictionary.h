@@ -92,6 +92,8 @@ class Dictionary {
   void carry_rest(NeededIds needed);
   // Whether the needed entries take more than half of the space for names.
   bool is_crowded();
+  // [any thread] The result of the last is_crowded().
+  bool was_crowded() const { return was_crowded_.load(std::memory_order_relaxed); }
   // Frees the chunks of the previous epoch. False while the ring is frozen.
   bool free_last_epoch();
 
@@ -167,6 +169,7 @@ class Dictionary {
   std::atomic<uint32_t> epoch_{0};
   std::atomic<bool> due_{false};
   std::atomic<bool> nearly_full_{false};
+  std::atomic<bool> was_crowded_{false};
   // Of the chain's bytes.
   static constexpr uint64_t kNever = UINT64_MAX;
   uint64_t due_at_bytes_ = 0;

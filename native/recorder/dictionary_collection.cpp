@@ -378,7 +378,9 @@ void Dictionary::end_collections() {
 
 bool Dictionary::is_crowded() {
   std::lock_guard lock(mutex_);
-  return left_for(Entry::Name) < chain_.used_bytes;
+  const bool crowded = left_for(Entry::Name) < chain_.used_bytes;
+  was_crowded_.store(crowded, std::memory_order_relaxed);
+  return crowded;
 }
 
 bool Dictionary::free_last_epoch() {

@@ -167,10 +167,15 @@ void Session::commit_notes(ThreadState& thread, uint32_t count, uint64_t tick) {
   committed.store(committed.load(std::memory_order_relaxed) + count, std::memory_order_release);
 }
 
+void Session::begin_new_chunks(ThreadState& thread) {
+  for (ChunkHeader* chunk : {thread.span_chunk, thread.allocation_chunk, thread.note_chunk}) {
+    if (chunk != nullptr) file_->retire_chunk(chunk);
+  }
+  thread.forget_chunks();
+}
+
 void Session::thread_ended(ThreadState& thread) {
-  if (thread.span_chunk != nullptr) file_->retire_chunk(thread.span_chunk);
-  if (thread.allocation_chunk != nullptr) file_->retire_chunk(thread.allocation_chunk);
-  if (thread.note_chunk != nullptr) file_->retire_chunk(thread.note_chunk);
+  begin_new_chunks(thread);
   {
     std::lock_guard calls(open_calls_mutex);
     if (thread.call_state != nullptr) thread.call_state->cut(kCalls, read_tick());

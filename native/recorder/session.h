@@ -83,6 +83,9 @@ class Session : public std::enable_shared_from_this<Session> {
     --thread.next_span;
     return true;
   }
+  // [owner thread] Retires the chunks that the thread writes into, so that a ring can overwrite them. The
+  // next ones are short.
+  void begin_new_chunks(ThreadState& thread);
   // [owner thread] Writes one allocation or free.
   void add_allocation(ThreadState& thread, const AllocationRecord& record);
 

@@ -152,6 +152,8 @@ bool ThreadState::catch_up(Session& session) {
   if (dictionary_epoch != session.dictionary().epoch()) {
     dictionary_epoch = session.dictionary().epoch();
     forget_ids();
+    // A ring keeps the names of all records of a chunk that is being written.
+    if (session.dictionary().was_crowded()) session.begin_new_chunks(*this);
   }
   keep_up_with_calls(session);
   return true;
@@ -180,16 +182,20 @@ void ThreadState::forget_ids() {
   forget_call_ids(*this);
 }
 
-void ThreadState::join(Session& session) {
-  // First: whoever ends the calls of all threads takes these for the session's from here on.
-  clear_calls(*this);
-  generation = session.generation();
+void ThreadState::forget_chunks() {
   next_span = span_end = nullptr;
   span_chunk = nullptr;
   next_allocation = allocation_end = nullptr;
   allocation_chunk = nullptr;
   next_note = note_end = nullptr;
   note_chunk = nullptr;
+}
+
+void ThreadState::join(Session& session) {
+  // First: whoever ends the calls of all threads takes these for the session's from here on.
+  clear_calls(*this);
+  generation = session.generation();
+  forget_chunks();
   open.clear();
   held.reset(generation);
   orphans_seen = live.orphans_posted.load(std::memory_order_relaxed);

@@ -266,6 +266,8 @@ struct alignas(64) ThreadState {
   void keep_up_with_calls(Session& session);
   // Clears all cached ids that are not in a record.
   void forget_ids();
+  // Sets the chunks that it writes into to none.
+  void forget_chunks();
   // [hot] The innermost open span, which is an operator, holds the frame that it was called from.
   void hold_frame() {
     OpenSpan& span = open.back();

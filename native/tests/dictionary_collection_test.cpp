@@ -311,11 +311,15 @@ void what_lasts_is_kept_with_its_last_value() {
     session.forget_sessions_before(2);
   }
   for (int64_t round = 1, step = 0; round <= 5; ++round) {
-    // Late enough for its record to stay.
-    if (round == 4) std::thread([] { record("operator2", -2, 0); }).join();
     while (!dictionary.asks_for_collection()) {
       record(step_name(step), step, static_cast<uint64_t>(step % 1000));
       ++step;
+    }
+    if (round == 5) {
+      // The first record of a new chunk, so that the one before is older than that of the other thread, which
+      // stays.
+      record("operator1", -1, 0);
+      std::thread([] { record("operator2", -2, 0); }).join();
     }
     CHECK(collect_dictionary(session, kPatienceNs));
     std::lock_guard lock(dictionary.mutex());

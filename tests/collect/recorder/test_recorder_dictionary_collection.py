@@ -105,7 +105,15 @@ def test_three_threads_keep_the_names_of_what_a_ring_has(options: dict[str, bool
     assert not any(copies)
     assert misnamed(prof.trace) == []
     assert "recycled_spans" in codes
-    assert codes <= {"recycled_spans", "recycled_samples", "torn_samples", "recycled_allocations"}
+    # Nothing is freed while a copy is made: what finds no room then is counted.
+    allowed = {
+        "recycled_spans",
+        "recycled_samples",
+        "torn_samples",
+        "recycled_allocations",
+        "limited_dictionary",
+    }
+    assert codes <= allowed
     assert collections(path) > 0
 
 
