@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any
 from kinetoscope.display.torch_units import time_text
 from kinetoscope.torch_events.stored_attributes import Computed, StoredAttributes, own_of
 
-if TYPE_CHECKING:
-    pass
-
 
 class TimesAsText:
     """Averages and the texts of times, shared by single and averaged events."""

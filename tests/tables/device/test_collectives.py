@@ -7,10 +7,10 @@ from kinetoscope.tables.device.collective_facts import (
     CALLS,
     facts_of_call,
     facts_of_description,
+    facts_of_kernel,
     facts_of_range,
     type_named,
 )
-from kinetoscope.tables.device.communication_kernels import facts_of_kernel
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 

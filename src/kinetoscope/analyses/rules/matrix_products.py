@@ -8,7 +8,6 @@ TraceLens (less than 30 % of the roofline; above 110 % the model is wrong). Prod
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,9 +19,6 @@ from kinetoscope.model.rows import ShapesRow
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.peaks import MATRIX, at_peak, known_peaks, trace_peaks, working_ns
-
-if TYPE_CHECKING:
-    pass
 
 LEAST_PRODUCTS_PERCENT = 10.0
 LEAST_GAIN_PERCENT = 5.0

@@ -1,15 +1,12 @@
-"""The facts about a collective, from its name, its arguments and the notes of the recorder."""
+"""The facts about a collective, from its name, its arguments, the notes of the recorder, and the name of its kernel."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
-
+from typing import Any
 
 # torch's operator -> what it does, place of what it gives, of what it takes, and of the root or the other rank.
 CALLS: dict[str, tuple[str, int, int, int]] = {
@@ -62,6 +59,28 @@ _DESCRIBED_NAMES = {
 }  # fmt: skip
 
 
+# NCCL's names, as RCCL has them too, those of vLLM's, SGLang's and torch's own all-reduces, and those of DeepEP.
+_NAMES = (
+    (re.compile(r"(?:(?<!\w)|deep_)ep::.*dispatch", re.IGNORECASE), "dispatch"),
+    (re.compile(r"(?:(?<!\w)|deep_)ep::.*combine", re.IGNORECASE), "combine"),
+    (re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE), "all_reduce"),
+    (re.compile(r"reduce_?scatter", re.IGNORECASE), "reduce_scatter"),
+    (re.compile(r"all_?gather", re.IGNORECASE), "all_gather"),
+    (re.compile(r"all_?to_?all", re.IGNORECASE), "all_to_all"),
+    (re.compile(r"send_?recv", re.IGNORECASE), "send_recv"),
+    (re.compile(r"broadcast", re.IGNORECASE), "broadcast"),
+    (re.compile(r"reduce", re.IGNORECASE), "reduce"),
+)
+_REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
+_REDUCTION = re.compile(r"_(Sum|Prod|Min|Max|MinMax|PreMulSum|SumPostDiv)(?=_)")
+_TYPE = re.compile(
+    r"_(f16|f32|f64|bf16|i8|u8|i32|u32|i64|u64|half|float|double|__nv_bfloat16|int8_t|uint8_t|int32_t|int64_t)(?=[_(]|$)"
+)
+_KERNEL_TYPES = {
+    "f16": "Half", "half": "Half", "f32": "Float", "float": "Float", "f64": "Double", "double": "Double", "bf16": "BFloat16",
+    "__nv_bfloat16": "BFloat16", "i8": "Char", "int8_t": "Char", "u8": "Byte", "uint8_t": "Byte", "i32": "Int",
+    "int32_t": "Int", "i64": "Long", "int64_t": "Long", "u32": "uint32", "u64": "uint64",
+}  # fmt: skip
 UNKNOWN_CALL = "unknown"
 """The name of a call whose kernel does not say what it does, as NCCL's generic one."""
 
@@ -177,6 +196,20 @@ def facts_of_range(name: str) -> tuple[str, str]:
     backend, _, call = name.partition(":")
     call = call.partition(" ")[0]
     return backend, _DESCRIBED_NAMES.get(call, call)
+
+
+def facts_of_kernel(name: str) -> Facts:
+    """Say what a kernel does by its name, such as ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``."""
+    short = name.replace("(anonymous namespace)::", "").partition("(")[0]
+    call = next((known for pattern, known in _NAMES if pattern.search(short)), UNKNOWN_CALL)
+    facts = Facts(call)
+    if call in _REDUCTIONS:
+        # For others NCCL names a reduction and a type too, of bytes that it only moves.
+        reduction, element = _REDUCTION.search(short), _TYPE.search(short)
+        facts.reduction = reduction[1].upper() if reduction else ""
+        if element:
+            facts.type, facts.item_bytes = type_named(_KERNEL_TYPES[element[1]])
+    return facts
 
 
 def merged(facts: Facts, described: Facts) -> Facts:

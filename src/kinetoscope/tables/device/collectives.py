@@ -22,16 +22,17 @@ from kinetoscope.tables.device.collective_facts import (
     elements_of,
     facts_of_call,
     facts_of_description,
+    facts_of_kernel,
     facts_of_range,
     merged,
     type_named,
 )
-from kinetoscope.tables.device.communication_kernels import facts_of_kernel, kernel_times, kernels_of_calls
-from kinetoscope.tables.device.work import device_work
+from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.device.work import WorkCategory, busy, device_work
 from kinetoscope.tables.stored import processes, ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     import pyarrow
     from numpy.typing import NDArray
@@ -211,6 +212,21 @@ class _Row:
     call: Call
     kernels: list[SpanRow] = field(default_factory=list)
     backend: str = ""
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """How long the kernels of each call ran.
+
+    Attributes:
+        total_ns: Their durations added up.
+        overlapped_ns: The part of it in which the same device computed too.
+        device: The device of the first, as a place in `device_work(trace).devices`; -1 without kernels.
+    """
+
+    total_ns: NDArray[np.int64]
+    overlapped_ns: NDArray[np.int64]
+    device: NDArray[np.int32]
 
 
 def collectives(trace: TraceData) -> pyarrow.Table:
@@ -493,3 +509,37 @@ def _message_bytes(facts: Facts) -> int:
 def _integers(values: Any) -> Any:
     """A column of numbers."""
     return np.array(list(values), dtype=np.int64)
+
+
+def kernels_of_calls(trace: TraceData, calls: Container[SpanRow]) -> dict[SpanRow, list[SpanRow]]:
+    """The kernels that carried out each call, by its row; those that belong to none of the calls under their own rows."""
+    work, started, parent = device_work(trace), starters(trace), trace.column("spans", "parent")
+    rows = work.rows[work.category == WorkCategory.COMMUNICATION]
+    rows = rows[np.argsort(trace.column("spans", "start_ns")[rows], kind="stable")]
+    hosts = np.where(started.operator[rows] >= 0, started.operator[rows], started.call[rows])
+    found: dict[SpanRow, list[SpanRow]] = {}
+    for row, host in zip(rows.tolist(), hosts.tolist(), strict=True):
+        at = host
+        while at >= 0 and at not in calls:
+            at = int(parent[at])
+        found.setdefault(at if at >= 0 else row, []).append(row)
+    return found
+
+
+def kernel_times(trace: TraceData, kernels: list[list[SpanRow]]) -> KernelTimes:
+    """How long the kernels of each of some collectives ran, and how much of it overlapped computing."""
+    work = device_work(trace)
+    of_call = np.repeat(np.arange(len(kernels)), [len(rows) for rows in kernels])
+    rows = np.array([row for rows in kernels for row in rows], dtype=np.int64)
+    place = np.searchsorted(work.rows, rows)
+    device, start, end = work.device[place], work.start_ns[place], work.end_ns[place]
+    overlapped = np.zeros(len(rows), dtype=np.int64)
+    for number, when in enumerate(busy(trace)):
+        mine = np.flatnonzero(device == number)
+        overlapped[mine] = when.compute.within(start[mine], end[mine])
+    totals, hidden = np.zeros((2, len(kernels)), dtype=np.int64)
+    np.add.at(totals, of_call, end - start)
+    np.add.at(hidden, of_call, overlapped)
+    first = np.full(len(kernels), -1, dtype=np.int32)
+    first[of_call[::-1]] = device[::-1]
+    return KernelTimes(totals, hidden, first)
