@@ -713,6 +713,14 @@ CompactSpan numbered_span(Dictionary& dictionary, uint64_t number) {
   return compact({.start_tick = tick, .end_tick = read_tick(), .sequence = sequence}, site);
 }
 
+// Threads that write as fast as they can leave little of the processors to clones that a sanitizer slows
+// down.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int kClones = 10, kClonesOfRing = 40;
+#else
+constexpr int kClones = 20, kClonesOfRing = 200;
+#endif
+
 // At any moment, also one at which chunks are used again, a clone has what there is, and nothing else.
 void clones_beside_writers(uint64_t ring_bytes) {
   const std::string path = temporary_path("kinetoscope-cloned"), copy = path + "-clone";
@@ -745,7 +753,7 @@ void clones_beside_writers(uint64_t ring_bytes) {
     });
   }
   while (written == 0) std::this_thread::yield();
-  for (int number = 0; number < (ring_bytes == 0 ? 20 : 200); ++number) {
+  for (int number = 0; number < (ring_bytes == 0 ? kClones : kClonesOfRing); ++number) {
     const uint64_t dropped_before = dropped, before = written;
     clone_recording(path, copy);
     const uint64_t after = written, dropped_after = dropped;

@@ -91,8 +91,8 @@ def test_a_device_that_fails_the_check_is_recorded_by_torchs_collector(
 def test_a_check_that_takes_too_long_is_ended(device, cache, monkeypatch):
     monkeypatch.setattr(hybrid_module, "PATIENCE_S", 0.01)
     ended = []
-    end = hybrid_module._end
-    monkeypatch.setattr(hybrid_module, "_end", lambda process: (end(process), ended.append(process)))
+    kill = hybrid_module._kill
+    monkeypatch.setattr(hybrid_module, "_kill", lambda process: (kill(process), ended.append(process)))
     found, _ = status(device)
     assert not found.available
     assert "did not end within" in found.reason
