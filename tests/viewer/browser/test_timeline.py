@@ -43,6 +43,8 @@ def open_timeline(visit, served, trace, **options):
     """Opens the page and waits until all that is in view was drawn and counted."""
     page = visit.open(served.address(trace, "timeline", **options))
     page.locator(".tl-range .row").first.wait_for()
+    # The spans that are drawn, and can be clicked, come with another response.
+    page.wait_for_load_state("networkidle")
     return page
 
 
