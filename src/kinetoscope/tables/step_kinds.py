@@ -82,29 +82,26 @@ def step_kinds(trace: TraceData) -> pyarrow.Table:
 @derived
 def kinds_of_steps(trace: TraceData) -> NDArray[np.int64]:
     """For each row of `steps` the number of its kind, the one with most time first; -1 of start-up."""
-    own, operators, start_up = trace.columns("steps"), _operators(trace), start_up_steps(trace)
-    found = np.full(len(own), -1, np.int64)
+    own, operators, rows = trace.columns("steps"), _operators(trace), np.flatnonzero(~start_up_steps(trace))
     # Most steps of a program have the same counts as others.
     _, first, same, often = np.unique(
-        operators.fingerprint, return_index=True, return_inverse=True, return_counts=True
+        operators.fingerprint[rows], return_index=True, return_inverse=True, return_counts=True
     )
-    same[start_up] = -1
-    examples: list[Counts] = []
+    kind, examples = np.zeros(len(first), np.int64), np.zeros((0, len(operators.names)))
     for one in np.lexsort((first, -often)).tolist():
-        rows = np.flatnonzero(same == one)
-        if len(rows) == 0:
-            continue
-        counts = operators.counts_in(int(rows[0]))
-        alike = [_alike(counts, example, operators.mean_ns) for example in examples]
-        nearest = int(np.argmax(alike)) if alike else -1
+        counts = operators.counts_in(int(rows[first[one]]))
+        alike = _alike(counts, examples, operators.mean_ns)
+        nearest = int(np.argmax(alike)) if len(examples) else -1
         if nearest < 0 or (alike[nearest] < _ALIKE and len(examples) < _MOST_KINDS):
             nearest = len(examples)
-            examples.append(counts)
-        found[rows] = nearest
-    time_ns = np.bincount(found[found >= 0], weights=own["duration_ns"][found >= 0], minlength=len(examples))
+            examples = np.vstack((examples, counts))
+        kind[one] = nearest
+    time_ns = np.bincount(kind[same], weights=own["duration_ns"][rows], minlength=len(examples))
     place = np.empty(len(examples), np.int64)
     place[np.argsort(-time_ns, kind="stable")] = np.arange(len(examples))
-    return np.append(place, -1)[found]
+    found = np.full(len(own), -1, np.int64)
+    found[rows] = place[kind[same]]
+    return found
 
 
 class _Operators:
@@ -115,11 +112,14 @@ class _Operators:
         spans, steps = trace.columns("spans"), len(trace.columns("steps"))
         rows = np.flatnonzero(operator_spans(trace).mask & (spans["step"] >= 0))
         self._step = spans["step"][rows]
-        self.names, self._name = np.unique(spans["name"][rows], return_inverse=True)
+        # By counting, as sorting the names of a million spans takes longer than all else.
+        counts = np.bincount(spans["name"][rows])
+        self.names = np.flatnonzero(counts).astype(np.int32)
+        self._name = (np.cumsum(counts > 0) - 1)[spans["name"][rows]]
         time_ns = np.bincount(self._name, weights=spans["self_ns"][rows], minlength=len(self.names))
-        calls = np.bincount(self._name, minlength=len(self.names))
+        calls = counts[self.names]
         # What takes no time at all still tells steps apart.
-        self.mean_ns = np.maximum(time_ns, 1) / np.maximum(calls, 1)
+        self.mean_ns = np.maximum(time_ns, 1) / calls
         self.per_step = np.bincount(self._step, minlength=steps)
         # Equal where the counts are: the sum of a number for each call, by its name.
         self.fingerprint = np.zeros(steps, np.uint64)
@@ -147,10 +147,10 @@ def _mixed(names: NDArray[np.int32]) -> NDArray[np.uint64]:
     return mixed ^ (mixed >> np.uint64(33))
 
 
-def _alike(one: Counts, other: Counts, mean_ns: Counts) -> float:
-    """How much of their operators two steps have in common: 1 for the same counts, 0 for nothing (weighted Jaccard similarity)."""
-    most = float(np.maximum(one, other) @ mean_ns)
-    return float(np.minimum(one, other) @ mean_ns) / most if most else 1.0
+def _alike(one: Counts, others: Counts, mean_ns: Counts) -> NDArray[np.float64]:
+    """How much of its operators a step has in common with each of others: 1 for the same counts, 0 for nothing (weighted Jaccard similarity)."""
+    most = np.maximum(one, others) @ mean_ns
+    return np.divide(np.minimum(one, others) @ mean_ns, most, out=np.ones(len(others)), where=most > 0)
 
 
 def _most_of(trace: TraceData, groups: list[NDArray[np.int64]]) -> NDArray[np.int64]:
