@@ -374,6 +374,9 @@ class StorageWatch:
         # Parameters of the modules of the current scan, which need no row of their optimizer.
         self._held_parameters: set[int] = set()
         self._optimizers: dict[int, tuple[weakref.ref[Optimizer], int]] = {}
+        # One scan at a time: while a thread scans the optimizer that it trains, the reader reads gradients that no other thread may
+        # read, and reading modules releases the GIL for a moment.
+        self._scanning = threading.RLock()
 
     def start(self) -> list[dict[str, Any]]:
         """Scan all live modules, optimizers and tensors, and listen to the steps of optimizers.
@@ -384,19 +387,20 @@ class StorageWatch:
         OPTIMIZER_STEPS.before(self._before_step)
         OPTIMIZER_STEPS.after(self._after_step)
         older: list[Tensor] = []
-        self._seen.tensors = older
         now_ns = time.time_ns()
-        with self._living.look() as living, _unrecorded():
-            for optimizer in living.optimizers:
-                self._remember(optimizer)
-            self._scan(now_ns, living.modules, living.optimizers, first=True)
-            for tensor in living.tensors:
-                self._seen.add(now_ns, StorageRole.TENSOR, tensor)
-            self._reader.rest(self._seen.storages)
-        self._seen.tensors = None
-        self._seen.storages.clear()
-        self._keep_watch(older)
-        return self._taken()
+        with self._scanning:
+            self._seen.tensors = older
+            with self._living.look() as living, _unrecorded():
+                for optimizer in living.optimizers:
+                    self._remember(optimizer)
+                self._scan(now_ns, living.modules, living.optimizers, first=True)
+                for tensor in living.tensors:
+                    self._seen.add(now_ns, StorageRole.TENSOR, tensor)
+                self._reader.rest(self._seen.storages)
+            self._seen.tensors = None
+            self._seen.storages.clear()
+            self._keep_watch(older)
+            return self._taken()
 
     def stop(self) -> list[dict[str, Any]]:
         """Stop listening, and scan modules and optimizers a last time.
@@ -406,11 +410,11 @@ class StorageWatch:
         """
         self.cancel()
         known = [reference() for reference, _ in list(self._optimizers.values())]
-        with _unrecorded():
+        with self._scanning, _unrecorded():
             self._scan(
                 time.time_ns(), self._running(), [optimizer for optimizer in known if optimizer is not None]
             )
-        return self._taken()
+            return self._taken()
 
     def cancel(self) -> None:
         """Stop listening to steps; a second call does nothing."""
@@ -451,10 +455,11 @@ class StorageWatch:
         held = _length(optimizer)
         if known is not None and known[1] != held:
             self._optimizers[id(optimizer)] = (known[0], held)
-            with _unrecorded():
-                self._scan(time.time_ns(), self._running(), [optimizer], own=True)
-            if self._append is not None:
-                self._append(self._taken())
+            with self._scanning:
+                with _unrecorded():
+                    self._scan(time.time_ns(), self._running(), [optimizer], own=True)
+                if self._append is not None:
+                    self._append(self._taken())
 
     def _remember(self, optimizer: Optimizer) -> None:
         """Store a weak reference to an optimizer, which is removed with it, because its id() may be reused."""
