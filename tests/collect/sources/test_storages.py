@@ -686,6 +686,35 @@ def test_ordered_and_other_states_of_optimizers_are_read_alike():
     assert {row[1] for row in rows_in(reader.take())} == {20}
 
 
+def test_an_optimizer_waits_to_be_scanned_until_another_scan_has_ended():
+    model = nn.Linear(2, 2)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer = torch.optim.Adam(model.parameters())
+    inside, scanned_meanwhile = threading.Event(), []
+
+    def running():
+        if threading.current_thread() is trainer:
+            inside.set()
+        else:
+            trainer.start()
+            # The trainer's scan would let this one read the gradients that only the trainer may read.
+            scanned_meanwhile.append(inside.wait(0.3))
+        return [model]
+
+    watching = StorageWatch(Living(native_reader(load_recorder())), lambda tensors: None, running)
+
+    def step():
+        watching._after_step(optimizer, (), {})
+
+    trainer = threading.Thread(target=step)
+    optimizer.step()
+    watching._remember(optimizer)
+    watching.stop()
+    trainer.join()
+    assert inside.is_set()
+    assert scanned_meanwhile == [False]
+
+
 def test_native_parts_are_short_and_whole():
     reader = native_reader(load_recorder())
     kept = [torch.ones(1 + number % 3) for number in range(4500)]
