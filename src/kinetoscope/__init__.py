@@ -20,6 +20,7 @@ from kinetoscope._errors import (
     RecorderError,
     StateError,
 )
+from kinetoscope._errors import missing_torch as _missing_torch
 from kinetoscope._version import __version__
 
 if TYPE_CHECKING:
@@ -165,10 +166,7 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise MissingDependencyError(
-            f"kinetoscope.{name} needs PyTorch, which is not installed: install it with `pip install torch`. "
-            "(Reading traces works without it.)"
-        ) from error
+        raise _missing_torch(name) from error
     globals()[name] = value
     return value
 

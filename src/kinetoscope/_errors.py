@@ -70,6 +70,14 @@ class MissingDependencyError(KinetoscopeError, ImportError):
     """A call needs an optional package that is not installed."""
 
 
+def missing_torch(name: str) -> MissingDependencyError:
+    """Return the error of a public name of the package that needs PyTorch where that is not installed."""
+    return MissingDependencyError(
+        f"kinetoscope.{name} needs PyTorch, which is not installed: install it with `pip install torch`. "
+        "(Reading traces works without it.)"
+    )
+
+
 def checked_choice(option: str, value: object, values: tuple[str, ...]) -> str:
     """Check an option that is one of some texts.
 

@@ -456,7 +456,7 @@ def _and_none(texts: list[str]) -> list[str]:
 
 
 def _flame_schema(unit: str) -> Table:
-    """The columns of a flame graph."""
+    """The table of a flame graph whose weights have this unit."""
     return Table(
         "flame",
         "A frame of a flame graph: those inside it follow it, the heaviest first.",

@@ -8,7 +8,7 @@ import importlib
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kinetoscope._errors import MissingDependencyError
+from kinetoscope._errors import MissingDependencyError, missing_torch
 from kinetoscope._import_aside import import_aside
 
 if TYPE_CHECKING:
@@ -263,10 +263,7 @@ def _need_torch(name: str) -> None:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise MissingDependencyError(
-            f"kinetoscope.{name} needs PyTorch, which is not installed: install it with `pip install torch`. "
-            "(Reading traces works without it.)"
-        ) from error
+        raise missing_torch(name) from error
 
     from kinetoscope.collect.recorder.build import why_too_old
 

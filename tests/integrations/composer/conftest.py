@@ -23,7 +23,7 @@ def in_an_empty_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def slept(monkeypatch):
-    """How many seconds were waited for between the attempts of uploads, without waiting."""
+    """The seconds that uploads would wait between attempts; nothing waits."""
     seconds = []
     monkeypatch.setattr(files, "sleep", seconds.append)
     return seconds

@@ -363,7 +363,6 @@ class SharedDevices:
     name = "kineto"
 
     def __init__(self, collection: DeviceCollection = DEVICES) -> None:
-        """Start unprepared."""
         self._collection = collection
         self._prepared: Engine | None = None
         self._request: RecordingRequest | None = None

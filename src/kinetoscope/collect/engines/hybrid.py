@@ -225,7 +225,7 @@ class HybridRecording:
         return getattr(self._host, "rows", None)
 
     def discard(self) -> None:
-        """Discard both recordings."""
+        """Delete the recordings of the host and of the devices."""
         self._host.discard()
         if self._devices is not None:
             self._devices.discard()

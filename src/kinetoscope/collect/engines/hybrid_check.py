@@ -317,7 +317,7 @@ def _run_both(device: torch.device) -> _Outcome:
 
 
 def _activity_of(device: torch.device) -> ProfilerActivity:
-    """The activity of a device type."""
+    """The activity that records such a device; `PrivateUse1` of backends that torch has no activity for."""
     return ProfilerActivity.__members__.get(device.type.upper(), ProfilerActivity.__members__["PrivateUse1"])
 
 

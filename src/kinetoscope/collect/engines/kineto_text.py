@@ -184,7 +184,7 @@ class _Follower:
 
 
 def _feed(reader: Any, path: Path) -> None:
-    """Parse a file."""
+    """Pass a file to the reader in blocks; a missing file is left to its `finish`."""
     # If torch could not write, the file is missing or empty, of which the reader's `finish` raises an error.
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):

@@ -1,1 +1,1 @@
-"""What is known of this process: its rank, clocks, devices and active sessions; and warnings to its user."""
+"""This process: its rank, clocks, devices and active sessions, and warnings to its user."""

@@ -47,7 +47,6 @@ class ActiveSessions:
     """The sessions that are recording in this process, each with its engine."""
 
     def __init__(self) -> None:
-        """Start without sessions."""
         self._lock = threading.RLock()
         self._sessions: list[tuple[weakref.ref[ActiveSession], ActiveEngine]] = []
 

@@ -230,7 +230,6 @@ class Stream:
     """
 
     def __init__(self) -> None:
-        """Start without a recording."""
         self.recordings = 0
         self._changed = threading.Condition(threading.RLock())
         # Sessions that are started and not closed yet.

@@ -298,7 +298,7 @@ def _observer(name: str, observer: TraceObserver | None) -> TraceObserver | None
 
 
 def _on_error(name: str, value: OnError) -> OnError:
-    """Check the value of `on_error`."""
+    """Return `on_error`; raise ArgumentError unless it is `raise` or `warn`."""
     if value not in get_args(OnError):
         raise ArgumentError(f"{name}={value!r} is not valid: choose 'raise' or 'warn'.")
     return value

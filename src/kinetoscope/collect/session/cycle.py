@@ -102,7 +102,6 @@ class Cycles(Sequence["Trace"]):
         self._join = join
 
     def __len__(self) -> int:
-        """Number of stored cycles."""
         return len(self._stored)
 
     @overload

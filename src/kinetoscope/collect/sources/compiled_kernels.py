@@ -27,7 +27,6 @@ class CompiledKernels:
     """A source that every session has: records the kernels of compiled graphs."""
 
     def __init__(self) -> None:
-        """Start without a recording."""
         self._append: AppendRows | None = None
 
     def open(self) -> None:
@@ -39,13 +38,13 @@ class CompiledKernels:
         OBSERVED_KERNELS.open(self)
 
     def write_to(self, append: AppendRows) -> None:
-        """Write what is known of compiled modules to the recording, once for all sessions that share it."""
+        """Write the facts of compiled modules to the recording, once for all sessions that share it."""
         self._append = append
         if not isinstance(append, KeptRows):
             COMPILED_MODULES._safely(COMPILED_MODULES.recording_began)
 
     def stop(self) -> None:
-        """Stop recording kernels, and write the rest of what is known of compiled modules, with losses."""
+        """Stop recording kernels, and write the remaining facts of compiled modules, and losses."""
         OBSERVED_KERNELS.close(self)
         append, self._append = self._append, None
         if append is not None:

@@ -358,7 +358,7 @@ class Compiling:
         self._first = COMPILE_HOOKS.count
 
     def write_to(self, append: AppendRows) -> None:
-        """Write what is known to the recording, once for all sessions that share it; without a file, that happens at the end."""
+        """Write the compilations so far to the recording, once for all sessions that share it; without a file, `stop` writes them."""
         self._append = append
         if not isinstance(append, KeptRows):
             COMPILE_HOOKS.recording_began()

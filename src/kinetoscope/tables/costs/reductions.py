@@ -36,7 +36,7 @@ def reduced(call: OperatorCall, argument: int = 1) -> tuple[int, int]:
 
 
 def _sum_dtype(call: OperatorCall) -> str | None:
-    """The element type of a reduction's result: the one that was asked for, or 64 bits for integers that are added."""
+    """The element type of a reduction's result: the requested one, or int64 for a sum of integers."""
     requested = call.value(len(call.values) - 1)
     if call.name in _TYPED and type(requested) is int and len(call.values) > 1:
         return SCALAR_TYPES.get(requested)
