@@ -18,6 +18,7 @@
 #include "call_hooks.h"
 #include "call_state.h"
 #include "clock.h"
+#include "collector_guard.h"
 #include "cpu_allocator.h"
 #include "fast_ranges.h"
 #include "kernel_calls.h"
@@ -423,6 +424,12 @@ void kinetoscope_recorder_forget_calls() {
   const ControlLock lock;
   if (recording == nullptr) forget_calls();
 }
+
+void kinetoscope_recorder_before_collector() { collector_guard::before_collector(); }
+
+void kinetoscope_recorder_after_collector() { collector_guard::after_collector(); }
+
+void kinetoscope_recorder_collector_stopped() { collector_guard::collector_stopped(); }
 
 PyObject* kinetoscope_recorder_observed_kernel(PyObject* kernel, PyObject* name) {
   return observed_kernel(kernel, name);

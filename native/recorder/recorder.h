@@ -123,6 +123,12 @@ KINETOSCOPE_EXPORT int kinetoscope_recorder_is_recording();
 // set.
 KINETOSCOPE_EXPORT struct _object* kinetoscope_recorder_fast_range_class(struct _object* theirs);
 
+// For torch's collector, on its thread: before and after it begins to call its callbacks, and when it has
+// stopped; see collector_guard.h.
+KINETOSCOPE_EXPORT void kinetoscope_recorder_before_collector();
+KINETOSCOPE_EXPORT void kinetoscope_recorder_after_collector();
+KINETOSCOPE_EXPORT void kinetoscope_recorder_collector_stopped();
+
 // A new reference to a callable that calls `kernel` inside a range called `name`; nullptr with an exception
 // set.
 KINETOSCOPE_EXPORT struct _object* kinetoscope_recorder_observed_kernel(struct _object* kernel,

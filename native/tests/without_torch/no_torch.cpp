@@ -1,6 +1,7 @@
 // What the recorder asks of torch, for a recorder without: it records Python and module calls only.
 #include <atomic>
 
+#include "recorder/collector_guard.h"
 #include "recorder/cpu_allocator.h"
 #include "recorder/fast_ranges.h"
 #include "recorder/kernel_calls.h"
@@ -29,6 +30,9 @@ void wrap_cpu_allocator() {}
 bool watch_storage(c10::StorageImpl&) { return false; }
 PyObject* tensor_reader_class() { return Py_NewRef(Py_None); }
 PyObject* fast_range_class(PyObject* theirs) { return theirs; }
+void collector_guard::before_collector() {}
+void collector_guard::after_collector() {}
+void collector_guard::collector_stopped() {}
 PyObject* observed_kernel(PyObject* kernel, PyObject*) { return Py_NewRef(kernel); }
 
 }  // namespace kinetoscope

@@ -747,3 +747,25 @@ def test_no_flag_makes_torch_warn_of_our_own_call(switch):
     session = record(**({"with_stack": True} if switch == "with_modules" else {}) | {switch: True})
     assert names_of(session.trace)["aten::linear"] == 1
     assert getattr(session.profiler, switch) is True
+
+
+def test_a_range_that_is_open_across_two_recordings_does_not_write_to_freed_memory():
+    def recording():
+        return profile(engine="kineto", activities=CPU)
+
+    for _ in range(5):
+        with recording() as first:
+            for _ in range(50):
+                torch.ones(3) + 1
+            crossing = kinetoscope.record_function("crossing")
+            crossing.__enter__()
+        with recording() as second:
+            # Takes the memory of the first recording's events, which torch has freed.
+            taken = [bytearray(1000 + 16 * number) for number in range(4000)]
+            crossing.__exit__(None, None, None)
+            torch.ones(3) + 1
+            assert not any(any(block) for block in taken)
+        names = second.trace.table("spans").column("name").to_pylist()
+        assert "aten::add" in names
+        assert "crossing" not in names
+        assert "crossing" in first.trace.table("spans").column("name").to_pylist()

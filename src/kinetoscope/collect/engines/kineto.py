@@ -27,7 +27,7 @@ from kinetoscope.collect.engines.kineto_columns import note_this_thread
 from kinetoscope.collect.engines.kineto_recording import MONOTONIC_KEY, KinetoRecording, read_before_the_next
 from kinetoscope.collect.process.clocks import monotonic_of_realtime_ns
 from kinetoscope.collect.process.user_warnings import warn_user
-from kinetoscope.collect.recorder.library import ready_recorder
+from kinetoscope.collect.recorder.library import Recorder, ready_recorder
 from kinetoscope.collect.request.activities import collector_takes, extensions, name_of
 from kinetoscope.collect.request.options import RecordingRequest, StillRecordingError
 from kinetoscope.collect.request.torch_settings import (
@@ -58,6 +58,8 @@ class KinetoEngine:
         """Start unprepared; `torch_profiler` is torch's own session object of the current or last cycle."""
         self.torch_profiler: Any = None
         self._pauses = Pauses()
+        # Guards ranges that are open across two recordings; None if it cannot be loaded.
+        self._recorder: Recorder | None = None
         self._request: RecordingRequest | None = None
         self._collector: Any = None
         # torch records the operators of the thread that started its collector, and only that thread can pause or stop it.
@@ -88,7 +90,7 @@ class KinetoEngine:
         read_before_the_next()
         # Loaded now because ranges use it after the start, when loading would be recorded as Python calls.
         with contextlib.suppress(RecorderError):
-            ready_recorder()
+            self._recorder = ready_recorder()
         self._request = request
         self._collector = self.torch_profiler = _make_collector(request)
         self._pauses = Pauses()
@@ -126,7 +128,11 @@ class KinetoEngine:
             self._storages = self._watch.start()
         self._request = _with_info(self._request, {MONOTONIC_KEY: json.dumps(monotonic_of_realtime_ns())})
         note_this_thread()
+        if self._recorder is not None:
+            self._recorder.before_collector()
         self._collector._start_trace()
+        if self._recorder is not None:
+            self._recorder.after_collector()
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
         """Pause or resume the collection of activities.
@@ -155,7 +161,12 @@ class KinetoEngine:
         if self._pauses.toggle(enable, (activity.name for activity in activities), time.time_ns()):
             by_torch = activities if here else activities - {ProfilerActivity.CPU}
             if by_torch:
+                # torch removes its callbacks, or adds them again.
+                if here and self._recorder is not None:
+                    self._recorder.before_collector()
                 self._collector.toggle_collection_dynamic(enable, by_torch)
+                if here and self._recorder is not None:
+                    self._recorder.after_collector()
             if operators and here:
                 self._operators_paused = not enable
 
@@ -188,6 +199,8 @@ class KinetoEngine:
             if not is_collector_in_use():
                 return KinetoRecording(None, self._request, self._pauses)
             stopped.__exit__(None, None, None)
+            if self._recorder is not None:
+                self._recorder.collector_stopped()
             unrecorded = None if self._others is None else self._others.ran()
             if watch is not None:
                 self._storages += watch.stop()

@@ -161,6 +161,9 @@ class Recorder:
         library.kinetoscope_recorder_prepare_calls.argtypes = (ctypes.c_char_p,)
         library.kinetoscope_recorder_prepare_calls.restype = ctypes.py_object
         library.kinetoscope_recorder_forget_calls.restype = None
+        library.kinetoscope_recorder_before_collector.restype = None
+        library.kinetoscope_recorder_after_collector.restype = None
+        library.kinetoscope_recorder_collector_stopped.restype = None
         library.kinetoscope_recorder_observed_kernel.argtypes = (ctypes.py_object, ctypes.py_object)
         library.kinetoscope_recorder_observed_kernel.restype = ctypes.py_object
         library.kinetoscope_recorder_fast_range_class.argtypes = (ctypes.py_object,)
@@ -404,6 +407,22 @@ class Recorder:
         """Return a class that replaces `theirs`, torch's `record_function`, and opens ranges with less overhead while recording."""
         made: type = self._library.kinetoscope_recorder_fast_range_class(theirs)
         return made
+
+    def before_collector(self) -> None:
+        """Call this right before torch's collector begins to call its callbacks on the calling thread.
+
+        Then `after_collector` right after it, and `collector_stopped` when it has stopped, on the same thread. Without them, a
+        range that is open across two recordings makes torch write to freed memory; see `native/recorder/collector_guard.h`.
+        """
+        self._library.kinetoscope_recorder_before_collector()
+
+    def after_collector(self) -> None:
+        """Call this right after torch's collector has begun to call its callbacks."""
+        self._library.kinetoscope_recorder_after_collector()
+
+    def collector_stopped(self) -> None:
+        """Call this when torch's collector has stopped; ranges that are still open remain guarded."""
+        self._library.kinetoscope_recorder_collector_stopped()
 
     def observed_kernel(self, kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
         """Wrap `kernel`, so that each call of it is inside a range called `name`."""
