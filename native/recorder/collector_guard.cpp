@@ -16,8 +16,9 @@ const void* current_recording() { return DebugInfo::get(c10::DebugInfoKind::PROF
 // A range, for the first callback.
 struct Begun : at::ObserverContext {
   const void* recording = current_recording();
-  // Keeps the recording's object alive, so that no later one has its address.
-  std::shared_ptr<DebugInfo> keeps = DebugInfo::current();
+  // Expires with the recording, whose address a later one may have. Not a shared pointer: whoever drops the
+  // last one destroys Python objects, and ranges also end without the GIL.
+  std::weak_ptr<DebugInfo> holder = DebugInfo::current();
   // Whether the second callback will be called, too.
   bool has_second = false;
 };
@@ -43,7 +44,7 @@ void end_first(const at::RecordFunction&, at::ObserverContext* context) {
   const auto* begun = static_cast<const Begun*>(context);
   if (begun == nullptr || !begun->has_second) return;
   const void* now = current_recording();
-  if (now == nullptr || now == begun->recording) return;
+  if (now == nullptr || (now == begun->recording && !begun->holder.expired())) return;
   hidden = DebugInfo::current();
   DebugInfo::_forceCurrentDebugInfo(nullptr);
 }

@@ -1,5 +1,6 @@
 """What the doctor says."""
 
+import json
 import subprocess
 
 import pytest
@@ -22,6 +23,15 @@ def test_it_names_the_engine_and_every_tested_feature():
     assert "read through a pipe while torch writes it" in " ".join(told.stdout.split())
     for feature in ("operators", "nesting", "backward", "shapes", "stacks", "modules"):
         assert f" {feature}" in told.stdout
+
+
+def test_as_json_it_says_whether_anything_can_record():
+    pytest.importorskip("torch", reason="the recorder is tested with PyTorch")
+    found = json.loads(doctor("", "--json").stdout)
+    assert found["records"] is True
+    assert {"label": "Engine", "text": "native", "state": "ok"} in found["lines"]
+    without = json.loads(doctor("sys.modules['torch'] = None", "--json").stdout)
+    assert without["records"] is False
 
 
 def test_without_torch_it_says_that_only_reading_works():

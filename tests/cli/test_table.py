@@ -66,6 +66,42 @@ def test_csv_has_every_row_and_the_numbers_as_they_are(call, trace_path):
     assert len(rows(call("table", trace_path, "spans", "--csv", "--limit", "3").stdout)) == 3
 
 
+def test_json_has_every_row_with_the_values_of_the_table(call, trace_path):
+    shown = call("table", trace_path, "spans", "--json")
+    assert json.loads(shown.stdout) == kinetoscope.open(trace_path).table("spans").to_pylist()
+    limited = call("table", trace_path, "spans", "--json", "--limit", 2, "--columns", "name")
+    assert json.loads(limited.stdout) == [{"name": "aten::linear"}, {"name": "aten::addmm"}]
+    assert json.loads(call("table", trace_path, "losses", "--json").stdout) == []
+
+
+def test_json_and_csv_exclude_each_other(call, trace_path):
+    refused = call("table", trace_path, "--json", "--csv")
+    assert refused.exit_code == 1
+    assert "choose one" in refused.stderr
+
+
+def test_json_of_a_query_has_null_for_what_json_cannot_express(call, trace_path):
+    query = (
+        "select 'nan'::double as a, 1.50::decimal(4, 2) as b, 2::hugeint as c, [1, null] as d, 1 as e, 2 as e"
+    )
+    shown = call("sql", trace_path, query, "--json")
+    assert json.loads(shown.stdout) == [
+        {"a_0": None, "b_1": 1.5, "c_2": 2, "d_3": [1, None], "e_4": 1, "e_5": 2}
+    ]
+
+
+def test_info_as_json_counts_what_there_is_and_what_is_missing(call, trace_path):
+    shown = json.loads(call("info", trace_path, "--json").stdout)
+    assert shown["complete"] is True
+    assert shown["losses"] == []
+    assert shown["counts"]["steps"] == 2
+    assert shown["duration_ns"] == kinetoscope.open(trace_path).duration_ns
+    assert "train.py --lr 0.1" in shown["facts"]["Program"]
+    assert (
+        "Program" not in json.loads(call("info", trace_path, "--json", "--no-command-line").stdout)["facts"]
+    )
+
+
 def test_rows_are_sorted_numbers_down_and_text_up(call, trace_path):
     by_size = rows(call("table", trace_path, "spans", "--csv", "--sort", "duration").stdout)
     sizes = [int(row["duration_ns"]) for row in by_size]

@@ -284,6 +284,11 @@ def test_the_commands(tmp_path):
         main, ["ranks", str(tmp_path / "out"), "--table", "collective_arrivals", "--csv"]
     )
     assert len(table.stdout.splitlines()) == 7
+    facts = json.loads(CliRunner().invoke(main, ["ranks", str(tmp_path / "out"), "--json"]).stdout)
+    assert facts["ranks"] == 3
+    assert facts["report"]["findings"][0]["code"] == "straggler-rank"
+    assert [row["rank"] for row in facts["tables"]["stragglers"]] == [1]
+    assert len(facts["tables"]["ranks"]) == 3
     wrong = CliRunner().invoke(main, ["ranks", str(tmp_path / "out"), "--csv"])
     assert wrong.exit_code == 2
     twice = CliRunner().invoke(main, [*summarize, paths[0], paths[0], "-o", str(tmp_path / "twice")])

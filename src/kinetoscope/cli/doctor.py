@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
@@ -23,80 +24,104 @@ if TYPE_CHECKING:
 
     from kinetoscope.collect import EngineStatus
 
-OK, POOR, BAD = "green", "yellow", "red"
+OK, POOR, BAD = "ok", "poor", "bad"
+_STYLES = {OK: "green", POOR: "yellow", BAD: "red"}
 _LABEL_WIDTH = 16
+
+
+class _Findings:
+    """What was found, line by line: printed at once, or collected for JSON."""
+
+    def __init__(self, printer: Console | None) -> None:
+        """Start without lines; they are collected if `printer` is None."""
+        self._printer = printer
+        self.lines: list[dict[str, str]] = []
+
+    def add(self, label: str, text: str, state: str = "") -> None:
+        """Add a line: its subject, what was found and, if that can be good or bad, which it is."""
+        from kinetoscope.display.terminal import print_fact
+
+        self.lines.append({"label": label, "text": text, "state": state})
+        if self._printer is not None:
+            print_fact(self._printer, label, text, _LABEL_WIDTH, _STYLES.get(state, ""))
 
 
 @click.command("doctor")
 @click.option("--build", is_flag=True, help="Compile the recorder now, even if there is one.")
-def command(*, build: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+def command(*, build: bool, as_json: bool) -> None:
     """Check which engine can record on this machine, and test each feature of the recorder.
 
     The exit code is 0 if any engine can record, even if it is only torch's own collector.
     """
-    from kinetoscope.display.terminal import console
+    from kinetoscope.display.terminal import console, echo
 
-    printer = console()
-    _line(printer, "Kinetoscope", f"{__version__}, {Path(__file__).parents[1]}")
-    _line(printer, "Python", f"{platform.python_version()}, {sys.executable}")
-    _line(
-        printer,
+    found = _Findings(None if as_json else console())
+    records = _examine(found, build=build)
+    if as_json:
+        echo(json.dumps({"records": records, "lines": found.lines}, ensure_ascii=False))
+    if not records:
+        sys.exit(1)
+
+
+def _examine(found: _Findings, *, build: bool) -> bool:
+    """Find what can record on this machine; return whether anything can."""
+    found.add("Kinetoscope", f"{__version__}, {Path(__file__).parents[1]}")
+    found.add("Python", f"{platform.python_version()}, {sys.executable}")
+    found.add(
         "Machine",
         f"{platform.system()} {platform.machine()}, {units.count(os.cpu_count() or 1, 'processor')}",
     )
     torch_version = _torch_version()
     if torch_version is None:
-        _line(printer, "PyTorch", "not installed: traces can be read, but nothing can be recorded", BAD)
-        _line(printer, "Engine", "none", BAD)
-        sys.exit(1)
+        found.add("PyTorch", "not installed: traces can be read, but nothing can be recorded", BAD)
+        found.add("Engine", "none", BAD)
+        return False
     if problem := _too_old():
-        _line(printer, "PyTorch", f"{torch_version}: {problem}", BAD)
-        _line(printer, "Engine", "none", BAD)
-        sys.exit(1)
-    _line(printer, "PyTorch", torch_version)
-    _line(printer, "Compiler", *_compiler())
+        found.add("PyTorch", f"{torch_version}: {problem}", BAD)
+        found.add("Engine", "none", BAD)
+        return False
+    found.add("PyTorch", torch_version)
+    found.add("Compiler", *_compiler())
     if build:
-        _compile_anew(printer)
+        _compile_anew(found)
 
     from kinetoscope.collect import ProfilerActivity, native_engine_status, supported_activities
 
     status = native_engine_status(_say)
-    _native_lines(printer, status)
+    _native_lines(found, status)
     problem = _kineto_problem()
-    _engine_line(printer, status, supported_activities() - {ProfilerActivity.CPU}, problem)
-    _kineto_line(printer, problem)
-    _switch_line(printer)
-    if problem and not status.available:
-        sys.exit(1)
+    _engine_line(found, status, supported_activities() - {ProfilerActivity.CPU}, problem)
+    _kineto_line(found, problem)
+    _switch_line(found)
+    return status.available or not problem
 
 
-def _native_lines(printer: Console, status: EngineStatus) -> None:
+def _native_lines(found: _Findings, status: EngineStatus) -> None:
     """Print the status of the native engine: its file, and each feature of its self-test."""
-    _line(printer, "Recorder", status.reason, OK if status.available else BAD)
+    found.add("Recorder", status.reason, OK if status.available else BAD)
     for name, value in status.details.items():
         test, _, feature = name.partition("self-test: ")
         if feature and not test:
             passed = value == "ok"
-            _line(
-                printer,
+            found.add(
                 "",
                 f"{'✓' if passed else '✗'} {feature}{'' if passed else f': {value}'}",
                 OK if passed else BAD,
             )
         else:
-            _line(printer, "", f"{name}: {value}")
+            found.add("", f"{name}: {value}")
 
 
 def _engine_line(
-    printer: Console, status: EngineStatus, devices: set[ProfilerActivity], kineto_problem: str
+    found: _Findings, status: EngineStatus, devices: set[ProfilerActivity], kineto_problem: str
 ) -> None:
     """Print which engine `engine="auto"` chooses."""
     if kineto_problem and not status.available:
-        _line(printer, "Engine", "none (see Recorder and Kineto)", BAD)
+        found.add("Engine", "none (see Recorder and Kineto)", BAD)
         return
     if not status.available:
-        _line(
-            printer,
+        found.add(
             "Engine",
             "kineto (torch's own collector): slower, and without modules (see Recorder)",
             POOR,
@@ -109,20 +134,18 @@ def _engine_line(
         for device in sorted(devices, key=lambda device: device.name)
     }
     for name, check in checks.items():
-        _line(printer, "Hybrid", f"{name}: {check.reason}", OK if check.available else POOR)
+        found.add("Hybrid", f"{name}: {check.reason}", OK if check.available else POOR)
     if not checks:
-        _line(printer, "Engine", "native", OK)
+        found.add("Engine", "native", OK)
     elif all(check.available for check in checks.values()):
         names = ", ".join(checks)
-        _line(
-            printer,
+        found.add(
             "Engine",
             f"hybrid: the native engine for the host, torch's own collector for {names}",
             OK,
         )
     else:
-        _line(
-            printer,
+        found.add(
             "Engine",
             "kineto (torch's own collector): slower, and without modules (see Hybrid); engine='native' still records the host "
             "natively",
@@ -147,20 +170,20 @@ def _kineto_problem() -> str:
     return "" if "aten::add" in names else "cannot record here: its recording lacks an operator that ran"
 
 
-def _kineto_line(printer: Console, problem: str) -> None:
+def _kineto_line(found: _Findings, problem: str) -> None:
     """Print how the data of torch's own collector is read, and whether it makes its event objects."""
     from kinetoscope.collect import kineto_status
 
     if problem:
-        _line(printer, "Kineto", problem, BAD)
+        found.add("Kineto", problem, BAD)
         return
     try:
-        _line(printer, "Kineto", kineto_status(), OK)
+        found.add("Kineto", kineto_status(), OK)
     except RecorderError as error:
-        _line(printer, "Kineto", str(error), BAD)
+        found.add("Kineto", str(error), BAD)
 
 
-def _switch_line(printer: Console) -> None:
+def _switch_line(found: _Findings) -> None:
     """Print whether `torch.profiler` is torch's own in a fresh process such as this one."""
     from kinetoscope.collect import is_installed
 
@@ -168,14 +191,7 @@ def _switch_line(printer: Console) -> None:
         text = "replaced by Kinetoscope: something called kinetoscope.install() at start-up (sitecustomize, a .pth file)"
     else:
         text = "torch's own (kinetoscope.install() or `kinetoscope run --install` replaces it)"
-    _line(printer, "torch.profiler", text)
-
-
-def _line(printer: Console, label: str, value: str, style: str = "") -> None:
-    """Print a labeled line."""
-    from kinetoscope.display.terminal import print_fact
-
-    print_fact(printer, label, value, _LABEL_WIDTH, style)
+    found.add("torch.profiler", text)
 
 
 def _torch_version() -> str | None:
@@ -199,7 +215,7 @@ def _too_old() -> str:
 
 
 def _compiler() -> tuple[str, str]:
-    """The C++ compiler that would build the recorder, and the style of that line."""
+    """The C++ compiler that would build the recorder, and the state of that line."""
     from kinetoscope.collect import BuildError, compilers
 
     try:
@@ -212,7 +228,7 @@ def _compiler() -> tuple[str, str]:
     return f"{version.stdout.partition(chr(10))[0]}, {' '.join(command)}", ""
 
 
-def _compile_anew(printer: Console) -> None:
+def _compile_anew(found: _Findings) -> None:
     """Compile the recorder for this torch into the cache; it replaces an existing one only when it is complete."""
     import torch
 
@@ -229,7 +245,7 @@ def _compile_anew(printer: Console) -> None:
             made.replace(cache / made.name)
     except BuildError as error:
         raise RecorderError(f"the recorder cannot be compiled: {error}.") from error
-    _line(printer, "Built", f"{cache / made.name} in {units.duration(time.monotonic_ns() - begin_ns)}", OK)
+    found.add("Built", f"{cache / made.name} in {units.duration(time.monotonic_ns() - begin_ns)}", OK)
 
 
 def _say(line: str) -> None:

@@ -35,6 +35,7 @@ COMMANDS = {
     "ranks": "Compare the ranks of a job by their summaries.",
     "sql": "Query a trace with SQL.",
     "doctor": "Check which engine can record on this machine.",
+    "skill": "Print instructions for coding agents.",
 }
 
 # These share standard output with a program, whose encoding must not be changed.

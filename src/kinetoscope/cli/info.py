@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetoscope.display.description import Fact, describe
+from kinetoscope.display.description import Fact, describe, incomplete, lost
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -22,22 +23,43 @@ if TYPE_CHECKING:
     default=True,
     help="Show the recorded command line, which may hold secrets.",
 )
-def command(path: str, *, with_command_line: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+def command(path: str, *, with_command_line: bool, as_json: bool) -> None:
     """Show what a trace is, where it was recorded, what it holds, and whether it is complete.
 
     TRACE may also be the recording of a program that was killed or is still running.
     """
     from kinetoscope.cli.opening import open_trace
-    from kinetoscope.display.terminal import console, print_fact
+    from kinetoscope.display.terminal import console, echo, print_fact
 
     printer = console()
     with open_trace(path) as trace:
         facts = [Fact("Trace", f"{path}, {_size(path, trace)}"), *describe(trace.overview())]
+        if as_json:
+            found = _as_dict(path, trace)
+            found["facts"] = {
+                fact.label: fact.text for fact in facts if with_command_line or fact.label != "Program"
+            }
+            echo(json.dumps(found, ensure_ascii=False))
+            return
     if not with_command_line:
         facts = [fact for fact in facts if fact.label != "Program"]
     label_width = max(len(fact.label) for fact in facts) + 2
     for fact in facts:
         print_fact(printer, fact.label, fact.text, label_width)
+
+
+def _as_dict(path: str, trace: Trace) -> dict[str, Any]:
+    """Return what programs ask of a trace: `path`, `complete`, `incomplete` (why not), `duration_ns`, `counts` of rows by table, and `losses`."""
+    overview = trace.overview()
+    return {
+        "path": path,
+        "complete": trace.complete,
+        "incomplete": incomplete(trace),
+        "duration_ns": trace.duration_ns,
+        "counts": {name: int(count) for name, count in (overview.counts | overview.work_counts).items()},
+        "losses": [{"what": what, "why": why, "count": count} for (what, why), count in lost(trace).items()],
+    }
 
 
 def _size(path: str, trace: Trace) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
 from kinetoscope.display.terminal import echo
@@ -45,10 +47,22 @@ _EMPTY = {
     "--csv", "as_csv", is_flag=True, help="Print the table as CSV, with times in nanoseconds; needs --table."
 )
 @click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON with stable keys: what was found, and all rows of the tables.",
+)
+@click.option(
     "--html", metavar="FILE", help="Write the map of ranks and steps to FILE, one page that opens anywhere."
 )
 def command(
-    sources: tuple[str, ...], *, name: str | None, limit: int, as_csv: bool, html: str | None
+    sources: tuple[str, ...],
+    *,
+    name: str | None,
+    limit: int,
+    as_csv: bool,
+    as_json: bool,
+    html: str | None,
 ) -> None:
     """Compare the ranks of a job: what makes it slow, the steps of the ranks, their lateness at collectives, and the stragglers.
 
@@ -56,13 +70,15 @@ def command(
     """
     from rich.text import Text
 
-    from kinetoscope.analyses.findings import lines
-    from kinetoscope.display.arrow_text import print_csv, print_table
+    from kinetoscope.analyses.findings import as_dict, lines
+    from kinetoscope.display.arrow_text import json_rows, print_csv, print_table
     from kinetoscope.display.terminal import console, reading_width
     from kinetoscope.summaries.job import Job
 
-    if html is not None and (as_csv or name is not None):
-        raise click.UsageError("--html writes a page, not a table: leave out --table and --csv")
+    if html is not None and (as_csv or as_json or name is not None):
+        raise click.UsageError("--html writes a page, not a table: leave out --table, --csv and --json")
+    if as_csv and as_json:
+        raise click.UsageError("--csv and --json cannot be combined: choose one")
     if as_csv and name is None:
         raise click.UsageError(f"--csv prints one table: add --table {'|'.join(TABLES)}")
     job = Job.open(*sources)
@@ -80,6 +96,14 @@ def command(
     tables = {one: getattr(job, one)() for one in ((name,) if name else TABLES[:2])}
     if as_csv:
         print_csv(tables[str(name)])
+        return
+    if as_json:
+        facts = {
+            "ranks": len(job),
+            "report": as_dict(job.report, most=0),
+            "tables": {one: list(json_rows(rows)) for one, rows in tables.items()},
+        }
+        echo(json.dumps(facts, ensure_ascii=False))
         return
     printer = console()
     if name is None:

@@ -15,7 +15,8 @@ import click
     help="Print at most N rows; 0 prints all.  [default: as many as the terminal has room for, else 50]",
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Print all rows as CSV.")
-def command(path: str, query: str, *, limit: int | None, as_csv: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print all rows as a JSON list of objects.")
+def command(path: str, query: str, *, limit: int | None, as_csv: bool, as_json: bool) -> None:
     """Query a trace with SQL (DuckDB). All tables of `kinetoscope table` are available.
 
     For example: kinetoscope sql run.ktrace "select name, sum(self_ns) as self_ns from spans group by name"
@@ -23,14 +24,8 @@ def command(path: str, query: str, *, limit: int | None, as_csv: bool) -> None:
     A query can read and write files, as in `copy (select ...) to 'file.parquet'`. Queries in `kinetoscope view` cannot.
     """
     from kinetoscope.cli.opening import open_trace
-    from kinetoscope.display.arrow_text import print_csv, print_table
-    from kinetoscope.display.terminal import console, rows_in_view
+    from kinetoscope.display.arrow_text import print_rows
 
     with open_trace(path) as trace:
         found = trace.sql(query)
-    if as_csv:
-        print_csv(found.slice(0, min(limit, found.num_rows)) if limit else found)
-    else:
-        printer = console()
-        most = rows_in_view(printer, 50) if limit is None else limit
-        print_table(printer, found, most, "--csv prints all")
+    print_rows(found, limit, 50, "--csv prints all", as_csv=as_csv, as_json=as_json)

@@ -31,6 +31,7 @@ from kinetoscope._errors import ArgumentError
 )
 @click.option("--columns", metavar="A,B,...", help="Print only these columns.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print all rows as CSV, with times in nanoseconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print all rows as a JSON list of objects.")
 def command(
     path: str,
     name: str,
@@ -41,14 +42,14 @@ def command(
     wheres: tuple[str, ...],
     columns: str | None,
     as_csv: bool,
+    as_json: bool,
 ) -> None:
     """Print a table of a trace. The default NAME is ops, the table of operators.
 
     Common tables: ops, modules, steps, lines, stacks, memory, kernels, breakdown, spans, threads, losses, info.
     """
     from kinetoscope.cli.opening import open_trace
-    from kinetoscope.display.arrow_text import choose_columns, print_csv, print_table, put_first, sort_rows
-    from kinetoscope.display.terminal import console, rows_in_view
+    from kinetoscope.display.arrow_text import choose_columns, print_rows, put_first, sort_rows
 
     where: dict[str, list[str | None]] = {}
     for one in wheres:
@@ -62,11 +63,6 @@ def command(
         found = sort_rows(found, sort)
     if columns is not None:
         found = choose_columns(found, [column.strip() for column in columns.split(",")])
-    elif not as_csv:
+    elif not as_csv and not as_json:
         found = put_first(found, name)
-    if as_csv:
-        print_csv(found.slice(0, min(limit, found.num_rows)) if limit else found)
-    else:
-        printer = console()
-        most = rows_in_view(printer, 20) if limit is None else limit
-        print_table(printer, found, most, "--columns A,B or --csv")
+    print_rows(found, limit, 20, "--columns A,B or --csv", as_csv=as_csv, as_json=as_json)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -16,12 +17,13 @@ from rich.text import Text
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display.printable import printable
-from kinetoscope.display.terminal import UNLIMITED
+from kinetoscope.display.terminal import UNLIMITED, console, echo, rows_in_view
 from kinetoscope.display.text_table import GAP
 from kinetoscope.model import units
 from kinetoscope.model.arrow import text_array
 
 WIDEST_TEXT = 60
+_ROWS_AT_ONCE = 4096
 # Columns of counts, printed with thousands separators.
 _COUNTS = frozenset({"blocks", "calls", "count", "operators", "spans", "total_operators"})
 # The columns to print first, for tables whose own order is different.
@@ -86,18 +88,81 @@ def sort_rows(table: pa.Table, name: str) -> pa.Table:
     return table.take(pc.array_sort_indices(column, order=order))
 
 
+def print_rows(
+    table: pa.Table, limit: int | None, otherwise: int, hint: str, *, as_csv: bool, as_json: bool
+) -> None:
+    """Print the rows of a table as a command's options say.
+
+    Args:
+        table: The table.
+        limit: The most rows to print; 0 for all; None for all as CSV or JSON, and else for what the terminal has room for.
+        otherwise: The most rows where the terminal does not say how many it has room for.
+        hint: How the user can see columns that are hidden.
+        as_csv: Print them as CSV.
+        as_json: Print them as JSON.
+
+    Raises:
+        ArgumentError: Both CSV and JSON are asked for.
+    """
+    if as_csv and as_json:
+        raise ArgumentError("--csv and --json cannot be combined: choose one.")
+    if as_csv or as_json:
+        shown = table.slice(0, min(limit, table.num_rows)) if limit else table
+        (print_csv if as_csv else print_json)(shown)
+        return
+    printer = console()
+    print_table(printer, table, rows_in_view(printer, otherwise) if limit is None else limit, hint)
+
+
 def print_csv(table: pa.Table) -> None:
     """Write all rows to standard output as CSV, with unformatted numbers."""
     import pyarrow.csv
 
-    names = table.column_names
-    if len(set(names)) < len(names):
-        names = [f"{name}_{place}" for place, name in enumerate(names)]
     plain = pa.Table.from_arrays(
-        [_flat(table.column(place)) for place in range(table.num_columns)], names=names
+        [_flat(table.column(place)) for place in range(table.num_columns)], names=_distinct_names(table)
     )
     sys.stdout.flush()
     pyarrow.csv.write_csv(plain, sys.stdout.buffer)
+
+
+def print_json(table: pa.Table) -> None:
+    """Write all rows to standard output as a JSON list, one row as an object on each line, with unformatted numbers."""
+    echo("[")
+    for place, row in enumerate(json_rows(table), 1):
+        echo(json.dumps(row, ensure_ascii=False) + ("," if place < table.num_rows else ""))
+    echo("]")
+
+
+def json_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield the rows as objects that JSON can express: infinite numbers and NaN are null, decimals whole numbers or floats."""
+    names = _distinct_names(table)
+    for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        columns = [[_json_value(value) for value in column.to_pylist()] for column in batch.columns]
+        for row in zip(*columns, strict=True):
+            yield dict(zip(names, row, strict=True))
+
+
+def _json_value(value: Any) -> Any:
+    """Return what JSON can express of a value."""
+    if isinstance(value, Decimal):
+        return int(value) if value == int(value) else float(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _json_value(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_json_value(one) for one in value]
+    return str(value)
+
+
+def _distinct_names(table: pa.Table) -> list[str]:
+    """Return the names of the columns; numbered if several are equal, as a query can make them."""
+    names: list[str] = table.column_names
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name}_{place}" for place, name in enumerate(names)]
 
 
 def print_table(console: Console, table: pa.Table, limit: int, hint: str) -> None:

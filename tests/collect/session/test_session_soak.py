@@ -74,6 +74,18 @@ def export(session, chance):
     os.remove(path)
 
 
+of_thread = threading.local()
+
+
+def crossing(session, chance):
+    # A range that is open while sessions start and stop around it.
+    opened = vars(of_thread).pop("range", None)
+    if opened is None:
+        of_thread.range = record_function("crossing").__enter__()
+    else:
+        opened.__exit__(None, None, None)
+
+
 DEEDS = [
     (6, lambda session, chance: session.start()),
     (6, lambda session, chance: session.stop()),
@@ -81,6 +93,7 @@ DEEDS = [
     (3, lambda session, chance: session.toggle_collection_dynamic(chance.random() < 0.6, [ProfilerActivity.CPU])),
     (3, lambda session, chance: session.add_metadata_json(f"key{chance.randrange(5)}", "[1, 2]")),
     (1, export),
+    (2, crossing),
     (1, lambda session, chance: session.key_averages().table(row_limit=5)),
     (1, lambda session, chance: len(session.events())),
     (1, lambda session, chance: session.trace.table("modules").num_rows),
@@ -117,6 +130,8 @@ def controller(number):
             performed += 1
         if performed >= actions and time.monotonic() - begun >= seconds:
             done.set()
+    if hasattr(of_thread, "range"):
+        crossing(own, chance)
     if own._state.has_engine:
         own.stop()
 
