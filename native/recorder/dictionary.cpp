@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "live.h"
-#include "room_keeper.h"
+#include "maintenance_thread.h"
 
 namespace kinetoscope {
 namespace {
@@ -97,7 +97,7 @@ void Dictionary::ask_for_collection(bool limited) {
   if (due_at_bytes_ == kNever || !file_->frees_records()) return;
   if (!due_.load(std::memory_order_relaxed) && (limited || chain_.used_bytes > due_at_bytes_)) {
     due_.store(true, std::memory_order_relaxed);
-    room_keeper::wake();
+    maintenance_thread::wake();
   }
   if (chain_.used_bytes > nearly_full_at_bytes_ && !nearly_full_.load(std::memory_order_relaxed)) {
     nearly_full_.store(true, std::memory_order_relaxed);

@@ -160,11 +160,11 @@ uint16_t place(ThreadState& thread, Session& session, at::RecordScope scope, Goe
   if (kept == 0) return 0;
   // The record of a backward function has no field for it: it is stored in the next one.
   if (backward) {
-    thread.unsaid_kept = std::min<uint32_t>(thread.unsaid_kept, kept & kKeptMask);
+    thread.pending_kept = std::min<uint32_t>(thread.pending_kept, kept & kKeptMask);
     return 0;
   }
-  if (thread.unsaid_kept < (kept & kKeptMask)) kept = static_cast<uint16_t>(thread.unsaid_kept);
-  thread.unsaid_kept = kMaxDepth;
+  if (thread.pending_kept < (kept & kKeptMask)) kept = static_cast<uint16_t>(thread.pending_kept);
+  thread.pending_kept = kMaxDepth;
   return kept;
 }
 

@@ -22,11 +22,11 @@
 #include "cpu_allocator.h"
 #include "fast_ranges.h"
 #include "kernel_calls.h"
+#include "maintenance_thread.h"
 #include "operators.h"
 #include "parameters.h"
 #include "python_calls.h"
 #include "python_walk.h"
-#include "room_keeper.h"
 #include "sampler.h"
 #include "session.h"
 #include "tensor_reader.h"
@@ -100,7 +100,7 @@ void after_fork_in_child() {
     new std::shared_ptr<Session>(std::move(recording));
   }
   sampling::after_fork_in_child();
-  room_keeper::reset_after_fork();
+  maintenance_thread::reset_after_fork();
   reset_calls_after_fork();
   forget_other_threads();
   // A thread other than the main one may have forked: its state is now the main thread's.
@@ -142,12 +142,12 @@ void end_recording(Session& session) {
 
 // Frees an ended recording. Its tables may have millions of entries, and its mapping millions of pages, so
 // the helper thread frees them, once no thread is inside a callback that may still write.
-void let_go(std::shared_ptr<Session>& over) {
+void release_recording(std::shared_ptr<Session>& over) {
   std::shared_ptr<Session> session = std::move(over);
   session->modules().drop_references();
   std::shared_ptr<RecordingFile> file = session->shared_file();
   // These are moved: the last owner frees them.
-  room_keeper::release(
+  maintenance_thread::release(
       std::move(file), std::move(session), stopped_all ? nullptr : +[] { return wait_until_idle(0); });
 }
 
@@ -193,7 +193,7 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_by
     if (samples_per_second != 0) what |= kRecordSamples;
     wanted_calls = what & kCalls;
     if ((what & kRecordMemory) != 0) wrap_cpu_allocator();
-    room_keeper::ensure_running();
+    maintenance_thread::ensure_running();
     auto file = std::make_shared<RecordingFile>(path, ring_bytes);
     // Generation 0 is that of threads without a session.
     if (++generations == 0) ++generations;
@@ -203,7 +203,7 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_by
     file->add_clock_pair(at_load);
     file->add_clock_pair(read_clock_pair());
     file->header().start_tick = read_tick();
-    room_keeper::watch(file, recording);
+    maintenance_thread::watch(file, recording);
     know_microsecond(ticks_a_microsecond(at_load, read_clock_pair()));
     forget_lost_calls();
     Session::set_current(recording.get());
@@ -219,7 +219,7 @@ int kinetoscope_recorder_start(const char* path, uint32_t what, uint64_t ring_by
     say(message, bytes, error.what());
     if (recording != nullptr) {
       end_recording(*recording);
-      let_go(recording);
+      release_recording(recording);
     }
     return -1;
   }
@@ -406,12 +406,12 @@ void kinetoscope_recorder_own_steps(uint32_t owner) { own_steps(owner); }
 int kinetoscope_recorder_close() {
   const ControlLock lock;
   if (recording == nullptr) return -1;
-  recording->file().close_books();
-  let_go(recording);
+  recording->file().mark_stopped();
+  release_recording(recording);
   return 0;
 }
 
-void kinetoscope_recorder_settle() { room_keeper::settle(kPatienceNs); }
+void kinetoscope_recorder_settle() { maintenance_thread::settle(kPatienceNs); }
 
 PyObject* kinetoscope_recorder_prepare_calls(const char* own_folder) {
   know_own_code(own_folder);

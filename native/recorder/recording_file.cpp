@@ -525,7 +525,7 @@ void RecordingFile::freeze() {
   std::lock_guard lock(mutex_);
   if (ring_units_ == 0 || frozen_ || lost()) return;
   while (free_.units() + ring_units_ - handed_out_ < ring_units_ / kFrozenShare) {
-    ChunkHeader* chunk = next_to_go(ChunkKind::Dictionary, 0);
+    ChunkHeader* chunk = next_to_recycle(ChunkKind::Dictionary, 0);
     if (chunk == nullptr) break;
     recycle_locked(chunk);
   }
@@ -589,7 +589,7 @@ void RecordingFile::put_aside_open_spans() {
   }
 }
 
-void RecordingFile::look_again_for_open_spans() {
+void RecordingFile::recheck_open_spans() {
   if (open_.empty()) return;
   const Retired one = open_.front();
   open_.pop_front();
@@ -600,7 +600,7 @@ void RecordingFile::look_again_for_open_spans() {
   }
 }
 
-ChunkHeader* RecordingFile::next_to_go(ChunkKind wanting, uint64_t want) {
+ChunkHeader* RecordingFile::next_to_recycle(ChunkKind wanting, uint64_t want) {
   put_aside_open_spans();
   const auto oldest_of = [this](uint32_t kinds) {
     std::deque<Retired>* oldest = nullptr;
@@ -622,10 +622,10 @@ ChunkHeader* RecordingFile::next_to_go(ChunkKind wanting, uint64_t want) {
 }
 
 void RecordingFile::recycle(ChunkKind wanting, uint64_t want, uint64_t enough, uint64_t least) {
-  look_again_for_open_spans();
+  recheck_open_spans();
   for (uint64_t freed = 0; freed < want || free_.longest().units < least;) {
     if (free_.longest().units >= enough) return;
-    ChunkHeader* chunk = next_to_go(wanting, want);
+    ChunkHeader* chunk = next_to_recycle(wanting, want);
     if (chunk == nullptr) return;
     freed += chunk->units;
     recycle_locked(chunk);
@@ -638,7 +638,7 @@ void RecordingFile::recycle_a_quarter() {
   uint64_t units = 0;
   for (const Share& share : kShares) units += units_[static_cast<size_t>(share.kind)];
   for (uint64_t freed = 0; freed < units / 4;) {
-    ChunkHeader* chunk = next_to_go(ChunkKind::Dictionary, 0);
+    ChunkHeader* chunk = next_to_recycle(ChunkKind::Dictionary, 0);
     if (chunk == nullptr) return;
     freed += chunk->units;
     recycle_locked(chunk);
@@ -731,7 +731,7 @@ void RecordingFile::count_dropped(ChunkKind kind, uint64_t records) {
       .fetch_add(records, std::memory_order_relaxed);
 }
 
-bool RecordingFile::prepare_room() {
+bool RecordingFile::prepare_space() {
   if (cut_short()) return false;
   std::deque<ChunkHeader*> retired;
   {
@@ -807,7 +807,7 @@ void RecordingFile::add_clock_pair(const ClockPair& pair) {
   std::atomic_ref(head.clock_pairs).store(slot + 1, std::memory_order_release);
 }
 
-void RecordingFile::close_books() {
+void RecordingFile::mark_stopped() {
   std::atomic_ref(header().state).store(static_cast<uint32_t>(FileState::Stopped), std::memory_order_release);
   flock(file_, LOCK_UN);
 }

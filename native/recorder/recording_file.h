@@ -25,7 +25,7 @@ inline constexpr uint64_t kLeastRingBytes = 72 * 1024;
 // and rows: a kind may use space that no other kind needs, and returns it to a kind that has less than its
 // share. Threads get chunks under a mutex, once per some thousand records: small ones at first, so that many
 // short threads need little space. What a thread does not use of its chunk goes to others. Pages are
-// allocated and faulted in ahead of the writers by the helper thread (see room_keeper.h).
+// allocated and faulted in ahead of the writers by the helper thread (see maintenance_thread.h).
 class RecordingFile {
  public:
   // Creates a new file in the folder of `path` and writes its header; it gets its name by publish(). Throws
@@ -99,14 +99,14 @@ class RecordingFile {
 
   // [any thread] Whether the helper thread has space to prepare. Its other work can wait until then, since
   // waking it costs as much as a hundred records.
-  bool wants_room() const {
+  bool wants_space() const {
     return wanted_.load(std::memory_order_relaxed) > reserved_.load(std::memory_order_relaxed);
   }
   // [helper thread] Allocates and faults in the next pages. True if there was work to do.
-  bool prepare_room();
+  bool prepare_space();
 
   // [once, when stop_tick is written] Marks the recording as stopped.
-  void close_books();
+  void mark_stopped();
   // [helper thread, after the last write] Writes the checksums of all parts of the file.
   void seal();
 
@@ -120,16 +120,17 @@ class RecordingFile {
   // [with mutex_] A run of at least `least` units, if possible `want`; its length is in `got`, which is 0 if
   // there is no room.
   uint64_t find_room(ChunkKind kind, uint64_t want, uint64_t least, uint64_t& got);
-  // [with mutex_] Frees retired chunks, the oldest first of those that next_to_go() allows, until `enough`
-  // units are free in one piece, or `want` are in all and `least` in one piece.
+  // [with mutex_] Frees retired chunks, the oldest first of those that next_to_recycle() allows, until
+  // `enough` units are free in one piece, or `want` are in all and `least` in one piece.
   void recycle(ChunkKind wanting, uint64_t want, uint64_t enough, uint64_t least);
   // [with mutex_] Takes the retired chunk that goes next from its list, if a kind wants that many units;
   // nullptr if there is none.
-  ChunkHeader* next_to_go(ChunkKind wanting, uint64_t want);
+  ChunkHeader* next_to_recycle(ChunkKind wanting, uint64_t want);
   // [with mutex_] Puts aside the chunks with an open span that would go next.
   void put_aside_open_spans();
-  // [with mutex_] Lets one of the chunks that had an open span go, if it has none any more.
-  void look_again_for_open_spans();
+  // [with mutex_] Puts one of the chunks that had an open span back among the retired ones, if it has none
+  // any more.
+  void recheck_open_spans();
   // [with mutex_] The kinds of records that have more than their share once `wanting` has got that many
   // units, as a set of bits.
   uint32_t kinds_above_their_share(ChunkKind wanting, uint64_t want) const;

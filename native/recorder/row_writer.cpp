@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "clock.h"
-#include "room_keeper.h"
+#include "maintenance_thread.h"
 
 namespace kinetoscope {
 
@@ -49,7 +49,7 @@ std::byte* RowWriter::room_for(Table& table, uint32_t session, size_t bytes) {
     const uint64_t units = (sizeof(ChunkHeader) + bytes + kUnitBytes - 1) / kUnitBytes;
     if (ring && !make_room(units * kUnitBytes)) return nullptr;
     chunk = file_->take_chunk(ChunkKind::Rows, session, before_bytes, bytes);
-    room_keeper::wake();
+    maintenance_thread::wake();
     if (chunk.header == nullptr) return nullptr;
     table.bytes += chunk.payload_bytes + sizeof(ChunkHeader);
   }

@@ -11,7 +11,7 @@
 
 #include "call_state.h"
 #include "clock.h"
-#include "room_keeper.h"
+#include "maintenance_thread.h"
 #include "torch_threads.h"
 
 namespace kinetoscope {
@@ -112,7 +112,7 @@ bool Session::take_record_chunk(uint32_t thread, ChunkKind kind, ChunkHeader*& c
     file_->count_dropped(kind, count);
     return false;
   }
-  if (file_->wants_room()) room_keeper::wake();
+  if (file_->wants_space()) maintenance_thread::wake();
   next = reinterpret_cast<Record*>(chunk + 1);
   end = next + taken.payload_bytes / sizeof(Record);
   return true;

@@ -226,7 +226,7 @@ struct alignas(64) ThreadState {
   ProbingTable<AddressKey> schema_names{kMostCached};  // by the address of a schema's overload name
   // Smallest number of calls that continued between walks whose result no record could store; kMaxDepth for
   // all.
-  uint32_t unsaid_kept = kMaxDepth;
+  uint32_t pending_kept = kMaxDepth;
   // Of Live, when it last opened the calls that it was in the middle of.
   uint32_t calls_epoch = 0;
 

@@ -23,7 +23,7 @@
 #include "core/recording/mapped_file.h"
 #include "core/recording/reader.h"
 #include "recorder/clock.h"
-#include "recorder/room_keeper.h"
+#include "recorder/maintenance_thread.h"
 #include "recorder/session.h"
 #include "recorder/thread_state.h"
 #include "torch_threads_without_torch.h"
@@ -48,13 +48,13 @@ class Running {
         session_(std::make_shared<Session>(file_, generation, kRecordStacks | kRecordShapes)) {
     file_->add_clock_pair(read_clock_pair());
     file_->header().start_tick = read_tick();
-    if (helped) room_keeper::watch(file_, session_);
+    if (helped) maintenance_thread::watch(file_, session_);
     file_->publish(0);
     Session::set_current(session_.get());
   }
   ~Running() {
     stop();
-    room_keeper::release(file_, session_);
+    maintenance_thread::release(file_, session_);
     unlink(path_.c_str());
   }
   void stop() {
@@ -64,7 +64,7 @@ class Running {
     session_->dictionary().end_collections();
     file_->add_clock_pair(read_clock_pair());
     file_->header().stop_tick = read_tick();
-    file_->close_books();
+    file_->mark_stopped();
   }
   const std::string& path() const { return path_; }
   Session& session() { return *session_; }
@@ -358,7 +358,7 @@ void what_was_freed_is_collected() {
   uint64_t last_size = 0;
   for (int round = 0; round < 10; ++round) {
     // What is finished gets its checksum, as by the helper thread: only that can be freed.
-    session.file().prepare_room();
+    session.file().prepare_space();
     session.file().free_before(read_tick());
     write_steps(50'000);
     if (dictionary.asks_for_collection()) CHECK(collect_dictionary(session, kPatienceNs));
@@ -437,7 +437,7 @@ void damaged_ones_are_read_without_harm() {
 int main() {
   active_clock = choose_clock();
   prepare_quiescence();
-  CHECK(room_keeper::ensure_running());
+  CHECK(maintenance_thread::ensure_running());
   a_thread_in_its_callback_is_waited_for();
   what_lasts_is_kept_with_its_last_value();
   what_was_freed_is_collected();

@@ -29,7 +29,7 @@
 #include "recorder/clock.h"
 #include "recorder/dictionary.h"
 #include "recorder/helper_thread.h"
-#include "recorder/room_keeper.h"
+#include "recorder/maintenance_thread.h"
 #include "recorder/row_writer.h"
 #include "torch_threads_without_torch.h"
 
@@ -61,7 +61,7 @@ uint64_t write_spans(RecordingFile& file, Dictionary& dictionary, uint32_t threa
       if (chunk != nullptr) file.retire_chunk(chunk);
       taken = file.take_chunk(ChunkKind::Spans, thread, taken.payload_bytes, sizeof(CompactSpan));
       chunk = taken.header;
-      room_keeper::wake();
+      maintenance_thread::wake();
       used = 0;
       if (chunk == nullptr) {
         file.count_dropped(ChunkKind::Spans, 1);
@@ -139,12 +139,12 @@ struct Written {
 Written record(const std::string& path, uint64_t ring_bytes, uint32_t threads, uint64_t spans_each) {
   Written written;
   active_clock = choose_clock();
-  CHECK(room_keeper::ensure_running());
+  CHECK(maintenance_thread::ensure_running());
   auto file = std::make_shared<RecordingFile>(path, ring_bytes);
   Dictionary dictionary(file);
   file->add_clock_pair(read_clock_pair());
   file->header().start_tick = read_tick();
-  room_keeper::watch(file);
+  maintenance_thread::watch(file);
   file->publish(0);
   std::atomic<uint64_t> dropped{0};
   std::vector<std::thread> writers;
@@ -158,11 +158,11 @@ Written record(const std::string& path, uint64_t ring_bytes, uint32_t threads, u
   for (std::thread& writer : writers) writer.join();
   file->add_clock_pair(read_clock_pair());
   file->header().stop_tick = read_tick();
-  file->close_books();
+  file->mark_stopped();
   written.dropped = dropped;
   written.recording = numbers_in(path);
   written.file_bytes = std::filesystem::file_size(path);
-  room_keeper::release(file, nullptr);
+  maintenance_thread::release(file, nullptr);
   unlink(path.c_str());
   return written;
 }
@@ -262,7 +262,7 @@ void samples_leave_the_last_steps() {
       sample_all();
     }
     for (uint32_t round = 0; round < 60 * 60 * 100; ++round) sample_all();
-    file.close_books();
+    file.mark_stopped();
   }
   const Recording recording = numbers_in(path);
   CHECK(recording.losses.damaged_chunks == 0);
@@ -358,7 +358,7 @@ void names_that_never_repeat_have_a_bound() {
     lock.unlock();
     CHECK(write_spans(*file, dictionary, 1, 10'000) == 0);
     CHECK(file->header().recycled_spans > 0);
-    file->close_books();
+    file->mark_stopped();
   }
   const MappedFile file(path);
   CHECK(file.bytes().size() <= 256 * 1024);
@@ -397,7 +397,7 @@ void what_nobody_wants_any_more_makes_room() {
     for (uint32_t number = 0; number < 10; ++number) {
       const uint64_t begin_tick = read_tick();
       CHECK(write_spans(*file, dictionary, 1, 5000) == 0);
-      file->prepare_room();  // gives the chunks their checksums
+      file->prepare_space();  // gives the chunks their checksums
       file->free_before(begin_tick);
       if (number == 1) units = file->header().chunks;
     }
@@ -405,7 +405,7 @@ void what_nobody_wants_any_more_makes_room() {
     CHECK(file->header().recycled_chunks > 0 && file->header().recycled_spans == 0);
     file->free_before(0);
     file->header().stop_tick = read_tick();
-    file->close_books();
+    file->mark_stopped();
     file->seal();
   }
   const MappedFile file(path);
@@ -433,7 +433,7 @@ void spans_leave_rows_alone() {
     }
     CHECK(file->header().recycled_spans > 10'000);
     file->header().stop_tick = read_tick();
-    file->close_books();
+    file->mark_stopped();
   }
   const MappedFile file(path);
   CHECK(file.bytes().size() <= 128 * 1024);
@@ -471,7 +471,7 @@ void rows_have_a_share_of_a_ring() {
       // More than the share, and more than may be appended at once.
       rows.append(0, "toggles", 5, 0, long_text);
       rows.append(0, "toggles", 7, 0, std::string(kMostRowsBytes + 1, 'x'));
-      file->close_books();
+      file->mark_stopped();
     }
     const MappedFile file(path);
     const Recording recording = parse_recording(file.bytes());
@@ -503,7 +503,7 @@ void rows_without_a_ring_are_all_kept() {
     for (uint32_t number = 0; number < 4000; ++number) rows.append(number % 2, "toggles", 1, 0, "{}");
     rows.append(2, "storages", 1, 0, text);
     CHECK(file->header().dropped_rows == 0);
-    file->close_books();
+    file->mark_stopped();
   }
   const MappedFile file(path);
   const Recording recording = parse_recording(file.bytes());
@@ -523,7 +523,7 @@ void short_threads_need_little() {
     for (uint32_t thread = 1; thread <= 2000; ++thread)
       CHECK(write_spans(*file, dictionary, thread, 30) == 0);
     CHECK(file->header().chunks * kUnitBytes < 6 << 20);
-    file->close_books();
+    file->mark_stopped();
   }
   CHECK(numbers_in(path).spans.size() == 60'000);
   unlink(path.c_str());
@@ -552,7 +552,7 @@ void flipped_bytes_are_seen() {
     CHECK(write_spans(*file, dictionary, 1, 300) == 0);
     file->add_clock_pair(read_clock_pair());
     file->header().stop_tick = read_tick();
-    file->close_books();
+    file->mark_stopped();
   }
   std::ifstream stream(path, std::ios::binary);
   std::vector<char> bytes((std::istreambuf_iterator<char>(stream)), {});
@@ -637,13 +637,13 @@ void no_chunk_vanishes_unseen(uint64_t ring_bytes) {
       if (thread == 20) early = bytes_of(path);
       CHECK(write_spans(*file, dictionary, thread, 10 * thread) == 0);
     }
-    // Still in use when the process is killed, and when the books are closed.
+    // Still in use when the process is killed, and when the file is marked as stopped.
     for (uint32_t thread = 31; thread <= 33; ++thread)
       CHECK(file->take_chunk(ChunkKind::Spans, thread, 0, sizeof(CompactSpan)).header != nullptr);
     killed = bytes_of(path);
     file->add_clock_pair(read_clock_pair());
     file->header().stop_tick = read_tick();
-    file->close_books();
+    file->mark_stopped();
   }
   const std::vector<std::byte> closed = bytes_of(path);
   CHECK((parse_recording(closed).losses.recycled_spans != 0) == (ring_bytes != 0));
@@ -731,7 +731,7 @@ void clones_beside_writers(uint64_t ring_bytes) {
   file->add_clock_pair(read_clock_pair());
   file->add_clock_pair(read_clock_pair());
   file->header().start_tick = read_tick();
-  room_keeper::watch(file);
+  maintenance_thread::watch(file);
   file->publish(0);
   rows.append(0, "counters", 1, 0, R"({"value": [1]})");
   std::atomic<bool> going{true};
@@ -775,9 +775,9 @@ void clones_beside_writers(uint64_t ring_bytes) {
   going = false;
   for (std::thread& thread : threads) thread.join();
   file->header().stop_tick = read_tick();
-  file->close_books();
-  room_keeper::release(file, nullptr);
-  room_keeper::settle(10'000'000'000);
+  file->mark_stopped();
+  maintenance_thread::release(file, nullptr);
+  maintenance_thread::settle(10'000'000'000);
   // Of what is over, it is a copy like any other.
   file.reset();
   clone_recording(path, copy);
@@ -798,7 +798,7 @@ void a_clone_hides_no_damage() {
     file->publish(0);
     Dictionary dictionary(file);
     CHECK(write_spans(*file, dictionary, 1, 2000) == 0);
-    file->close_books();
+    file->mark_stopped();
   }
   const std::vector<std::byte> whole = bytes_of(path);
   const std::size_t used = used_bytes(whole);
@@ -863,7 +863,7 @@ void a_frozen_ring_keeps_its_window() {
   for (uint64_t count = 0; count < 20'000; ++count, ++number)
     CHECK(spans.write(numbered_span(dictionary, number)));
   CHECK(head.recycled_spans > recycled && head.ring_dropped_spans == lost);
-  file->close_books();
+  file->mark_stopped();
   file.reset();
   const Recording thawed = numbers_in(path);
   CHECK(thawed.losses.damaged_chunks == 0);
@@ -881,7 +881,7 @@ void a_file_in_use_is_left_alone() {
   CHECK(first.path() == path);
   CHECK(second.path() == folder + "/a" + with_number + ".recording");
   CHECK(third.path() == folder + "/a" + with_number + "-2.recording");
-  first.close_books();
+  first.mark_stopped();
   RecordingFile fourth(path);
   fourth.publish(0);
   CHECK(fourth.path() == path);
@@ -904,7 +904,7 @@ void a_file_that_is_cut_short_ends_nobody() {
   std::ofstream(path) << "somebody else's";
   CHECK(write_spans(*file, dictionary, 2, 2000) != 0);
   CHECK(file->lost());
-  file->close_books();
+  file->mark_stopped();
   std::string text;
   std::getline(std::ifstream(path), text);
   CHECK(text == "somebody else's");

@@ -23,8 +23,8 @@
 #include "core/recording/reader.h"
 #include "recorder/clock.h"
 #include "recorder/interpreter_view.h"
+#include "recorder/maintenance_thread.h"
 #include "recorder/memory_reader.h"
-#include "recorder/room_keeper.h"
 #include "recorder/session.h"
 #include "recorder/torch_threads.h"
 
@@ -357,7 +357,7 @@ struct Running {
   void close() {
     Session::set_current(nullptr);
     file->header().stop_tick = read_tick();
-    file->close_books();
+    file->mark_stopped();
     session.reset();
     file.reset();
   }

@@ -17,7 +17,7 @@
 #include "core/recording/mapped_file.h"
 #include "core/recording/reader.h"
 #include "recorder/clock.h"
-#include "recorder/room_keeper.h"
+#include "recorder/maintenance_thread.h"
 #include "recorder/thread_state.h"
 #include "torch_threads_without_torch.h"
 
@@ -72,7 +72,7 @@ Running start(uint32_t generation) {
   auto* session = new Session(file, generation, 0);
   file->add_clock_pair(read_clock_pair());
   file->header().start_tick = read_tick();
-  room_keeper::watch(file);
+  maintenance_thread::watch(file);
   file->publish(0);
   Session::set_current(session);
   return {path, session};
@@ -84,10 +84,10 @@ Recording stop(const Running& running) {
   running.session->settle_orphans();
   running.session->file().add_clock_pair(read_clock_pair());
   running.session->file().header().stop_tick = read_tick();
-  running.session->file().close_books();
+  running.session->file().mark_stopped();
   const MappedFile bytes(running.path);
   Recording recording = parse_recording(bytes.bytes());
-  room_keeper::release(running.session->shared_file(), nullptr);
+  maintenance_thread::release(running.session->shared_file(), nullptr);
   delete running.session;
   unlink(running.path.c_str());
   // The texts point into the file that is about to go; these tests look at numbers only.
@@ -167,14 +167,14 @@ void a_recording_stays_for_the_thread_that_is_still_in_it() {
   while (!inside.load()) sched_yield();
   Session::set_current(nullptr);
   CHECK(!wait_until_idle(1'000'000));
-  running.session->file().close_books();
+  running.session->file().mark_stopped();
   const std::weak_ptr<RecordingFile> file = running.session->shared_file();
-  room_keeper::release(
+  maintenance_thread::release(
       running.session->shared_file(),
       std::shared_ptr<void>(running.session, [](void* over) { delete static_cast<Session*>(over); }),
       +[] { return wait_until_idle(0); });
   for (int turn = 0; turn < 1000; ++turn) {
-    room_keeper::wake();
+    maintenance_thread::wake();
     sched_yield();
   }
   CHECK(!file.expired());
@@ -182,7 +182,7 @@ void a_recording_stays_for_the_thread_that_is_still_in_it() {
   writer.join();
   const int64_t give_up = read_clock(CLOCK_MONOTONIC) + kPatienceNs;
   while (!file.expired() && read_clock(CLOCK_MONOTONIC) < give_up) {
-    room_keeper::wake();
+    maintenance_thread::wake();
     sched_yield();
   }
   CHECK(file.expired());
@@ -196,7 +196,7 @@ void a_recording_stays_for_the_thread_that_is_still_in_it() {
 int main() {
   active_clock = choose_clock();
   prepare_quiescence();
-  CHECK(room_keeper::ensure_running());
+  CHECK(maintenance_thread::ensure_running());
   sessions_come_and_go_beside_writers();
   a_span_ended_elsewhere_is_closed();
   a_span_of_a_thread_that_is_gone_is_closed();

@@ -299,7 +299,7 @@ def test_columns_are_read_only_when_they_are_used(tmp_path):
         assert set(spans._ready) == {"name"}
 
 
-def test_a_closed_file_is_let_go(tmp_path):
+def test_a_closed_file_is_released(tmp_path):
     rich_trace().save(tmp_path / "x.ktrace")
     trace = open(tmp_path / "x.ktrace")
     start = trace.column("spans", "start_ns")

@@ -66,7 +66,7 @@ enum Recorded : uint32_t {
 
 enum class FileState : uint32_t {
   Recording = 0,  // the process is alive, or was killed
-  Stopped = 1,    // stop() closed the books
+  Stopped = 1,    // stop() completed the file
 };
 
 enum class ChunkKind : uint32_t {

@@ -1,4 +1,4 @@
-#include "room_keeper.h"
+#include "maintenance_thread.h"
 
 #include <sched.h>
 #include <semaphore.h>
@@ -17,10 +17,10 @@
 #include "helper_thread.h"
 #include "session.h"
 
-namespace kinetoscope::room_keeper {
+namespace kinetoscope::maintenance_thread {
 namespace {
 
-struct Keeper {
+struct State {
   std::mutex mutex;  // guards watched, dropped and in_use
   std::shared_ptr<RecordingFile> watched;
   std::shared_ptr<Session> session;  // of the file
@@ -33,7 +33,7 @@ struct Keeper {
 
 // Leaked on purpose: the thread outlives static destruction.
 std::mutex start_mutex;
-Keeper* keeper = nullptr;
+State* state = nullptr;
 
 // If more recordings than this are waiting to be freed, release() frees the next one itself.
 constexpr size_t kMaxBacklog = 16;
@@ -46,7 +46,7 @@ constexpr int64_t kLeastCollectionPause = 20;
 constexpr int64_t kAgainNs = 1'000'000;
 
 // Waits for a wake-up, or until the time has come for the next clock pair.
-void wait(Keeper& self, int64_t nanoseconds) {
+void wait(State& self, int64_t nanoseconds) {
   timespec until{};
   clock_gettime(CLOCK_REALTIME, &until);
   const int64_t total = until.tv_nsec + nanoseconds;
@@ -56,7 +56,7 @@ void wait(Keeper& self, int64_t nanoseconds) {
 }
 
 void* run(void* argument) {
-  Keeper& self = *static_cast<Keeper*>(argument);
+  State& self = *static_cast<State*>(argument);
   RecordingFile* seen = nullptr;
   int64_t pair_every = kFirstWaitNs;
   int64_t next_pair = 0;
@@ -100,7 +100,7 @@ void* run(void* argument) {
       }
       continue;
     }
-    file->prepare_room();
+    file->prepare_space();
     if (now >= next_pair) {
       file->add_clock_pair(read_clock_pair());
       // Frequent clock pairs at first, so that a recording that is killed early has a rate; then fewer and
@@ -128,66 +128,66 @@ void* run(void* argument) {
 
 bool ensure_running() {
   std::lock_guard lock(start_mutex);
-  if (keeper != nullptr) return true;
-  auto* fresh = new (std::nothrow) Keeper;
+  if (state != nullptr) return true;
+  auto* fresh = new (std::nothrow) State;
   if (fresh == nullptr) return false;
   sem_init(&fresh->signal, 0, 0);
   if (!start_helper_thread(run, fresh, "kinetoscope")) {
     delete fresh;
     return false;
   }
-  keeper = fresh;
+  state = fresh;
   return true;
 }
 
 void watch(std::shared_ptr<RecordingFile> file, std::shared_ptr<Session> session) {
-  if (keeper == nullptr) return;
+  if (state == nullptr) return;
   {
-    std::lock_guard lock(keeper->mutex);
-    keeper->watched = std::move(file);
-    keeper->session = std::move(session);
+    std::lock_guard lock(state->mutex);
+    state->watched = std::move(file);
+    state->session = std::move(session);
   }
-  sem_post(&keeper->signal);
+  sem_post(&state->signal);
 }
 
 void release(std::shared_ptr<RecordingFile> file, std::shared_ptr<void> with, bool (*left)()) {
-  if (keeper == nullptr) {
+  if (state == nullptr) {
     // There is no thread to wait for its last writer: leak it.
     if (left != nullptr) new std::pair(std::move(file), std::move(with));
     return;
   }
   {
-    std::lock_guard lock(keeper->mutex);
-    if (keeper->watched == file) {
-      keeper->watched.reset();
-      keeper->session.reset();
+    std::lock_guard lock(state->mutex);
+    if (state->watched == file) {
+      state->watched.reset();
+      state->session.reset();
     }
-    if (left == nullptr && keeper->dropped.size() >= kMaxBacklog) return;
-    if (left != nullptr) keeper->left = left;
-    if (left == nullptr) keeper->to_drop.fetch_add(2, std::memory_order_relaxed);
-    std::vector<std::shared_ptr<void>>& place = left == nullptr ? keeper->dropped : keeper->in_use;
+    if (left == nullptr && state->dropped.size() >= kMaxBacklog) return;
+    if (left != nullptr) state->left = left;
+    if (left == nullptr) state->to_drop.fetch_add(2, std::memory_order_relaxed);
+    std::vector<std::shared_ptr<void>>& place = left == nullptr ? state->dropped : state->in_use;
     place.push_back(std::move(with));
     place.push_back(std::move(file));
   }
-  sem_post(&keeper->signal);
+  sem_post(&state->signal);
 }
 
 void settle(int64_t patience_ns) {
   const int64_t give_up = read_clock(CLOCK_MONOTONIC) + patience_ns;
-  while (keeper != nullptr && keeper->to_drop.load(std::memory_order_acquire) != 0 &&
+  while (state != nullptr && state->to_drop.load(std::memory_order_acquire) != 0 &&
          read_clock(CLOCK_MONOTONIC) < give_up) {
     sched_yield();
   }
 }
 
 void wake() {
-  if (keeper != nullptr) sem_post(&keeper->signal);
+  if (state != nullptr) sem_post(&state->signal);
 }
 
 void reset_after_fork() {
   // The mutex may have been held by a thread that does not exist in the child: the old state is leaked.
   new (&start_mutex) std::mutex;
-  keeper = nullptr;
+  state = nullptr;
 }
 
-}  // namespace kinetoscope::room_keeper
+}  // namespace kinetoscope::maintenance_thread

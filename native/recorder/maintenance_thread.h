@@ -10,7 +10,7 @@ namespace kinetoscope {
 class Session;
 }
 
-namespace kinetoscope::room_keeper {
+namespace kinetoscope::maintenance_thread {
 
 // Starts the thread unless it exists. False if the system cannot create one; recording works without it.
 bool ensure_running();
@@ -27,4 +27,4 @@ void wake();
 // [forked child] Forgets the parent's thread and files.
 void reset_after_fork();
 
-}  // namespace kinetoscope::room_keeper
+}  // namespace kinetoscope::maintenance_thread
