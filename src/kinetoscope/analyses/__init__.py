@@ -13,3 +13,9 @@ __all__ = [
     "step_difference",
     "warm_up",
 ]
+
+TABLES = {
+    "findings": "findings",
+    "step_difference": "step_difference",
+}
+"""The tables of a trace that are made in this room, and the module of each: its function has the name of the table."""

@@ -15,6 +15,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
 from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.names import event_names
 from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
@@ -23,7 +24,6 @@ from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.tables.memory.blocks import allocating_spans
 from kinetoscope.tables.stacks import span_stacks, user_frames
-from kinetoscope.torch_events.event_tree import event_names
 
 if TYPE_CHECKING:
     import pyarrow

@@ -22,3 +22,8 @@ __all__ = [
     "trace_data",
     "units",
 ]
+
+TABLES = {
+    "processes": "processes",
+}
+"""The tables of a trace that are made in this room, and the module of each: its function has the name of the table."""

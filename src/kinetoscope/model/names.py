@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kinetoscope.model.rows import FrameRow, StackRow
 from kinetoscope.model.schema import DeviceType
+from kinetoscope.model.steps import MARK
 from kinetoscope.model.trace_data import derived
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from kinetoscope.model.trace_data import TraceData
 
 STACK_SEPARATOR = ";"
@@ -116,3 +121,15 @@ def module_classes(trace: TraceData) -> list[str]:
     """Return the class name of every module."""
     strings = trace.strings
     return [strings[name] for name in trace.column("modules", "class").tolist()]
+
+
+@derived
+def event_names(trace: TraceData) -> NDArray[np.int32]:
+    """For each span a row of strings that is equal where events have the same name: all marks of steps share one."""
+    names: NDArray[np.int32] = trace.column("spans", "name")
+    marks = [row for row, text in enumerate(trace.strings) if text.startswith(MARK)]
+    if len(marks) < 2:
+        return names
+    shared = np.arange(len(trace.strings), dtype=np.int32)
+    shared[marks] = marks[0]
+    return shared[names]

@@ -13,3 +13,23 @@ __all__ = [
     "stored",
     "windows",
 ]
+
+TABLES = {
+    "breakdown": "breakdown",
+    "overlap": "breakdown",
+    "step_kinds": "step_kinds",
+    "flops": "costs.flops",
+    "flops_coverage": "costs.flops",
+    "spans": "stored",
+    "cycles": "stored",
+    "threads": "stored",
+    "allocations": "stored",
+    "origins": "stored",
+    "frames": "stored",
+    "shapes": "stored",
+    "counters": "stored",
+    "losses": "stored",
+    "info": "stored",
+    "strings": "stored",
+}
+"""The tables of a trace that are made in this room, and the module of each: its function has the name of the table."""

@@ -11,6 +11,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.model.hierarchy import device_spans
 from kinetoscope.model.kinds import is_range
+from kinetoscope.model.names import event_names
 from kinetoscope.model.rows import SpanRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.torch_events import arguments
@@ -21,7 +22,6 @@ from kinetoscope.torch_events.event_sources import MEMORY_KEY, change_on, loose_
 from kinetoscope.torch_events.event_tree import (
     EventStacks,
     EventTrace,
-    event_names,
     event_stacks,
     lists_python_functions,
     visible_spans,

@@ -27,10 +27,9 @@ from kinetoscope.model.hierarchy import (
     recorded_calls,
 )
 from kinetoscope.model.kinds import is_call
-from kinetoscope.model.names import HIDDEN_NAMES, frame_texts
+from kinetoscope.model.names import HIDDEN_NAMES, event_names, frame_texts
 from kinetoscope.model.nesting import Nesting, nest
 from kinetoscope.model.schema import SCOPE_BACKWARD, STORED, SpanKind
-from kinetoscope.model.steps import MARK
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.host.rebuilt_calls import (
     as_module_calls,
@@ -434,18 +433,6 @@ def event_tree(trace: TraceData) -> Hierarchy:
         if not _crosses(nested):
             return nested
     return NestedAgain(spans, rows, nest_as_torch(*times))
-
-
-@derived
-def event_names(trace: TraceData) -> NDArray[np.int32]:
-    """For each span a row of strings that is equal where events have the same name: all marks of steps share one."""
-    names: NDArray[np.int32] = trace.column("spans", "name")
-    marks = [row for row, text in enumerate(trace.strings) if text.startswith(MARK)]
-    if len(marks) < 2:
-        return names
-    shared = np.arange(len(trace.strings), dtype=np.int32)
-    shared[marks] = marks[0]
-    return shared[names]
 
 
 def _absorbed_calls(trace: TraceData) -> NDArray[np.bool_] | None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope import analyses, model, tables
 from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope._import_aside import import_aside
+from kinetoscope.formats import execution_trace
 from kinetoscope.model.arrow import array_of_any
+from kinetoscope.tables import device, host, memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,160 +88,22 @@ def rows_where(table: pyarrow.Table, where: Mapping[str, object]) -> pyarrow.Tab
     return table
 
 
+@functools.cache
 def definition(name: str) -> TableDefinition:
     """Return what makes the table `name`, and its schema.
 
     Raises:
         KeyError: There is no such table.
     """
-    return _load(TABLES[name])[name]
-
-
-@functools.cache
-def _load(group: Callable[[], tuple[tuple[Make, Table], ...]]) -> dict[str, TableDefinition]:
-    """Import the tables of one group, which happens when one of them is first used."""
-    return {schema.name: TableDefinition(make, schema) for make, schema in group()}
-
-
-# Alone, because it is the table that programs use most, and the others import several times as much.
-def _operators() -> tuple[tuple[Make, Table], ...]:
+    path = TABLES[name]
     import_aside()
-    from kinetoscope.tables.host import ops
-
-    return ((ops.ops, ops.OPS_SCHEMA),)
-
-
-def _host() -> tuple[tuple[Make, Table], ...]:
-    import_aside()
-    from kinetoscope.tables import breakdown, step_kinds
-    from kinetoscope.tables.host import compiling, data_loading, lines, modules, places, samples, steps
-
-    return (
-        (modules.modules, modules.MODULES_SCHEMA),
-        (steps.steps, steps.STEPS_SCHEMA),
-        (step_kinds.step_kinds, step_kinds.STEP_KINDS_SCHEMA),
-        (places.histogram, places.HISTOGRAM_SCHEMA),
-        (lines.lines, lines.LINES_SCHEMA),
-        (lines.stacks, lines.STACKS_SCHEMA),
-        (samples.samples, samples.SAMPLES_SCHEMA),
-        (compiling.compiles, compiling.COMPILES_SCHEMA),
-        (compiling.graph_breaks, compiling.GRAPH_BREAKS_SCHEMA),
-        (data_loading.data_loading, data_loading.DATA_LOADING_SCHEMA),
-        (breakdown.breakdown, breakdown.BREAKDOWN_SCHEMA),
-        (breakdown.overlap, breakdown.OVERLAP_SCHEMA),
-    )
+    module = importlib.import_module(path)
+    return TableDefinition(getattr(module, name), getattr(module, f"{name.upper()}_SCHEMA"))
 
 
-def _costs() -> tuple[tuple[Make, Table], ...]:
-    import_aside()
-    from kinetoscope.tables.costs import flops
-
-    return (flops.flops, flops.FLOPS_SCHEMA), (flops.flops_coverage, flops.FLOPS_COVERAGE_SCHEMA)
-
-
-def _memory() -> tuple[tuple[Make, Table], ...]:
-    import_aside()
-    from kinetoscope.tables.memory import peak, timeline
-
-    return (
-        (peak.memory, peak.MEMORY_SCHEMA),
-        (peak.memory_peak, peak.MEMORY_PEAK_SCHEMA),
-        (timeline.memory_timeline, timeline.MEMORY_TIMELINE_SCHEMA),
-    )
-
-
-def _device() -> tuple[tuple[Make, Table], ...]:
-    import_aside()
-    from kinetoscope.tables.device import collectives, copies, kernels, launches, streams
-
-    return (
-        (kernels.kernels, kernels.KERNELS_SCHEMA),
-        (launches.launches, launches.LAUNCHES_SCHEMA),
-        (copies.copies, copies.COPIES_SCHEMA),
-        (streams.streams, streams.STREAMS_SCHEMA),
-        (streams.devices, streams.DEVICES_SCHEMA),
-        (collectives.collectives, collectives.COLLECTIVES_SCHEMA),
-    )
-
-
-def _execution() -> tuple[tuple[Make, Table], ...]:
-    import_aside()
-    from kinetoscope.formats.execution_trace import read
-
-    return (read.execution, read.EXECUTION_SCHEMA), (read.execution_tensors, read.EXECUTION_TENSORS_SCHEMA)
-
-
-def _stored() -> tuple[tuple[Make, Table], ...]:
-    import_aside()
-    from kinetoscope.model import processes
-    from kinetoscope.tables import stored
-
-    return (
-        (stored.spans, stored.SPANS_SCHEMA),
-        (stored.cycles, stored.CYCLES_SCHEMA),
-        (processes.processes, processes.PROCESSES_SCHEMA),
-        (stored.threads, stored.THREADS_SCHEMA),
-        (stored.allocations, stored.ALLOCATIONS_SCHEMA),
-        (stored.origins, stored.ORIGINS_SCHEMA),
-        (stored.frames, stored.FRAMES_SCHEMA),
-        (stored.shapes, stored.SHAPES_SCHEMA),
-        (stored.counters, stored.COUNTERS_SCHEMA),
-        (stored.losses, stored.LOSSES_SCHEMA),
-        (stored.info, stored.INFO_SCHEMA),
-        (stored.strings, stored.STRINGS_SCHEMA),
-    )
-
-
-def _analyses() -> tuple[tuple[Make, Table], ...]:
-    import_aside()
-    from kinetoscope.analyses import findings, step_difference
-
-    return (
-        (findings.findings, findings.FINDINGS_SCHEMA),
-        (step_difference.step_difference, step_difference.STEP_DIFFERENCE_SCHEMA),
-    )
-
-
-# Table name -> what imports the group of tables it belongs to. The order is that of the documentation.
-TABLES: dict[str, Callable[[], tuple[tuple[Make, Table], ...]]] = {
-    "ops": _operators,
-    "modules": _host,
-    "histogram": _host,
-    "steps": _host,
-    "step_kinds": _host,
-    "flops": _costs,
-    "flops_coverage": _costs,
-    "lines": _host,
-    "stacks": _host,
-    "samples": _host,
-    "memory": _memory,
-    "memory_peak": _memory,
-    "memory_timeline": _memory,
-    "findings": _analyses,
-    "step_difference": _analyses,
-    "spans": _stored,
-    "cycles": _stored,
-    "processes": _stored,
-    "threads": _stored,
-    "kernels": _device,
-    "launches": _device,
-    "copies": _device,
-    "streams": _device,
-    "devices": _device,
-    "allocations": _stored,
-    "origins": _stored,
-    "frames": _stored,
-    "shapes": _stored,
-    "counters": _stored,
-    "collectives": _device,
-    "data_loading": _host,
-    "compiles": _host,
-    "graph_breaks": _host,
-    "breakdown": _host,
-    "overlap": _host,
-    "execution": _execution,
-    "execution_tensors": _execution,
-    "losses": _stored,
-    "info": _stored,
-    "strings": _stored,
+# Each room knows its tables; their order is that of the documentation.
+_ROOMS = (host, tables, memory, device, analyses, execution_trace, model)
+TABLES: dict[str, str] = {
+    name: f"{room.__name__}.{module}" for room in _ROOMS for name, module in room.TABLES.items()
 }
+"""For each table the module that makes it, which is imported when the table is first used."""

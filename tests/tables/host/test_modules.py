@@ -76,3 +76,13 @@ def test_roots_add_up_to_no_more_than_the_trace():
 
 def test_without_modules_the_table_is_empty():
     assert TraceBuilder().span("aten::add", 0, 5).build().table("modules").num_rows == 0
+
+
+def test_what_ran_in_each_module_itself():
+    found = net().build().table("module_operators", where={"module": 2}).to_pylist()
+    assert [(row["name"], row["kind"], row["count"], row["self_ns"], row["span"]) for row in found] == [
+        ("LinearBackward0", "backward", 1, 100, 5),
+        ("aten::addmm", "operator", 1, 30, 3),
+        ("aten::linear", "operator", 1, 20, 2),
+        ("autograd::engine::evaluate_function: LinearBackward0", "operator", 1, 2, 4),
+    ]

@@ -93,3 +93,30 @@ def test_a_histogram_of_a_place_or_kind_needs_a_name():
         trained().table("histogram", span="aten::mm", kind="thing")
     with pytest.raises(ArgumentError, match=f"by='name' is not valid: use one of {', '.join(PLACES)}"):
         trained().table("histogram", span="aten::mm", by="name")
+
+
+def test_instances_are_the_spans_of_a_row_longest_first():
+    trace = trained()
+    every = trace.table("instances").to_pylist()
+    assert [row["duration_ns"] for row in every] == [30, 10, 5, 0]
+    found = trace.table("instances", span="aten::mm", by="module", place="b", from_ns=5, below_ns=31)
+    assert found.select(["span", "duration_ns", "module", "shapes"]).to_pylist() == [
+        {"span": 1, "duration_ns": 30, "module": "b", "shapes": "[[20, 30]]"},
+        {"span": 2, "duration_ns": 5, "module": "b", "shapes": "[[20, 30]]"},
+    ]
+    assert trace.table("instances", span="aten::mm", limit=1)["span"].to_pylist() == [1]
+    assert trace.table("instances", span="aten::mm", below_ns=30)["span"].to_pylist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kind": "operator"}, "needs the name of the spans"),
+        ({"span": "aten::mm", "limit": -1}, "limit=-1 is not valid"),
+        ({"span": "aten::mm", "from_ns": "soon"}, "from_ns='soon' is not valid"),
+        ({"span": "aten::mm", "below_ns": 1.5}, "below_ns=1.5 is not valid"),
+    ],
+)
+def test_instances_that_cannot_be_asked_for_are_refused(options, said):
+    with pytest.raises(ArgumentError, match=said):
+        trained().table("instances", **options)

@@ -1,3 +1,9 @@
 """Read Chakra execution traces, and join them with the trace of the same run."""
 
-__all__ = ["mend", "read"]
+__all__ = ["mend"]
+
+TABLES = {
+    "execution": "read",
+    "execution_tensors": "read",
+}
+"""The tables of a trace that are made in this room, and the module of each: its function has the name of the table."""

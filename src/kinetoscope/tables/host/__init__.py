@@ -10,7 +10,22 @@ __all__ = [
     "processes",
     "python_time",
     "rebuilt_calls",
-    "samples",
     "source_lines",
     "steps",
 ]
+
+TABLES = {
+    "ops": "ops",
+    "modules": "modules",
+    "module_operators": "modules",
+    "histogram": "places",
+    "instances": "places",
+    "steps": "steps",
+    "lines": "lines",
+    "stacks": "lines",
+    "samples": "samples",
+    "data_loading": "data_loading",
+    "compiles": "compiling",
+    "graph_breaks": "compiling",
+}
+"""The tables of a trace that are made in this room, and the module of each: its function has the name of the table."""

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import Labels, few_texts, to_arrow
 from kinetoscope.model.hierarchy import host_work, module_calls, operator_spans, recorded_calls
-from kinetoscope.model.names import module_classes
+from kinetoscope.model.names import event_names, module_classes
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
-from kinetoscope.model.schema import Column, Phase, SpanKind, Table
+from kinetoscope.model.schema import KIND_NAMES, Column, Phase, SpanKind, Table
+from kinetoscope.model.steps import MARK, STEP_KEY
 from kinetoscope.tables.costs.columns import costs_of, coverage
 from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.python_time import charged, gaps
@@ -169,6 +170,7 @@ MODULES_SCHEMA = Table(
                                           "excluded; null where they are known of too little, as without `record_shapes=True`."),
         Column("flops", "int64", "", "The same, submodules included."),
         *PROCESS_COLUMNS,
+        Column("span", "int32", "row of spans", "Its first recorded call, or else the first operator in it or its submodules."),
     ),
 )  # fmt: skip
 
@@ -245,6 +247,7 @@ def modules(trace: TraceData) -> pyarrow.Table:
         "bytes": None,
         "device_self_ns": on_device,
         "device_ns": with_submodules(trace, on_device),
+        "span": _first_spans(trace),
         **_flops(trace),
     }
     columns |= of_processes(trace, own["process_row"])
@@ -264,6 +267,78 @@ def _self_bytes(trace: TraceData) -> NDArray[np.int64]:
     np.subtract.at(size, inner[moved], events["bytes"][moved])
     np.add.at(size, owner[moved], events["bytes"][moved])
     return size
+
+
+def _first_spans(trace: TraceData) -> NDArray[np.int32]:
+    """Return for each module its first recorded call or, if there is none, the first span in it or its submodules; else -1."""
+    spans, own = trace.columns("spans"), trace.columns("modules")
+    calls = _first_of(trace, module_calls(trace).mask)
+    first = _first_of(trace, host_work(trace).mask)
+    first = np.where(calls >= 0, calls, first).astype(np.int32)
+    holder, depth = own["holder"], own["depth"]
+    start = np.append(spans["start_ns"], np.iinfo(np.int64).max)
+    for level in range(int(depth.max(initial=0)), 0, -1):
+        rows = np.flatnonzero((depth == level) & (holder >= 0) & (first >= 0))
+        # In reverse order of time, so that the earliest span of each module is assigned last.
+        rows = rows[np.argsort(-start[first[rows]], kind="stable")]
+        above = holder[rows]
+        earlier = (calls[above] < 0) & (start[first[rows]] < start[first[above]])
+        first[above[earlier]] = first[rows[earlier]]
+    return first
+
+
+def _first_of(trace: TraceData, chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Return for each module the first of some spans in it, or -1."""
+    spans = trace.columns("spans")
+    rows = np.flatnonzero(chosen & (spans["module"] >= 0))
+    module, start = spans["module"][rows], spans["start_ns"][rows]
+    count = len(trace.columns("modules"))
+    found = np.full(count, -1, np.int32)
+    earliest = np.flatnonzero(start == _core.group_min(module, count, start)[module])[::-1]
+    found[module[earliest]] = rows[earliest]
+    return found
+
+
+MODULE_OPERATORS_SCHEMA = Table(
+    "module_operators",
+    "The spans of one name and kind in one module, submodules left out. Most self time first.",
+    (
+        Column("module", "int32", "row of modules", "The module."),
+        Column("name", "category", "", "Their name."),
+        Column("kind", "category", "", "What they are, as in `spans`."),
+        Column("count", "int64", "", "How many."),
+        Column("self_ns", "int64", "ns", "Self time: the time outside of child spans."),
+        Column("device_self_ns", "int64", "ns", "Device time that they launched themselves."),
+        Column("span", "int32", "row of spans", "The one with the most host self time."),
+    ),
+)  # fmt: skip
+
+
+def module_operators(trace: TraceData) -> pyarrow.Table:
+    """Return the `module_operators` table: what ran in each module itself, by name and kind."""
+    spans = trace.columns("spans")
+    on_host = host_work(trace).mask
+    counted = (on_host | (spans["device_self_ns"] > 0)) & ~recorded_calls(trace).mask
+    rows = np.flatnonzero(counted & (spans["module"] >= 0))
+    kind = spans["kind"][rows].astype(np.int32)
+    group, first = _core.group([spans["module"][rows], event_names(trace)[rows], kind])
+    groups, own = len(first), np.where(on_host, spans["self_ns"], 0)[rows]
+    self_ns = _core.group_sums(group, groups, own)
+    longest = np.full(groups, -1, np.int32)
+    at_most = np.flatnonzero(own == _core.group_max(group, groups, own)[group])[::-1]
+    longest[group[at_most]] = rows[at_most]
+    places, texts = few_texts(event_names(trace)[rows[first]], trace.strings)
+    columns: dict[str, Any] = {
+        "module": spans["module"][rows[first]],
+        "name": Labels(places, [STEP_KEY if text.startswith(MARK) else text for text in texts]),
+        "kind": Labels(kind[first], KIND_NAMES),
+        "count": _core.group_counts(group, groups),
+        "self_ns": self_ns,
+        "device_self_ns": _core.group_sums(group, groups, spans["device_self_ns"][rows]),
+        "span": longest,
+    }
+    order = np.lexsort((kind[first], places, columns["module"], -self_ns))
+    return to_arrow(MODULE_OPERATORS_SCHEMA, columns, order)
 
 
 def modules_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:

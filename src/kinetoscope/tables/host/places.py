@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope._errors import ArgumentError, checked_choice
+from kinetoscope._errors import ArgumentError, checked_choice, checked_whole
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.names import frame_texts, stack_frames
@@ -229,14 +229,7 @@ def histogram(
     Raises:
         ArgumentError: There is no such kind or way, or one of them without a name.
     """
-    if span is None and (kind, by, place) != (None, None, None):
-        raise ArgumentError(
-            "a histogram by kind or place needs the name of the spans, such as span='aten::mm'"
-        )
-    rows = (
-        np.flatnonzero(operator_spans(trace).mask) if span is None else spans_of(trace, span, kind, by, place)
-    )
-    found = durations(trace, rows)
+    found = durations(trace, _operators_or(trace, span, kind, by, place))
     return to_arrow(
         HISTOGRAM_SCHEMA,
         {
@@ -245,3 +238,94 @@ def histogram(
             "count": np.array(found.counts, np.int64),
         },
     )
+
+
+def _operators_or(
+    trace: TraceData, span: str | None, kind: str | None, by: str | None, place: str | None
+) -> NDArray[np.int64]:
+    """The spans of a name, as `spans_of` returns them; all operators and backward functions without one."""
+    if span is not None:
+        return spans_of(trace, span, kind, by, place)
+    if (kind, by, place) != (None, None, None):
+        raise ArgumentError("a kind or place needs the name of the spans, such as span='aten::mm'")
+    return np.flatnonzero(operator_spans(trace).mask)
+
+
+INSTANCES_SCHEMA = Table(
+    "instances",
+    "A span of one name; without `span` an operator or backward function. Longest first.",
+    (
+        Column("span", "int32", "row of spans", "The span."),
+        Column("start_ns", "int64", "ns", "When it begins.", 0),
+        Column("duration_ns", "int64", "ns", "How long it lasts.", 0),
+        Column("self_ns", "int64", "ns", "Self time: the time outside of child spans.", 0),
+        Column("step", "int64", "", "The number of the step it began in."),
+        Column("module", "category", "", "The path of the module it ran in; in backward that of its forward operator."),
+        Column("shapes", "category", "", "The sizes of its inputs, as JSON."),
+    ),
+)  # fmt: skip
+
+
+def instances(
+    trace: TraceData,
+    *,
+    span: str | None = None,
+    kind: str | None = None,
+    by: str | None = None,
+    place: str | None = None,
+    from_ns: int | None = None,
+    below_ns: int | None = None,
+    limit: int | None = None,
+) -> pyarrow.Table:
+    """Return the `instances` table: the individual spans that a row of `ops` or of `histogram` adds up.
+
+    Args:
+        trace: The trace.
+        span: The name of the spans, as in `ops`; None for all operators and backward functions.
+        kind: Their kind; None for all kinds.
+        by: Only spans of one place: `shape`, `line`, `stack` or `module`.
+        place: With `by`, the place, as in `table("ops", by=...)`; None for spans without one.
+        from_ns: The shortest duration.
+        below_ns: Durations are below this.
+        limit: The largest number of rows; None for all.
+
+    Returns:
+        The table, the longest first; the meaning of its columns is in `INSTANCES_SCHEMA`.
+
+    Raises:
+        ArgumentError: There is no such kind or way, or one of them without a name; or a number that is not whole or below 0.
+    """
+    for name, number in (("from_ns", from_ns), ("below_ns", below_ns), ("limit", limit)):
+        if number is not None:
+            checked_whole(name, number, 0)
+    rows = lasting(trace, _operators_or(trace, span, kind, by, place), from_ns, below_ns)
+    return instances_of(trace, rows, limit)
+
+
+def lasting(
+    trace: TraceData, rows: NDArray[np.int64], from_ns: float | None, below_ns: float | None
+) -> NDArray[np.int64]:
+    """Those of some rows of `spans` with durations from `from_ns` to below `below_ns`; None for no bound."""
+    duration = trace.column("spans", "duration_ns")[rows]
+    kept = np.ones(len(rows), dtype=np.bool_)
+    if from_ns is not None:
+        kept &= duration >= from_ns
+    if below_ns is not None:
+        kept &= duration < below_ns
+    return rows[kept]
+
+
+def instances_of(trace: TraceData, rows: NDArray[np.int64], limit: int | None = None) -> pyarrow.Table:
+    """Return the rows of `instances` for some rows of `spans`: the longest `limit`, or all."""
+    spans = trace.columns("spans")
+    if limit is not None and len(rows) > limit:
+        rows = rows[np.argpartition(-spans["duration_ns"][rows], limit)[:limit]]
+    rows = rows[np.lexsort((rows, -spans["duration_ns"][rows]))]
+    columns: dict[str, Any] = {
+        "span": rows,
+        **{name: spans[name][rows] for name in ("start_ns", "duration_ns", "self_ns")},
+        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]],
+        "module": Labels(spans["module"][rows], trace.columns("modules")["path"]),
+        "shapes": Labels(spans["shapes"][rows], trace.columns("shapes")["dims"]),
+    }
+    return to_arrow(INSTANCES_SCHEMA, columns)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.parts import parts_of
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.host.ops import PLACE, SORTS, WAYS
-from kinetoscope.tables.host.places import durations, spans_of
+from kinetoscope.tables.host.places import durations, instances_of, lasting, spans_of
 from kinetoscope.viewer.requests import MOST_ROWS, Limited, number, whole_number
 from kinetoscope.viewer.timeline.rows import span_tracks
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
@@ -64,61 +64,34 @@ def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
     return requests
 
 
-# The individual spans of one name, and the histogram of their durations.
-
 _MOST = 1_000
-_BARS = 40
-
-INSTANCES_SCHEMA = Table(
-    "instances",
-    "A span of the requested name. Longest first.",
-    (
-        Column("span", "int32", "row of spans", "The span."),
-        Column("track", "int32", "", "The track of the timeline it is on."),
-        Column("row", "int32", "", "The row there."),
-        Column("start_ns", "int64", "ns", "When it begins.", 0),
-        Column("duration_ns", "int64", "ns", "How long it lasts.", 0),
-        Column("self_ns", "int64", "ns", "Self time: the time outside of child spans.", 0),
-        Column("step", "int64", "", "The number of the step it began in."),
-        Column(
-            "module",
-            "category",
-            "",
-            "The path of the module it ran in; in backward that of its forward operator.",
-        ),
-        Column("shapes", "category", "", "The sizes of its inputs, as JSON."),
-    ),
-)
 
 
 def instances(trace: Trace, query: Query) -> Limited:
-    """Respond to `instances`: the longest `limit` spans of a `name` and `kind`, with durations from `from_ns` to below
-    `below_ns`.
+    """Respond to `instances`: the longest `limit` rows of that table, with their place on the timeline.
 
     Raises:
         ArgumentError: An option that cannot be used.
     """
     limit, rows = whole_number(query, "limit", _MOST), named(trace, query)
-    spans = trace.columns("spans")
-    if "from_ns" in query or "below_ns" in query:
-        shortest, longer = number(query, "from_ns", 0), number(query, "below_ns", 2.0**63)
-        duration = spans["duration_ns"][rows]
-        rows = rows[(duration >= shortest) & (duration < longer)]
-    total = len(rows)
-    if total > limit:
-        rows = rows[np.argpartition(-spans["duration_ns"][rows], limit)[:limit]]
-    rows = rows[np.lexsort((rows, -spans["duration_ns"][rows]))]
-    track, row = span_tracks(trace).places(rows)
-    columns: dict[str, Any] = {
-        "span": rows,
-        "track": track,
-        "row": row,
-        **{name: spans[name][rows] for name in ("start_ns", "duration_ns", "self_ns")},
-        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]],
-        "module": Labels(spans["module"][rows], trace.columns("modules")["path"]),
-        "shapes": Labels(spans["shapes"][rows], trace.columns("shapes")["dims"]),
-    }
-    return Limited(to_arrow(INSTANCES_SCHEMA, columns), total)
+    shortest, longer = (number(query, name) if name in query else None for name in ("from_ns", "below_ns"))
+    rows = lasting(trace, rows, shortest, longer)
+    found = instances_of(trace, rows, limit)
+    track, row = span_tracks(trace).places(to_numpy(found["span"]))
+    added = to_arrow(_ON_TIMELINE, {"track": track, "row": row})
+    for at, (field, column) in enumerate(zip(added.schema, added.columns, strict=True), start=1):
+        found = found.add_column(at, field, column)
+    return Limited(found, len(rows))
+
+
+_ON_TIMELINE = Table(
+    "instances",
+    "Where a span is on the timeline.",
+    (
+        Column("track", "int32", "", "The track of the timeline it is on."),
+        Column("row", "int32", "", "The row there."),
+    ),
+)
 
 
 def histogram(trace: Trace, query: Query) -> dict[str, Any]:

@@ -9,100 +9,47 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from kinetoscope.analyses.overview import TOP
 from kinetoscope.display.description import command_line, environment
 from kinetoscope.display.sentence import Sentence, sentence
-from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.arrow import to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
-from kinetoscope.tables.device.work import busy, device_work
+from kinetoscope.tables.device.utilization import edges_of
 from kinetoscope.viewer.requests import Limited
-from kinetoscope.viewer.timeline.tracks import counters_of
 
 if TYPE_CHECKING:
     import pyarrow
-    from numpy.typing import NDArray
 
     from kinetoscope.analyses.overview import Overview
-    from kinetoscope.tables.intervals import Intervals
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.requests import Query
-    from kinetoscope.viewer.timeline.tracks import Counter
 
-
-# Utilization of devices, and sampled counters, over the whole trace, at the resolution of a small chart.
 
 STRETCHES = 240
 MOST_SERIES = 24
 
 
 def load(trace: Trace, query: Query) -> pyarrow.Table:
-    """Respond to `load`: device utilization and counters in intervals of equal length.
+    """Respond to `load`: the table `utilization`, with a column for each device and counter.
 
-    The column `time_ns` is the start of each interval. The other columns, `series0` and so on, are described by their metadata:
-    for each device the percentage of time in which it was busy, then each sampled counter, for bytes the maximum and for other
-    units the mean, which is null before the first sample.
+    The column `time_ns` is the start of each stretch. The other columns, `series0` and so on, are described by their metadata.
     """
-    edges = np.linspace(0.0, max(trace.duration_ns, 1), STRETCHES + 1)
-    columns: dict[str, Any] = {"time_ns": edges[:-1]}
+    found = trace.table("utilization", stretches=STRETCHES)
+    columns: dict[str, Any] = {"time_ns": edges_of(trace, STRETCHES)[:-1]}
     fields = [Column("time_ns", "float64", "ns", "Where the stretch begins.")]
-    work, many = device_work(trace), len({device.rank for device in device_work(trace).devices}) > 1
-    for device, did in zip(work.devices, busy(trace), strict=True):
-        rank = f" · rank {device.rank}" if many else ""
-        _add(
-            columns,
-            fields,
-            "%",
-            f"{device.name}{rank} busy",
-            busy_percent(did.compute | did.communication | did.copies, edges),
-        )
-    for counter in counters_of(trace):
-        if counter.detail == "sampled":
-            _add(columns, fields, counter.unit, counter.label, sampled(counter, edges))
-    kept = fields[: 1 + MOST_SERIES]
-    return to_arrow(
-        Table("load", "A stretch of time.", tuple(kept)), {one.name: columns[one.name] for one in kept}
-    )
-
-
-def busy_percent(worked: Intervals, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the percentage of each interval, given by its edges, that is covered by `worked`."""
-    if len(worked) == 0:
-        return np.zeros(len(edges) - 1)
-    # Cumulative busy time: constant while idle, rising while busy.
-    turns = np.stack([worked.start_ns, worked.end_ns], axis=1).ravel()
-    lasting = np.cumsum(worked.end_ns - worked.start_ns)
-    done = np.stack([np.append(0, lasting[:-1]), lasting], axis=1).ravel()
-    share: NDArray[np.float64] = 100 * np.diff(np.interp(edges, turns, done)) / np.diff(edges)
-    return share.clip(0, 100)
-
-
-def sampled(counter: Counter, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Reduce the samples of a counter in each interval, given by its edges; a sample is valid until the next one."""
-    time, value = counter.time_ns.astype(np.float64), counter.value
-    rows = np.searchsorted(time, edges)
-    if counter.unit == "bytes":
-        first = np.maximum(rows[:-1] - 1, 0)
-        pairs = np.stack([first, np.maximum(rows[1:], first + 1)], axis=1).ravel()
-        found = np.maximum.reduceat(np.append(value, -np.inf), pairs)[::2]
-    else:
-        known = np.append(time, max(edges[-1], time[-1]) + 1)
-        # Scaled by the largest value, so that no sum overflows.
-        largest = float(np.abs(value).max()) or 1.0
-        sums = np.append(0, np.cumsum(value / largest * np.diff(known)))
-        covered = np.diff(np.maximum(edges, time[0]))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.diff(np.interp(edges, known, sums)) / covered * largest
-    return np.where(edges[1:] > time[0], found, np.nan)
-
-
-def _add(
-    columns: dict[str, Any], fields: list[Column], unit: str, label: str, values: NDArray[np.float64]
-) -> None:
-    """Add a series."""
-    name = f"series{len(fields) - 1}"
-    columns[name] = values
-    fields.append(Column(name, "float64", unit, label))
+    first = found.take(np.arange(0, len(found), STRETCHES))
+    ranks = first.filter(pc.is_valid(first["device"]))["rank"].unique()
+    values = to_numpy(found["value"])
+    for at, series in enumerate(first.slice(0, MOST_SERIES).to_pylist()):
+        label = series["name"]
+        if series["device"] is not None:
+            rank = f" · rank {series['rank']}" if len(ranks) > 1 and series["rank"] is not None else ""
+            label = f"{series['device']}{rank} busy"
+        columns[f"series{at}"] = values[at * STRETCHES : (at + 1) * STRETCHES]
+        fields.append(Column(f"series{at}", "float64", series["unit"] or "", label))
+    return to_arrow(Table("load", "A stretch of time.", tuple(fields)), columns)
 
 
 def top(trace: Trace, query: Query, name: str) -> Limited:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from kinetoscope.model.processes import processes, thread_processes
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import MARK
 from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.device.utilization import sampled_counters
 from kinetoscope.tables.host.compiling import compile_phases
 from kinetoscope.tables.windows import start_up_steps
 from kinetoscope.viewer.requests import window_of
@@ -276,14 +276,6 @@ _MEMORY = (
     ("allocated_bytes", "memory allocated", "according to the allocator"),
     ("reserved_bytes", "memory reserved", "reserved by the allocator, used or not"),
 )
-_UNITS = (
-    ("_bytes_per_s", "bytes/s"),
-    ("_bytes", "bytes"),
-    ("_percent", "%"),
-    ("_ns", "ns"),
-    ("_celsius", "°C"),
-    ("_watts", "W"),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -408,28 +400,21 @@ def _memory(trace: Trace) -> list[Counter]:
 
 
 def _sampled(trace: Trace) -> list[Counter]:
-    """Return the sampled counters of the table `counters`, one for each name and process."""
-    counters = trace.columns("counters")
-    if len(counters) == 0:
-        return []
+    """Return the sampled counters, one for each name and process."""
     many = max(len(trace.columns("processes")), 1)
-    key = counters["name"].astype(np.int64) * many + np.maximum(counters["process_row"], 0)
-    order = np.lexsort((counters["time_ns"], key))
-    edges = [0, *(np.flatnonzero(np.diff(key[order])) + 1).tolist(), len(key)]
-    found = []
-    for first, last in pairwise(edges):
-        rows = order[first:last]
-        number = int(key[rows[0]])
-        label = trace.strings[number // many]
-        unit = next((unit for ending, unit in _UNITS if label.endswith(ending)), "")
-        times, values = counters["time_ns"][rows], counters["value"][rows]
-        real = np.isfinite(values)
-        if real.any():
-            of_track = track_id(COUNTER, number)
-            found.append(
-                _counter(of_track, number % many, label, unit, "sampled", None, times[real], values[real])
-            )
-    return found
+    return [
+        Counter(
+            track_id(COUNTER, one.string * many + one.process),
+            one.process,
+            trace.strings[one.string],
+            one.unit,
+            "sampled",
+            None,
+            one.time_ns,
+            one.value,
+        )
+        for one in sampled_counters(trace)
+    ]
 
 
 def _counter(

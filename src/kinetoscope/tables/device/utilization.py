@@ -1,0 +1,168 @@
+"""How busy each device was over time, and the counters that were sampled meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope._errors import checked_whole
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
+from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.device.work import busy, device_work
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+    from kinetoscope.tables.intervals import Intervals
+
+
+_UNITS = (
+    ("_bytes_per_s", "bytes/s"),
+    ("_bytes", "bytes"),
+    ("_percent", "%"),
+    ("_ns", "ns"),
+    ("_celsius", "°C"),
+    ("_watts", "W"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class SampledCounter:
+    """A counter of a process; each sample is valid until the next one.
+
+    Attributes:
+        string: Its name, a row of `strings`.
+        process: The row of its process; 0 in a trace of one process.
+        unit: The unit of its values, by its name; empty if that does not say.
+        time_ns: Times of the samples, ascending.
+        value: Values of the samples, all finite.
+    """
+
+    string: int
+    process: int
+    unit: str
+    time_ns: NDArray[np.int64]
+    value: NDArray[np.float64]
+
+
+@derived
+def sampled_counters(trace: TraceData) -> list[SampledCounter]:
+    """Return the counters of the table `counters`, one for each name and process."""
+    counters = trace.columns("counters")
+    if len(counters) == 0:
+        return []
+    many = max(len(trace.columns("processes")), 1)
+    key = counters["name"].astype(np.int64) * many + np.maximum(counters["process_row"], 0)
+    order = np.lexsort((counters["time_ns"], key))
+    edges = [0, *(np.flatnonzero(np.diff(key[order])) + 1).tolist(), len(key)]
+    found = []
+    for first, last in pairwise(edges):
+        rows = order[first:last]
+        string, process = divmod(int(key[rows[0]]), many)
+        name, value = trace.strings[string], counters["value"][rows]
+        unit = next((unit for ending, unit in _UNITS if name.endswith(ending)), "")
+        real = np.isfinite(value)
+        if real.any():
+            time_ns = counters["time_ns"][rows][real]
+            found.append(SampledCounter(string, process, unit, time_ns, value[real].astype(np.float64)))
+    return found
+
+
+UTILIZATION_SCHEMA = Table(
+    "utilization",
+    "A stretch of time of a device, with the share in which it was busy, or of a sampled counter. All stretches are equally long, and "
+    "together they are the trace.",
+    (
+        Column("name", "category", "", "`busy`, or the name of the counter."),
+        Column("device", "category", "", "The device, such as `cuda:0`; null for counters."),
+        Column("unit", "category", "", "The unit of `value`; null where the counter's name does not say."),
+        Column("start_ns", "float64", "ns", "When the stretch begins.", 0),
+        Column("duration_ns", "float64", "ns", "How long it is.", 0),
+        Column("value", "float64", "", "For devices the percentage of the stretch in which anything ran; for counters in bytes the "
+                                       "maximum, and for others the mean, which is null before the first sample."),
+        *PROCESS_COLUMNS,
+    ),
+)  # fmt: skip
+
+
+def utilization(trace: TraceData, stretches: int = 240) -> pyarrow.Table:
+    """Return the `utilization` table: how busy devices were over time, and what counters showed.
+
+    Args:
+        trace: The trace.
+        stretches: Into how many stretches the trace is divided.
+
+    Returns:
+        The table, the stretches of each device and then of each counter in order of time; the meaning of its columns is in
+        `UTILIZATION_SCHEMA`.
+
+    Raises:
+        ArgumentError: `stretches` is not a whole number from 1 on.
+    """
+    edges = edges_of(trace, checked_whole("stretches", stretches, 1))
+    work, counters = device_work(trace), sampled_counters(trace)
+    values = [_busy_percent(did.compute | did.communication | did.copies, edges) for did in busy(trace)] + [
+        _of_counter(counter, edges) for counter in counters
+    ]
+    names = ["busy"] * len(work.devices) + [trace.strings[counter.string] for counter in counters]
+    units = ["%"] * len(work.devices) + [counter.unit for counter in counters]
+    process = [device.process for device in work.devices] + [counter.process for counter in counters]
+    series, count = np.repeat(np.arange(len(values)), stretches), len(values)
+    columns: dict[str, Any] = {
+        "name": Labels(series, names),
+        "device": Labels(
+            np.where(series < len(work.devices), series, -1), [device.name for device in work.devices]
+        ),
+        "unit": Labels(np.where([unit != "" for unit in units], np.arange(count), -1)[series], units),
+        "start_ns": np.tile(edges[:-1], count),
+        "duration_ns": np.tile(np.diff(edges), count),
+        "value": np.concatenate(values) if values else np.zeros(0),
+        **of_processes(trace, np.array(process, dtype=np.int32)[series]),
+    }
+    # Some files say the rank of a device, but not its process.
+    ranks = np.array([device.rank for device in work.devices], dtype=np.int64)
+    columns["rank"][: len(ranks) * stretches] = np.repeat(ranks, stretches)
+    return to_arrow(UTILIZATION_SCHEMA, columns)
+
+
+def edges_of(trace: TraceData, stretches: int) -> NDArray[np.float64]:
+    """Where the stretches of `utilization` begin, and where the last one ends."""
+    return np.linspace(0.0, max(trace.duration_ns, 1), stretches + 1)
+
+
+def _busy_percent(worked: Intervals, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the percentage of each interval, given by its edges, that is covered by `worked`."""
+    if len(worked) == 0:
+        return np.zeros(len(edges) - 1)
+    # Cumulative busy time: constant while idle, rising while busy.
+    turns = np.stack([worked.start_ns, worked.end_ns], axis=1).ravel()
+    lasting = np.cumsum(worked.end_ns - worked.start_ns)
+    done = np.stack([np.append(0, lasting[:-1]), lasting], axis=1).ravel()
+    share: NDArray[np.float64] = 100 * np.diff(np.interp(edges, turns, done)) / np.diff(edges)
+    return share.clip(0, 100)
+
+
+def _of_counter(counter: SampledCounter, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Reduce the samples of a counter in each interval, given by its edges; a sample is valid until the next one."""
+    time, value = counter.time_ns.astype(np.float64), counter.value
+    rows = np.searchsorted(time, edges)
+    if counter.unit == "bytes":
+        first = np.maximum(rows[:-1] - 1, 0)
+        pairs = np.stack([first, np.maximum(rows[1:], first + 1)], axis=1).ravel()
+        found = np.maximum.reduceat(np.append(value, -np.inf), pairs)[::2]
+    else:
+        known = np.append(time, max(edges[-1], time[-1]) + 1)
+        # Scaled by the largest value, so that no sum overflows.
+        largest = float(np.abs(value).max()) or 1.0
+        sums = np.append(0, np.cumsum(value / largest * np.diff(known)))
+        covered = np.diff(np.maximum(edges, time[0]))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.diff(np.interp(edges, known, sums)) / covered * largest
+    return np.where(edges[1:] > time[0], found, np.nan)
