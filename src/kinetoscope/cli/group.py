@@ -36,6 +36,7 @@ COMMANDS = {
     "sql": "Query a trace with SQL.",
     "doctor": "Check which engine can record on this machine.",
     "skill": "Print instructions for coding agents.",
+    "mcp": "Answer coding agents about traces.",
 }
 
 # These share standard output with a program, whose encoding must not be changed.

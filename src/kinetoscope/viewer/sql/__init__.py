@@ -1,1 +1,3 @@
 """SQL on the page."""
+
+__all__ = ["queries"]

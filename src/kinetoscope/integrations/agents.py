@@ -1,0 +1,261 @@
+"""Answers for coding agents, by the Model Context Protocol: what traces in given folders say, in at most 4 kB each.
+
+Agents read; nothing is written. Paths outside the folders are refused, also by symbolic links, and so are URLs. The text of source lines is
+left out unless it is allowed. Each answer about a trace says whether the trace is complete.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import ArgumentError, KinetoscopeError, MissingDependencyError
+from kinetoscope._version import __version__
+from kinetoscope.analyses.findings import as_dict, examine
+from kinetoscope.display.arrow_text import choose_columns, json_rows, sort_rows
+from kinetoscope.display.description import describe, incomplete, lost
+from kinetoscope.tables.host.source_lines import SOURCE_LINES
+from kinetoscope.trace import Trace
+from kinetoscope.trace import open as open_trace
+from kinetoscope.trace.opening import compare
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+MOST_BYTES = 4000
+"""Longer answers lose rows from their end, then the ends of their texts."""
+
+_MOST_ROWS = 200
+_LONGEST_TEXT = 400
+_OPEN_TRACES = 4
+
+INSTRUCTIONS = """\
+Kinetoscope explains where the time and memory of a PyTorch program go, from a recording (.ktrace, or a trace of torch.profiler). Begin with `open` \
+and `findings`, look at `evidence` and at tables, and prove a change with `compare`. Times are nanoseconds. `left_out` counts what did not fit: \
+ask for fewer columns, or filter. `complete` is false where something was not recorded: conclude nothing from what is not there."""
+
+
+class TraceAnswers:
+    """Answers questions about the traces in some folders."""
+
+    def __init__(self, folders: Sequence[str | Path], *, source_text: bool = False) -> None:
+        """Allow the traces in `folders`, and with `source_text` the text of the program's lines that they contain.
+
+        Raises:
+            ArgumentError: One of them is no folder.
+        """
+        self._folders = [Path(folder).resolve() for folder in folders]
+        for folder in self._folders:
+            if not folder.is_dir():
+                raise ArgumentError(
+                    f"{folder} is not a folder: give the folders of traces that an agent may read"
+                )
+        self._source_text = source_text
+        self._open = functools.lru_cache(maxsize=_OPEN_TRACES)(self._opened)
+
+    def open(self, path: str) -> dict[str, Any]:
+        """Describe a trace: what was recorded where, how much, and what is missing."""
+        trace = self._trace(path)
+        overview = trace.overview()
+        return {
+            "duration_ns": trace.duration_ns,
+            "counts": {name: int(count) for name, count in overview.counts.items() if count},
+            "facts": {fact.label: fact.text for fact in describe(overview)},
+            "losses": [
+                {"what": what, "why": why, "count": count} for (what, why), count in lost(trace).items()
+            ],
+            "tables": list(trace.table_names),
+        }
+
+    def findings(self, path: str, most: int = 7) -> dict[str, Any]:
+        """List what makes the run slow, largest possible gain first: what was found, what to change, and where."""
+        return as_dict(examine(self._trace(path)), most)
+
+    def evidence(self, path: str, code: str) -> dict[str, Any]:
+        """Show a finding, by its code, with the spans that prove it."""
+        trace = self._trace(path)
+        found = [one for one in as_dict(examine(trace), most=0)["findings"] if one["code"] == code]
+        if not found:
+            raise ArgumentError(f"{path} has no finding {code!r}: `findings` lists those that it has")
+        shown = [span for one in found for span in one["spans"]]
+        columns = ("id", "name", "kind", "start_ns", "duration_ns", "self_ns", "step", "module")
+        rows = trace.table("spans", where={"id": shown}) if shown else trace.table("spans").slice(0, 0)
+        return {"findings": found, "rows": choose_columns(rows, columns)}
+
+    def table(
+        self,
+        path: str,
+        name: str = "ops",
+        columns: list[str] | None = None,
+        where: dict[str, list[str]] | None = None,
+        by: str | None = None,
+        sort: str | None = None,
+        limit: int = 20,
+    ) -> dict[str, Any]:
+        """Show rows of a table, such as ops, modules, steps, lines, kernels, breakdown, memory_peak or losses.
+
+        `columns` chooses columns, `where` keeps rows by values ({"name": ["aten::mm"]}), `by` groups (ops by module), `sort` names a column, numbers in
+        descending order.
+        """
+        rows = self._trace(path).table(name, where=where or None, **({} if by is None else {"by": by}))
+        if sort is not None:
+            rows = sort_rows(rows, sort)
+        if columns:
+            rows = choose_columns(rows, columns)
+        return {"total_rows": rows.num_rows, "rows": rows.slice(0, max(0, min(limit, _MOST_ROWS)))}
+
+    def sql(self, path: str, query: str, limit: int = 50) -> dict[str, Any]:
+        """Query the tables of a trace with SQL (DuckDB): select name, sum(self_ns) as self_ns from spans group by name."""
+        from kinetoscope.viewer.sql.queries import rows
+
+        found = rows(self._trace(path), {"query": query})
+        return {"total_rows": found.total, "rows": found.table.slice(0, max(0, min(limit, _MOST_ROWS)))}
+
+    def compare(self, base: str, new: str) -> dict[str, Any]:
+        """Compare two recordings of a program: how much longer or shorter a step is, how sure that is, and what changed."""
+        found = compare(self._trace(base), self._trace(new))
+        made: dict[str, Any] = json.loads(found.to_json())
+        return made
+
+    def ranks(self, summaries: str) -> dict[str, Any]:
+        """Compare the ranks of a job, by the folder of summaries that `kinetoscope summarize` wrote: what makes it slow, and which ranks are late."""
+        from kinetoscope.summaries.job import Job
+
+        job = Job.open(str(self._allowed(summaries)))
+        return {
+            "ranks": len(job),
+            "report": as_dict(job.report, most=0),
+            "stragglers": list(json_rows(job.stragglers())),
+            "rows": job.ranks(),
+        }
+
+    def answer(self, ask: Callable[..., dict[str, Any]], **named: Any) -> str:
+        """Return what one of these methods answers as JSON of at most `MOST_BYTES`.
+
+        Raises:
+            KinetoscopeError: See the method.
+        """
+        facts = ask(**named)
+        if path := named.get("path"):
+            facts = {**self._completeness(path), **facts}
+        if "rows" in facts:
+            facts["rows"] = list(json_rows(facts["rows"].slice(0, _MOST_ROWS)))
+        return fitted(facts)
+
+    def _completeness(self, path: str) -> dict[str, Any]:
+        """Say whether a trace is complete and, if not, what is missing."""
+        trace = self._trace(path)
+        return {"complete": trace.complete, **({} if trace.complete else {"incomplete": incomplete(trace)})}
+
+    def _trace(self, path: str) -> Trace:
+        """Open a trace, or return it if it is open and has not changed."""
+        file = self._allowed(path)
+        changed_ns = file.stat().st_mtime_ns if file.exists() else 0
+        return self._open(file, changed_ns)
+
+    def _opened(self, file: Path, changed_ns: int) -> Trace:
+        trace = open_trace(file)
+        if not self._source_text and SOURCE_LINES in trace.info:
+            trace.info[SOURCE_LINES] = {}
+        return trace
+
+    def _allowed(self, path: str) -> Path:
+        """Return a path in one of the folders; a relative one is in the first folder that has it.
+
+        Raises:
+            ArgumentError: It is outside all of them.
+        """
+        found = [(folder / path).resolve() for folder in self._folders]
+        inside = [file for file in found if any(file.is_relative_to(folder) for folder in self._folders)]
+        if not inside:
+            allowed = ", ".join(map(str, self._folders))
+            raise ArgumentError(f"{path} is outside the folders that may be read ({allowed})")
+        return next((file for file in inside if file.exists()), inside[0])
+
+
+def fitted(facts: dict[str, Any], most_bytes: int = MOST_BYTES) -> str:
+    """Return facts as JSON of at most `most_bytes`: longest lists and objects lose entries from their end, counted in `left_out`.
+
+    Args:
+        facts: What JSON can express.
+        most_bytes: The limit, at least 500 bytes.
+    """
+    facts = _shortened(facts)
+    left_out: dict[str, int] = {}
+    while True:
+        shown = {**facts, **({"left_out": left_out} if left_out else {})}
+        text = json.dumps(shown, ensure_ascii=False)
+        excess = len(text.encode()) - most_bytes
+        if excess <= 0:
+            return text
+        sizes = {
+            key: len(json.dumps(value))
+            for key, value in facts.items()
+            if isinstance(value, list | dict) and value
+        }
+        if not sizes:
+            return json.dumps(
+                {"left_out": {"all": 1}, "why": "the answer has texts that are too long: ask for less"}
+            )
+        longest = max(sizes, key=sizes.__getitem__)
+        value = facts[longest]
+        # At least one entry, and as many as the excess takes if all are equally long.
+        count = min(len(value), max(1, len(value) * excess // sizes[longest]))
+        kept = len(value) - count
+        facts[longest] = value[:kept] if isinstance(value, list) else dict(list(value.items())[:kept])
+        left_out[longest] = left_out.get(longest, 0) + count
+
+
+def _shortened(value: Any) -> Any:
+    """Return a copy of what JSON can express in which long texts end with an ellipsis."""
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST_TEXT else f"{value[:_LONGEST_TEXT]}…"
+    if isinstance(value, dict):
+        return {key: _shortened(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_shortened(one) for one in value]
+    return value
+
+
+def mcp_server(answers: TraceAnswers) -> MCPServer:
+    """Return a server of the Model Context Protocol whose tools answer about traces; run it with `run("stdio")`.
+
+    Raises:
+        MissingDependencyError: The package `mcp` is not installed.
+    """
+    try:
+        from mcp.server import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.types import ToolAnnotations
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            'agents are answered with the package mcp, which is not installed: pip install "kinetoscope[mcp]"'
+        ) from error
+
+    server = MCPServer("kinetoscope", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+
+    def add(ask: Callable[..., dict[str, Any]]) -> None:
+        @functools.wraps(ask)
+        def tool(**named: Any) -> str:
+            try:
+                return answers.answer(ask, **named)
+            except (KinetoscopeError, OSError) as error:
+                raise ToolError(str(error)) from error
+
+        tool.__annotations__ = {**ask.__annotations__, "return": "str"}
+        server.tool(annotations=ToolAnnotations(read_only_hint=True), structured_output=False)(tool)
+
+    for ask in (
+        answers.open,
+        answers.findings,
+        answers.evidence,
+        answers.table,
+        answers.sql,
+        answers.compare,
+        answers.ranks,
+    ):
+        add(ask)
+    return server

@@ -1,0 +1,176 @@
+"""Answers for coding agents: through the real client of the protocol, confined to folders, and short."""
+
+import asyncio
+import json
+import os
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kinetoscope import ArgumentError, MissingDependencyError
+from kinetoscope.integrations.agents import MOST_BYTES, TraceAnswers, fitted, mcp_server
+from tests.cli.conftest import training_trace
+from tests.support.trace_builder import TraceBuilder
+
+mcp = pytest.importorskip("mcp", reason="agents are answered with the package mcp")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a trace, and a trace beside it that must not be read."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    builder = training_trace()
+    builder.know("source_lines", {"/code/train.py": {"12": "secret = model(x)"}})
+    for path in (runs / "run.ktrace", tmp_path / "private.ktrace"):
+        builder.build().save(path)
+    (runs / "link.ktrace").symlink_to(tmp_path / "private.ktrace")
+    return runs
+
+
+def calls(server, *asked):
+    """What tools answer, called one after the other by the real client: whether each failed, and its text."""
+
+    async def ask():
+        async with mcp.Client(server) as client:
+            answers = [await client.call_tool(name, arguments) for name, arguments in asked]
+            return [(one.is_error, one.content[0].text) for one in answers]
+
+    return asyncio.run(ask())
+
+
+def test_a_client_that_starts_the_command_is_answered(folder):
+    server = mcp.StdioServerParameters(
+        command=sys.executable, args=["-m", "kinetoscope", "mcp", str(folder)], env=dict(os.environ)
+    )
+    (wrong, text), (missing, why) = calls(
+        server,
+        ("table", {"path": "run.ktrace", "columns": ["name", "count"], "limit": 1}),
+        ("table", {"path": "run.ktrace", "name": "opps"}),
+    )
+    assert not wrong
+    assert json.loads(text) == {
+        "complete": True,
+        "total_rows": 5,
+        "rows": [{"name": "aten::addmm", "count": 2}],
+    }
+    assert missing
+    assert "there is no table 'opps'" in why
+
+
+def test_each_tool_says_what_it_answers_and_that_it_only_reads(folder):
+    async def tools():
+        async with mcp.Client(mcp_server(TraceAnswers([folder]))) as client:
+            return (await client.list_tools()).tools
+
+    found = {tool.name: tool for tool in asyncio.run(tools())}
+    assert set(found) == {"open", "findings", "evidence", "table", "sql", "compare", "ranks"}
+    assert all(tool.description and tool.annotations.read_only_hint for tool in found.values())
+    assert found["table"].input_schema["required"] == ["path"]
+
+
+def test_every_tool_answers_about_a_trace(folder):
+    answered = calls(
+        mcp_server(TraceAnswers([folder])),
+        ("open", {"path": "run.ktrace"}),
+        ("findings", {"path": "run.ktrace"}),
+        ("table", {"path": "run.ktrace", "name": "ops", "by": "module", "sort": "self_ns"}),
+        ("table", {"path": "run.ktrace", "name": "spans", "where": {"name": ["aten::addmm"]}}),
+        ("sql", {"path": "run.ktrace", "query": "select count(*) as spans from spans"}),
+        ("compare", {"base": "run.ktrace", "new": "run.ktrace"}),
+    )
+    facts = [json.loads(text) for failed, text in answered if not failed]
+    assert len(facts) == len(answered), answered
+    assert facts[0]["counts"]["steps"] == 2
+    assert facts[1]["steps"] == 1
+    assert facts[3]["total_rows"] == 2
+    assert facts[4]["rows"] == [{"spans": 10}]
+    assert all(len(text.encode()) <= MOST_BYTES for _, text in answered)
+
+
+def test_a_finding_comes_with_the_spans_that_prove_it(tmp_path):
+    builder = TraceBuilder()
+    for step in range(8):
+        builder.step(step, step * 10_000_000, 10_000_000)
+        builder.span("aten::mm", step * 10_000_000, 2_000_000, stack=builder.stack(("train.py", 3, "train")))
+    builder.build().save(tmp_path / "slow.ktrace")
+    answers = TraceAnswers([tmp_path])
+    shown = json.loads(answers.answer(answers.evidence, path="slow.ktrace", code="python-bound"))
+    assert shown["findings"][0]["file"] == "train.py"
+    assert {row["name"] for row in shown["rows"]} == {"aten::mm"}
+    with pytest.raises(ArgumentError, match="no finding 'gc'"):
+        answers.evidence("slow.ktrace", "gc")
+
+
+@pytest.mark.parametrize(
+    "path", ["../private.ktrace", "link.ktrace", "{outside}", "/etc/passwd", "https://example.com/trace.json"]
+)
+def test_nothing_outside_the_folders_is_read(folder, path):
+    path = path.format(outside=folder.parent / "private.ktrace")
+    with pytest.raises((ArgumentError, FileNotFoundError)) as refused:
+        TraceAnswers([folder]).open(path)
+    # A URL is the name of a file that does not exist.
+    assert "outside the folders" in str(refused.value) or "example.com" in path
+
+
+def test_a_query_can_write_nothing(folder):
+    ((failed, why),) = calls(
+        mcp_server(TraceAnswers([folder])),
+        ("sql", {"path": "run.ktrace", "query": f"copy (select 1) to '{folder}/made.csv'"}),
+    )
+    assert failed
+    assert why
+    assert not (folder / "made.csv").exists()
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_the_text_of_source_lines_needs_a_permission(folder, allowed):
+    answers = TraceAnswers([folder], source_text=allowed)
+    info = answers.answer(answers.table, path="run.ktrace", name="info")
+    assert ("secret" in info) == allowed
+
+
+def test_a_file_that_changed_is_read_again(folder):
+    answers = TraceAnswers([folder])
+    before = answers.table(path="run.ktrace", name="steps")["total_rows"]
+    path = folder / "run.ktrace"
+    builder = training_trace()
+    builder.annotation("Optimizer.step#SGD.step", 28_000_000, 1_500_000)
+    builder.build().save(path)
+    os.utime(path, ns=(1, 1))
+    assert answers.table(path="run.ktrace", name="steps")["total_rows"] == before + 1
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match="is not a folder"):
+        TraceAnswers([tmp_path / "none"])
+
+
+def test_without_the_package_the_error_says_what_to_install(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mcp.server", None)
+    with pytest.raises(MissingDependencyError, match=r"kinetoscope\[mcp\]"):
+        mcp_server(TraceAnswers([folder]))
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=800),
+    lambda inner: st.lists(inner, max_size=30) | st.dictionaries(st.text(max_size=20), inner, max_size=8),
+    max_leaves=60,
+)
+
+
+@given(
+    facts=st.dictionaries(st.text("abcdefgh", min_size=1, max_size=8), VALUES, max_size=6),
+    most=st.integers(500, 4000),
+)
+@settings(max_examples=60)
+def test_an_answer_is_never_too_long_and_says_what_it_left_out(facts, most):
+    text = fitted(facts, most)
+    assert len(text.encode()) <= most
+    shown = json.loads(text)
+    left_out = shown.get("left_out", {})
+    for key, value in facts.items():
+        if isinstance(value, list | dict) and "why" not in shown and key != "left_out":
+            assert len(shown[key]) + left_out.get(key, 0) == len(value)
