@@ -217,7 +217,7 @@ pytest: develop chromium
 # Takes hours: property tests run 40 times more examples, and soak and kill tests many more repetitions.
 stress: develop
 	$(call say,Tests with more repetitions)
-	@$(AGAIN) --no-print-directory native-test SANITIZERS="plain address thread"
+	@KINETOSCOPE_STRESS=1 $(AGAIN) --no-print-directory native-test SANITIZERS="plain address thread"
 	@KINETOSCOPE_STRESS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -o timeout=3600
 	@$(AGAIN) --no-print-directory fuzz
 

@@ -2,9 +2,25 @@
 // result.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 namespace kinetoscope::testing {
+
+// ThreadSanitizer finds nothing where there is one thread, and such tests take several times longer under it.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kLooksForRaces = true;
+#else
+constexpr bool kLooksForRaces = false;
+#endif
+
+// How often a test repeats what it tries: `stress` in `make stress`, which sets KINETOSCOPE_STRESS.
+inline uint64_t times(uint64_t quick, uint64_t stress) {
+  const char* set = std::getenv("KINETOSCOPE_STRESS");
+  return set != nullptr && *set != '\0' && std::strcmp(set, "0") != 0 ? stress : quick;
+}
 
 inline int& failures() {
   static int count = 0;

@@ -356,15 +356,16 @@ void what_was_freed_is_collected() {
   write_steps(50'000);
   CHECK(!dictionary.asks_for_collection());
   uint64_t last_size = 0;
-  for (int round = 0; round < 10; ++round) {
+  const int rounds = static_cast<int>(testing::times(6, 10));
+  for (int round = 0; round < rounds; ++round) {
     // What is finished gets its checksum, as by the helper thread: only that can be freed.
     session.file().prepare_space();
     session.file().free_before(read_tick());
     write_steps(50'000);
     if (dictionary.asks_for_collection()) CHECK(collect_dictionary(session, kPatienceNs));
-    if (round == 4) last_size = running.header().chunks;
+    if (round == rounds / 2 - 1) last_size = running.header().chunks;
   }
-  CHECK(running.header().dictionary_collections >= 5);
+  CHECK(running.header().dictionary_collections >= static_cast<uint64_t>(rounds / 2));
   CHECK(running.header().chunks < last_size * 2);
   running.stop();
   const Checked checked = check_names(running.path());
@@ -440,10 +441,12 @@ int main() {
   CHECK(maintenance_thread::ensure_running());
   a_thread_in_its_callback_is_waited_for();
   what_lasts_is_kept_with_its_last_value();
-  what_was_freed_is_collected();
   nothing_is_freed_while_a_ring_is_frozen();
   damaged_ones_are_read_without_harm();
   copies_of_a_ring_have_all_names_while_it_goes_on();
-  a_ring_keeps_the_names_of_what_it_has();
+  if (!testing::kLooksForRaces) {
+    what_was_freed_is_collected();
+    a_ring_keeps_the_names_of_what_it_has();
+  }
   return testing::checks_failed();
 }
