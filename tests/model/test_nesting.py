@@ -108,7 +108,7 @@ def test_tables_are_the_same_with_calls(seed: int, table: str) -> None:
     plain, full = random_trace(seed, calls=False).table(table), random_trace(seed, calls=True).table(table)
     # Calls say whose Python it is, which operators alone only suggest.
     of_calls = {
-        "modules": ["calls", "call_ns", "call_self_ns", "python_self_ns", "python_ns"],
+        "modules": ["calls", "call_ns", "call_self_ns", "python_self_ns", "python_ns", "span"],
         "lines": ["python_self_ns", "python_ns"],
         "stacks": ["python_self_ns", "python_ns"],
         "steps": ["span", "largest_gap_ns", "largest_gap_file", "largest_gap_line"],

@@ -362,18 +362,15 @@ def flame_operators(
     return to_arrow(_operators_schema(MEASURES[by]), columns, rows)
 
 
+@derived
 def _tree(trace: TraceData, by: str, order: str, library: bool, process: int) -> Flame:
     """Return the tree of a flame graph, which is cached."""
     checked_choice("by", by, tuple(MEASURES))
     checked_choice("order", order, tuple(ORDERS))
-
-    def make() -> Flame:
-        stacks, weights = trace.columns("stacks"), weights_of(trace, by, process)
-        frame = np.append(_like_frames(trace), np.int32(-1))[stacks["frame"]]
-        shown = shown_stacks(stacks["parent"], frame, None if library else user_frames(trace))
-        return ORDERS[order](shown, weights.of_stack, weights.count)
-
-    return trace.cached(f"flame graph {by} {order} {library} {process}", make)
+    stacks, weights = trace.columns("stacks"), weights_of(trace, by, process)
+    frame = np.append(_like_frames(trace), np.int32(-1))[stacks["frame"]]
+    shown = shown_stacks(stacks["parent"], frame, None if library else user_frames(trace))
+    return ORDERS[order](shown, weights.of_stack, weights.count)
 
 
 @derived
@@ -391,16 +388,13 @@ def _like_frames(trace: TraceData) -> NDArray[np.int32]:
     return like
 
 
+@derived
 def weights_of(trace: TraceData, by: str, process: int) -> Weights:
     """Return the weights of stacks by one measure, in one process or, for -1, in all; cached."""
-
-    def make() -> Weights:
-        _, stack, value = _heavy(trace, by, process)
-        stacks = len(trace.columns("stacks"))
-        of_stack, count = _core.group_sums(stack, stacks, value), _core.group_counts(stack, stacks)
-        return Weights(int(value.sum()), of_stack, count)
-
-    return trace.cached(f"weights of stacks {by} {process}", make)
+    _, stack, value = _heavy(trace, by, process)
+    stacks = len(trace.columns("stacks"))
+    of_stack, count = _core.group_sums(stack, stacks, value), _core.group_counts(stack, stacks)
+    return Weights(int(value.sum()), of_stack, count)
 
 
 def _heavy(

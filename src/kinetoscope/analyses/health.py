@@ -12,8 +12,9 @@ from kinetoscope.model import units
 from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS
 from kinetoscope.model.schema import FLAG_UNFINISHED, SpanKind
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.flops import covered_percent
-from kinetoscope.tables.device.collectives import collectives
+from kinetoscope.tables.device.collectives import count_collectives
 from kinetoscope.tables.device.work import device_work
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stored import memory_recorded
@@ -311,7 +312,7 @@ def health(trace: TraceData, *, running: bool) -> dict[str, Any]:
         `checks`), and `recorded`: what the trace holds of all that can be recorded, and how to record the rest.
     """
     found = {
-        **trace.cached("health", lambda: numbers(trace)),
+        **numbers(trace),
         "running": running,
         "losses": losses(trace, UNTIL_STOPPED if running else ()),
     }
@@ -325,6 +326,7 @@ def losses(trace: TraceData, expected: tuple[str, ...]) -> dict[str, int]:
     return {"kinds": len(lost), "count": int(sum(lost))}
 
 
+@derived
 def numbers(trace: TraceData) -> dict[str, Any]:
     """The numbers by which one can judge how far the trace holds what happened; those that stay as they are."""
     spans, processes = trace.columns("spans"), trace.columns("processes")
@@ -410,10 +412,7 @@ def recorded(trace: TraceData) -> list[dict[str, Any]]:
         "modules": (len(trace.columns("modules")), run.with_modules),
         "samples": (len(trace.columns("samples")), None),
         "python": (int(kind[SpanKind.PYTHON] + kind[SpanKind.MODULE]), None),
-        "collectives": (
-            trace.cached("count of collectives", lambda: collectives(trace).num_rows),
-            None,
-        ),
+        "collectives": (count_collectives(trace), None),
         "counters": (len(trace.columns("counters")), None),
     }
     return [

@@ -17,6 +17,7 @@ from kinetoscope.model.kinds import is_copy, is_device_work
 from kinetoscope.model.processes import host_threads, of_processes
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.strings import to_utf8
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.breakdown import HostShares, StepTime, busiest_places, host_shares, step_time
 from kinetoscope.tables.costs.flops import counted_flops
 from kinetoscope.tables.device.collectives import count_collectives
@@ -491,9 +492,10 @@ def _median(values: Iterable[float | None]) -> float | None:
     return float(np.median(known)) if known else None
 
 
+@derived
 def overview(trace: TraceData) -> Overview:
     """Return where the time of a trace went; the same object each time."""
-    return trace.cached("overview", lambda: Overview(trace))
+    return Overview(trace)
 
 
 TIMES = ("host", "device")

@@ -13,6 +13,7 @@ import numpy as np
 
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.model import units
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.windows import start_up_steps
 
 if TYPE_CHECKING:
@@ -79,9 +80,10 @@ def leading_steps(step_ns: NDArray[np.float64], compiling: Rows) -> int:
     return max(leading, int(early.max(initial=-1)) + 1)
 
 
+@derived
 def warm_up(trace: TraceData) -> WarmUp:
     """What the first steps of a trace cost."""
-    return trace.cached("warm_up", lambda: of_loop(Loop(trace)))
+    return of_loop(Loop(trace))
 
 
 def of_loop(loop: Loop) -> WarmUp:

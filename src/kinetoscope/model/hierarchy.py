@@ -168,6 +168,7 @@ class Enclosing(Hierarchy):
         return own
 
 
+@derived
 def host_work(trace: TraceData, *, with_steps: bool = True) -> Hierarchy:
     """What the host ran: operators, backward functions, ranges, calls of a device's runtime; no calls of Python or modules.
 
@@ -175,37 +176,26 @@ def host_work(trace: TraceData, *, with_steps: bool = True) -> Hierarchy:
         trace: The trace.
         with_steps: Whether the ranges that mark steps are among it.
     """
-
-    def find() -> Hierarchy:
-        if not with_steps:
-            steps = trace.column("spans", "kind") == SpanKind.STEP
-            return Hierarchy(trace.columns("spans"), host_work(trace).mask & ~steps)
-        others = [
-            population.mask for population in (device_spans(trace), recorded_calls(trace)) if len(population)
-        ]
-        return Hierarchy(trace.columns("spans"), ~np.logical_or.reduce(others) if others else None)
-
-    return trace.cached(f"host_work {with_steps}", find)
+    if not with_steps:
+        steps = trace.column("spans", "kind") == SpanKind.STEP
+        return Hierarchy(trace.columns("spans"), host_work(trace).mask & ~steps)
+    others = [
+        population.mask for population in (device_spans(trace), recorded_calls(trace)) if len(population)
+    ]
+    return Hierarchy(trace.columns("spans"), ~np.logical_or.reduce(others) if others else None)
 
 
+@derived
 def operator_spans(trace: TraceData) -> Hierarchy:
     """Operators and backward functions."""
-    return trace.cached(
-        "operator_spans",
-        lambda: Hierarchy(trace.columns("spans"), is_operator(trace.column("spans", "kind"))),
-    )
+    return Hierarchy(trace.columns("spans"), is_operator(trace.column("spans", "kind")))
 
 
+@derived
 def recorded_calls(trace: TraceData) -> Hierarchy:
     """Calls of Python functions and of modules, where these were recorded; a parent is the innermost call around."""
-    return trace.cached(
-        "recorded_calls",
-        lambda: Enclosing(
-            trace.columns("spans"),
-            is_call(trace.column("spans", "kind")),
-            lambda: trace.column("spans", "caller"),
-        ),
-    )
+    called = is_call(trace.column("spans", "kind"))
+    return Enclosing(trace.columns("spans"), called, lambda: trace.column("spans", "caller"))
 
 
 @derived

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.model.assemble import assemble
@@ -11,7 +12,7 @@ from kinetoscope.model.run_info import Metadata
 from kinetoscope.model.schema import STORED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     Parts = tuple[dict[str, dict[str, Any]], list[str], dict[str, Any], Path | None]
 
 AnyTrace = TypeVar("AnyTrace", bound="TraceData")
+Options = ParamSpec("Options")
 Made = TypeVar("Made")
 
 _NOT_YET: Any = object()
@@ -48,7 +50,7 @@ class TraceData:
         self._strings = strings
         self.info = Metadata(info) if type(info) is not Metadata else info
         self.path = path
-        self._cache: dict[str, Any] = {}
+        self._cache: dict[Hashable, Any] = {}
         # The lock of the columns: columns use cached values, and cached values use columns.
         self._lock = tables["spans"].lock
         self._closed = False
@@ -126,7 +128,7 @@ class TraceData:
         """
         return self.columns(table)[name]  # type: ignore[no-any-return]
 
-    def cached(self, key: str, make: Callable[[], Made]) -> Made:
+    def cached(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return the cached value for `key`, which `make` computes the first time; for tables that build on others."""
         made: Made = self._cache.get(key, _NOT_YET)
         if made is _NOT_YET:
@@ -235,12 +237,20 @@ def _made_again(kind: type[AnyTrace], parts: Parts) -> AnyTrace:
     return kind.from_columns(tables, strings=strings, info=info, path=path)
 
 
-def derived(make: Callable[[AnyTrace], Made]) -> Callable[[AnyTrace], Made]:
-    """Decorate a function of a trace alone, so that it runs once for each trace; others get what it returned, which they must not change."""
-    key = f"{make.__module__}.{make.__qualname__}"
+def derived(
+    make: Callable[Concatenate[AnyTrace, Options], Made],
+) -> Callable[Concatenate[AnyTrace, Options], Made]:
+    """Decorate a function of a trace and of values that can be keys, so that it runs once for each trace and values.
+
+    Later calls get what the first one returned, which they must not change.
+    """
+    name = f"{make.__module__}.{make.__qualname__}"
+    _, *options = inspect.signature(make).parameters.values()
+    defaults = [(option.name, option.default) for option in options]
 
     @wraps(make)
-    def cached(trace: AnyTrace) -> Made:
-        return trace.cached(key, lambda: make(trace))
+    def cached(trace: AnyTrace, /, *args: Options.args, **kwargs: Options.kwargs) -> Made:
+        others = [kwargs.get(option, default) for option, default in defaults[len(args) :]]
+        return trace.cached((name, *args, *others), lambda: make(trace, *args, **kwargs))
 
     return cached

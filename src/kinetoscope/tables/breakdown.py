@@ -202,6 +202,7 @@ class HostShares:
     process: ProcessRow | None
 
 
+@derived
 def host_shares(trace: TraceData, process: ProcessRow | None = None) -> HostShares:
     """What lists of the host's work show, and what their shares are of; once for a trace.
 
@@ -209,27 +210,21 @@ def host_shares(trace: TraceData, process: ProcessRow | None = None) -> HostShar
         trace: The trace.
         process: A row of `processes`; None for all processes that have steps or, where none has any, for all.
     """
-
-    def make() -> HostShares:
-        spans, steps = trace.columns("spans"), trace.columns("steps")
-        counts = host_work(trace, with_steps=False).mask.copy()
-        counted = ~start_up_steps(trace)
-        rows = [ProcessRow(row) for row in range(len(trace.columns("processes")))] or [ProcessRow(-1)]
-        if process is not None:
-            rows = [process]
-            counts &= trace.column("threads", "process_row")[spans["thread"]] == process
-            counted &= steps["process_row"] == process
-        if counted.any():
-            counts &= np.append(counted, False)[spans["step"]]
-            whole_ns = int(steps["duration_ns"][counted].sum())
-        else:
-            extents = [recorded_extent(trace, row) for row in rows]
-            whole_ns = sum(last - first for first, last in extents)
-        return HostShares(
-            counts, np.where(counts, spans["self_ns"], 0), whole_ns, bool(counted.any()), process
-        )
-
-    return trace.cached(f"host_shares {process}", make)
+    spans, steps = trace.columns("spans"), trace.columns("steps")
+    counts = host_work(trace, with_steps=False).mask.copy()
+    counted = ~start_up_steps(trace)
+    rows = [ProcessRow(row) for row in range(len(trace.columns("processes")))] or [ProcessRow(-1)]
+    if process is not None:
+        rows = [process]
+        counts &= trace.column("threads", "process_row")[spans["thread"]] == process
+        counted &= steps["process_row"] == process
+    if counted.any():
+        counts &= np.append(counted, False)[spans["step"]]
+        whole_ns = int(steps["duration_ns"][counted].sum())
+    else:
+        extents = [recorded_extent(trace, row) for row in rows]
+        whole_ns = sum(last - first for first, last in extents)
+    return HostShares(counts, np.where(counts, spans["self_ns"], 0), whole_ns, bool(counted.any()), process)
 
 
 def _breakdown_parts(trace: TraceData, window: Windows) -> dict[str, NDArray[np.int64]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.model.schema import SampleState
+from kinetoscope.model.trace_data import derived
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,21 +47,18 @@ class ProcessorWaits:
         return np.clip((until[1] - until[0]).astype(np.int64), 0, np.maximum(end_ns - start_ns, 0))
 
 
+@derived
 def processor_waits(trace: TraceData, thread: int) -> ProcessorWaits:
     """What a thread, a row of `threads`, waited for a processor; once for a trace."""
-
-    def make() -> ProcessorWaits:
-        samples = trace.columns("samples")
-        rows = np.flatnonzero((samples["thread"] == thread) & (samples["waited_ns"] >= 0))
-        end, period = samples["time_ns"][rows], samples["period_ns"][rows]
-        waited = _as_it_was(samples["waited_ns"][rows].astype(np.int64), period.astype(np.int64))
-        # Between the end of a sample and the beginning of the next one, none is known.
-        begin = np.maximum(end - period, np.append(np.iinfo(np.int64).min, end)[: len(end)])
-        time_ns = np.stack([begin, end], axis=1).ravel().astype(np.int64)
-        steps = np.stack([np.zeros_like(waited), waited], axis=1).ravel()
-        return ProcessorWaits(time_ns, np.cumsum(steps))
-
-    return trace.cached(f"processor_waits {thread}", make)
+    samples = trace.columns("samples")
+    rows = np.flatnonzero((samples["thread"] == thread) & (samples["waited_ns"] >= 0))
+    end, period = samples["time_ns"][rows], samples["period_ns"][rows]
+    waited = _as_it_was(samples["waited_ns"][rows].astype(np.int64), period.astype(np.int64))
+    # Between the end of a sample and the beginning of the next one, none is known.
+    begin = np.maximum(end - period, np.append(np.iinfo(np.int64).min, end)[: len(end)])
+    time_ns = np.stack([begin, end], axis=1).ravel().astype(np.int64)
+    steps = np.stack([np.zeros_like(waited), waited], axis=1).ravel()
+    return ProcessorWaits(time_ns, np.cumsum(steps))
 
 
 def _as_it_was(waited_ns: Rows, period_ns: Rows) -> Rows:

@@ -127,13 +127,9 @@ def owned(trace: TraceData, owner: Owner) -> NDArray[np.bool_]:
     return mine
 
 
+@derived
 def host_activity(trace: TraceData, owner: Owner) -> HostActivity:
-    """What the host of a process did, once for a trace; `NOBODY` takes all together."""
-    return trace.cached(f"host_activity_{owner}", lambda: _host_activity(trace, owner))
-
-
-def _host_activity(trace: TraceData, owner: Owner) -> HostActivity:
-    """Look at the spans of the host."""
+    """What the host of a process did; `NOBODY` takes all together."""
     spans = trace.columns("spans")
     kind, thread, name = spans["kind"], spans["thread"], spans["name"]
     start = spans["start_ns"]

@@ -88,18 +88,18 @@ def _scalar(text: str) -> Any:
 # What single and averaged events are made of: names, shapes, the events inside, the device.
 
 
+@derived
+def _by_parent(trace: TraceData) -> tuple[Any, Any]:
+    """The rows of events in order of the event around them, and that of each."""
+    visible = visible_spans(trace)
+    parent = visible.parent if visible.absorbed is None else np.where(visible.absorbed, -1, visible.parent)
+    order = np.argsort(parent, kind="stable")
+    return order, parent[order]
+
+
 def children(trace: TraceData, row: SpanRow) -> list[SpanRow]:
     """The rows directly inside a row, in order of time."""
-
-    def index() -> tuple[Any, Any]:
-        visible = visible_spans(trace)
-        parent = (
-            visible.parent if visible.absorbed is None else np.where(visible.absorbed, -1, visible.parent)
-        )
-        order = np.argsort(parent, kind="stable")
-        return order, parent[order]
-
-    order, parents = trace.cached("event_children", index)
+    order, parents = _by_parent(trace)
     first, last = np.searchsorted(parents, [row, row + 1])
     found: list[SpanRow] = order[first:last].tolist()
     return found

@@ -44,6 +44,7 @@ FLOPS = "flops"
 SUMS = TIMES | SIZES | {"flops": FLOPS}
 
 
+@derived
 def numbers(trace: TraceData, name: str) -> NDArray[np.int64]:
     """One number of every span as torch's events define it: nanoseconds, bytes or operations.
 
@@ -55,7 +56,7 @@ def numbers(trace: TraceData, name: str) -> NDArray[np.int64]:
         One value a span. Rows that are not events hold no self time, self memory or FLOPs: those around them do. Host
         time of device spans is 0, and asynchronous spans have no self time and no self memory.
     """
-    return trace.cached(f"event_{name}", lambda: _MAKERS[name](trace))
+    return _MAKERS[name](trace)
 
 
 def all_zero(trace: TraceData, name: str) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.rows import AllocationRow, SpanRow
 from kinetoscope.model.schema import PHASE_NAMES
+from kinetoscope.model.trace_data import derived
 from kinetoscope.torch_events.arguments import SORT_KEYS
 from kinetoscope.torch_events.average_event import FunctionEventAvg
 from kinetoscope.torch_events.event_numbers import SIZES, TIMES, attribute_again, changes, numbers
@@ -58,6 +59,7 @@ def widest(trace: TraceData, rows: NDArray[Any], part: str, frames: int | None =
 MEMORY_KEY = "[memory]"
 
 
+@derived
 def loose_allocations(trace: TraceData) -> NDArray[np.int64]:
     """The rows of `allocations` that lie in no event, in order of time.
 
@@ -67,13 +69,9 @@ def loose_allocations(trace: TraceData) -> NDArray[np.int64]:
     allocations = trace.columns("allocations")
     if len(allocations) == 0:
         return np.zeros(0, dtype=np.int64)
-
-    def make() -> NDArray[np.int64]:
-        known = (allocations["bytes"] != 0) | (allocations["match"] >= 0) | (allocations["freed_bytes"] > 0)
-        known &= allocations["time_ns"] >= 0
-        return np.flatnonzero(known & (_event_of_allocation(trace) < 0))
-
-    return trace.cached("loose_allocations", make)
+    known = (allocations["bytes"] != 0) | (allocations["match"] >= 0) | (allocations["freed_bytes"] > 0)
+    known &= allocations["time_ns"] >= 0
+    return np.flatnonzero(known & (_event_of_allocation(trace) < 0))
 
 
 def change_on(trace: TraceData, rows: NDArray[Any], *, device: bool) -> NDArray[np.int64]:

@@ -94,7 +94,7 @@ def trace_of_events(trace: TraceData) -> TraceData:
     """The trace whose spans are listed as events: with calls, if the session had `with_stack=True` and has calls."""
     if not trace.run_info.with_stack or isinstance(trace, EventTrace):
         return trace
-    return trace.cached("trace_of_events", lambda: _with_calls(trace))
+    return _with_calls(trace)
 
 
 def lists_python_functions(trace: TraceData) -> bool:
@@ -166,10 +166,10 @@ class EventStacks(NamedTuple):
         return [text for text in found if text is not None]
 
 
+@derived
 def event_stacks(trace: TraceData) -> EventStacks:
     """The stacks of a trace: where calls are events, as torch has them, the names of the calls around; else the frames."""
-    make = _calls_around if isinstance(trace, EventTrace) else _recorded_stacks
-    return trace.cached("event_stacks", lambda: make(trace))
+    return _calls_around(trace) if isinstance(trace, EventTrace) else _recorded_stacks(trace)
 
 
 def _recorded_stacks(trace: TraceData) -> EventStacks:
@@ -270,6 +270,7 @@ def outlasted_spans(trace: TraceData) -> NDArray[np.int64]:
     return outlasted
 
 
+@derived
 def _with_calls(trace: TraceData) -> TraceData:
     """Put rebuilt calls among the spans, and give all calls torch's names; the trace itself where it has no calls."""
     shown = shown_frames(trace)

@@ -15,6 +15,7 @@ from kinetoscope.model.schema import (
     PHASE_NAMES,
     SpanKind,
 )
+from kinetoscope.model.trace_data import derived
 from kinetoscope.torch_events.event_facts import (
     arrows,
     autograd,
@@ -498,10 +499,10 @@ _set_trace, _set_row = FunctionEvent._trace.__set__, FunctionEvent.row.__set__  
 _SHARES = frozenset({"self_cpu_percent", "total_cpu_percent", "total_device_percent"})
 
 
+@derived
 def changed_events(trace: TraceData) -> dict[int, FunctionEvent]:
     """The events of a trace that a program has changed, by their place: lists show these objects, as torch's lists do."""
-    found: dict[int, FunctionEvent] = trace.cached("changed_events", dict)
-    return found
+    return {}
 
 
 def event_at(trace: TraceData, row: SpanRow) -> FunctionEvent:

@@ -15,6 +15,7 @@ from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import COMPILED_GRAPH, COMPILED_REGION
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs import convolution, data_movement, matmul, pointwise, reductions, registry
 from kinetoscope.tables.costs.call import (
     FREE,
@@ -287,14 +288,11 @@ def recorded_names(target: str) -> tuple[str, str]:
     return (f"{space}::{name}", "" if overload == "default" else overload) if name else ("", "")
 
 
+@derived
 def generated_launches(trace: TraceData) -> dict[int, Cost]:
     """What the compiler states of the kernels that it generated and launches, by row of `arguments`, once for a trace."""
-
-    def make() -> dict[int, Cost]:
-        texts = trace.columns("arguments")["json"]
-        return {row: _stated(text) for row, text in enumerate(texts) if _LAUNCH in text}
-
-    return trace.cached("generated_launches", make)
+    texts = trace.columns("arguments")["json"]
+    return {row: _stated(text) for row, text in enumerate(texts) if _LAUNCH in text}
 
 
 def is_generated_launch(trace: TraceData) -> NDArray[np.bool_]:

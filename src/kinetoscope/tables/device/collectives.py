@@ -14,6 +14,7 @@ from kinetoscope.model.names import stack_texts
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.rows import SpanRow, ThreadRow
 from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS, Column, Table
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.collective_facts import (
     CALLS,
     DESCRIBED,
@@ -242,7 +243,7 @@ def collectives(trace: TraceData) -> pyarrow.Table:
         The table, without rows if the process called no other; the meaning of its columns is in `COLLECTIVES_SCHEMA`.
     """
     spans = trace.columns("spans")
-    rows = trace.cached("collectives", lambda: _rows(trace))
+    rows = _rows(trace)
     at = np.array([row.span for row in rows], dtype=np.int64)
     groups = [_groups(run) for run in process_runs(trace)]
     whose = thread_processes(trace)[spans["thread"][at]].tolist()
@@ -305,7 +306,7 @@ def collectives(trace: TraceData) -> pyarrow.Table:
 
 def count_collectives(trace: TraceData) -> int:
     """Count the rows of the table `collectives`, without making it."""
-    return len(trace.cached("collectives", lambda: _rows(trace)))
+    return len(_rows(trace))
 
 
 def _on_device(trace: TraceData, rows: list[_Row]) -> dict[str, Any]:
@@ -345,6 +346,7 @@ def bus_factor(name: str, size: int) -> float:
     return _PARTS_OF_MESSAGES[name] * (size - 1) / size
 
 
+@derived
 def _rows(trace: TraceData) -> list[_Row]:
     """Every call of a trace in order of time, with its transfers."""
     spans, strings = trace.columns("spans"), trace.strings

@@ -35,12 +35,9 @@ CALLER = " ← "
 _MOST_FRAMES = 16
 
 
+@derived
 def place_labels(trace: TraceData, by: str) -> Labels:
     """For every span the text of its place, one of `PLACES`; below 0 where it has none."""
-    return trace.cached(f"places by {by}", lambda: _labels(trace, by))
-
-
-def _labels(trace: TraceData, by: str) -> Labels:
     spans = trace.columns("spans")
     if by == "shape":
         return _each_once(spans["shapes"], trace.columns("shapes")["dims"])

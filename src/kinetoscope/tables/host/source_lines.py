@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.stacks import user_frames, user_stacks
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _MOST_LINES = 200
 _LONGEST = 200
 
 
+@derived
 def source_lines(trace: TraceData) -> dict[str, dict[int, str]]:
     """Return the text of lines by file and number: what is stored, or what this process reads of the files of its own trace.
 
@@ -36,9 +38,7 @@ def source_lines(trace: TraceData) -> dict[str, dict[int, str]]:
     Returns:
         For each file, named as in the trace, its known lines without the line break. The hottest lines come with those around them.
     """
-    return trace.cached(
-        "source lines", lambda: _stored(trace) if SOURCE_LINES in trace.info else _read(trace)
-    )
+    return _stored(trace) if SOURCE_LINES in trace.info else _read(trace)
 
 
 def line_text(trace: TraceData, file: str, line: int) -> str:

@@ -12,6 +12,7 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, keys_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.stored import memory_recorded
@@ -84,9 +85,10 @@ class AllocatorPeak:
     reserved_bytes: int
 
 
+@derived
 def changes_of(trace: TraceData, device: int) -> Changes:
-    """Return what happened to the blocks of a device, by its place in `Blocks.devices`."""
-    return trace.cached(f"memory_changes_{device}", lambda: _changes(blocks_of(trace), device))
+    """Return what happened to the blocks of a device, by its place in `Blocks.devices`, in order of time."""
+    return _changes(blocks_of(trace), device)
 
 
 def device_names(trace: TraceData) -> tuple[str, ...]:

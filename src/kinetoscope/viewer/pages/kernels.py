@@ -9,6 +9,7 @@ import numpy as np
 
 from kinetoscope.model.arrow import number_array
 from kinetoscope.model.schema import Column
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.kernels import KERNELS_SCHEMA
 from kinetoscope.tables.device.kernels import kernels as kernels_table
 from kinetoscope.viewer.pages.operators import MOST_REPORTED_CALLS
@@ -51,7 +52,7 @@ def kernels(trace: Trace, query: Query) -> Limited:
         ArgumentError: `by` has an invalid value.
     """
     way = choice(query, "by", ("name", "launch"))
-    found: pyarrow.Table = trace.cached(f"viewer: kernels {way}", lambda: _kernels(trace, way))
+    found = _kernels(trace, way)
     return Limited(found.slice(0, MOST_ROWS), found.num_rows)
 
 
@@ -62,6 +63,7 @@ def uses_tensor_cores(name: str) -> bool | None:
     return True if _USES.search(name) else None
 
 
+@derived
 def _kernels(trace: Trace, way: str) -> pyarrow.Table:
     """Return the table of kernels with a column for tensor cores."""
     import pyarrow as pa
@@ -80,8 +82,13 @@ def copies(trace: Trace, query: Query) -> Limited:
         ArgumentError: `by` has an invalid value.
     """
     way = choice(query, "by", ("direction", "operator"))
-    found: pyarrow.Table = trace.cached(f"viewer: copies {way}", lambda: trace.table("copies", by=way))
+    found = _copies(trace, way)
     return Limited(found.slice(0, MOST_ROWS), found.num_rows)
+
+
+@derived
+def _copies(trace: Trace, way: str) -> pyarrow.Table:
+    return trace.table("copies", by=way)
 
 
 _MOST_REPORTED = 80

@@ -11,6 +11,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.parts import parts_of
 from kinetoscope.model.arrow import to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.ops import PLACE, SORTS, WAYS
 from kinetoscope.tables.host.places import durations, instances_of, lasting, spans_of
 from kinetoscope.viewer.requests import MOST_ROWS, Limited, number, whole_number
@@ -30,15 +31,17 @@ def operators(trace: Trace, query: Query) -> Limited:
     Raises:
         ArgumentError: One of them has an invalid value.
     """
-    options: dict[str, Any] = {name: query[name] for name in ("by", "of") if name in query}
-    found = trace.cached(
-        f"viewer: operators {sorted(options.items())}", lambda: trace.table("ops", **options)
-    )
+    found = _operators(trace, **{name: query[name] for name in ("by", "of") if name in query})
     if PLACE.name not in found.column_names:
         of = pa.dictionary(pa.int32(), pa.string())
         field = pa.field(PLACE.name, of, metadata={"meaning": PLACE.meaning})
         found = found.add_column(found.column_names.index("count"), field, pa.nulls(len(found), of))
     return Limited(found.slice(0, MOST_ROWS), found.num_rows)
+
+
+@derived
+def _operators(trace: Trace, by: str = WAYS[0], of: str = SORTS[0]) -> pa.Table:
+    return trace.table("ops", by=by, of=of)
 
 
 _MOST_REPORTED = 80
