@@ -1,6 +1,7 @@
 """Judgements about a trace: sentences with their numbers and evidence, computed from its tables."""
 
 __all__ = [
+    "account",
     "finding",
     "findings",
     "flame",

@@ -190,9 +190,10 @@ def _stored() -> tuple[tuple[Make, Table], ...]:
 
 def _analyses() -> tuple[tuple[Make, Table], ...]:
     import_aside()
-    from kinetoscope.analyses import findings, step_difference
+    from kinetoscope.analyses import account, findings, step_difference
 
     return (
+        (account.account, account.ACCOUNT_SCHEMA),
         (findings.findings, findings.FINDINGS_SCHEMA),
         (step_difference.step_difference, step_difference.STEP_DIFFERENCE_SCHEMA),
     )
@@ -214,6 +215,7 @@ TABLES: dict[str, Callable[[], tuple[tuple[Make, Table], ...]]] = {
     "memory_peak": _memory,
     "memory_timeline": _memory,
     "findings": _analyses,
+    "account": _analyses,
     "step_difference": _analyses,
     "spans": _stored,
     "cycles": _stored,
