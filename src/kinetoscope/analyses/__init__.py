@@ -1,6 +1,7 @@
 """Judgements about a trace: sentences with their numbers and evidence, computed from its tables."""
 
 __all__ = [
+    "account",
     "finding",
     "findings",
     "flame",
@@ -15,6 +16,7 @@ __all__ = [
 ]
 
 TABLES = {
+    "account": "account",
     "findings": "findings",
     "step_difference": "step_difference",
 }

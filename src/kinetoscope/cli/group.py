@@ -34,6 +34,7 @@ COMMANDS = {
     "summarize": "Reduce the traces of many ranks to a small file each.",
     "ranks": "Compare the ranks of a job by their summaries.",
     "sql": "Query a trace with SQL.",
+    "calibrate": "Measure how fast this machine runs operators.",
     "doctor": "Check which engine can record on this machine.",
     "skill": "Print instructions for coding agents.",
     "mcp": "Answer coding agents about traces.",

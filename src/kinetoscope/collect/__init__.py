@@ -12,6 +12,7 @@ from kinetoscope._errors import MissingDependencyError, missing_torch
 from kinetoscope._import_aside import import_aside
 
 if TYPE_CHECKING:
+    from kinetoscope.collect.calibration import calibrate
     from kinetoscope.collect.engines.choose import choose_engine
     from kinetoscope.collect.engines.hybrid_check import hybrid_status
     from kinetoscope.collect.engines.kineto_text import kineto_status
@@ -110,6 +111,7 @@ __all__ = [
     "_KinetoProfile",
     "align_clocks",
     "build",
+    "calibrate",
     "change_at",
     "checked_callable",
     "checked_choices",
@@ -179,6 +181,7 @@ _HOMES = {
     "_KinetoProfile": "session.base_session",
     "align_clocks": "sources.rank_clock",
     "build": "recorder.build",
+    "calibrate": "calibration",
     "change_at": "session.schedule",
     "checked_callable": "request.options",
     "checked_choices": "request.activities",

@@ -62,6 +62,21 @@ class ClockChecks:
 
 
 @dataclass(frozen=True)
+class AttainableTimes:
+    """How long one sort of work takes at least on the machine, as its calibration measured it.
+
+    Attributes:
+        name: The sort, as `kinetoscope.tables.costs.attainable` names it.
+        size: Amounts of work: operations, or bytes.
+        time_ns: How long a call with each of them takes, in nanoseconds.
+    """
+
+    name: str
+    size: tuple[float, ...]
+    time_ns: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class RunInfo:
     """The metadata of a run. Texts that are not stated are empty, numbers None, lists empty.
 
@@ -119,6 +134,7 @@ class RunInfo:
         record_python_gc_info: Whether collections of garbage were recorded.
         execution_trace: The file of the execution trace that was recorded at the same time.
         clock_marks: Barriers of the ranks: name, and when this one entered and left, by its monotonic clock.
+        attainable: What the machine attains, from its calibration.
         not_recorded: What the file that the trace was read from does not have.
         processes: The same of each process, for a trace that merges several.
     """
@@ -175,6 +191,7 @@ class RunInfo:
     record_python_gc_info: bool | None = None
     execution_trace: str = ""
     clock_marks: tuple[tuple[str, int, int], ...] = ()
+    attainable: tuple[AttainableTimes, ...] = ()
     not_recorded: frozenset[str] = frozenset()
     processes: tuple[RunInfo, ...] = ()
 
@@ -249,6 +266,7 @@ class RunInfo:
                 and len(mark) == 2
                 and all(_signed(moment) is not None for moment in mark)
             ),
+            attainable=_attainable(info.get("attainable")),
             not_recorded=frozenset(one for one in _list(info.get("not_recorded")) if isinstance(one, str)),
             processes=tuple(
                 cls.of(one if isinstance(one, Mapping) else {}) for one in _list(info.get("processes"))
@@ -332,6 +350,22 @@ class Metadata(dict[str, Any]):
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Pickle the values alone."""
         return type(self), (dict(self),)
+
+
+def _attainable(value: object) -> tuple[AttainableTimes, ...]:
+    """A calibration: for each sort of work a list of pairs of size and time; those left out that are not so."""
+    found = []
+    for name, points in _mapping(value).items():
+        pairs = [one for one in _list(points) if isinstance(one, list) and len(one) == 2]
+        if pairs and len(pairs) == len(points) and all(_is_amount(part) for one in pairs for part in one):
+            size, time_ns = zip(*pairs, strict=True)
+            found.append(AttainableTimes(str(name), tuple(map(float, size)), tuple(map(float, time_ns))))
+    return tuple(found)
+
+
+def _is_amount(value: object) -> bool:
+    """Whether it is a number above 0."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < _LIMIT
 
 
 def _text(value: object) -> str:

@@ -8,6 +8,7 @@ __all__ = [
     "intervals",
     "memory",
     "processor_waits",
+    "shares",
     "stacks",
     "step_kinds",
     "stored",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console, ConsoleOptions, RenderResult
 
+    from kinetoscope.analyses.account import Account
     from kinetoscope.analyses.overview import Overview
     from kinetoscope.model.assemble import Strings
     from kinetoscope.model.columns import Columns
@@ -153,6 +154,22 @@ class Trace(TraceData):
             StateError: The trace was closed.
         """
         return self.table("findings")
+
+    def account(self) -> Account:
+        """Return what the time of steps was spent on, and how far each kind of steps is from its floor: what it needs on this machine.
+
+        Returns:
+            For each kind of steps the time of each entry (needed, slow, not needed, python, waiting ...), which add up to its duration,
+            its floor, and the rows of the table `account`: entries by cause, operator, line and module.
+
+        Raises:
+            StateError: The trace was closed.
+        """
+        import_aside()
+        from kinetoscope.analyses.account import account_of
+
+        self.columns("spans")  # says it if the trace was closed
+        return account_of(self)
 
     def overview(self) -> Overview:
         """Return where the time went: the numbers of the summary, of a notebook's page and of the viewer's overview.

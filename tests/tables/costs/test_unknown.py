@@ -136,3 +136,14 @@ def test_an_operator_of_which_some_calls_have_no_shapes():
 
     assert flops(100) == 2_000_000
     assert flops(200) is None
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_what_only_moves_data_moves_twice_its_result_where_memory_was_recorded(memory):
+    rows, some = torch.ones(100, 50), torch.arange(20)
+    with kinetoscope.profile(record_shapes=True, profile_memory=memory) as prof:
+        torch.cat([rows, rows])
+        rows[some]
+    moved = {row["name"]: row["bytes_moved"] for row in prof.trace.table("flops").to_pylist()}
+    expected = {"aten::cat": 2 * 200 * 50 * 4, "aten::index": 2 * 20 * 50 * 4}
+    assert {name: moved[name] for name in expected} == (expected if memory else dict.fromkeys(expected))

@@ -24,6 +24,7 @@ from kinetoscope.collect.engines.choose import (
     warn_of_ignored_settings,
 )
 from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
+from kinetoscope.collect.process.calibration import calibration
 from kinetoscope.collect.process.devices import described_devices
 from kinetoscope.collect.process.rank import numbered, rank_filled_in, rank_info, ranked
 from kinetoscope.collect.process.user_warnings import warn_user
@@ -382,7 +383,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             recording.discard()
             return True
         # Read now, not at the start: process groups may have been created, and numbers of threads and precisions set, meanwhile.
-        info = described_devices() | rank_info() | self._metadata.gathered()
+        info = described_devices() | calibration() | rank_info() | self._metadata.gathered()
         self._metadata.end_cycle()
         cycle = Cycle(
             recording,
@@ -438,7 +439,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         options, path = self._options, self._options.path
         if path is not None:
             path = numbered(ranked(path), self._cycles_begun)
-        info = metadata.flags(options.recorded) | rank_info() | described_devices()
+        info = metadata.flags(options.recorded) | rank_info() | described_devices() | calibration()
         info |= metadata.execution_trace(self._observer.observer)
         info |= noted_settings(options.experimental_config)
         if options.garbage_collection and self._engine and records_garbage_collection(self._engine):

@@ -10,10 +10,12 @@ from kinetoscope.tables.costs.registry import register_flops, unregister_flops
 
 __all__ = [
     "OperatorCall",
+    "attainable",
     "call",
     "columns",
     "evaluate",
     "flops",
+    "operator_names",
     "peaks",
     "register_flops",
     "register_peak_flops",

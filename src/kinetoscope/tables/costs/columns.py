@@ -229,6 +229,30 @@ def _shares(trace: TraceData, rows: NDArray[np.int64]) -> dict[int, tuple[int, i
     return found
 
 
+# What only moves data reads as much as it writes: where memory was recorded, its result says what formulas cannot, as lists of tensors and
+# of indices have no element types and no sizes in a trace.
+
+_COPIED = names(
+    "aten::cat aten::stack aten::_stack aten::_chunk_cat aten::index aten::_unsafe_index aten::masked_select"
+    " aten::repeat_interleave aten::_foreach_clone"
+)
+
+
+def settle_results(trace: TraceData, flops: NDArray[np.int64], bytes_: NDArray[np.int64]) -> None:
+    """Fill in, in place, the bytes of operators that only move data into a new tensor: twice what they allocated.
+
+    Args:
+        trace: The trace.
+        flops: The operations of each span.
+        bytes_: The bytes of each span, -1 where they are not known.
+    """
+    if len(trace.columns("allocations")) == 0 or len(rows := _named(trace, _COPIED)) == 0:
+        return
+    allocated = trace.column("spans", "bytes")[rows]
+    known = (bytes_[rows] < 0) & (flops[rows] == 0) & (allocated > 0)
+    bytes_[rows[known]] = 2 * allocated[known]
+
+
 # A sum that leaves out more of its operators' own time than this is no sum: it is null.
 MOST_UNCOVERED = 0.1
 UNKNOWN_STANDINGS = (Standing.NO_FORMULA, Standing.NO_INPUTS)
@@ -334,6 +358,7 @@ def _compute(trace: TraceData) -> Costs:
     flops, size = calls.flops[calls.of_span], calls.bytes[calls.of_span]
     settle_sparse(trace, calls, standing, flops, size)
     settle_packed(trace, standing, flops)
+    settle_results(trace, flops, size)
     _pass_through_subclasses(trace, standing, calls.by_user[calls.of_span])
     _pass_through_graphs(trace, standing)
     parts = Spans(

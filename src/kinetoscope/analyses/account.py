@@ -1,0 +1,812 @@
+"""The account of a step: what each nanosecond of it was spent on, on the thread or device that the step waits for at that moment.
+
+The entries of a step add up to its duration exactly. What an operator needs on this machine is the least time for its operations and bytes
+(`tables.costs.attainable`); the rest of its time is slow, with its cause where one shows. A step's floor is what it needs and what it must wait for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.analyses.waste import Reason, Waste, waste_of
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
+from kinetoscope.model.kinds import is_operator
+from kinetoscope.model.nesting import GARBAGE_COLLECTION
+from kinetoscope.model.processes import of_processes
+from kinetoscope.model.rows import ProcessRow, rows_of_runs
+from kinetoscope.model.schema import FLAG_ASYNC, Column, SpanKind, Table
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.costs.attainable import Rates, Source, least_call_ns, rates_of
+from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.costs.peaks import least_seconds
+from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.device.work import WorkCategory, device_work
+from kinetoscope.tables.host.compiling import compiles
+from kinetoscope.tables.host.python_time import gaps
+from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.processor_waits import processor_waits
+from kinetoscope.tables.shares import percent
+from kinetoscope.tables.stacks import program_stacks, span_stacks
+from kinetoscope.tables.step_kinds import kinds_of_steps
+from kinetoscope.tables.windows import Windows, checked_by, owned, start_up_steps, windows
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+
+class Entry(IntEnum):
+    """What a part of a step was spent on."""
+
+    NEEDED = 0
+    SLOW = 1
+    NOT_NEEDED = 2
+    PYTHON = 3
+    WAITING = 4
+    COMPILING = 5
+    GARBAGE_COLLECTION = 6
+    PROFILER = 7
+    UNKNOWN = 8
+
+
+ENTRIES = (
+    "needed", "slow", "not needed", "python", "waiting", "compiling", "garbage collection", "profiler", "unknown",
+)  # fmt: skip
+"""The entries by name."""
+
+RECORD_NS = 80
+"""What recording one operator takes at least."""
+
+
+class Cause(IntEnum):
+    """Why time was spent so, where that shows; the first ones are those of `waste`."""
+
+    NONE = 0
+    ZERO_GRADIENT = Reason.ZERO_GRADIENT
+    DISCARDED = Reason.DISCARDED
+    CONSTANT = Reason.CONSTANT
+    LENGTH = Reason.LENGTH
+    TYPE = Reason.TYPE
+    LAYOUT = Reason.LAYOUT
+    FRESH_MEMORY = 7
+    CALL = 8
+    AUTOGRAD = 9
+    LAUNCH = 10
+    DATA = 11
+    COLLECTIVE = 12
+    COPY = 13
+    DEVICE = 14
+    BLOCKED = 15
+    PROCESSOR = 16
+    NO_INPUTS = 17
+
+
+CAUSES = (
+    "", "gradient that is almost all zeros", "result is mostly discarded", "constant is made again", "awkward length", "type conversion",
+    "layout", "fresh memory", "fixed cost of a call", "autograd engine", "device waits for the host", "data", "collective", "copy",
+    "device", "blocked", "processor", "inputs were not recorded",
+)  # fmt: skip
+"""The causes by name."""
+
+# Waits that are part of the floor: the step needs what they wait for.
+_MUST_WAIT = (Cause.COLLECTIVE, Cause.COPY)
+
+ACCOUNT_SCHEMA = Table(
+    "account",
+    "What the time of steps was spent on: each moment belongs to one row, by what the step waits for at that moment. The rows of a step add "
+    "up to its duration. One row for each kind of step, entry, cause, operator, line and module; by step, for each step. Start-up is left out. "
+    "Most time first.",
+    (
+        Column("process", "int64", "", "The process id."),
+        Column("step", "int64", "", "The number of the step; null for all steps of a kind, and where the trace has no steps."),
+        Column("step_kind", "int64", "", "The kind of the steps, as in `step_kinds`; null without steps."),
+        Column("entry", "category", "", "`needed`: what an operator must take on this machine, at the rates it attains. `slow`: the rest of "
+                                        "an operator's time. `not needed`: work that could be left out. `python`: between operators. "
+                                        "`waiting`, `compiling`, `garbage collection`, `profiler`; `unknown`: the rest."),
+        Column("cause", "category", "", "Why, or what is waited for, where that shows."),
+        Column("operator", "category", "", "The operator; null where none ran."),
+        Column("file", "category", "", "The file of the line that the time is spent for; of backward, that of the forward operator."),
+        Column("line", "int32", "", "The line."),
+        Column("function", "category", "", "The qualified name of its function."),
+        Column("module", "category", "", "The path of the module; null outside all."),
+        Column("count", "int64", "", "How many calls of operators, or stretches of time, these are.", 0),
+        Column("time_ns", "int64", "ns", "How long.", 0),
+        Column("share_percent", "float64", "%", "Share of the time of all steps of the process."),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Parts of steps; those of one step add up to its duration.
+
+    Attributes:
+        step: The place of the step in the windows of its process.
+        entry: An `Entry`.
+        cause: A `Cause`.
+        span: A span that shows it, -1 without.
+        name: The name of the operator by its row in the strings, -1 without.
+        stack: The row of the stack of the line, -1 without.
+        module: The row of the module, -1 outside all.
+        count: Of how many calls or stretches it is.
+        time_ns: How long.
+    """
+
+    step: Rows
+    entry: Rows
+    cause: Rows
+    span: Rows
+    name: Rows
+    stack: Rows
+    module: Rows
+    count: Rows
+    time_ns: Rows
+
+    @classmethod
+    def joined(cls, parts: list[Cells]) -> Cells:
+        """Several as one."""
+        return cls(
+            *(np.concatenate([getattr(one, name) for one in parts]) for name in cls.__dataclass_fields__)
+        )
+
+    @classmethod
+    def of(
+        cls, step: Rows, entry: Entry, cause: Cause | NDArray[Any], time_ns: Rows, **more: Rows | int
+    ) -> Cells:
+        """Cells of one entry, those without time left out; what is not given is -1, and of one stretch each."""
+        count = len(step)
+        columns: dict[str, Any] = {"span": -1, "name": -1, "stack": -1, "module": -1, "count": 1} | more
+        columns |= {"step": step, "entry": int(entry), "cause": cause, "time_ns": time_ns}
+        some = np.flatnonzero(time_ns > 0)
+        return cls(
+            *(
+                np.broadcast_to(columns[name], count)[some].astype(np.int64)
+                for name in cls.__dataclass_fields__
+            )
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ProcessAccount:
+    """The account of the steps of one process, start-up included.
+
+    Attributes:
+        trace: The trace.
+        window: Its steps, and the device that worked most.
+        thread: The thread that runs the steps, -1 where it is unknown.
+        cells: The parts of the steps.
+    """
+
+    trace: TraceData
+    window: Windows
+    thread: int
+    cells: Cells
+
+    @property
+    def duration_ns(self) -> Rows:
+        """How long each step took."""
+        return self.window.end_ns - self.window.start_ns
+
+    @cached_property
+    def counted(self) -> Mask:
+        """Which steps count: start-up is left out."""
+        return ~np.append(start_up_steps(self.trace), False)[self.window.step]
+
+    @cached_property
+    def kind(self) -> Rows:
+        """The kind of each step, -1 without."""
+        return np.append(kinds_of_steps(self.trace), -1)[self.window.step]
+
+    @cached_property
+    def entry_ns(self) -> Rows:
+        """For each step the time of each entry."""
+        found = np.zeros((len(self.window.step), len(Entry)), np.int64)
+        np.add.at(found, (self.cells.step, self.cells.entry), self.cells.time_ns)
+        return found
+
+    @cached_property
+    def floor_ns(self) -> Rows:
+        """The floor of each step: what it needs, and what it must wait for."""
+        cells, found = self.cells, self.entry_ns[:, Entry.NEEDED].copy()
+        must = (cells.entry == Entry.WAITING) & np.isin(cells.cause, _MUST_WAIT)
+        np.add.at(found, cells.step[must], cells.time_ns[must])
+        return found
+
+
+@derived
+def accounts(trace: TraceData) -> list[ProcessAccount]:
+    """The account of each process with steps or, where none has any, of all that was recorded of each."""
+    found: dict[ProcessRow, Windows] = {}
+    busy_ns: dict[ProcessRow, int] = {}
+    every = windows(trace, "step")
+    with_steps = [one for one in every if (one.step >= 0).any()]
+    for one in with_steps or every:
+        process = one.activity.owner.process
+        computing = one.activity.compute.total_ns
+        if computing > busy_ns.get(process, -1):
+            found[process], busy_ns[process] = one, computing
+    return [_of_process(trace, one) for one in found.values()]
+
+
+def _of_process(trace: TraceData, window: Windows) -> ProcessAccount:
+    """The account of the steps of one process."""
+    thread = _thread(trace, window)
+    pieces = _pieces(trace, window, thread)
+    parts = [
+        _simple(pieces, _What.COLLECTION, Entry.GARBAGE_COLLECTION, Cause.NONE),
+        _simple(pieces, _What.PROFILER, Entry.PROFILER, Cause.NONE),
+        _simple(pieces, _What.COMPILING, Entry.COMPILING, Cause.NONE),
+        _simple(pieces, _What.LOADING, Entry.WAITING, Cause.DATA),
+        _simple(pieces, _What.COMMUNICATION, Entry.WAITING, Cause.COLLECTIVE),
+        _simple(pieces, _What.COPY, Entry.WAITING, Cause.COPY),
+        _simple(pieces, _What.DEVICE, Entry.WAITING, Cause.DEVICE),
+        _simple(pieces, _What.NOTHING, Entry.UNKNOWN, Cause.NONE),
+        _python(trace, pieces),
+        _of_operators(trace, pieces, on_device=window.activity.device is not None),
+        _of_kernels(trace, pieces),
+    ]
+    cells = _without_processor(trace, window, thread, Cells.joined(parts))
+    return ProcessAccount(trace, window, thread, cells)
+
+
+def _thread(trace: TraceData, window: Windows) -> int:
+    """The thread that runs the steps of a process or, without steps, the one that ran most."""
+    spans = trace.columns("spans")
+    marks = np.append(trace.column("steps", "span"), -1)[window.step]
+    marked = spans["thread"][marks[marks >= 0]]
+    if len(marked):
+        return int(marked[0])
+    rows = operator_spans(trace).rows
+    rows = rows[owned(trace, window.activity.owner)[spans["thread"][rows]] & (spans["stream"][rows] < 0)]
+    if len(rows) == 0:
+        return -1
+    return int(np.argmax(np.bincount(spans["thread"][rows], weights=spans["self_ns"][rows])))
+
+
+# Which moment belongs to what: layers of stretches of time, of which the first that has a moment counts.
+
+
+class _What(IntEnum):
+    """What a moment belongs to."""
+
+    NOTHING = 0
+    COLLECTION = 1
+    PROFILER = 2
+    COMPILING = 3
+    LOADING = 4
+    OPERATOR = 5
+    KERNEL = 6
+    COMMUNICATION = 7
+    COPY = 8
+    DEVICE = 9
+    GAP = 10
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """Stretches of time in order that do not overlap, and what each is of: a span, or a gap; -1 for none."""
+
+    what: _What
+    start_ns: Rows
+    end_ns: Rows
+    of: Rows
+
+
+@dataclass(frozen=True, eq=False)
+class _Pieces:
+    """Parts of steps, each of which belongs to one thing; those of a step add up to it."""
+
+    step: Rows
+    what: Rows
+    of: Rows
+    time_ns: Rows
+
+
+def _layer(what: _What, moments: Intervals) -> _Layer:
+    """A layer of moments of which no more is known."""
+    return _Layer(what, moments.start_ns, moments.end_ns, np.full(len(moments), -1))
+
+
+def _pieces(trace: TraceData, window: Windows, thread: int) -> _Pieces:
+    """Cut the steps of a process where what they wait for changes."""
+    layers = _layers(trace, window, thread)
+    ends = [
+        window.start_ns,
+        window.end_ns,
+        *(one.start_ns for one in layers),
+        *(one.end_ns for one in layers),
+    ]
+    edges = _sorted_once(np.concatenate(ends))
+    edges = edges[(edges >= window.start_ns.min(initial=0)) & (edges <= window.end_ns.max(initial=0))]
+    begin = edges[:-1]
+    what, of = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
+    left = np.arange(len(begin))
+    for layer in layers:
+        if len(layer.start_ns) == 0:
+            continue
+        at = np.searchsorted(layer.start_ns, begin[left], side="right") - 1
+        inside = (at >= 0) & (begin[left] < layer.end_ns[at])
+        rows, at = left[inside], at[inside]
+        what[rows], of[rows] = layer.what, layer.of[at]
+        left = left[~inside]
+    first, last = (np.searchsorted(edges, side) for side in (window.start_ns, window.end_ns))
+    step, row = rows_of_runs(first, np.maximum(last - first, 0))
+    return _Pieces(step, what[row], of[row], np.diff(edges)[row])
+
+
+def _sorted_once(values: Rows) -> Rows:
+    """The distinct ones of some values in order, by sorting: `np.unique` takes several times as long."""
+    found = np.sort(values)
+    return np.asarray(found[np.append(True, found[1:] != found[:-1])[: len(found)]], dtype=np.int64)
+
+
+def _layers(trace: TraceData, window: Windows, thread: int) -> list[_Layer]:
+    """What can have a moment, what comes first first."""
+    activity, spans = window.activity, trace.columns("spans")
+    host = activity.host
+    found = gaps(trace)
+    mine = np.flatnonzero(found.thread == thread)
+    mine = mine[np.argsort(found.start_ns[mine], kind="stable")]
+    python = _Layer(_What.GAP, found.start_ns[mine], found.end_ns[mine], mine)
+    collections = _named_on(trace, GARBAGE_COLLECTION, thread)
+    overhead = np.flatnonzero((spans["kind"] == SpanKind.OVERHEAD) & (spans["thread"] == thread))
+    before = [
+        _layer(_What.COLLECTION, _when(trace, collections)),
+        _layer(_What.PROFILER, _when(trace, overhead)),
+        _layer(_What.COMPILING, _compiling(trace, thread)),
+        _layer(_What.LOADING, host.loading),
+    ]
+    operators = [_innermost_operators(trace, thread), _other_threads(trace, window, thread)]
+    waits = [
+        _layer(_What.COMMUNICATION, activity.communication),
+        _layer(_What.COPY, activity.copies),
+        _layer(_What.DEVICE, host.waiting | activity.queued),
+    ]
+    if activity.device is None:
+        return [*before, *operators, *waits, python]
+    return [_kernels(trace, window), *waits, *before, *operators, python]
+
+
+def _when(trace: TraceData, rows: Rows) -> Intervals:
+    """When some spans ran."""
+    spans = trace.columns("spans")
+    start = spans["start_ns"][rows]
+    return Intervals.of(start, start + spans["duration_ns"][rows])
+
+
+def _named_on(trace: TraceData, name: str, thread: int) -> Rows:
+    """The spans of a name on a thread."""
+    if name not in trace.strings:
+        return np.zeros(0, np.int64)
+    spans = trace.columns("spans")
+    return np.flatnonzero((spans["name"] == trace.strings.index(name)) & (spans["thread"] == thread))
+
+
+def _compiling(trace: TraceData, thread: int) -> Intervals:
+    """When torch.compile compiled on a thread."""
+    rows = [
+        (one["start_ns"], one["start_ns"] + one["duration_ns"])
+        for one in compiles(trace).select(["thread", "start_ns", "duration_ns"]).to_pylist()
+        if one["thread"] == thread and one["start_ns"] is not None and one["duration_ns"] is not None
+    ]
+    start, end = np.array(rows, np.int64).reshape(-1, 2).T
+    return Intervals.of(start, end)
+
+
+def _innermost_operators(trace: TraceData, thread: int) -> _Layer:
+    """When each operator, backward function or call of a runtime on a thread was the innermost one: its self time, where it was."""
+    spans, rows = trace.columns("spans"), _work_on(trace, thread)
+    start = spans["start_ns"][rows]
+    edges = _sorted_once(np.concatenate((start, start + spans["duration_ns"][rows])))
+    inside = _core.running_at(spans["start_ns"], spans["duration_ns"], spans["parent"], rows, edges[:-1])
+    # Time of a range inside an operator is that operator's.
+    is_work = np.append(is_operator(spans["kind"]) | _is_other_work(spans["kind"]), False)
+    above = np.append(_core.nearest_marked(spans["parent"], spans["depth"], is_work[:-1]), np.int32(-1))
+    of = above[inside].astype(np.int64)
+    known = of >= 0
+    return _Layer(_What.OPERATOR, edges[:-1][known], edges[1:][known], of[known])
+
+
+def _is_other_work(kind: NDArray[np.uint8]) -> Mask:
+    """Calls of a device's runtime, collectives and what else runs on the host without being an operator or a range."""
+    return np.asarray((kind >= SpanKind.RUNTIME) & (kind != SpanKind.OVERHEAD))
+
+
+def _work_on(trace: TraceData, thread: int) -> Rows:
+    """What ran on a thread of the host and nests, ranges and steps left out, in order."""
+    spans = trace.columns("spans")
+    kind = spans["kind"]
+    chosen = host_work(trace, with_steps=False).mask & (spans["thread"] == thread) & (spans["lane"] == 0)
+    chosen &= (is_operator(kind) | _is_other_work(kind)) & (spans["stream"] < 0)
+    chosen &= ((spans["flags"] & FLAG_ASYNC) == 0) & (spans["duration_ns"] > 0)
+    return np.flatnonzero(chosen)
+
+
+def _other_threads(trace: TraceData, window: Windows, thread: int) -> _Layer:
+    """The operators that ran on other threads of a process, such as that of backward for a device: the one that began first has a moment."""
+    spans = trace.columns("spans")
+    rows = operator_spans(trace).rows
+    rows = rows[
+        (spans["thread"][rows] != thread) & owned(trace, window.activity.owner)[spans["thread"][rows]]
+    ]
+    rows = rows[(spans["stream"][rows] < 0) & ((spans["flags"][rows] & FLAG_ASYNC) == 0)]
+    rows = rows[is_outermost(trace, rows)]
+    return _first_come(trace, _What.OPERATOR, rows)
+
+
+def _kernels(trace: TraceData, window: Windows) -> _Layer:
+    """The kernels of a device that compute: the one that began first has a moment."""
+    work = device_work(trace)
+    mine = np.array([one == window.activity.device for one in work.devices], dtype=bool)[work.device]
+    mine &= work.category == WorkCategory.COMPUTE
+    return _first_come(trace, _What.KERNEL, work.rows[mine])
+
+
+def _first_come(trace: TraceData, what: _What, rows: Rows) -> _Layer:
+    """A layer of spans that may overlap: each has the moments that no earlier one has."""
+    spans = trace.columns("spans")
+    rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
+    start = spans["start_ns"][rows]
+    end = np.maximum.accumulate(start + spans["duration_ns"][rows])
+    begin = np.maximum(start, np.append(np.iinfo(np.int64).min, end)[: len(end)])
+    some = end > begin
+    return _Layer(what, begin[some], end[some], rows[some].astype(np.int64))
+
+
+# What the moments were spent on.
+
+
+def _simple(pieces: _Pieces, what: _What, entry: Entry, cause: Cause) -> Cells:
+    """The pieces of which no more is known, one cell a step."""
+    rows = np.flatnonzero(pieces.what == what)
+    steps, step = np.unique(pieces.step[rows], return_inverse=True)
+    time_ns = np.zeros(len(steps), np.int64)
+    np.add.at(time_ns, step, pieces.time_ns[rows])
+    return Cells.of(steps, entry, cause, time_ns, count=np.bincount(step, minlength=len(steps)))
+
+
+def _python(trace: TraceData, pieces: _Pieces) -> Cells:
+    """Time between operators: of each kind of gap, in each step, what its shares say."""
+    found = gaps(trace)
+    rows = np.flatnonzero(pieces.what == _What.GAP)
+    engine = rows[found.in_backward[pieces.of[rows]]]
+    rows = rows[~found.in_backward[pieces.of[rows]]]
+    keys = pieces.step[rows] * (int(found.kind.max(initial=0)) + 1) + found.kind[pieces.of[rows]]
+    distinct, cell = np.unique(keys, return_inverse=True)
+    whole = np.zeros(len(distinct), np.int64)
+    np.add.at(whole, cell, pieces.time_ns[rows])
+    count = np.bincount(cell, minlength=len(distinct))
+    step, kind = np.divmod(distinct, int(found.kind.max(initial=0)) + 1)
+    share, of = found.shares.of_kinds(kind)
+    time_ns = _divided(whole, of, found.shares.part[share])
+    blocked = found.shares.blocked[share]
+    more = {"stack": found.shares.stack[share], "module": found.shares.module[share], "count": count[of]}
+
+    def chosen(mask: Mask, entry: Entry, cause: Cause) -> Cells:
+        some = {name: values[mask] for name, values in more.items()}
+        return Cells.of(step[of][mask], entry, cause, time_ns[mask], **some)
+
+    return Cells.joined([
+        chosen(~blocked, Entry.PYTHON, Cause.NONE),
+        chosen(blocked, Entry.WAITING, Cause.BLOCKED),
+        _simple(
+            _Pieces(*(values[engine] for values in (pieces.step, pieces.what, pieces.of, pieces.time_ns))),
+            _What.GAP, Entry.SLOW, Cause.AUTOGRAD,
+        ),
+    ])  # fmt: skip
+
+
+def _divided(whole: Rows, of: Rows, part: NDArray[np.float64]) -> Rows:
+    """Divide whole numbers among parts that add up to 1 for each of them, in order, so that nothing is lost.
+
+    Args:
+        whole: What is divided.
+        of: Which of these each part is of; ascending.
+        part: The parts.
+    """
+    if len(of) == 0:
+        return np.zeros(0, np.int64)
+    first = np.append(True, of[1:] != of[:-1])
+    last = np.append(first[1:], True)
+    until = np.cumsum(part)
+    start = (until - part)[first][np.cumsum(first) - 1]
+    edge = np.round(whole[of] * np.clip(until - start, 0.0, 1.0)).astype(np.int64)
+    edge[last] = whole[of[last]]
+    return np.asarray(edge - np.where(first, 0, np.append(0, edge[:-1])), dtype=np.int64)
+
+
+def _of_operators(trace: TraceData, pieces: _Pieces, *, on_device: bool) -> Cells:
+    """What operators of the host took: what they need, what calling them costs, what is not needed, and the rest."""
+    spans, rates, waste = trace.columns("spans"), rates_of(trace), waste_of(trace)
+    rows = np.flatnonzero(pieces.what == _What.OPERATOR)
+    counted = _counted_around(trace)[pieces.of[rows]]
+    steps = int(pieces.step.max(initial=0)) + 1
+    row = np.where(counted >= 0, counted, pieces.of[rows])
+    cell, first = _core.group([(row * steps + pieces.step[rows]).astype(np.int64)])
+    span, step = row[first], pieces.step[rows[first]]
+    time_ns = _core.group_sums(cell, len(first), pieces.time_ns[rows])
+    more: dict[str, Any] = {
+        "span": span,
+        "name": spans["name"][span],
+        "stack": span_stacks(trace)[span],
+        "module": spans["module"][span],
+    }
+    if on_device:
+        return Cells.of(step, Entry.SLOW, Cause.LAUNCH, time_ns, **more)
+    calls = _calls_in(pieces.of[rows], cell, len(first))
+    least_ns = np.append(least_call_ns(trace), 0.0)[costs_of(trace).calls.of_span[span]]
+    return _divide(trace, rates, waste, step, span, time_ns, calls, least_ns, more)
+
+
+def _divide(
+    trace: TraceData, rates: Rates, waste: Waste, step: Rows, span: Rows, time_ns: Rows, calls: Rows,
+    least_ns: NDArray[np.float64], more: dict[str, Any],
+) -> Cells:  # fmt: skip
+    """Divide the time of operators, one after the other from what is left of it."""
+    costs = costs_of(trace)
+    counts = costs.counted.counts[span]
+    parts, left = [], time_ns.copy()
+
+    def take(entry: Entry, cause: Cause | NDArray[Any], amount: NDArray[Any]) -> None:
+        nonlocal left
+        taken = np.minimum(left, np.maximum(amount, 0).astype(np.int64))
+        left = left - taken
+        parts.append(Cells.of(step, entry, cause, taken, **more))
+
+    take(Entry.PROFILER, Cause.NONE, np.minimum(RECORD_NS * calls, time_ns // 2))
+    wasted = waste.part[span]
+    take(Entry.NOT_NEEDED, waste.why[span], np.floor(left * wasted))
+    unknown = costs.unknown[span] | (counts & (costs.flops[span] <= 0) & (costs.bytes_moved[span] < 0))
+    take(Entry.NEEDED, Cause.NONE, np.where(counts, least_ns * (1.0 - wasted), 0.0))
+    take(Entry.SLOW, Cause.CALL, np.where(unknown & (wasted < 1.0), 0.0, np.ceil(rates.call_ns * calls)))
+    take(Entry.UNKNOWN, Cause.NO_INPUTS, np.where(unknown, left, 0))
+    take(Entry.SLOW, np.where(waste.fresh[span], Cause.FRESH_MEMORY, waste.slow[span]), left)
+    return Cells.joined(parts)
+
+
+def _calls_in(of: Rows, cell: NDArray[np.int32], cells: int) -> Rows:
+    """How many different spans each cell has."""
+    pairs, _ = _core.group([cell.astype(np.int64) * (int(of.max(initial=0)) + 1) + of])
+    first = np.full(int(pairs.max(initial=-1)) + 1, -1, np.int64)
+    first[pairs] = cell
+    return np.bincount(first, minlength=cells)[:cells].astype(np.int64)
+
+
+@derived
+def _counted_around(trace: TraceData) -> Rows:
+    """For each span the operator whose cost counts for it: itself or one around it; -1 where none does."""
+    spans = trace.columns("spans")
+    found = _core.nearest_marked(spans["parent"], spans["depth"], costs_of(trace).counted.counts)
+    return found.astype(np.int64)
+
+
+def _of_kernels(trace: TraceData, pieces: _Pieces) -> Cells:
+    """What kernels of a device took: what their operators need at the peak of the device, and the rest."""
+    rows = np.flatnonzero(pieces.what == _What.KERNEL)
+    if len(rows) == 0:
+        return Cells.of(np.zeros(0, np.int64), Entry.NEEDED, Cause.NONE, np.zeros(0, np.int64))
+    spans, costs = trace.columns("spans"), costs_of(trace)
+    operator = starters(trace).operator[pieces.of[rows]].astype(np.int64)
+    counted = np.append(_counted_around(trace), -1)[operator]
+    # A kernel with a formula of its own counts itself.
+    counted = np.where(costs.counted.counts[pieces.of[rows]], pieces.of[rows], counted)
+    row = np.where(counted >= 0, counted, np.where(operator >= 0, operator, pieces.of[rows]))
+    steps = int(pieces.step.max(initial=0)) + 1
+    cell, first = _core.group([(row * steps + pieces.step[rows]).astype(np.int64)])
+    span, step = row[first], pieces.step[rows[first]]
+    time_ns = _core.group_sums(cell, len(first), pieces.time_ns[rows])
+    least = least_seconds(trace, costs)
+    least_ns = np.zeros(len(span)) if least is None else np.nan_to_num(least[costs.calls.of_span[span]]) * 1e9
+    size = costs.bytes_moved[span]
+    whole = np.maximum(spans["device_ns"][span], time_ns)
+    rate = np.where((size > 0) & (whole > _LEAST_FOR_A_RATE_NS), size / np.maximum(whole, 1), 0.0).max(
+        initial=0.0
+    )
+    if rate > 0:
+        least_ns = np.maximum(least_ns, np.where(size > 0, size / rate, 0.0))
+    needed = np.minimum(time_ns, least_ns.astype(np.int64))
+    known = costs.counted.counts[span] & (least_ns > 0)
+    more: dict[str, Any] = {
+        "span": span,
+        "name": spans["name"][span],
+        "stack": span_stacks(trace)[span],
+        "module": spans["module"][span],
+    }
+    return Cells.joined([
+        Cells.of(step, Entry.NEEDED, Cause.NONE, np.where(known, needed, 0), **more),
+        Cells.of(step, Entry.SLOW, Cause.NONE, np.where(known, time_ns - needed, 0), **more),
+        Cells.of(step, Entry.UNKNOWN, Cause.NO_INPUTS, np.where(known, 0, time_ns), **more),
+    ])  # fmt: skip
+
+
+# Shorter kernels show no rate of memory.
+_LEAST_FOR_A_RATE_NS = 20_000
+# From these the time without a processor is taken, from each the same share.
+_OF_PROCESSOR = (Entry.SLOW, Entry.PYTHON)
+
+
+def _without_processor(trace: TraceData, window: Windows, thread: int, cells: Cells) -> Cells:
+    """Take the time without a processor out of what needs one and is above the floor; a device computes on without the host."""
+    if thread < 0 or window.activity.device is not None:
+        return cells
+    waited_ns = processor_waits(trace, thread).within(window.start_ns, window.end_ns)
+    if not waited_ns.any():
+        return cells
+    concerned = np.isin(cells.entry, _OF_PROCESSOR)
+    whole = np.bincount(cells.step[concerned], weights=cells.time_ns[concerned], minlength=len(waited_ns))
+    share = np.minimum(waited_ns / np.maximum(whole, 1.0), 1.0)
+    taken = np.where(concerned, np.floor(cells.time_ns * share[cells.step]), 0).astype(np.int64)
+    columns = {name: getattr(cells, name) for name in Cells.__dataclass_fields__}
+    columns["time_ns"] = cells.time_ns - taken
+    out = np.zeros(len(waited_ns), np.int64)
+    np.add.at(out, cells.step, taken)
+    return Cells.joined([
+        Cells(**columns), Cells.of(np.arange(len(out)), Entry.WAITING, Cause.PROCESSOR, out)
+    ])  # fmt: skip
+
+
+# What a person is shown.
+
+MOST_UNKNOWN = 0.2
+"""Where more of the time of steps is unknown than this part, so is their floor."""
+
+
+@dataclass(frozen=True)
+class KindAccount:
+    """What the steps of one kind of a process were spent on, all together.
+
+    Attributes:
+        process: The row of the process in `processes`, -1 in a trace of one process.
+        kind: The kind, as in `step_kinds`; -1 where the trace has no steps, and all that was recorded counts as one.
+        steps: How many there are.
+        duration_ns: How long they took.
+        floor_ns: What they need on this machine, and what they must wait for; None where too little is known of it.
+        entry_ns: The time of each entry by its name; together `duration_ns`.
+    """
+
+    process: int
+    kind: int
+    steps: int
+    duration_ns: int
+    floor_ns: int | None
+    entry_ns: dict[str, int]
+
+    @property
+    def times_floor(self) -> float | None:
+        """How many times its floor a step takes; None where the floor is unknown."""
+        return self.duration_ns / self.floor_ns if self.floor_ns else None
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the time of the steps of a trace was spent on.
+
+    Attributes:
+        kinds: Each kind of steps of each process, most time first.
+        calibrated: Whether the rates are those that `kinetoscope calibrate` measured on the machine; else the best that the trace shows.
+        rows: The rows of the table `account`, as mappings.
+    """
+
+    kinds: tuple[KindAccount, ...]
+    calibrated: bool
+    rows: tuple[dict[str, Any], ...]
+
+
+@derived
+def account_of(trace: TraceData) -> Account:
+    """Return what the time of the steps of a trace was spent on."""
+    kinds = []
+    for one in accounts(trace):
+        for kind in np.unique(one.kind[one.counted]).tolist():
+            mine = one.counted & (one.kind == kind)
+            entry_ns = one.entry_ns[mine].sum(axis=0).tolist()
+            duration_ns = int(one.duration_ns[mine].sum())
+            known = entry_ns[Entry.UNKNOWN] <= MOST_UNKNOWN * duration_ns
+            kinds.append(
+                KindAccount(
+                    one.window.activity.owner.process,
+                    kind,
+                    int(mine.sum()),
+                    duration_ns,
+                    int(one.floor_ns[mine].sum()) if known else None,
+                    dict(zip(ENTRIES, entry_ns, strict=True)),
+                )
+            )
+    return Account(
+        tuple(sorted(kinds, key=lambda one: -one.duration_ns)),
+        rates_of(trace).source == Source.CALIBRATION,
+        tuple(account(trace).to_pylist()),
+    )
+
+
+# The table.
+
+
+def account(trace: TraceData, by: str = "trace") -> pyarrow.Table:
+    """Return the `account` table: what the time of steps was spent on.
+
+    Args:
+        trace: The trace.
+        by: `trace` for one row for all steps of a kind; `step` for rows of each step.
+
+    Returns:
+        The table; the meaning of its columns is in `ACCOUNT_SCHEMA`.
+
+    Raises:
+        ArgumentError: Another value of `by`.
+    """
+    each = checked_by(by) == "step"
+    made = [_columns(trace, one, each=each) for one in accounts(trace)]
+    names = made[0] if made else {}
+    joined: dict[str, Any] = {name: np.concatenate([one[name] for one in made]) for name in names}
+    if not made:
+        return to_arrow(ACCOUNT_SCHEMA, _empty())
+    process = joined.pop("process_row").astype(np.int32)
+    frames, frame = trace.columns("frames"), joined.pop("frame")
+    strings = trace.strings
+    texts = [np.append(frames[name], -1)[frame] for name in ("file", "function")]
+    columns = joined | {
+        "process": of_processes(trace, process)["process"],
+        "entry": Labels(joined["entry"], ENTRIES),
+        "cause": Labels(np.where(joined["cause"] > 0, joined["cause"], -1), CAUSES),
+        "operator": Labels(joined.pop("name"), strings),
+        "file": Labels(texts[0], strings),
+        "function": Labels(texts[1], strings),
+        "line": np.append(frames["line"], -1)[frame],
+        "module": Labels(joined["module"], trace.columns("modules")["path"]),
+    }
+    return to_arrow(ACCOUNT_SCHEMA, columns, np.argsort(-joined["time_ns"], kind="stable"))
+
+
+def _empty() -> dict[str, Any]:
+    """No rows."""
+    none: dict[str, Any] = {one.name: np.zeros(0, np.int64) for one in ACCOUNT_SCHEMA.columns}
+    return none | {
+        one.name: Labels(np.zeros(0, np.int64), ())
+        for one in ACCOUNT_SCHEMA.columns
+        if one.type == "category"
+    }
+
+
+def _columns(trace: TraceData, one: ProcessAccount, *, each: bool) -> dict[str, Any]:
+    """The rows of one process, as columns."""
+    cells = one.cells
+    rows = np.flatnonzero(one.counted[cells.step] & (cells.time_ns > 0))
+    frame = frame_of_stacks(trace)[cells.stack[rows]]
+    step = cells.step[rows] if each else np.full(len(rows), -1)
+    kind = one.kind[cells.step[rows]]
+    keys = [step, kind, cells.entry[rows], cells.cause[rows], cells.name[rows], frame, cells.module[rows]]
+    group, first = _core.group([key.astype(np.int32) for key in keys])
+    time_ns = _core.group_sums(group, len(first), cells.time_ns[rows])
+    number = np.append(trace.column("steps", "number"), -1)[np.append(one.window.step, -1)]
+    return {
+        "process_row": np.full(len(first), one.window.activity.owner.process),
+        "step": np.append(number[:-1], -1)[step[first]],
+        "step_kind": kind[first],
+        "entry": cells.entry[rows[first]],
+        "cause": cells.cause[rows[first]],
+        "name": cells.name[rows[first]],
+        "frame": frame[first],
+        "module": cells.module[rows[first]],
+        "count": _core.group_sums(group, len(first), cells.count[rows]),
+        "time_ns": time_ns,
+        "share_percent": percent(time_ns, int(one.duration_ns[one.counted].sum())),
+    }
+
+
+def frame_of_stacks(trace: TraceData) -> NDArray[np.int32]:
+    """For each stack the row of the frame of its innermost line of the program; -1 without, and at the end for no stack."""
+    frame = np.append(trace.column("stacks", "frame"), np.int32(-1))
+    return np.asarray(frame[np.append(program_stacks(trace), -1)], dtype=np.int32)

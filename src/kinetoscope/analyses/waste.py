@@ -1,0 +1,369 @@
+"""Work of operators that could be left out, and why operators are slow where the trace shows it.
+
+What is not needed is found by sizes alone: a gradient of many rows of which few were looked up, results of which a small part is used, a
+constant that is made again. What repeats earlier work on the same values is not found, as a trace does not say which values an operator has.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.model.hierarchy import is_outermost, operator_spans
+from kinetoscope.model.kinds import is_operator
+from kinetoscope.model.rows import ShapesRow
+from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.costs.attainable import FRESH_BYTES
+from kinetoscope.tables.costs.call import Inputs
+from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.costs.evaluate import parsed_inputs
+from kinetoscope.tables.costs.operator_names import names
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+    Shape = tuple[int, ...]
+
+
+class Reason(IntEnum):
+    """Why work could be left out, or is slow."""
+
+    NONE = 0
+    ZERO_GRADIENT = 1
+    DISCARDED = 2
+    CONSTANT = 3
+    LENGTH = 4
+    TYPE = 5
+    LAYOUT = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Waste:
+    """What could be left out. Each has an entry for every span.
+
+    Attributes:
+        part: Which part of the work could be left out, from 0 to 1.
+        why: A `Reason` for it.
+        slow: A `Reason` why it takes longer than it needs.
+        fresh: Whether it writes memory that the system hands out for it each time.
+    """
+
+    part: NDArray[np.float64]
+    why: NDArray[np.uint8]
+    slow: NDArray[np.uint8]
+    fresh: NDArray[np.bool_]
+
+
+LEAST_ZERO = 0.75
+"""A gradient of which less is zero is not called so."""
+MOST_USED = 0.125
+"""A result of which more is used is not thrown away."""
+LEAST_ELEMENTS = 65_536
+"""Smaller tensors are not worth it."""
+MOST_FACTOR = 13
+"""Fourier transforms have algorithms of their own for lengths whose prime factors are at most this."""
+
+# Of what an operator moves, so much must be new memory for that to be what makes it slow.
+_MOST_OF = 0.25
+
+_PART_BACKWARD = ("aten::slice_backward", "aten::select_backward")
+_LAYOUTS = names("aten::contiguous aten::reshape aten::flatten")
+_CONSTANTS = names("aten::ones aten::zeros aten::full aten::arange aten::eye aten::linspace")
+_OF_CONSTANTS = names(
+    "aten::tril aten::triu aten::to aten::bool aten::float aten::cumsum aten::masked_fill aten::eq aten::ne aten::lt aten::le aten::gt"
+    " aten::ge aten::logical_not aten::bitwise_not aten::rsub aten::neg aten::unsqueeze aten::view aten::reshape aten::expand aten::slice"
+    " aten::transpose aten::t aten::type_as aten::log aten::exp aten::sin aten::cos aten::mul aten::div aten::pow aten::sub aten::add"
+)
+
+
+@derived
+def waste_of(trace: TraceData) -> Waste:
+    """Find what could be left out, and why operators are slow; once for a trace."""
+    count = len(trace.columns("spans")) + 1
+    found = Waste(
+        np.zeros(count), np.zeros(count, np.uint8), np.zeros(count, np.uint8), np.zeros(count, bool)
+    )
+    calls = _Calls(trace)
+    _zero_gradients(trace, calls, found)
+    _discarded(trace, calls, found)
+    _constants(trace, found)
+    _slow(trace, calls, found)
+    _fresh_memory(trace, found)
+    return found
+
+
+class _Call(NamedTuple):
+    """A distinct call: its row, the operator, and its inputs."""
+
+    row: int
+    name: str
+    family: str
+    inputs: Inputs
+
+    @property
+    def tensors(self) -> list[Shape]:
+        """The sizes of all tensors, those of lists, too."""
+        return [
+            one
+            for shape in self.inputs.shapes
+            for one in (shape if isinstance(shape, list) else [shape])
+            if isinstance(one, tuple)
+        ]
+
+
+class _Calls:
+    """The distinct calls whose inputs are known."""
+
+    def __init__(self, trace: TraceData) -> None:
+        costs, spans = costs_of(trace), trace.columns("spans")
+        self.of_span = costs.calls.of_span
+        first = costs.calls.first
+        names_, shapes, kind = (spans[name][first].tolist() for name in ("name", "shapes", "kind"))
+        self.all = [
+            _Call(row, trace.strings[name], costs.calls.family[row], inputs)
+            for row, (name, shape, one) in enumerate(zip(names_, shapes, kind, strict=True))
+            if one == SpanKind.OPERATOR and shape >= 0
+            and (inputs := parsed_inputs(trace, ShapesRow(shape))) is not None
+        ]  # fmt: skip
+
+    def named(self, *names_: str) -> list[_Call]:
+        """Those of some names."""
+        return [one for one in self.all if one.name in names_]
+
+    def spans_of(self, rows: dict[int, float]) -> tuple[Rows, NDArray[np.float64]]:
+        """The spans of some calls, and the value of each call."""
+        values = np.zeros(len(self.all) and int(self.of_span.max(initial=-1)) + 1)
+        for row, value in rows.items():
+            values[row] = value
+        found = np.flatnonzero(values[self.of_span]) if len(values) else np.zeros(0, np.int64)
+        return found, values[self.of_span[found]]
+
+
+def _mark(found: Waste, spans: Rows, part: NDArray[np.float64], reason: Reason) -> None:
+    """Note what could be left out of some spans, where more could be than is known already."""
+    more = part > found.part[spans]
+    found.part[spans[more]], found.why[spans[more]] = part[more], reason
+
+
+def _zero_gradients(trace: TraceData, calls: _Calls, found: Waste) -> None:
+    """Dense gradients of tables of which a step looks up few rows, and what is done with all of their rows."""
+    zero: dict[Shape, float] = {}
+    marked: dict[int, float] = {}
+    for one in calls.named("aten::embedding_dense_backward"):
+        gradient, index, *_ = one.inputs.shapes
+        rows = one.inputs.values[2] if len(one.inputs.values) > 2 else None
+        if (
+            not isinstance(gradient, tuple)
+            or not isinstance(index, tuple)
+            or type(rows) is not int
+            or not rows
+        ):
+            continue
+        part = 1.0 - min(1.0, prod(index) / rows)
+        if part >= LEAST_ZERO and rows * gradient[-1] >= LEAST_ELEMENTS:
+            table = (rows, gradient[-1])
+            zero[table] = min(part, zero.get(table, 1.0))
+            marked[one.row] = part
+    # A table that products use, too, has a dense gradient anyway.
+    for one in calls.all:
+        if one.family == "matmul":
+            for shape in one.tensors:
+                zero.pop(shape, None)
+                zero.pop(shape[::-1], None)
+    if not zero:
+        return
+    marked = {row: part for row, part in marked.items() if _table_of(trace, calls, row) in zero}
+    for one in calls.all:
+        shapes = one.tensors
+        whole = sum(map(prod, shapes))
+        share = sum(prod(shape) * zero[shape] for shape in shapes if shape in zero)
+        if share and one.row not in marked and one.family not in ("embedding", "matmul"):
+            marked[one.row] = share / whole
+    spans, parts = calls.spans_of(marked)
+    later = trace.column("spans", "phase")[spans] != Phase.FORWARD
+    _mark(found, spans[later], parts[later], Reason.ZERO_GRADIENT)
+
+
+def _table_of(trace: TraceData, calls: _Calls, row: int) -> Shape:
+    """The sizes of the table whose gradient a call makes."""
+    one = next(call for call in calls.all if call.row == row)
+    gradient = one.inputs.shapes[0]
+    return (int(one.inputs.values[2]), gradient[-1]) if isinstance(gradient, tuple) else ()
+
+
+def _discarded(trace: TraceData, calls: _Calls, found: Waste) -> None:
+    """A product whose result is used only in part, and what is done with all of it: the gradient of the part says so."""
+    used: dict[Shape, float] = {}
+    for one in calls.named(*_PART_BACKWARD):
+        gradient, whole = one.inputs.shapes[0], _whole_of(one)
+        if isinstance(gradient, tuple) and prod(whole) >= LEAST_ELEMENTS:
+            used[whole] = max(prod(gradient) / prod(whole), used.get(whole, 0.0))
+    used = {whole: part for whole, part in used.items() if part <= MOST_USED}
+    if not used:
+        return
+    makers: dict[Shape, list[_Call]] = defaultdict(list)
+    for one in calls.all:
+        for shape in used:
+            if one.family == "matmul" and _result(one) in (shape, (prod(shape[:-1]), shape[-1])):
+                makers[shape].append(one)
+    spans = trace.columns("spans")
+    counts = costs_of(trace).counted.counts
+    marked: dict[int, float] = {}
+    for shape, made_by in makers.items():
+        parts = [one for one in calls.named(*_PART_BACKWARD) if _whole_of(one) == shape]
+        uses, makes = (np.isin(calls.of_span, [one.row for one in each]) for each in (parts, made_by))
+        if not 0 < (makes & counts & (spans["phase"] == Phase.FORWARD)).sum() <= uses.sum():
+            # Layers of one size pass it on to each other: the other parts are used inside.
+            continue
+        flat = (prod(shape[:-1]), shape[-1])
+        for one in calls.all:
+            if one in made_by or any(tensor in (shape, flat, flat[::-1]) for tensor in one.tensors):
+                marked[one.row] = 1.0 - used[shape]
+        marked |= dict.fromkeys((one.row for one in parts), 1.0 - used[shape])
+    rows, shares = calls.spans_of(marked)
+    inside = spans["phase"][rows] != Phase.OPTIMIZER
+    _mark(found, rows[inside], shares[inside], Reason.DISCARDED)
+
+
+def _whole_of(one: _Call) -> Shape:
+    """The sizes of what a part was taken from, by the call for the gradient of the part; empty where they are not known."""
+    sizes = [*one.inputs.values, None, None][1]
+    return tuple(map(int, sizes)) if isinstance(sizes, list) else ()
+
+
+def _result(one: _Call) -> Shape:
+    """The sizes of the result of a product of matrices or a linear layer; empty for others."""
+    shapes = [shape for shape in one.inputs.shapes if isinstance(shape, tuple)]
+    if one.name == "aten::linear" and len(shapes) > 1 and shapes[0] and shapes[1]:
+        return (*shapes[0][:-1], shapes[1][0])
+    pair = shapes[-2:] if one.name in ("aten::mm", "aten::bmm", "aten::matmul") else shapes[1:3]
+    if len(pair) == 2 and len(pair[0]) > 1 and len(pair[1]) > 1:
+        return (*pair[0][:-1], pair[1][-1])
+    return ()
+
+
+def _constants(trace: TraceData, found: Waste) -> None:
+    """Lines that make a constant and transform it, such as a mask, with the same sizes each time."""
+    spans = trace.columns("spans")
+    rows = operator_spans(trace).rows
+    rows = rows[
+        (spans["phase"][rows] == Phase.FORWARD) & (spans["stream"][rows] < 0) & (spans["stack"][rows] >= 0)
+    ]
+    rows = rows[is_outermost(trace, rows)]
+    texts = trace.strings
+    makes, follows = (
+        np.array([text in chosen for text in texts], dtype=bool)[spans["name"][rows]]
+        for chosen in (_CONSTANTS, _OF_CONSTANTS)
+    )
+    if not makes.any():
+        return
+    # Runs of operators from one stack that begin with a constant and go on with what is done with it alone.
+    same = np.append(False, (np.diff(spans["stack"][rows]) == 0) & (np.diff(spans["thread"][rows]) == 0))
+    run = np.cumsum(~same | makes) - 1
+    first = np.flatnonzero(np.append(True, np.diff(run) > 0))
+    length = np.diff(np.append(first, len(rows)))
+    good = np.ones(len(first), bool) & makes[first] & (length > 1)
+    whole = np.add.reduceat((makes | follows).astype(np.int64), first) == length
+    good &= whole
+    chosen = np.flatnonzero(good)
+    alone = [one for one in chosen.tolist() if _is_chain(trace, rows[first[one] : first[one] + length[one]])]
+    if not alone:
+        return
+    tops = np.concatenate([rows[first[one] : first[one] + length[one]] for one in alone])
+    mark = np.zeros(len(spans), bool)
+    mark[tops] = True
+    inside = _core.nearest_marked(spans["parent"], spans["depth"], mark) >= 0
+    every = np.flatnonzero(inside & is_operator(spans["kind"]))
+    _mark(found, every, np.ones(len(every)), Reason.CONSTANT)
+
+
+def _is_chain(trace: TraceData, rows: Rows) -> bool:
+    """Whether each operator has one tensor alone, of as many elements as the one before it: the constant, transformed."""
+    shapes = trace.column("spans", "shapes")[rows].tolist()
+    before = 0
+    for row in shapes[1:]:
+        inputs = parsed_inputs(trace, ShapesRow(row)) if row >= 0 else None
+        tensors = [] if inputs is None else [one for one in inputs.shapes if isinstance(one, tuple) and one]
+        if len(tensors) != 1 or (before and prod(tensors[0]) != before):
+            return False
+        before = prod(tensors[0])
+    return before >= LEAST_ELEMENTS // 16
+
+
+def _slow(trace: TraceData, calls: _Calls, found: Waste) -> None:
+    """Why operators take longer than they need: lengths of transforms, conversions, copies to another layout."""
+    reasons: dict[int, float] = {}
+    for one in calls.all:
+        if one.family == "fourier" and _largest_factor(_length(one)) > MOST_FACTOR:
+            reasons[one.row] = Reason.LENGTH
+        elif one.name == "aten::copy_" and len({*one.inputs.dtypes[:2], None}) > 2:
+            reasons[one.row] = Reason.TYPE
+    rows, reason = calls.spans_of(reasons)
+    found.slow[rows] = reason
+    spans = trace.columns("spans")
+    changes = np.array([text in _LAYOUTS for text in trace.strings], dtype=bool)
+    copies = np.array([text == "aten::clone" for text in trace.strings], dtype=bool)
+    parent = np.append(changes[spans["name"]], False)[spans["parent"]]
+    found.slow[np.flatnonzero(copies[spans["name"]] & parent)] = Reason.LAYOUT
+
+
+def _length(one: _Call) -> int:
+    """The length of a transform along its last dimension; 1 where it is not known."""
+    shape, dims = one.inputs.shapes[0], [*one.inputs.values, None, None][1]
+    if not isinstance(shape, tuple) or not shape or not isinstance(dims, list) or not dims:
+        return 1
+    last = dims[-1]
+    if "c2r" in one.name:
+        wanted = one.inputs.values[3] if len(one.inputs.values) > 3 else None
+        return wanted if type(wanted) is int else 1
+    return shape[last] if type(last) is int and -len(shape) <= last < len(shape) else 1
+
+
+def _largest_factor(number: int) -> int:
+    """The largest prime factor of a number; 1 of numbers below 2, and of those too large to be lengths."""
+    found, factor = 1, 2
+    while 1 < number < 2**40 and factor * factor <= number:
+        while number % factor == 0:
+            number, found = number // factor, factor
+        factor += 1
+    return max(found, number) if 1 < number < 2**40 else found
+
+
+def _fresh_memory(trace: TraceData, found: Waste) -> None:
+    """Which operators write large blocks that the system hands out for them: the one of an outermost operator that moves most bytes."""
+    allocations, spans = trace.columns("allocations"), trace.columns("spans")
+    if len(allocations) == 0:
+        return
+    large = (
+        (allocations["bytes"] >= FRESH_BYTES) & (allocations["span"] >= 0) & (allocations["device_type"] == 0)
+    )
+    blocks = np.flatnonzero(large)
+    if len(blocks) == 0:
+        return
+    operator = is_operator(spans["kind"])
+    parent = np.append(np.where(np.append(operator, False)[spans["parent"]], spans["parent"], -1), -1)
+    top = allocations["span"][blocks].astype(np.int64)
+    while (parent[top] >= 0).any():
+        top = np.where(parent[top] >= 0, parent[top], top)
+    each = np.zeros(len(spans), np.int64)
+    np.add.at(each, top, allocations["bytes"][blocks])
+    # The operator in each outermost one that moves most.
+    mark = np.zeros(len(spans), bool)
+    mark[top] = True
+    outer = _core.nearest_marked(spans["parent"], spans["depth"], mark)
+    costs = costs_of(trace)
+    writers = np.flatnonzero((outer >= 0) & costs.counted.counts & (costs.bytes_moved > 0))
+    order = writers[np.lexsort((costs.bytes_moved[writers], outer[writers]))]
+    last = np.append(np.diff(outer[order]) != 0, True)[: len(order)]
+    chosen = order[last]
+    found.fresh[chosen] = _MOST_OF * costs.bytes_moved[chosen] <= each[outer[chosen]]

@@ -1,0 +1,26 @@
+"""`kinetoscope calibrate`: measure what this machine attains."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("calibrate")
+@click.option(
+    "--threads",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Measure with N threads for each operator.  [default: torch's own number]",
+)
+def command(*, threads: int | None) -> None:
+    """Measure how fast this machine runs operators of each family, for the account of a step.
+
+    Takes about 10 seconds, once for a processor, a release of torch and a number of threads; other programs should be quiet. Later recordings
+    have the result, so that the account says what their operators need on this machine.
+    """
+    from kinetoscope.collect import calibrate
+    from kinetoscope.display.terminal import echo
+    from kinetoscope.model import units
+
+    path, used = calibrate(threads)
+    echo(f"Measured with {units.count(used, 'thread')}: {path}")

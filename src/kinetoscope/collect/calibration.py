@@ -1,0 +1,145 @@
+"""Measuring what this machine attains: operators of each family by size, recorded as any program is, so that formulas and names are the same."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from kinetoscope.collect.process.calibration import store_calibration
+from kinetoscope.collect.session.profile import profile
+from kinetoscope.tables.costs.attainable import measured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Call = Callable[[], object]
+
+LONGEST_S = 8.0
+"""Workloads that would begin later are left out; the largest of each family come last."""
+_EACH_S = 0.02
+_LEAST_CALLS, _MOST_CALLS = 5, 100
+_SIZES = 7
+
+
+def calibrate(
+    threads: int | None = None, longest_s: float = LONGEST_S, now_s: Callable[[], float] = time.monotonic
+) -> tuple[Path, int]:
+    """Measure this machine, and cache the result for the recordings that follow.
+
+    Args:
+        threads: With how many threads an operator computes; None for torch's present number. It stays so.
+        longest_s: About how long it may take.
+        now_s: A clock.
+
+    Returns:
+        The file with the result, and the number of threads.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    until = now_s() + longest_s
+    with torch.random.fork_rng(devices=[]), profile(record_shapes=True, profile_memory=True) as recording:
+        for call in _workloads():
+            if now_s() > until:
+                break
+            _repeat(call, now_s)
+    with recording.trace as trace:
+        return store_calibration(measured(trace)), torch.get_num_threads()
+
+
+def _repeat(call: Call, now_s: Callable[[], float]) -> None:
+    """Call some times: the median will count."""
+    until = now_s() + _EACH_S
+    for number in range(_MOST_CALLS):
+        if number >= _LEAST_CALLS and now_s() > until:
+            return
+        call()
+
+
+def _workloads() -> Iterator[Call]:
+    """Each call to measure."""
+    one = torch.zeros(1)
+    yield lambda: one.add_(1)
+    for grow in range(_SIZES):
+        yield from _memory(2048 * 8**grow)
+        yield from _products(grow)
+        if grow < len(_IMAGES):
+            yield from _layers(*_IMAGES[grow])
+
+
+def _memory(count: int) -> Iterator[Call]:
+    """What is as fast as memory is, for tensors of so many numbers."""
+    if count > 2**26:
+        return
+    source, target = torch.rand(count), torch.empty(count)
+    yield partial(torch.mul, source, 2.0, out=target)
+    yield partial(target.fill_, 1.0)
+    yield source.sum
+    if count > 2**22:
+        # So large that the system hands out new memory each time.
+        yield partial(torch.zeros, count)
+        return
+    yield partial(torch.sigmoid, source, out=target)
+    yield target.uniform_
+    rows = source.view(-1, 64)
+    index = torch.randint(len(rows), (len(rows),))
+    yield partial(torch.index_select, rows, 0, index)
+    yield partial(torch.embedding, rows, index)
+    for width in (64, 1024):
+        if width <= count <= 2**20:
+            grid = source.view(-1, width).clone().requires_grad_()
+            norm = nn.LayerNorm(width)
+            yield from _both(partial(torch.softmax, grid, 1), grid)
+            yield from _both(partial(torch.log_softmax, grid, 1), grid)
+            yield from _both(partial(norm, grid), grid)
+
+
+def _products(grow: int) -> Iterator[Call]:
+    """Products of square matrices, and Fourier transforms."""
+    for width in (16 * 2**grow, 24 * 2**grow):
+        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            if width <= (512 if dtype == torch.float64 else 1024):
+                square = torch.rand(width, width).to(dtype)
+                yield partial(torch.mm, square, square)
+    length = 64 * 4**grow
+    if length <= 2**16:
+        yield partial(torch.fft.rfft, torch.rand(16, length))
+        yield partial(torch.fft.fft, torch.rand(16, length, dtype=torch.complex64))
+
+
+_IMAGES = ((1, 16, 16), (4, 32, 16), (8, 64, 16), (8, 64, 32), (16, 128, 32))
+
+
+def _layers(batch: int, channels: int, side: int) -> Iterator[Call]:
+    """Convolutions, attention, batch normalization, pooling and recurrent layers for images of a size."""
+    for dtype in (torch.float32, torch.bfloat16):
+        image = torch.rand(batch, channels, side, side).to(dtype).requires_grad_()
+        for size in (1, 3):
+            layer = nn.Conv2d(channels, channels, size, padding=size // 2, bias=False).to(dtype)
+            yield from _both(partial(layer, image), image)
+        heads = torch.rand(batch, 4, 4 * side, 32).to(dtype).requires_grad_()
+        yield from _both(partial(functional.scaled_dot_product_attention, heads, heads, heads), heads)
+    plain = torch.rand(batch, channels, side, side, requires_grad=True)
+    yield from _both(partial(nn.BatchNorm2d(channels), plain), plain)
+    yield from _both(partial(functional.max_pool2d, plain, 2), plain)
+    yield from _both(partial(functional.avg_pool2d, plain, 2), plain)
+    words, layer = torch.rand(side, batch, channels, requires_grad=True), nn.LSTM(channels, channels)
+    yield from _both(lambda: layer(words)[0], words)
+
+
+def _both(forward: Callable[[], torch.Tensor], of: torch.Tensor) -> Iterator[Call]:
+    """A call, and it with its gradient."""
+
+    def backward() -> None:
+        made = forward()
+        torch.autograd.grad(made, of, made.detach())
+
+    yield backward

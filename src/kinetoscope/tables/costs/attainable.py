@@ -1,0 +1,312 @@
+"""How fast a machine can do what an operator does: the least time for so many operations and bytes of one family of operators.
+
+A rate is what the best implementation at hand reaches at a size, not the peak of the processor. Rates come from a calibration of the machine
+that recorded the trace (`kinetoscope calibrate`) where the trace has one. For a family that it does not have, and without any, they are the best
+rates seen in the trace itself: what took longest for its size is then only compared with what was faster.
+
+A curve says how long work of a size takes at least, without the fixed cost of a call: a larger piece never less than a smaller one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.model.hierarchy import operator_spans
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.costs.columns import costs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Floats = NDArray[np.float64]
+
+CALL, FIRST_TOUCH, STREAM = "call", "first touch", "stream"
+"""Curves of no family: an operator that does nothing, memory that is touched for the first time, and reading and writing memory."""
+
+# Families that are as fast as memory is, each by the bytes they move; others than these by their operations.
+_BY_BYTES = {
+    "copying": STREAM,
+    "optimizer": STREAM,
+    "pointwise": STREAM,
+    "reduction": "reduction",
+    "loss": STREAM,
+    "softmax": "softmax",
+    "normalisation": "normalization",
+    "embedding": "indexing",
+    "indexing": "indexing",
+}
+_BACKWARD = frozenset({"convolution", "attention", "normalization", "softmax", "recurrent", "pooling"})
+# Random numbers take much longer than the bytes they fill.
+_RANDOM = (
+    "normal", "uniform", "random", "bernoulli", "exponential", "rand", "native_dropout", "_fused_dropout", "multinomial",
+    "_fill_mem_eff_dropout_mask", "geometric", "cauchy", "log_normal", "poisson",
+)  # fmt: skip
+
+
+# A call that moves so few bytes shows what any call costs, and one of fewer operations or bytes than the other number shows little else.
+_NOTHING, _SOMETHING = 16, 4096
+# More than this is no fixed cost, also where all operators of a trace are large.
+_LONGEST_CALL_NS = 5000.0
+# Of a call of about the fixed cost, so much is taken to be work.
+_LEAST_WORK = 0.1
+FRESH_BYTES = 32 * 2**20
+"""From this size on, glibc's allocator gives memory back to the system, which hands out new pages each time: its largest mmap threshold."""
+
+
+class Source(Enum):
+    """Where rates come from."""
+
+    CALIBRATION = "calibration"
+    TRACE = "trace"
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """How long work takes at least, by its size.
+
+    Attributes:
+        size: Sizes in ascending order: operations or bytes.
+        time_ns: How long work of each size takes; ascending.
+    """
+
+    size: Floats
+    time_ns: Floats
+
+    @classmethod
+    def of(cls, points: Iterable[tuple[float, float]], call_ns: float = 0.0) -> Curve | None:
+        """A curve through measured times, made monotone; None without any.
+
+        Args:
+            points: Sizes above 0 and the time that each took.
+            call_ns: The fixed cost of a call, which each of these times has in it.
+        """
+        known = sorted((size, time) for size, time in points if size > 0 and time > 0)
+        if not known:
+            return None
+        size, time = np.array(known, dtype=np.float64).T
+        # What a larger piece took, a smaller one takes at most.
+        time = np.minimum.accumulate(time[::-1])[::-1]
+        work = np.maximum(time - call_ns, _LEAST_WORK * time)
+        distinct = np.append(True, np.diff(size) > 0)
+        return cls(size[distinct], work[distinct])
+
+    def least_ns(self, size: Floats) -> Floats:
+        """The least time for work of some sizes: between two sizes in between, beyond them at the rate of the nearest."""
+        inside = np.clip(size, self.size[0], self.size[-1])
+        log_time = np.interp(np.log(inside), np.log(self.size), np.log(self.time_ns))
+        return np.asarray(np.exp(log_time) * size / inside)
+
+
+def curve_name(family: str, operator: str, dtype: str, *, by_bytes: bool) -> str:
+    """The curve of an operator: its family, with `backward` where that is another algorithm, and the element type of operations.
+
+    Args:
+        family: The family of its formula.
+        operator: Its name.
+        dtype: The element type that it computes in.
+        by_bytes: Whether the curve is by bytes.
+    """
+    if by_bytes:
+        if operator.removeprefix("aten::").startswith(_RANDOM):
+            return "random"
+        name = _BY_BYTES.get(family, STREAM)
+        return f"{name} backward" if name in _BACKWARD and "backward" in operator else name
+    name = f"{family} backward" if family in _BACKWARD and "backward" in operator else family
+    return f"{name} {dtype}".rstrip()
+
+
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """What the machine that recorded a trace attains.
+
+    Attributes:
+        curves: The curves by name, as `curve_name` gives it, and those of no family.
+        source: Where they come from: the calibration where there is one.
+        call_ns: The fixed cost of one call of an operator.
+        seen: The curves that the trace itself shows, for families that the calibration does not have.
+    """
+
+    curves: dict[str, Curve]
+    source: Source
+    call_ns: float
+    seen: dict[str, Curve] = field(default_factory=dict)
+
+    def least_ns(
+        self,
+        families: Sequence[str],
+        operators: Sequence[str],
+        dtypes: Sequence[str],
+        flops: NDArray[np.int64],
+        size: NDArray[np.int64],
+    ) -> Floats:
+        """The least time of some calls of operators, without the fixed cost of a call.
+
+        Args:
+            families: The family of each one's formula; empty for none.
+            operators: Its name.
+            dtypes: The element type that it computes in.
+            flops: The operations, at most 0 where there are none or they are unknown.
+            size: The bytes moved, -1 where unknown.
+        """
+        by_work = (
+            (
+                [curve_name(*one, by_bytes=False) for one in zip(families, operators, dtypes, strict=True)],
+                flops,
+            ),
+            (
+                [curve_name(*one, by_bytes=True) for one in zip(families, operators, dtypes, strict=True)],
+                size,
+            ),
+        )
+        has_family = np.array([bool(one) for one in families], dtype=bool)
+        found = np.zeros(len(flops))
+        for curves in (self.curves, self.seen):
+            # What was measured for the family counts, without a look at what the trace shows.
+            open_ones = has_family & (found == 0)
+            for names, work in by_work:
+                numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+                which = np.array([numbers[name] for name in names], dtype=np.int64)
+                for name in numbers.keys() & curves.keys():
+                    rows = np.flatnonzero(open_ones & (which == numbers[name]) & (work > 0))
+                    least_ns = curves[name].least_ns(work[rows].astype(np.float64))
+                    found[rows] = np.maximum(found[rows], least_ns)
+        return found
+
+    def first_touch_ns(self, size: NDArray[np.int64]) -> Floats | None:
+        """What the system takes to hand out so many bytes of memory that was not used before; None where that was not measured."""
+        curve = self.curves.get(FIRST_TOUCH)
+        return None if curve is None else np.where(size > 0, curve.least_ns(np.maximum(size, 1.0)), 0.0)
+
+
+@derived
+def rates_of(trace: TraceData) -> Rates:
+    """The rates of a trace: those that were calibrated on its machine, else the best that it shows."""
+    stored = {one.name: list(zip(one.size, one.time_ns, strict=True)) for one in trace.run_info.attainable}
+    call_ns = stored[CALL][0][1] if CALL in stored else _seen_call_ns(trace)
+    curves = {
+        name: curve
+        for name, points in stored.items()
+        if name != CALL and (curve := Curve.of(points, 0.0 if name == FIRST_TOUCH else call_ns)) is not None
+    }
+    seen = _seen(trace, call_ns)
+    return Rates(curves, Source.CALIBRATION if curves else Source.TRACE, call_ns, seen)
+
+
+def least_call_ns(trace: TraceData) -> Floats:
+    """For each row of the distinct calls of a trace the least time of one call; 0 where its cost is not known."""
+    costs = costs_of(trace)
+    calls, spans = costs.calls, trace.columns("spans")
+    operators = [trace.strings[name] for name in spans["name"][calls.first].tolist()]
+    # Sparse and packed operands are found span by span: the most that any span of the call counts.
+    flops = np.maximum(calls.flops, _largest(costs.flops, calls.of_span, len(calls.first)))
+    size = np.maximum(calls.bytes, _largest(costs.bytes_moved, calls.of_span, len(calls.first)))
+    return rates_of(trace).least_ns(calls.family, operators, calls.dtype, flops, size)
+
+
+def _largest(values: NDArray[np.int64], group: NDArray[np.int32], groups: int) -> NDArray[np.int64]:
+    """The largest value of each group."""
+    return _core.group_max(group, groups, values)
+
+
+def measured(trace: TraceData) -> dict[str, list[tuple[float, float]]]:
+    """What a recorded calibration shows: for each curve sizes, and the median time of a call, less than any larger one's.
+
+    Args:
+        trace: A recording with shapes and memory, in which each call was made some times.
+    """
+    points = _points(trace, _core.group_medians)
+    call_ns = min((time for size, time in points[STREAM] if size <= _NOTHING), default=_seen_call_ns(trace))
+    found = {
+        name: made
+        for name, of_curve in points.items()
+        if (made := _envelope([one for one in of_curve if one[0] >= _SOMETHING]))
+    }
+    found[CALL] = [(1.0, call_ns)]
+    if touched := _first_touch(trace):
+        found[FIRST_TOUCH] = touched
+    return found
+
+
+def _envelope(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no larger one was faster than."""
+    found: list[tuple[float, float]] = []
+    for size, time in sorted(points, key=lambda one: (-one[0], one[1])):
+        if not found or (size < found[-1][0] and time < found[-1][1]):
+            found.append((size, time))
+    return found[::-1]
+
+
+def _first_touch(trace: TraceData) -> list[tuple[float, float]]:
+    """What zeros in fresh memory take longer than filling memory in use."""
+    spans, costs = trace.columns("spans"), costs_of(trace)
+    fresh, used = (
+        {
+            int(size): float(np.median(spans["duration_ns"][rows[costs.bytes_moved[rows] == size]]))
+            for size in np.unique(costs.bytes_moved[rows])
+        }
+        for rows in (
+            np.flatnonzero(costs.counted.counts & (spans["name"] == _string(trace, name)))
+            for name in ("aten::zero_", "aten::fill_")
+        )
+    )
+    return [
+        (float(size), max(time - used[size], 1.0))
+        for size, time in fresh.items()
+        if size in used and size >= FRESH_BYTES
+    ]
+
+
+def _string(trace: TraceData, text: str) -> int:
+    """The row of a string; -2 where the trace does not have it."""
+    return trace.strings.index(text) if text in trace.strings else -2
+
+
+def _seen_call_ns(trace: TraceData) -> float:
+    """The fixed cost of a call as the trace shows it: what three quarters of the operators that call no other take at least."""
+    spans = trace.columns("spans")
+    rows = operator_spans(trace).rows
+    inner = np.zeros(len(spans) + 1, dtype=bool)
+    inner[spans["parent"][rows]] = True
+    rows = rows[~inner[rows] & (spans["stream"][rows] < 0) & (spans["duration_ns"][rows] > 0)]
+    typical_ns = float(np.percentile(spans["duration_ns"][rows], 25)) if len(rows) else 0.0
+    return min(typical_ns, _LONGEST_CALL_NS)
+
+
+def _seen(trace: TraceData, call_ns: float) -> dict[str, Curve]:
+    """The curves that the fastest call of each distinct one shows."""
+    found = _points(trace, _core.group_min)
+    return {name: curve for name, points in found.items() if (curve := Curve.of(points, call_ns)) is not None}
+
+
+def _points(
+    trace: TraceData, typical: Callable[[NDArray[np.int32], int, NDArray[np.int64]], NDArray[np.int64]]
+) -> dict[str, list[tuple[float, float]]]:
+    """For each curve the size of each distinct call on the host, and its typical time."""
+    costs, spans = costs_of(trace), trace.columns("spans")
+    calls = costs.calls
+    rows = np.flatnonzero(costs.counted.counts & (spans["stream"] < 0) & (spans["duration_ns"] > 0))
+    group, first = _core.group([calls.of_span[rows]])
+    time = typical(group, len(first), spans["duration_ns"][rows])
+    sizes = [
+        _largest(values[rows], group, len(first)).tolist() for values in (costs.flops, costs.bytes_moved)
+    ]
+    distinct = calls.of_span[rows[first]].tolist()
+    names = spans["name"][rows[first]].tolist()
+    points: dict[str, list[tuple[float, float]]] = {}
+    for call, name, time_ns, *both in zip(distinct, names, time.tolist(), *sizes, strict=True):
+        for by_bytes, size in enumerate(both):
+            if size > 0 and calls.family[call]:
+                key = curve_name(
+                    calls.family[call], trace.strings[name], calls.dtype[call], by_bytes=bool(by_bytes)
+                )
+                points.setdefault(key, []).append((float(size), float(time_ns)))
+    return points

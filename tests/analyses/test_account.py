@@ -1,0 +1,161 @@
+"""What the time of steps was spent on: the parts of every step add up to it, whatever a trace holds."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+import kinetoscope
+from kinetoscope.analyses.account import CAUSES, Cause, Entry, accounts
+from kinetoscope.model.nesting import GARBAGE_COLLECTION
+from kinetoscope.model.schema import SampleState, SpanKind
+from tests.support.any_trace import any_traces
+from tests.support.effort import examples
+from tests.support.trace_builder import TraceBuilder
+
+MS = 1_000_000
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(any_traces(max_spans=40))
+def test_the_parts_of_each_step_add_up_to_it_and_none_is_negative(trace):
+    for one in accounts(trace):
+        assert (one.cells.time_ns > 0).all()
+        assert one.entry_ns.sum(axis=1).tolist() == one.duration_ns.tolist()
+        assert (one.floor_ns <= one.duration_ns).all()
+    whole = sum(int(one.duration_ns[one.counted].sum()) for one in accounts(trace))
+    for by in ("trace", "step"):
+        assert sum(trace.table("account", by=by)["time_ns"].to_pylist()) == whole
+
+
+def shares(trace):
+    """The share of each entry and cause in percent."""
+    found = {}
+    for row in trace.table("account").to_pylist():
+        key = (row["entry"], row["cause"])
+        found[key] = found.get(key, 0.0) + row["share_percent"]
+    return {key: round(value, 1) for key, value in found.items()}
+
+
+def calibrated(builder, **curves):
+    """The trace, from a machine that attains this: for each curve pairs of size and nanoseconds."""
+    builder.know(
+        "attainable",
+        {"call": [[1, 1000]]} | {name.replace("_", " "): pairs for name, pairs in curves.items()},
+    )
+    return builder.build()
+
+
+def test_an_operator_needs_its_least_time_and_the_rest_is_slow():
+    builder = TraceBuilder()
+    mul = builder.shapes([[1000, 250], []], ["float", "Scalar"], ["", "2."])
+    for step in range(3):
+        builder.step(step, step * MS, MS)
+        builder.span("aten::mul", step * MS, MS // 2, shapes=mul, stack=builder.stack(("train.py", 7, "f")))
+    trace = calibrated(builder, stream=[[2_000_000, 101_000]])
+    assert shares(trace) == {
+        ("needed", None): 10.0,
+        ("slow", "fixed cost of a call"): 0.1,
+        ("slow", None): 39.9,
+        ("profiler", None): 0.0,
+        ("python", None): 50.0,
+    }
+    (kind,) = trace.account().kinds
+    assert trace.account().calibrated
+    assert (kind.steps, kind.duration_ns, kind.floor_ns) == (3, 3 * MS, 3 * 100_000)
+    assert kind.times_floor == 10.0
+    assert sum(kind.entry_ns.values()) == kind.duration_ns
+    needed = next(row for row in trace.account().rows if row["entry"] == "needed")
+    assert (needed["operator"], needed["file"], needed["line"], needed["count"]) == (
+        "aten::mul",
+        "train.py",
+        7,
+        3,
+    )
+
+
+def test_without_sizes_what_operators_need_is_unknown_and_so_is_the_floor():
+    builder = TraceBuilder().step(0, 0, MS).span("aten::mul", 0, MS // 2)
+    trace = builder.build()
+    assert shares(trace)["unknown", "inputs were not recorded"] == pytest.approx(50.0, abs=0.1)
+    assert trace.account().kinds[0].floor_ns is None
+    assert trace.account().kinds[0].times_floor is None
+    assert not trace.account().calibrated
+
+
+def test_waits_pauses_and_the_profiler_have_their_own_entries():
+    builder = TraceBuilder()
+    builder.step(0, 0, 10 * MS)
+    builder.span("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 2 * MS, scope=7)
+    builder.span(GARBAGE_COLLECTION, 2 * MS, MS, kind=SpanKind.PYTHON)
+    builder.span("Buffer Flush", 3 * MS, MS, kind=SpanKind.OVERHEAD)
+    builder.span("gloo:all_reduce", 4 * MS, MS, scope=7)
+    found = shares(builder.build())
+    assert found["waiting", "data"] == 20.0
+    assert found["garbage collection", None] == 10.0
+    assert found["profiler", None] == 10.0
+
+
+def test_a_thread_that_does_not_run_waits_at_its_line():
+    builder = TraceBuilder()
+    inside = builder.stack(("train.py", 3, "train"), ("log.py", 5, "flush"))
+    for step in range(2):
+        builder.step(step, step * 10 * MS, 10 * MS)
+        builder.span("aten::mm", step * 10 * MS, MS, stack=builder.stack(("train.py", 3, "train")))
+        builder.sample(step * 10 * MS + 5 * MS, inside, state=SampleState.BLOCKED)
+    (row,) = [row for row in builder.build().table("account").to_pylist() if row["entry"] == "waiting"]
+    assert (row["cause"], row["file"], row["line"]) == ("blocked", "log.py", 5)
+    assert row["share_percent"] == pytest.approx(90.0)
+
+
+def test_backward_on_another_thread_is_what_the_step_waits_for():
+    builder = TraceBuilder()
+    engine = builder.thread("engine"), builder.thread("autograd")
+    builder.step(0, 0, MS)
+    builder.span("aten::add", 0, MS // 10)
+    builder.span("aten::mul", MS // 10, MS * 9 // 10, thread=engine[1])
+    (one,) = accounts(builder.build())
+    assert one.entry_ns[0, Entry.PYTHON] == 0
+    assert one.entry_ns[0, Entry.UNKNOWN] > 0.9 * MS
+
+
+def test_the_time_of_a_device_is_that_of_its_kernels_and_of_the_host_that_it_waits_for():
+    builder = TraceBuilder()
+    builder.step(0, 0, 10 * MS)
+    stream = builder.stream(7)
+    mm = builder.shapes([[64, 64], [64, 64]], ["float", "float"])
+    builder.span("aten::mm", 0, 2 * MS, shapes=mm, external_id=1)
+    builder.runtime("cudaLaunchKernel", MS, MS // 2, correlation=5)
+    builder.kernel("gemm", 4 * MS, 4 * MS, stream=stream, correlation=5)
+    found = shares(builder.build())
+    assert sum(found.values()) == pytest.approx(100.0, abs=0.5)
+    assert sum(value for (entry, _), value in found.items() if entry in ("needed", "slow", "unknown")) >= 40.0
+
+
+def test_other_programs_have_the_processor_at_the_cost_of_what_could_be_faster():
+    builder = TraceBuilder()
+    line = builder.stack(("train.py", 3, "train"))
+    builder.step(0, 0, 10 * MS)
+    builder.sample(0, line, period_ns=MS, waited_ns=0)
+    builder.sample(10 * MS, line, period_ns=10 * MS, waited_ns=5 * MS)
+    found = shares(builder.build())
+    assert found["waiting", "processor"] == pytest.approx(50.0, abs=0.2)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_dense_gradient_of_a_table_of_which_few_rows_are_used_is_not_needed(sparse):
+    table = torch.nn.Embedding(50_000, 32, sparse=sparse)
+    optimizer = torch.optim.SGD(table.parameters(), 0.1)
+    with kinetoscope.profile(record_shapes=True) as prof:
+        for _ in range(3):
+            optimizer.zero_grad()
+            table(torch.randint(50_000, (64,))).sum().backward()
+            optimizer.step()
+            prof.step()
+    found = {row["cause"] for row in prof.trace.table("account").to_pylist() if row["entry"] == "not needed"}
+    assert found == (set() if sparse else {CAUSES[Cause.ZERO_GRADIENT]})
+
+
+def test_every_cause_has_a_name():
+    assert len(CAUSES) == len(Cause)
+    assert np.unique(CAUSES).size == len(CAUSES)

@@ -1,0 +1,106 @@
+"""What could be left out, and why operators are slow: in recorded programs and their twins."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+import kinetoscope
+from kinetoscope.analyses.waste import Reason, waste_of
+from tests.support.trace_builder import TraceBuilder
+
+
+def reasons(step, steps=3, *, of="why"):
+    """Why operators of some steps could be left out, or are slow."""
+    with kinetoscope.profile(record_shapes=True, profile_memory=True, with_stack=True) as prof:
+        for _ in range(steps):
+            step()
+            prof.step()
+    found = waste_of(prof.trace)
+    return {Reason(one) for one in getattr(found, of).tolist()} - {Reason.NONE}, found
+
+
+def layer(*, before):
+    """A layer of many classes, of whose result one row in 64 is used."""
+    body, head = torch.nn.Linear(16, 16), torch.nn.Linear(16, 300)
+    rows = torch.randn(512, 16)
+
+    def step():
+        hidden = functional.relu(body(rows))
+        chosen = head(hidden[::64]) if before else head(hidden).log_softmax(1)[::64]
+        chosen.sum().backward()
+
+    return step
+
+
+def test_a_result_of_which_a_small_part_is_used_is_mostly_discarded():
+    found, waste = reasons(layer(before=False))
+    assert found == {Reason.DISCARDED}
+    assert waste.part.max() == pytest.approx(1 - 1 / 64)
+
+
+def test_what_layers_pass_on_to_each_other_is_not_discarded():
+    body = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4)))
+    rows = torch.randn(64, 32, 256)
+    assert reasons(lambda: body(rows)[:, -1].sum().backward())[0] == set()
+
+
+def table(rows, *, tied):
+    words, looked_up = torch.nn.Embedding(rows, 16), torch.randint(rows, (32,))
+    optimizer = torch.optim.Adam(words.parameters())
+
+    def step():
+        hidden = words(looked_up)
+        loss = (hidden @ words.weight.T if tied else hidden).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def test_a_gradient_of_a_table_of_which_few_rows_are_used_is_almost_all_zeros():
+    found, _ = reasons(table(20_000, tied=False))
+    assert found == {Reason.ZERO_GRADIENT}
+
+
+@pytest.mark.parametrize(("rows", "tied"), [(20_000, True), (40, False)])
+def test_a_table_that_is_used_is_not_accused(rows, tied):
+    assert reasons(table(rows, tied=tied))[0] == set()
+
+
+def test_a_mask_of_constants_is_made_again():
+    scores = torch.randn(256, 256, requires_grad=True)
+
+    def step():
+        mask = torch.ones(256, 256).tril()
+        (scores * mask).sum().backward()
+
+    assert reasons(step)[0] == {Reason.CONSTANT}
+
+
+def test_a_buffer_that_is_written_is_no_constant():
+    places, values = torch.randint(4000, (9000,)), torch.ones(9000)
+    assert reasons(lambda: torch.zeros(4000).index_add_(0, places, values))[0] == set()
+
+
+@pytest.mark.parametrize(("length", "found"), [(8209, {Reason.LENGTH}), (8192, set())])
+def test_a_transform_of_a_prime_length_is_slow(length, found):
+    signal = torch.randn(4, length)
+    assert reasons(lambda: torch.fft.rfft(signal), of="slow")[0] == found
+
+
+def test_copies_to_another_layout_and_type_say_so():
+    rows = torch.randn(64, 64)
+    assert reasons(rows.T.contiguous, of="slow")[0] == {Reason.LAYOUT}
+    assert reasons(rows.double, of="slow")[0] == {Reason.TYPE}
+    assert reasons(rows.clone, of="slow")[0] == set()
+
+
+@pytest.mark.parametrize("count", [9 * 2**20, 2**20])
+def test_memory_that_is_new_each_time_is_slow(count):
+    _, waste = reasons(lambda: torch.zeros(count), steps=2)
+    assert waste.fresh.any() == (count > 2**23)
+
+
+def test_a_trace_of_nothing_has_no_waste():
+    assert not waste_of(TraceBuilder().build()).part.any()
