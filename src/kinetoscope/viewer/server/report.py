@@ -48,6 +48,7 @@ from kinetoscope.viewer.requests import Limited, MadeFile
 from kinetoscope.viewer.server.routes import ARROW, answer, content_policy, encoded, page_text
 from kinetoscope.viewer.timeline import range as range_sums
 from kinetoscope.viewer.timeline import tracks
+from kinetoscope.viewer.timeline.counters import counters_of
 from kinetoscope.viewer.timeline.rows import label_maker, span_tracks
 from kinetoscope.viewer.timeline.span import (
     Groups,
@@ -59,7 +60,7 @@ from kinetoscope.viewer.timeline.span import (
     parts,
     plain,
 )
-from kinetoscope.viewer.timeline.tracks import counters_of, timeline, whole_of
+from kinetoscope.viewer.timeline.tracks import timeline, whole_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
