@@ -183,8 +183,6 @@ def _say_what_next(printer: Console, all_finished: list[Finished]) -> None:
         printer.print(f"      {meaning}", markup=False)
 
 
-# The loss of a training run as it falls: reads what the examples print, and shows it on one line.
-
 _STEP = re.compile(r"step\s+(\d+)/\d+\s+loss\s+([\d.]+)")
 
 

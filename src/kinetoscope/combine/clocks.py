@@ -264,8 +264,6 @@ def _upper_hull(at: Values, value: Values, owner: NDArray[np.int64] | None = Non
     return np.asarray(rows)
 
 
-# All clocks at once.
-
 # Bounds become tighter by ever less; what they still gain then is not worth another round.
 _LEAST_GAIN, _LEAST_GAIN_NS = 0.02, 10
 _UNKNOWN_LOW, _UNKNOWN_HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max

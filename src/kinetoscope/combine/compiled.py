@@ -114,8 +114,6 @@ class KernelCall:
     exact: bool = True
 
 
-# Notes on a generated file, which are stored beside it.
-
 KERNELS = "compiled_kernels"
 """The table of a recording that has what its process noted: the calls of each generated file, as JSON has them."""
 _SUFFIX = ".kinetoscope.json"

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 
-# Metadata and losses of several recordings, merged.
-
 _OF_THE_WHOLE = frozenset(
     {
         "start_realtime_ns",

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
-# Leaving out of the dictionaries of a trace what nothing refers to any more.
-
 _REFERENCE = "row of "
 # In this order, so that each comes after all that refer to it.
 _ORDER = (
@@ -128,8 +126,6 @@ def _taken(values: Any, rows: NDArray[np.int64]) -> Any:
     """Some rows of a column."""
     return [values[row] for row in rows.tolist()] if isinstance(values, list) else values[rows]
 
-
-# Which spans are in a part of a trace, and where they are cut.
 
 BEGINLESS_NS, ENDLESS_NS = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 

@@ -283,8 +283,6 @@ class _Join:
         self._strings = table.texts
         self._rows["strings"] = np.array([*rows, -1], np.int64)
 
-    # ------------------------------------------------------------------------------------------------------ threads
-
     def _match_threads(self) -> Rows:
         """The new row of each thread of the device's trace: the host's own, or one behind them."""
         host_tids = self._host.column("threads", "os_tid").tolist()
@@ -377,8 +375,6 @@ class _Join:
         made["index"] = np.arange(count + len(new))
         self._tables["threads"] = made
 
-    # -------------------------------------------------------------------------------------------------------- tables
-
     def _begin_at_zero(self) -> None:
         """Let the trace begin where the side that saw more begins: no time may lie before it."""
         first_ns = int(self._device.column("spans", "start_ns").min(initial=0)) + self._device_ns
@@ -444,8 +440,6 @@ class _Join:
             "start_ns": cycles["start_ns"] + self._host_ns,
             "duration_ns": cycles["duration_ns"],
         }
-
-    # ----------------------------------------------------------------------------------------------- losses and facts
 
     def _losses(self, fit: Fit) -> dict[str, list[Any]]:
         """What both lost, and whether their clocks disagree."""

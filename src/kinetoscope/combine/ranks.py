@@ -107,9 +107,6 @@ def _with(known: Visit | None, visit: Visit) -> Visit:
     return Visit(visit.trace, max(known.entered_ns, visit.entered_ns), min(known.left_ns, visit.left_ns))
 
 
-# ----------------------------------------------------------------------------------------------------------- collectives
-
-
 def _collectives(traces: Sequence[TraceData]) -> list[dict[Hashable, Visit]]:
     """The calls between ranks, by step, group, name and place among their like, where the traces agree on these.
 
@@ -160,8 +157,6 @@ def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]
     several = len(trace.columns("processes")) > 1
     return {key: calls for key, calls in found.items() if several or repeated[key[0]] < 2}
 
-
-# Where each trace lies on the axis of the first one: by the clock of a machine, by meetings, else by the clock on the wall.
 
 # The clock of the first trace, to which the others are aligned.
 OWN = "own"

@@ -101,8 +101,6 @@ class KinetoscopeProfiler(TraceAccess):
         self._may_begin = self._has_begun = False
         self._saved_before = 0
 
-    # ---------------------------------------------------------------------------------------- Lightning's interface
-
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
         """Prepare a run; called by the trainer.
 
@@ -204,8 +202,6 @@ class KinetoscopeProfiler(TraceAccess):
     def local_rank(self) -> int:
         """Rank of this process on its machine, 0 if there is only one process."""
         return 0 if self._local_rank is None else self._local_rank
-
-    # ---------------------------------------------------------------------------------------------------- the works
 
     def _begin(self, total_steps: int | None) -> None:
         """Begin the run, once."""

@@ -199,8 +199,6 @@ class FollowedProcess:
         except Exception as error:  # noqa: BLE001
             self._add_to_note(ended=ended, problem=f"{type(error).__name__}: {error}")
 
-    # -------------------------------------------------------------------------------------------------------- forks
-
     def _after_fork(self) -> None:
         """Leave the parent's recording to the parent, and begin one of this process."""
         inherited, self._recording = self._recording, None
@@ -219,8 +217,6 @@ class FollowedProcess:
     def _before_os_exit(self, status: int) -> None:
         """Finish: the process ends without exit handlers."""
         self.finish(f"exit code {status & 0xFF}")
-
-    # -------------------------------------------------------------------------------------------------------- notes
 
     def _own_facts(self, began: str) -> dict[str, Any]:
         """What this process knows about itself at its beginning."""

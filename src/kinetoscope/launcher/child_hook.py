@@ -132,9 +132,6 @@ def _note_problem(folder: str, problem: str) -> None:
     load("notes").claim(folder, str(os.getpid()), facts)
 
 
-# ------------------------------------------------------------------------------------------- what this process starts
-
-
 def watch(folder: str) -> None:
     """Note the Pythons that this process starts without the hook, and the processes that `multiprocessing` terminates.
 

@@ -230,8 +230,6 @@ class ProgramRecording:
         made, first = units.count(self.steps_done, "step"), self._options.first_step
         return f"the program's optimizer made {made}, and recording was to begin after {first:,}"
 
-    # ------------------------------------------------------------------------------------------------------ start
-
     def _torch_imported(self) -> None:
         """Start, or wait for the step at which to start."""
         self._on_torch()
@@ -290,8 +288,6 @@ class ProgramRecording:
                 warnings.simplefilter("always")
                 self._session.stop()
             self.messages += [str(warning.message) for warning in caught]
-
-    # ------------------------------------------------------------------------------------------------------ steps
 
     def _after_step(self, optimizer: object, _args: object, _kwargs: object) -> None:
         """Count the steps of the first optimizer that steps."""

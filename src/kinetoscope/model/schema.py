@@ -685,8 +685,6 @@ STEP_SOURCES = ("marked", "optimizer")
 SAMPLE_STATES = ("unknown", "running", "waiting for the GIL", "blocked")
 
 
-# The names that mark data loading in traces, for recording and reading.
-
 # torch marks each call for the next batch of a `DataLoader` with a range whose name begins so.
 NEXT_BATCH = "enumerate(DataLoader)#"
 # Making one batch: asking the dataset for the samples, and putting them together, which is inside.

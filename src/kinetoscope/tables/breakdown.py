@@ -269,8 +269,6 @@ def _processor_waits(trace: TraceData, window: Windows) -> NDArray[np.int64]:
     return waited_ns
 
 
-# How much of the communication and of the copies was hidden behind computing.
-
 OVERLAP_SCHEMA = Table(
     "overlap",
     "Which work of a device overlapped in a step. One row for each step of a process and device, or `cpu` if it used "

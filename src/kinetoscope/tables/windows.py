@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# What went on at each moment, as sets of moments: on a device, and on the host of its process and of no other.
-
 NOBODY = Owner(-1, ProcessRow(-1))
 """The owner of work whose process is unknown."""
 

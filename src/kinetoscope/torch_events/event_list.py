@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# Self times of events by Python stack, for flame graphs.
-
 Weights = dict[tuple[str, ...], int]
 
 

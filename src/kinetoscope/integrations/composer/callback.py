@@ -32,8 +32,6 @@ from kinetoscope.integrations.composer.schedule import (
 )
 from kinetoscope.integrations.composer.trace_handler import all_ranks_are_here, tell_handlers
 
-# Batches of a training loop as steps of a session, by a schedule of batches.
-
 _NONE, _WARMUP, _RECORD = SessionAction.NONE, SessionAction.WARMUP, SessionAction.RECORD
 _IN_SESSION = {
     ProfilerAction.SKIP: _NONE,
@@ -304,8 +302,6 @@ class TorchProfiler(Callback):
         """The session; None before training and after it."""
         return self._batches.session if self._batches is not None else None
 
-    # ------------------------------------------------------------------------------------------ events of Composer
-
     def init(self, state: Any, logger: Any) -> None:
         """Prepare everything before training starts.
 
@@ -391,8 +387,6 @@ class TorchProfiler(Callback):
         self._batches = None
         self.files.close()
 
-    # --------------------------------------------------------------------------------------------- loops of your own
-
     def start(self, *, dataloader_len: int | None = None) -> Self:
         """Begin to follow a loop of your own.
 
@@ -463,8 +457,6 @@ class TorchProfiler(Callback):
         """Stop."""
         self.stop()
 
-    # ----------------------------------------------------------------------------------------------------- the works
-
     def _followed(self) -> LoopState:
         """The loop of your own."""
         if not isinstance(self.state, LoopState):
@@ -531,8 +523,6 @@ class TorchProfiler(Callback):
                     "torch_prof_profile_memory=False and torch_prof_with_flops=False."
                 )
 
-
-# Make Composer's own `Profiler` use our `TorchProfiler`.
 
 _PLACES = ("composer.profiler", "composer.profiler.profiler", "composer.profiler.torch_profiler")
 _NAME = "TorchProfiler"

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-# Upload a file by its name: through a trainer's logger, or to a URL through fsspec.
-
 # Before the second attempt to upload a file, and before the third and last one.
 PAUSES_S = (0.5, 2.0)
 # How long `close` waits, so that a store that hangs does not keep the job from ending.

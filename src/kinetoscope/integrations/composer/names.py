@@ -12,8 +12,6 @@ from typing import Any
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect import own_rank, rank_count
 
-# The progress of a training run: counts of epochs, batches, samples and tokens, and their durations.
-
 _COUNTS = ("epoch", "batch", "batch_in_epoch", "sample", "sample_in_epoch", "token", "token_in_epoch")
 _DURATIONS = ("total_wct", "epoch_wct", "batch_wct")
 _NO_TIME = timedelta(0)
@@ -180,8 +178,6 @@ def _from_environment(name: str, default: int) -> int:
     value = os.environ.get(name, "")
     return int(value) if value.isascii() and value.isdecimal() else default
 
-
-# The state of a training loop without a trainer, with Composer's attributes.
 
 clock = time.monotonic
 

@@ -269,8 +269,6 @@ class Profiler(TorchProfiler):
         for handler in self._handlers:
             handler.process_chrome_json_trace_file(Path(filepath))
 
-    # ------------------------------------------------------------------------------------------------ under Composer
-
     def bind_to_state(self, state: Any) -> None:
         """Follow a training run of Composer, whose `Trainer` calls this.
 

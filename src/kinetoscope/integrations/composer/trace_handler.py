@@ -177,8 +177,6 @@ class JSONTraceHandler(TraceHandler):
         if self._merged is not None:
             self._merged.add(trace)
 
-    # ------------------------------------------------------------- what the markers of Composer's own profiler tell
-
     def process_duration_event(
         self, name: str, categories: Any, is_start: bool, timestamp: Any, wall_clock_time_ns: int
     ) -> None:

@@ -18,8 +18,6 @@ from kinetoscope._errors import ArgumentError
 R = TypeVar("R")
 clock = time.perf_counter
 
-# Waiting for whatever accelerator torch uses.
-
 
 def synchronize() -> None:
     """Wait until the accelerator has finished its work; returns at once if there is none or it is unused.

@@ -21,10 +21,6 @@ from kinetoscope.integrations.pyg.checks import (
     need_xpu,
 )
 
-# The sizes of models and data.
-
-# The bytes of tensors that may share memory.
-
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
     """The bytes that the elements of these tensors take together; an element that several of them have counts once.

@@ -35,8 +35,6 @@ from kinetoscope.integrations.pyg.memory import (
 )
 from kinetoscope.tables.memory.peak import peak
 
-# The cost of a profiled call, and summaries of many. Seconds and megabytes (1024 * 1024 bytes).
-
 
 @dataclass
 class CPUStats:
@@ -163,8 +161,6 @@ _SUMMARIES: dict[type, type] = {
     CUDAStats: CUDAStatsSummary,
 }
 
-
-# The most memory that a call took on the host: of the process as the system counts it, and of torch's tensors.
 
 _STATM = Path("/proc/self/statm")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -14,8 +14,6 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.collect import ProfilerActivity, profile, supported_activities
 from kinetoscope.integrations.pyg.checks import need_xpu
 
-# The operators that took longest, as columns for a CSV file.
-
 _SAVED = 5
 
 

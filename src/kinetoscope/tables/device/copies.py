@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# From where to where a copy goes, by what its source calls it.
-
 # `Memcpy HtoD (Pageable -> Device)` and `Memset (Device)` of CUPTI and roctracer, `Memcpy M2D` of Intel's tracer.
 _SHORT = re.compile(r"(?<![A-Za-z])([HDPAMS])(?:to|2)([HDPAMS])(?![a-z])")
 _BETWEEN = re.compile(r"\(\s*(\w[\w ]*?)\s*->\s*(\w[\w ]*?)\s*\)")

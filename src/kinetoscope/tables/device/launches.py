@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# The launch and the operator of device work.
-
-
 class Starters(NamedTuple):
     """For every span that a launch of the host started, and -1 for all others and for the row -1.
 

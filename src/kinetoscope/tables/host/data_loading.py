@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 
-# The spans in which batches were waited for and made.
-
-
 @dataclass(frozen=True)
 class LoadingSpans:
     """Rows of spans, those left out that lie inside another one of their sort on their thread.

@@ -143,8 +143,6 @@ def stacks(trace: TraceData) -> pyarrow.Table:
     return to_arrow(STACKS_SCHEMA, columns)
 
 
-# The source lines in which the time goes.
-
 LINES_SCHEMA = Table(
     "lines",
     "A line of the user's source code. Operators are attributed to the innermost frame outside torch and this package, "

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from kinetoscope.tables.breakdown import HostShares
 
 
-# Adding up along the tree of modules.
-
-
 def by_module(
     trace: TraceData, values: NDArray[np.int64], chosen: NDArray[np.bool_], *, divided: bool = True
 ) -> NDArray[np.int64]:

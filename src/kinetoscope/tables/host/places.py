@@ -130,8 +130,6 @@ def _strings(trace: TraceData) -> dict[str, list[int]]:
     return found
 
 
-# How many spans took how long.
-
 _BARS = 40
 
 HISTOGRAM_SCHEMA = Table(

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# Python stacks as a slice shows them: short enough that a trace of a million operators stays a file one can open.
-
 # Between a module's caller and its forward() there are always these two: they say nothing and are half of the text.
 _CALL_FRAMES = frozenset({"Module._wrapped_call_impl", "Module._call_impl"})
 _CALL_FILE = "torch/nn/modules/module.py"

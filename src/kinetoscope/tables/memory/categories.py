@@ -116,8 +116,6 @@ def categorise(facts: BlockFacts) -> NDArray[np.uint8]:
     ).astype(np.uint8)
 
 
-# The facts that the rules need about each block, and the module it belongs to.
-
 # When tensors of several roles lie in one block, the later in this list names it.
 _BY_WEIGHT = (
     StorageRole.TENSOR, StorageRole.BUFFER, StorageRole.GRADIENT, StorageRole.OPTIMIZER_STATE, StorageRole.PARAMETER,

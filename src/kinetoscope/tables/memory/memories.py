@@ -304,8 +304,6 @@ def _left_out(children: dict[int, list[int]], shown: list[int]) -> bool:
     return any(row not in shown for row in children.get(-1, []))
 
 
-# Memory over time, at the resolution of a screen, without losing a peak.
-
 MOST_POINTS = 2000
 """Largest number of points of a curve: for every two pixels the lowest, highest and last value, and those of the allocator."""
 

@@ -240,9 +240,6 @@ def _changes(blocks: Blocks, device: int) -> Changes:
     )  # fmt: skip
 
 
-# When the content of a block changed in place, as far as the names of operators tell.
-
-
 def content_changes(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Return when which block was written over.
 

@@ -137,9 +137,6 @@ def _compressed(body: bytes) -> str:
     return base64.b64encode(zlib.compress(body)).decode("ascii")
 
 
-# The items of the timeline: spans, then runs of Python functions and modules.
-
-
 @dataclass(frozen=True, eq=False)
 class Items:
     """The timeline items of a report: those that begin first.
@@ -345,9 +342,6 @@ def _table(columns: Sequence[Column]) -> pyarrow.Table:
 
     fields = [pa.field(name, values.type, metadata=dict(about)) for name, values, about in columns]
     return pa.Table.from_arrays([values for _, values, _ in columns], schema=pa.schema(fields))
-
-
-# The report.
 
 
 def report(
