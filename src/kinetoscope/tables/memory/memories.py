@@ -221,7 +221,6 @@ def _owners(trace: TraceData, blocks: Blocks) -> NDArray[np.int32]:
 
 
 # The largest number of modules that the memory curve shows separately, as there are distinguishable colors.
-
 MOST_MODULES = 9
 # A submodule is shown separately only if it has at least this share of its module.
 _WORTH = 0.04
