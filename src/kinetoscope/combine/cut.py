@@ -91,7 +91,7 @@ def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: ND
 
 
 def _used(name: str, length: int, tables: dict[str, dict[str, Any]]) -> NDArray[np.bool_]:
-    """Mark the rows of a dictionary that are named, by itself too."""
+    """Mark the rows of a dictionary that are referred to, also from within it."""
     used = np.zeros(length + 1, dtype=bool)
     for table, column in _references(name, tables):
         if table != name:
@@ -108,7 +108,7 @@ def _used(name: str, length: int, tables: dict[str, dict[str, Any]]) -> NDArray[
 
 
 def _references(name: str, tables: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
-    """The columns that name rows of a dictionary."""
+    """The columns that refer to rows of a dictionary."""
     return [
         (table, column)
         for table, columns in tables.items()
@@ -132,7 +132,7 @@ BEGINLESS_NS, ENDLESS_NS = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).m
 
 @dataclass
 class Part:
-    """What of a trace is wanted.
+    """Which part of a trace is selected.
 
     Attributes:
         base_ns: The moment from which the new trace counts its times.
@@ -165,7 +165,7 @@ class Pieces:
     unfinished: Mask
 
     def take(self, order: Rows) -> Pieces:
-        """The same in another order."""
+        """Return the pieces in another order."""
         return Pieces(*(values[order] for values in vars(self).values()))
 
 
@@ -236,7 +236,7 @@ def window_at(part: Part, time_ns: Rows) -> Rows:
 
 
 def ends_ns(start_ns: Rows, duration_ns: Rows) -> Rows:
-    """When each ends, however absurd its times are."""
+    """The end of each span, clamped to 64 bits."""
     end = start_ns + duration_ns
     return np.where((end < start_ns) & (duration_ns > 0), ENDLESS_NS, end)
 
@@ -278,7 +278,7 @@ def cut(trace: AnyTrace, part: Part) -> AnyTrace:
 
 
 class _Cutting:
-    """One cut."""
+    """One operation of cutting."""
 
     def __init__(self, trace: TraceData, part: Part) -> None:
         self._trace = trace
@@ -296,7 +296,7 @@ class _Cutting:
         self._rows_of["spans"] = pieces.row
 
     def run(self) -> TraceData:
-        """Cut table after table."""
+        """Cut all tables."""
         self._take("processes", self._rows_of["processes"])
         self._moved("processes", "start_ns")
         self._steps()

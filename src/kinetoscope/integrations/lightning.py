@@ -210,7 +210,7 @@ class KinetoscopeProfiler(TraceAccess):
         self._has_begun = self._profiler.is_running
 
     def _role(self, action: str) -> str | None:
-        """What a hook means for the steps of this stage."""
+        """The role of a hook in the steps of this stage."""
         try:
             return self._roles[action]
         except KeyError:
@@ -345,7 +345,7 @@ def _version(module: str) -> str:
 
 
 def _hear_of_failures(strategy: Any, driven: TrainerProfiler) -> None:
-    """Handle the trainer's failures, which it reports to its strategy: a callback would cost time in every hook."""
+    """Handle failures of the trainer, which it reports to its strategy; a callback would cost time in every hook."""
     theirs = getattr(strategy, "on_exception", None)
     if theirs is None or getattr(theirs, "driven", None) is driven:
         return

@@ -166,7 +166,7 @@ class BatchRecorder:
         return action
 
     def _turn(self, action: ProfilerAction, state: Any) -> None:
-        """Do what a batch needs."""
+        """Start, step or finish the session for a batch."""
         self.action, self._announced = action, True
         wanted = _IN_SESSION[action]
         if self.records and wanted is not _RECORD:
@@ -177,19 +177,19 @@ class BatchRecorder:
         self._step(wanted, int(state.timestamp.batch))
 
     def _finish(self) -> None:
-        """End the recording; it is worth a file if there is a batch in it."""
+        """End the recording; it is saved if it contains a batch."""
         self._keep, self._recorded_batches = self._recorded_batches > 0, 0
         self.session.current_action = SessionAction.RECORD_AND_SAVE
         self._step(_NONE, self.session.step_num + 1)
 
     def _step(self, wanted: SessionAction, batch: int) -> None:
-        """Let the session go on to the step of a batch, which has the number of the batch."""
+        """Move the session on to the step of a batch, which has the number of the batch."""
         self._wanted, self._stepped = wanted, True
         self.session.step_num = batch - 1
         self.session.step()
 
     def _trace_ready(self, session: profile) -> None:
-        """The session has finished a recording."""
+        """Save the trace of a finished recording."""
         if self._keep:
             self._save(session, self._timestamp)
 
@@ -458,7 +458,7 @@ class TorchProfiler(Callback):
         self.stop()
 
     def _followed(self) -> LoopState:
-        """The loop of your own."""
+        """The state of the user's own loop."""
         if not isinstance(self.state, LoopState):
             raise StateError(
                 f"{type(self).__name__} was not started: call start(), or use it in a `with` block."
@@ -466,11 +466,11 @@ class TorchProfiler(Callback):
         return self.state
 
     def _next_batch(self) -> None:
-        """Begin the next batch of the loop of your own."""
+        """Start the next batch of the user's own loop."""
         self._carefully(lambda batches: batches.batch_may_begin(self.state, surely=True))
 
     def _carefully(self, do: Callable[[BatchRecorder], object]) -> None:
-        """Do something that training does not depend on; a failure ends profiling for this run."""
+        """Call a function; a failure ends profiling for this run, but not training."""
         batches = self._batches
         if batches is None:
             return

@@ -199,7 +199,7 @@ class LoopState:
     profiler: Any = None
 
     def __post_init__(self) -> None:
-        """Begin to measure."""
+        """Start the clock."""
         self._since_s = clock()
 
     def batch_is_over(self, samples: int, tokens: int) -> None:

@@ -93,7 +93,7 @@ def _stand_in(ours: Any) -> Any:
 
 
 def _note_places() -> None:
-    """Write down where the classes of statistics are about to be put."""
+    """Record which names are replaced by the classes of statistics."""
     of_pyg = {id(theirs): (theirs, ours) for theirs, ours in _stand_ins or () if is_dataclass(ours)}
     for namespace in loaded_namespaces():
         for name, value in list(namespace.items()):

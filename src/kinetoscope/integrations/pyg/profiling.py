@@ -118,7 +118,7 @@ def get_stats_summary(stats_list: Sequence[GPUStats]) -> GPUStatsSummary: ...
 @overload
 def get_stats_summary(stats_list: Sequence[CPUStats]) -> CPUStatsSummary: ...
 def get_stats_summary(stats_list: Sequence[Any]) -> Any:
-    """Put the costs of several calls in short.
+    """Summarize the costs of several calls.
 
     Args:
         stats_list: What `profileit` returned with each call; all of one kind.
@@ -176,7 +176,7 @@ class ResidentPeak:
     """
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
+        """Start without a result."""
         self.bytes = 0
         self._mark = 0
         self._ended = threading.Event()
@@ -194,7 +194,7 @@ class ResidentPeak:
         self.bytes = max(self.bytes, resident_bytes(), mark if mark > self._mark else 0)
 
     def _watch(self) -> None:
-        """Look until the end."""
+        """Read the resident set until the end."""
         while not self._ended.wait(_INTERVAL_S):
             self.bytes = max(self.bytes, resident_bytes())
 
@@ -207,7 +207,7 @@ class AllocatedPeak:
     """
 
     def __init__(self) -> None:
-        """Begin with nothing known."""
+        """Start without a result."""
         self.bytes = math.nan
         self._session: _KinetoProfile | None = None
 
@@ -247,7 +247,7 @@ def resident_peak_of_life() -> int:
 
 
 def _warn(error: Exception) -> None:
-    """Say once for each call site that the number will be missing."""
+    """Warn once for each call site that the number will be missing."""
     warn_user(
         f"profileit('cpu') cannot measure how much memory torch allocated, so max_allocated_cpu is NaN: {error}"
     )

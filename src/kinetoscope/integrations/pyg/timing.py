@@ -65,7 +65,7 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
         self._end(starts.ended[-1])
 
     def reset(self) -> None:
-        """Take the time so far as `duration`, print it, and begin anew.
+        """Set `duration` to the time so far, print it, and restart.
 
         After the end of a block the time is that since its beginning.
 
@@ -80,7 +80,7 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
         begun[-1] = self._clock()
 
     def _end(self, start: float) -> None:
-        """Take the time since then."""
+        """Set and print the duration since a start."""
         synchronize()
         self.duration = self._clock() - start
         if self.avg_time_divisor > 1:
@@ -93,6 +93,6 @@ class _Starts(threading.local):
     """When the blocks of one thread were begun: those that are open, and the one that ended last."""
 
     def __init__(self) -> None:
-        """Nothing was begun yet."""
+        """Start without blocks."""
         self.open: list[float] = []
         self.ended: list[float] = []

@@ -126,7 +126,7 @@ class Facts:
 
 
 def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
-    """Say what a call was, from what the recorder noted or, without that, from the shapes of its inputs.
+    """Return the facts of a call from the recorder's note or, without one, from its input shapes.
 
     Args:
         operator: One of `CALLS`.
@@ -165,7 +165,7 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
 
 
 def facts_of_description(noted: str) -> Facts | None:
-    """Say what a backend's own description says of a call; None if it describes none."""
+    """Return the facts in a backend's own description of a call; None if it does not describe one."""
     described = _json(noted)
     if not isinstance(described, dict) or not isinstance(described.get("call"), str):
         return None
@@ -194,7 +194,7 @@ def facts_of_range(name: str) -> tuple[str, str]:
 
 
 def facts_of_kernel(name: str) -> Facts:
-    """Say what a kernel does by its name, such as ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``."""
+    """Return the facts in a kernel's name, such as ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``."""
     short = name.replace("(anonymous namespace)::", "").partition("(")[0]
     call = next((known for pattern, known in _NAMES if pattern.search(short)), UNKNOWN_CALL)
     facts = Facts(call)
@@ -208,7 +208,7 @@ def facts_of_kernel(name: str) -> Facts:
 
 
 def merged(facts: Facts, described: Facts) -> Facts:
-    """What both know; the call's own arguments count before the backend's description."""
+    """Combine both; the call's own arguments have priority over the backend's description."""
     for name, value in vars(described).items():
         if name != "name" and getattr(facts, name) in (-1, ""):
             setattr(facts, name, value)
@@ -234,7 +234,7 @@ def elements_of(dims: str) -> int:
 
 
 def _common(name: str, described: dict[str, Any]) -> Facts:
-    """What both kinds of facts say of the group."""
+    """The facts about the process group, which both kinds of descriptions have."""
     texts = {
         key: described[key]
         for key in ("group", "description", "reduction")
@@ -244,7 +244,7 @@ def _common(name: str, described: dict[str, Any]) -> Facts:
 
 
 def _amount(arguments: list[Any], place: int) -> tuple[int, int, str]:
-    """Elements, bytes and type of an argument; nothing where it holds no tensor."""
+    """Elements, bytes and type of an argument; zeros if it is not a tensor."""
     value = arguments[place] if place < len(arguments) else None
     if isinstance(value, list) and len(value) == 3 and isinstance(value[2], str):
         return _number(value[0]), _number(value[1]), value[2]
@@ -252,7 +252,7 @@ def _amount(arguments: list[Any], place: int) -> tuple[int, int, str]:
 
 
 def _elements(sizes: list[Any], place: int) -> int:
-    """How many elements the tensors of an input have, by the sizes that a trace keeps."""
+    """How many elements the tensors of an input have, from their recorded sizes."""
     if place < 0:
         return 0
     if place >= len(sizes) or not isinstance(sizes[place], list):
@@ -266,7 +266,7 @@ def _elements(sizes: list[Any], place: int) -> int:
 
 
 def _scalar(text: object) -> object:
-    """A scalar input as a trace spells it."""
+    """A recorded scalar input as a text."""
     if text in ("True", "False"):
         return text == "True"
     try:
@@ -281,7 +281,7 @@ def _number(value: object) -> int:
 
 
 def _json(text: str) -> Any:
-    """What a JSON text means; None for none."""
+    """Parse JSON; None for an empty text."""
     try:
         return json.loads(text) if text else None
     except ValueError:

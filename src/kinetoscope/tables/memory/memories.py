@@ -1,4 +1,4 @@
-"""The memories of a trace, one for each device of each process: how full each was, who held it, and its blocks.
+"""The memories of a trace, one for each device of each process: usage over time, owners, and blocks.
 
 `curve` has a memory over time and `at` at one moment; `live` lists who held it then, and `blocks` its blocks one by one.
 """
@@ -665,7 +665,7 @@ def stacks(trace: TraceData, device: str | None = None) -> pyarrow.Table:
 
 
 def described(trace: TraceData, place: Place) -> dict[str, Any]:
-    """What there is to say of a memory: its peak, what is left at the end, and what was recorded of it."""
+    """The summary of a memory: its peak, what is left at the end, and what was recorded of it."""
     judged = judged_blocks(trace)
     peak = int(place.total_bytes[place.peak_row])
     held = place.live(place.rank_at(None))
