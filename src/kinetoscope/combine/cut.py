@@ -354,7 +354,7 @@ class _Cutting:
         self._tables["spans"] = made
 
     def _nesting_as_it_was(self) -> dict[str, Any]:
-        """Parents, depths and lanes of the pieces where something partly overlapped: a cut may hide that it did."""
+        """Parents, depths and lanes of the pieces in traces with partial overlaps: a cut may hide that spans overlapped."""
         pieces, spans = self._pieces_kept, self._spans
         windows = len(self._part.start_ns)
         key = pieces.row * windows + pieces.window
@@ -468,7 +468,7 @@ class _Cutting:
             self._moved("compiles", "start_ns")
 
     def _live_at(self, begin: int) -> Mask:
-        """Which allocations before the row `begin` hold a block then."""
+        """Which allocations before the row `begin` are live at that moment."""
         events, cycles = self._trace.columns("allocations"), self._trace.columns("cycles")
         match = events["match"][:begin]
         live: Mask = (events["bytes"][:begin] != 0) & ((match < 0) | (match >= begin))
@@ -491,7 +491,7 @@ class _Cutting:
         return live
 
     def _live_bytes(self, rows: Rows) -> Rows:
-        """The live bytes of its device and process after each of some allocations that nothing was freed between."""
+        """The live bytes of the device and process after each of some allocations without frees between them."""
         events = self._trace.columns("allocations")
         device, size = _devices(events)[rows], events["bytes"][rows]
         device += thread_processes(self._trace)[events["thread"][rows]].astype(np.uint64) << np.uint64(32)
@@ -501,7 +501,7 @@ class _Cutting:
         return total
 
     def _bytes_of_pieces(self) -> None:
-        """Where bytes are handed over, those of cut spans are not what they were: derive them from what is left."""
+        """Recompute the bytes of cut spans from the remaining allocations, if the trace stores them."""
         made, pieces = self._tables["spans"], self._pieces_kept
         handed_over = [name for name in _BYTES if name in made]
         changed = pieces.begun_before | pieces.unfinished
@@ -528,13 +528,13 @@ class _Cutting:
             self._tables["spans"]["cycle"] = self._place_of("cycles")[self._tables["spans"]["cycle"]]
 
     def _wanted_threads(self) -> Mask:
-        """The threads that stay, whether anything is left on them or not."""
+        """The selected threads, also those without spans in the part."""
         if self._part.threads is not None:
             return self._part.threads
         return np.ones(len(self._trace.columns("threads")), dtype=bool)
 
     def _wanted_processes(self) -> Rows:
-        """The processes that stay: those of the wanted threads."""
+        """The processes of the selected threads."""
         count, threads = len(self._trace.columns("processes")), self._part.threads
         if threads is None or count == 0:
             return np.arange(count)
@@ -542,13 +542,13 @@ class _Cutting:
         return np.flatnonzero(np.isin(np.arange(count), of_threads[threads]))
 
     def _wanted_of(self, name: str) -> Mask:
-        """Which rows of a table are of a process that stays, or of none."""
+        """Which rows of a table belong to a selected process, or to none."""
         of_rows = self._trace.column(name, "process_row")
         wanted: Mask = (of_rows < 0) | (self._place_of("processes")[of_rows] >= 0)
         return wanted
 
     def _info(self) -> dict[str, Any]:
-        """What is known about the run, and what was done to it."""
+        """The metadata of the run, with a description of the part."""
         known, pieces = self._trace.info, self._pieces_kept
         info = dict(known)
         for key in ("start_realtime_ns", "start_monotonic_ns"):
@@ -588,7 +588,7 @@ class _Cutting:
     # Tables
 
     def _take(self, name: str, rows: Rows) -> None:
-        """Keep some rows of a table, as they are but for references to spans."""
+        """Keep some rows of a table, with updated references to spans."""
         self._rows_of[name] = rows
         self._tables[name] = self._given(name, rows)
 
@@ -610,7 +610,7 @@ class _Cutting:
         return made
 
     def _moved(self, name: str, column: str) -> None:
-        """Bring a column of moments onto the new axis."""
+        """Convert a column of times to the new axis."""
         if self._base_ns and column in self._tables[name]:
             self._tables[name][column] = self._tables[name][column] - self._base_ns
 
