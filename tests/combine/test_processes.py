@@ -68,7 +68,7 @@ def test_every_process_says_what_it_said_alone(traces, data):
             assert told(alone, table, moved_ns) == told(trace, table), table
         modules = [row for row in told(joined, "modules", without=IDS) if row["rank"] == rank]
         # These are known of all processes or of none.
-        shares = ("total_percent", "calls", "call_ns", "call_self_ns", "self_bytes", "bytes")
+        shares = ("total_percent", "calls", "call_ns", "call_self_ns", "self_bytes", "bytes", "span")
         assert without(modules, shares) == without(told(trace, "modules", without=IDS), shares)
 
 

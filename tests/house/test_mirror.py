@@ -33,7 +33,6 @@ UNMATCHED = {
     "integrations/pyg/test_sizes.py": "sizes of data and models",
     "integrations/pyg/test_stats.py": "PyG's statistics",
     "integrations/pyg/test_tensor_bytes.py": "the bytes of tensors",
-    "integrations/pyg/test_timing.py": "PyG's function timeit",
     "tables/costs/test_attention.py": "a family of operators",
     "tables/costs/test_families.py": "families of operators",
     "tables/costs/test_once.py": "a property: each operation counts once",

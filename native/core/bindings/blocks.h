@@ -1,4 +1,5 @@
-// Files that a writer makes block by block, for Python: as an iterator of bytes, or written to a descriptor.
+// Files that a writer produces block by block, for Python: as an iterator of bytes, or written to a file
+// descriptor.
 #pragma once
 
 #include <Python.h>
@@ -68,7 +69,7 @@ std::uint64_t write_blocks(Writer& writer, int file) try {
   throw nanobind::python_error();
 }
 
-// Gives a writer's face in Python the methods of such a file; its writer() is the writer.
+// Adds these methods to a writer's Python class; its writer() returns the writer.
 template <typename Face>
 void bind_blocks(nanobind::class_<Face>& type) {
   type.def("__iter__", [](nanobind::handle self) { return nanobind::borrow(self); })

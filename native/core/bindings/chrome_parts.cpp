@@ -1,4 +1,4 @@
-// What a read Chrome trace is for Python: dictionaries of arrays and texts.
+// Converts a Chrome trace that was read to Python: dictionaries of arrays and texts.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -19,8 +19,8 @@ using Order = std::shared_ptr<const RowOrder>;
 
 constexpr auto kAsTaken = [](auto value) { return value; };
 
-// Columns of one table, as functions that make them whenever they are called. Until the last function for a
-// column is gone, the column stays as it was taken, which is a fraction of its size.
+// Columns of one table, as functions that make them whenever they are called. While a function for a column
+// exists, the column is stored as it was read, which is a fraction of its size.
 class LaterColumns {
  public:
   LaterColumns(std::size_t rows, Order order) : rows_(rows), order_(std::move(order)) {}
@@ -37,12 +37,12 @@ class LaterColumns {
       return to_array(std::move(made));
     });
   }
-  // Leaves out what no row has.
+  // Drops columns that no row has.
   template <typename T, typename Growing>
   void add_unless_empty(const char* name, Growing& taken) {
     if (!taken.empty()) add<T>(name, taken);
   }
-  // One that is in the order of the trace already.
+  // A column that is in the order of the trace already.
   void add_ordered(const char* name, PackedColumn&& taken) {
     const auto held = std::make_shared<const PackedColumn>(std::move(taken));
     made_[name] = nb::cpp_function([held, rows = rows_]() {
@@ -51,7 +51,7 @@ class LaterColumns {
       return to_array(std::move(made));
     });
   }
-  // The functions, or what they make.
+  // The functions, or their results.
   nb::dict made(bool later) {
     if (!later) {
       for (const auto [key, column] : nb::dict(made_)) made_[key] = column();
@@ -91,7 +91,7 @@ class ChromeParts {
     rows["allocations"] = taken.allocations.rows;
     rows["counters"] = taken.counters.rows;
     rows["flows"] = taken.flows.rows;
-    // Before the spans, since they look at these as they were taken.
+    // Before the spans, because they read these in the order of the file.
     if (taken.kernels.rows + taken.copies.rows > 0) {
       rows["kernels"] = taken.kernels.rows;
       rows["copies"] = taken.copies.rows;
@@ -141,7 +141,7 @@ class ChromeParts {
     return first == INT64_MAX ? 0 : first;
   }
 
-  // Of spans, allocations and counters; windows end after what torch itself does at the end.
+  // Of spans, allocations and counters; windows also contain what torch itself does at the end.
   int64_t last_ns(const ChromeEvents& taken) const {
     int64_t last = base_ns_;
     const ChromeSpanRows& spans = taken.spans;
@@ -202,8 +202,8 @@ class ChromeParts {
     made["spans"] = spans.made(later);
   }
 
-  // A table about device spans, in the order of these; `span` has been added. Rows refer to spans as taken,
-  // ascending.
+  // A table about device spans, in their order; `span` was added already. Rows refer to spans in the order of
+  // the file, ascending.
   static LaterColumns about_spans(PackedColumn& taken_span, std::size_t rows, const ChromeEvents& taken,
                                   const ChromeOrder& order) {
     std::size_t first = order.rows();
@@ -260,7 +260,7 @@ class ChromeParts {
     return made.made(later);
   }
 
-  // A table in the order of time, to which `time_ns` has been added.
+  // A table in the order of time; `time_ns` was added already.
   LaterColumns by_time(PackedColumn& time_ns, std::size_t rows) const {
     RowOrder place;
     const auto time_of = [&time_ns](auto row) { return time_ns[static_cast<std::size_t>(row)]; };

@@ -13,14 +13,14 @@ bool is_one_of(PyTypeObject* type, const nb::tuple& kinds) {
   return false;
 }
 
-// Not one instruction of Python runs while this holds all objects, so no other thread does.
+// No Python code runs while this holds references to all objects, so no other thread does, either.
 // `tuple(generator)` in another thread fails if anything else holds the tuple that it is filling.
 nb::object living_objects(const nb::tuple& kinds, const nb::object& generation) {
   for (const nb::handle kind : kinds)
     if (PyType_Check(kind.ptr()) == 0) throw nb::type_error("kinds must be types");
   const nb::object get_objects = nb::module_::import_("gc").attr("get_objects");
-  // The results first: once all objects are held, nothing may start a collection, whose callbacks are Python
-  // code.
+  // The results first: once references to all objects are held, nothing may start a collection, whose
+  // callbacks are Python code.
   const bool collects = PyGC_Disable() != 0;
   nb::object result;
   try {

@@ -1,4 +1,4 @@
-// Between numpy and spans, Python texts and ours.
+// Conversions between numpy arrays and spans, and between Python strings and UTF-8.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -42,7 +42,7 @@ std::string to_utf8(nb::handle str);
 std::vector<std::string> to_utf8_list(nb::handle sequence, const char* argument);
 nb::list to_str_list(std::span<const std::string_view> texts);
 
-// Appends an argument as inspect shows it; every default is None.
+// Appends a parameter as inspect shows it; every default is None.
 template <typename Argument>
 void append_argument(std::string& signature, const Argument& argument) {
   if (signature.back() != '(') signature += ", ";
@@ -55,7 +55,7 @@ void define_builtin(nb::module_& module, const char* name, const std::string& si
                     const nb::object& callable);
 
 // Defines a function of the module. nanobind's own function objects are opaque to inspect, help() and
-// stubtest; a builtin one that passes its call on is not.
+// stubtest; a builtin function that forwards its calls is not.
 template <typename Function, typename... Arguments>
 void define(nb::module_& module, const char* name, Function function, const char* doc,
             Arguments... arguments) {
@@ -67,7 +67,7 @@ void define(nb::module_& module, const char* name, Function function, const char
 
 class ChromeReader;
 struct ChromeOrder;
-// Takes the rows out of the reader; where `later`, columns that not everyone needs are functions that make
+// Moves the rows out of the reader; with `later`, columns that only some callers need are functions that make
 // them.
 nb::dict chrome_parts(ChromeReader& reader, ChromeOrder& order, bool later);
 

@@ -16,7 +16,7 @@ struct KnownKey {
   Argument number;
 };
 
-// As the releases of torch since 1.8 spell them.
+// Keys as the releases of torch since 1.8 spell them.
 constexpr KnownKey kKnown[] = {
     {"External id", Argument::ExternalId},
     {"external id", Argument::ExternalId},
@@ -59,7 +59,7 @@ constexpr KnownKey kKnown[] = {
     {"Total Reserved", Argument::TotalReserved},
     {"graph id", Argument::Graph},
     {"graph node id", Argument::GraphNode},
-    // Of the events that name tracks, in files of our own: see formats/_chrome_tracks.py.
+    // Of the events that name tracks in our own files.
     {"Track number", Argument::TrackNumber},
     {"Lane of", Argument::LaneOf},
 };
@@ -90,7 +90,7 @@ class KnownKeys {
 
 const KnownKeys kKeys;
 
-// Numbers that are none in JSON, as some writers have them, in the form of texts.
+// Numbers that JSON cannot represent, which some writers write as texts.
 bool is_strange_number(std::string_view raw) {
   if (raw.empty()) return false;
   const char first = raw[raw.front() == '-' && raw.size() > 1 ? 1 : 0];
@@ -140,7 +140,7 @@ const char* Arguments::read(const char* p, const char* end, std::size_t& deepest
         if (*p != ',') return fail(p);
         p = skip_space(p + 1, end);
         if (p >= end) return fail(end);
-        if (*p == '}') return p + 1;  // a comma too many does no harm
+        if (*p == '}') return p + 1;  // an extra comma is accepted
       }
       if (*p != '"') return fail(p);
       bool escaped = false;
@@ -161,7 +161,7 @@ const char* Arguments::read(const char* p, const char* end, std::size_t& deepest
     std::size_t depth = 0;
     p = skip_value(p, end, depth);
     if (p == nullptr) {
-      // Where quotes or brackets are open, more text may close them; a bare word is simply wrong.
+      // Where quotes or brackets are open, more text may close them; a bare word is invalid.
       return fail(begin >= end || *begin == '"' || *begin == '{' || *begin == '[' ? end : begin);
     }
     std::string_view raw(begin, static_cast<std::size_t>(p - begin));

@@ -1,4 +1,4 @@
-// The arguments of a trace event: those that have a meaning here by number, the others as text.
+// The arguments of a trace event: known keys by number, all others as text.
 #pragma once
 
 #include <array>
@@ -58,22 +58,21 @@ inline constexpr std::size_t kArguments = static_cast<std::size_t>(Argument::Cou
 
 constexpr uint64_t mask_of(Argument which) { return uint64_t{1} << static_cast<unsigned>(which); }
 
-// One event's arguments as they stand in its text; what is no longer wanted is taken, the rest goes to
-// rest().
+// The arguments of one event as raw text. take() removes a known argument; rest() returns the others.
 class Arguments {
  public:
   void clear() {
     seen_ = 0;
     unknown_.clear();
   }
-  // Reads the object that begins at `p` (behind its bracket is the first key); returns the position behind
-  // it, or nullptr with failed_at() set.
+  // Parses the object at `p` (which points behind its bracket); returns the position behind it, or nullptr
+  // with failed_at() set.
   const char* read(const char* p, const char* end, std::size_t& deepest);
   const char* failed_at() const { return failed_at_; }
 
   bool has(Argument which) const { return (seen_ >> static_cast<unsigned>(which) & 1) != 0; }
   bool has_any(uint64_t mask) const { return (seen_ & mask) != 0; }
-  // The raw text of a value, empty without; take() also keeps it out of the rest.
+  // The raw text of a value, empty without; take() also leaves it out of the rest.
   std::string_view peek(Argument which) const {
     return has(which) ? raw_[static_cast<std::size_t>(which)] : std::string_view();
   }
@@ -84,7 +83,7 @@ class Arguments {
   }
   void drop(uint64_t mask) { seen_ &= ~mask; }
   bool nothing_left() const { return seen_ == 0 && unknown_.empty(); }
-  // Appends what was not taken as the inside of an object: "key":value,"key":value.
+  // Appends the arguments that were not taken as members of an object: "key":value,"key":value.
   void append_rest(std::string& out) const;
 
  private:
@@ -92,7 +91,7 @@ class Arguments {
   std::array<std::string_view, kArguments> raw_, key_;
   std::string unknown_;
   const char* failed_at_ = nullptr;
-  // By the argument before: a known one, none, or another.
+  // Predicted from the argument before: a known one, none, or another.
   std::array<LearnedGap, kArguments + 2> gap_;
 };
 

@@ -1,4 +1,4 @@
-// Writes JSON of known length behind a pointer.
+// Writes JSON of known length at a pointer.
 #pragma once
 
 #include <charconv>
@@ -9,7 +9,7 @@
 
 namespace kinetoscope {
 
-// The caller has made sure of the room; nothing is checked here.
+// The caller has reserved the space; nothing is checked here.
 class EventText {
  public:
   explicit EventText(char* at) : at_(at) {}
@@ -33,7 +33,7 @@ class EventText {
     at_ = std::to_chars(at_, at_ + 20, value).ptr;
     return *this;
   }
-  // The shortest text that reads as this very number, which is finite.
+  // The shortest text that parses to exactly this finite number.
   EventText& number(double value) {
     at_ = std::to_chars(at_, at_ + 24, value).ptr;
     return *this;

@@ -11,7 +11,7 @@
 namespace kinetoscope {
 namespace {
 
-// Arguments that say nothing of the program, or that follow from the rest.
+// Arguments without information about the program, or that follow from others.
 constexpr uint64_t kWorthless = mask_of(Argument::TraceName) | mask_of(Argument::TraceIteration) |
                                 mask_of(Argument::Bandwidth) | mask_of(Argument::PythonId) |
                                 mask_of(Argument::PythonParent) | mask_of(Argument::PythonModule);
@@ -22,16 +22,16 @@ constexpr uint64_t kKernelFacts = mask_of(Argument::Grid) | mask_of(Argument::Bl
                                   mask_of(Argument::BlocksPerSm) | mask_of(Argument::WarpsPerSm) |
                                   mask_of(Argument::Occupancy) | mask_of(Argument::Graph);
 constexpr uint64_t kCopyFacts = mask_of(Argument::Bytes) | mask_of(Argument::Graph);
-// Arguments of which fewer than one in so many repeat are only kept.
+// If fewer than one in this many arguments repeats, further ones are stored without lookup.
 constexpr std::size_t kFewRepeat = 8;
-// Of so many hashes one is in the sample.
+// One of this many hashes is in the sample.
 constexpr std::size_t kHashesASample = 256;
-// How often the memory in use is added up.
+// How often the memory in use is summed up.
 constexpr std::size_t kLookEvery = 4096;
 
 bool is_quoted(std::string_view raw) { return !raw.empty() && raw.front() == '"'; }
 
-// Three numbers in brackets; false where they are anything else.
+// Three numbers in brackets; false for anything else.
 bool three_of(std::string_view raw, int32_t (&three)[3]) {
   std::size_t at = 0, found = 0;
   while (at < raw.size()) {
@@ -60,7 +60,7 @@ int32_t int32_or(std::string_view raw, int32_t none) {
   return value < 0 || value > std::numeric_limits<int32_t>::max() ? none : static_cast<int32_t>(value);
 }
 
-// The digits in a text such as "stream 7", or -1 where there are none or several.
+// The digits in a text such as "stream 7"; -1 if there are none, or several groups.
 int64_t only_number_in(std::string_view text) {
   const std::size_t first = text.find_first_of("0123456789");
   if (first == std::string_view::npos) return -1;
@@ -79,7 +79,7 @@ void identify(std::string_view raw, int64_t& number, std::string& text) {
     append_unescaped(inside_quotes(raw), text);
     number = only_number_in(text);
   } else if (!raw.empty() && raw != "null") {
-    // A number that does not fit, or anything else by which a writer tells one from another.
+    // A number that does not fit, or any other text by which a writer identifies one.
     text = raw;
   }
 }
@@ -187,7 +187,7 @@ bool ChromeEvents::full() {
 void ChromeEvents::take(const ChromeEvent& event, Arguments& arguments) {
   const std::string_view phase = inside_quotes(event.phase);
   if (phase.size() != 1) {
-    // XLA writes one {} behind its last event, for the comma after that.
+    // XLA writes one {} after its last event, because of the comma before.
     const bool is_empty =
         phase.empty() && event.name.empty() && event.time.empty() && arguments.nothing_left();
     losses.bad_events += is_empty && ++empty_objects_ == 1 ? 0 : 1;
@@ -252,7 +252,7 @@ int16_t ChromeEvents::category_row(std::string_view raw) {
   return last_category_ = static_cast<int16_t>(row);
 }
 
-// Looks at each id once: one that is damaged puts its events where they do not belong.
+// Checks each id once: a damaged one would put its events in the wrong place.
 void ChromeEvents::check_id(std::string_view raw) {
   if (!raw.empty() && !is_quoted(raw) && !is_json(raw)) ++losses.bad_ids;
 }

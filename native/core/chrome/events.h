@@ -1,4 +1,4 @@
-// What the events of a Chrome trace become: rows that grow while the text is read.
+// Converts the events of a Chrome trace to rows, which grow while the text is read.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace kinetoscope {
 
-// How the events of a category are taken.
+// How the events of a category are converted.
 struct ChromeCategory {
   uint8_t kind;
   bool on_device;
@@ -26,17 +26,18 @@ struct ChromeCategory {
 // Kinds and flags of spans, as kinetoscope.model.schema numbers them.
 inline constexpr uint8_t kKindUserAnnotation = 2, kKindPython = 4, kKindModule = 5, kKindKernel = 6,
                          kKindMemcpy = 7, kKindMemset = 8;
-// No time lies further from 0, before or behind it, so that the distance between any two fits into 64 bits.
-// In nanoseconds since 1970 these are years up to 2116.
+// The largest distance of a time from 0, so that the difference of any two fits into 64 bits. In nanoseconds
+// since 1970, that is until the year 2116.
 inline constexpr int64_t kLatestNs = (int64_t{1} << 62) - 1;
 inline constexpr uint8_t kFlagAsync = 1, kFlagUnfinished = 2, kFlagInstant = 8;
 
-// One event as it stands in the text: raw values, empty where it has none.
+// The raw values of one event; empty where it has none.
 struct ChromeEvent {
   std::string_view phase, category, name, process, thread, time, duration, id, scope;
 };
 
-// What a raw value of `pid` or `tid` names: a number, or else a text, which may have a number in it.
+// A process or thread as a raw value of `pid` or `tid` names it: a number, or else a text, which may contain
+// a number.
 void identify(std::string_view raw, int64_t& number, std::string& text);
 
 struct ChromeThread {
@@ -107,7 +108,7 @@ struct ChromeFlowRows {
   std::size_t bytes() const;
 };
 
-// Counts of what could not be read as it was, under the names that the reader reports.
+// Counts of repaired or unreadable values, under the names that the reader reports.
 struct ChromeLosses {
   int64_t truncated = 0, bad_events = 0, bad_header = 0, bad_times = 0, negative_durations = 0,
           missing_durations = 0;
@@ -117,21 +118,21 @@ struct ChromeLosses {
   int64_t bad_ids = 0, repeated_lists = 0;
 };
 
-// The arguments of spans that are in no column, as JSON objects. Mostly few repeat in many spans, but those
-// with an id or an address are all different, and a table to find them in would be larger than they are. So
-// the recent ones can be found, and when hardly any of them did repeat, the others are only kept. One that
-// does come again after that has a second row; where many do, as in steps of very many different operators,
-// more are kept to be found.
+// Arguments of spans that have no column, as JSON objects. Usually few different ones repeat in many spans;
+// but those with an id or an address are all different, and a hash table of them would be larger than they
+// are. So only recent ones are looked up, and if hardly any of them repeated, the next ones are stored
+// without lookup. An object that repeats after that gets a second row; if many do, as in steps with very many
+// different operators, more are kept for lookup.
 class ChromeArgumentTexts {
  public:
   explicit ChromeArgumentTexts(uint64_t seed) : seed_(seed), recent_(seed) {}
 
-  // The row of the object with this inside; `bad` is whether it is new, and no JSON.
+  // The row of the object with these members; `bad` says whether it is new and not valid JSON.
   int32_t add(std::string_view inside, bool* bad);
-  // No more objects will be added; they can be looked at now.
+  // Called when all objects were added; they can be read from then on.
   void close();
-  // Calls `look` with each object. One that is no JSON is one text in it, so that it can still be read by a
-  // person.
+  // Calls `look` with each object. One that is not valid JSON becomes an object with its text as the only
+  // member.
   template <typename Look>
   void each_json(Look look) const {
     int32_t row = 0;
@@ -142,7 +143,7 @@ class ChromeArgumentTexts {
     return packed_.bytes() + recent_.bytes() + found_again_.capacity() * sizeof(int32_t) +
            repeated_.capacity() / 8 + seen_.size() * 4 * sizeof(uint64_t);
   }
-  // Whether some are of communication.
+  // Whether some belong to communication.
   bool collectives() const { return collectives_; }
 
  private:
@@ -169,15 +170,15 @@ class ChromeArgumentTexts {
   std::vector<int32_t> bad_;  // ascending
 };
 
-// Takes one event after the other. Not for use by several threads at once.
+// Converts one event after the other. Not thread-safe.
 class ChromeEvents {
  public:
   ChromeEvents(std::vector<std::pair<std::string, ChromeCategory>> known, std::size_t max_bytes,
                uint64_t seed);
 
-  // `event` and `arguments` are about the text of one event and only looked at during the call.
+  // `event` and `arguments` point into the text of one event, and are only read during the call.
   void take(const ChromeEvent& event, Arguments& arguments);
-  // Closes what never ended.
+  // Ends the spans that have no end event.
   void close();
 
   TextTable strings, categories, call_stacks;
@@ -197,7 +198,7 @@ class ChromeEvents {
   bool has_python = false;
 
   std::size_t bytes() const;
-  // More tracks than any file of ours has: who writes more shall not fill the memory.
+  // More tracks than any real file has; a limit on memory.
   static constexpr std::size_t kMostNamedTracks = 1 << 16;
   static constexpr char kFieldEnd = '\x1f';
 
@@ -206,19 +207,20 @@ class ChromeEvents {
     uint8_t kind;
     bool on_device, known, is_flow_of_launch;
   };
-  // Spans that begin and end in events of their own, and nest by these: those of a track, or of an
+  // Spans with separate begin and end events, which define their nesting: those of a track, or of an
   // asynchronous operation.
   struct OpenSpans {
     std::vector<int32_t> rows;
     int64_t last_ns;  // of the last event
   };
-  // These events as they came, for where they seem not to have come in the order of time. An end that found
-  // its span when it came is that span's number, which has its time and, mostly, its name already.
+  // The events in the order of the file, for tracks that turn out not to be in order of time. An end event
+  // that found its span at once is stored as the span's number, because the span has its time and usually its
+  // name already.
   struct Ends {
     static constexpr int64_t kNameOfSpan = -2;
     std::size_t rows = 0;
     PackedColumn owner{-1};
-    PackedColumn span{-1};  // twice that which begins, one more for what ended it, -1 for another end
+    PackedColumn span{-1};  // 2 * number of a span that begins, + 1 for its end; -1: another end
     PackedColumn name{kNameOfSpan}, time_ns{0};  // of an end
     std::size_t bytes() const { return owner.bytes() + span.bytes() + name.bytes() + time_ns.bytes(); }
   };
@@ -250,8 +252,8 @@ class ChromeEvents {
   void begin_span(int32_t owner, int32_t span);
   void end_innermost(int32_t owner, std::string_view raw_name, int64_t end_ns);
   void end_span(int32_t span, int64_t end_ns);
-  // The innermost of `open` spans with the name of an end, or the innermost of all. Only so many are looked
-  // through, so that no file can keep a program busy for hours.
+  // The innermost of the `open` spans with the name of an end event, or the innermost of all. The search is
+  // limited, so that no file can take hours.
   static constexpr std::ptrdiff_t kMostLookedThrough = 1024;
   std::vector<int32_t>::iterator innermost(std::vector<int32_t>& open, int32_t name) const;
   void match_in_order_of_time();
@@ -264,7 +266,8 @@ class ChromeEvents {
   std::string last_category_text_;
   int16_t last_category_ = -1;
   TextTable raw_threads_, thread_keys_, raw_shapes_, ids_;
-  // What our own files say of tracks, by process and track: the track whose lane it is, and its true number.
+  // Facts that our own files have about tracks, by process and track: the track whose lane it is, and its
+  // original number.
   std::map<std::pair<int64_t, int64_t>, int64_t> lane_of_, track_number_;
   std::vector<int32_t> thread_of_raw_, shape_text_of_raw_;
   std::string last_process_, last_thread_;

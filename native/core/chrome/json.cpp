@@ -15,7 +15,7 @@ bool is_surrogate(uint32_t code_point) { return code_point >= 0xd800 && code_poi
 
 constexpr char kSpaces[] = " \t\r\n";
 
-// Where the string ends, at its closing quote, whose inside begins at `at`; the text is JSON.
+// The position of the string's closing quote; its inside begins at `at`; the text is JSON.
 std::size_t end_of_string(std::string_view json, std::size_t at) {
   for (; json[at] != '"'; ++at) at += json[at] == '\\';
   return at;
@@ -56,7 +56,7 @@ void append_control_or_quote(char byte, std::string& out) {
   }
 }
 
-// A parser of RFC 8259 that keeps nothing.
+// A parser of RFC 8259 that only validates.
 class JsonChecker {
  public:
   explicit JsonChecker(std::string_view text) : text_(text) {}

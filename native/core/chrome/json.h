@@ -1,4 +1,4 @@
-// Text as it goes into JSON, and whether text is JSON.
+// Writes text as JSON, and checks whether text is JSON.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace kinetoscope {
 
-// One character of a text that is UTF-8 in the main: lone surrogates in their three-byte form are characters
-// too, and whatever else is not UTF-8 reads as U+FFFD, one for each longest beginning of a character.
+// One character of mostly valid UTF-8: lone surrogates in their three-byte form are characters, too; every
+// other invalid sequence reads as one U+FFFD for each longest valid prefix of a character.
 struct DecodedCharacter {
   uint32_t code_point;
   std::size_t bytes;
   bool valid;  // false for the U+FFFD of broken bytes; surrogates are valid
 };
 
-// The character at the front of `text`, which is not empty.
+// The first character of `text`, which is not empty.
 DecodedCharacter decode_character(std::string_view text);
 
 // Appends a character; a surrogate in its three-byte form.
@@ -32,13 +32,13 @@ void append_json_escaped(std::string_view text, std::string& out);
 // Whether `text` is exactly one JSON value (RFC 8259) in valid UTF-8, nested at most 200 deep.
 bool is_json(std::string_view text);
 
-// A member of an object, as it stands in the text: the inside of its key's string, and its value.
+// A member of an object as raw text: the inside of its key's string, and its value.
 struct JsonMember {
   std::string_view key, value;
 };
 
-// Appends the members of the object that `json` is, in their order; `json` must be JSON, see is_json(). False
-// where it is another value than an object.
+// Appends the members of the object `json` in order; `json` must be valid JSON, see is_json(). False if it is
+// not an object.
 bool split_json_object(std::string_view json, std::vector<JsonMember>& members);
 
 }  // namespace kinetoscope

@@ -1,8 +1,7 @@
-// Finding one's way through JSON text at the speed of memory, without building anything.
+// Skips through JSON text at memory speed, without building anything.
 //
-// Every function takes a position and the end of the text, and returns the position behind what it passed, or
-// nullptr where the text ends first or is not as it must be. The text is followed by kScanPadding readable
-// bytes.
+// Every function takes a position and the end of the text, and returns the position behind what it skipped,
+// or nullptr if the text ends first or is not valid. The text is followed by kScanPadding readable bytes.
 #pragma once
 
 #include <bit>
@@ -26,7 +25,7 @@ inline const char* skip_space(const char* p, const char* end) {
 #if defined(__SSE2__)
   while (p < end) {
     const __m128i text = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    // Any other control character is damage: taken for space it would make a number a shorter one.
+    // Other control characters are invalid: skipped as space, they would split a number.
     const __m128i is_space = _mm_or_si128(
         _mm_or_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8(' ')), _mm_cmpeq_epi8(text, _mm_set1_epi8('\n'))),
         _mm_or_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8('\t')), _mm_cmpeq_epi8(text, _mm_set1_epi8('\r'))));
@@ -68,7 +67,7 @@ inline const char* find_closing_quote(const char* p, const char* end, bool& esca
   return nullptr;
 }
 
-// What a number, true, false, null or something else without brackets and quotes consists of.
+// Skips a number, true, false, null, or any other text without brackets and quotes.
 inline bool ends_scalar(char c) {
   return c == ',' || c == '}' || c == ']' || static_cast<unsigned char>(c) <= 0x20;
 }

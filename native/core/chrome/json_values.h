@@ -1,5 +1,4 @@
-// What JSON values mean: texts without their escapes, times as whole nanoseconds, numbers, and values made
-// small.
+// Converts JSON values: texts without escapes, times as whole nanoseconds, numbers, and minified values.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +8,25 @@
 
 namespace kinetoscope {
 
-// What stands between the quotes of a raw string; any other raw value as it is.
+// The inside of a raw string; any other raw value unchanged.
 std::string_view inside_quotes(std::string_view raw);
 
-// Appends what stands between the quotes of a JSON string. Pairs of \u escapes become one character, lone
-// surrogates their three-byte form; a broken escape is kept as it stands.
+// Appends the decoded inside of a JSON string. Pairs of \u escapes become one character, lone surrogates
+// their three-byte form; an invalid escape is kept as it is.
 void append_unescaped(std::string_view inside, std::string& out);
 
-// The number in a raw value, a JSON number or a string that holds one; nothing where it is none, or does not
+// The integer in a raw value, a JSON number or a string with one; nullopt if there is none, or it does not
 // fit.
 std::optional<int64_t> integer_of(std::string_view raw);
 std::optional<double> real_of(std::string_view raw);
-// Like integer_of for what is written signed or unsigned, as addresses are.
+// Like integer_of, for values that are written signed or unsigned, such as addresses.
 std::optional<uint64_t> address_of(std::string_view raw);
 
 // Microseconds with a fraction as nanoseconds, rounded where there are more than three decimals; exact up to
 // nine digits beyond what a double keeps.
 std::optional<int64_t> nanoseconds_of(std::string_view raw);
 
-// Appends a raw value without the spaces between its parts.
+// Appends a raw value without the whitespace in it.
 void append_minified(std::string_view raw, std::string& out);
 
 }  // namespace kinetoscope

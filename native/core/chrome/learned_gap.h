@@ -1,5 +1,4 @@
-// What stood between two values the last time: writers put the same keys in the same order, with the same
-// spaces.
+// Remembers the text between two values: writers put the same keys in the same order, with the same spaces.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +9,12 @@
 
 namespace kinetoscope {
 
-// From behind one value to the beginning of the next: a comma, spaces, a key in quotes, a colon, spaces.
+// The text from the end of one value to the start of the next: a comma, spaces, a key in quotes, a colon,
+// spaces.
 class LearnedGap {
  public:
-  // Where the next value begins if the same stands here, else nullptr. `p` is followed by kScanPadding bytes.
+  // The start of the next value if the same text is at `p`, else nullptr. `p` is followed by kScanPadding
+  // bytes.
   const char* passed(const char* p, const char* end) const {
     if (size_ == 0 || end - p <= size_) return nullptr;
 #if defined(__SSE2__)

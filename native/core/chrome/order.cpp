@@ -8,8 +8,8 @@
 namespace kinetoscope {
 namespace {
 
-// What lies around what, where both begin and end at the same time: calls around ranges around operators
-// around calls into the runtime.
+// What encloses what, if both begin and end at the same time: calls enclose ranges, ranges operators,
+// operators calls of the runtime.
 uint8_t outwardness(int64_t kind) {
   switch (kind) {
     case kKindPython:
@@ -43,7 +43,7 @@ class Before {
   const ChromeSpanRows& spans_;
 };
 
-// Sorts by merging what is in order already: the events of a thread come in few such runs. Stable.
+// A stable merge sort of runs that are sorted already: the events of a thread are in few such runs.
 void sort_runs(int32_t* begin, int32_t* end, int32_t* spare, const Before& before) {
   std::vector<std::ptrdiff_t> runs{0};
   for (std::ptrdiff_t at = 1; at < end - begin; ++at) {
@@ -70,7 +70,7 @@ void sort_runs(int32_t* begin, int32_t* end, int32_t* spare, const Before& befor
   if (from != begin) std::copy(from, from + (end - begin), begin);
 }
 
-// Whether the spans were taken in the order of the trace, as those of a single thread often are.
+// Whether the spans are in the order of the trace already, as those of a single thread often are.
 template <typename ThreadOf>
 bool in_order(std::size_t rows, const ThreadOf& thread_of, const Before& before) {
   std::size_t last_thread = 0;
@@ -120,7 +120,7 @@ ChromeOrder order_spans(const ChromeEvents& events) {
   for (std::size_t thread = 0; thread < threads.size(); ++thread) {
     longest = std::max(longest, made.first_rows[thread + 1] - made.first_rows[thread]);
   }
-  // Its pages are only there once runs are merged into them.
+  // Its pages are only allocated when runs are merged into them.
   Column<int32_t> spare(longest);
   for (std::size_t thread = 0; thread < threads.size(); ++thread) {
     int32_t* const begin = order.data() + made.first_rows[thread];

@@ -1,4 +1,4 @@
-// The spans of a Chrome trace in the order that a trace keeps them in, and what lies around each of them.
+// Sorts the spans of a Chrome trace as a trace stores them, and finds the calls around each span.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace kinetoscope {
 
-// For each row of a table the row in which it was taken. Takes no memory where these are the same.
+// For each row of a table the row in which it was read. Takes no memory if these are the same.
 class RowOrder {
  public:
   // Rows are set one after the other, from the first.
@@ -36,16 +36,17 @@ struct ChromeOrder {
   std::vector<int32_t> thread_rows;
   // For each row among the threads of the trace its first span, and behind the last one the number of all.
   std::vector<std::size_t> first_rows;
-  // For each row of the trace the row in which the span was taken.
+  // For each row of the trace the row in which the span was read.
   RowOrder order;
 
   std::size_t rows() const { return first_rows.back(); }
 };
 
-// By thread, start, the longer first, then what usually lies around the other, then as they were taken.
+// By thread, start, longer ones first, then by what usually encloses the other, then in the order of the
+// file.
 ChromeOrder order_spans(const ChromeEvents& events);
 
-// Python calls and module calls as stacks: what each span has around it, itself included.
+// Python calls and module calls as stacks: the calls around each span, itself included.
 struct ChromeStacks {
   PackedColumn own_stack{-1}, own_module{-1};     // by row of the trace
   std::vector<int32_t> stack_parent, stack_name;  // the innermost call's name

@@ -1,4 +1,4 @@
-// How each phase of an event is taken: complete, instant, begin and end, asynchronous, flow, counter,
+// How each phase of an event is converted: complete, instant, begin and end, asynchronous, flow, counter,
 // metadata.
 #include <algorithm>
 #include <limits>
@@ -57,7 +57,7 @@ void ChromeEvents::take_complete(const ChromeEvent& event, Arguments& arguments)
     duration_ns = 0;
   }
   if (event.category == "\"Trace\"") {
-    // The time for which the profiler was on, on a track that is none of the program.
+    // The time for which the profiler was on, on a track that does not belong to the program.
     scratch_.clear();
     append_unescaped(inside_quotes(event.name), scratch_);
     windows.push_back({scratch_, start_ns, duration_ns});
@@ -106,7 +106,7 @@ void ChromeEvents::take_counter(const ChromeEvent& event, Arguments& arguments) 
   if (!time_of(event.time, time_ns)) return;
   std::string series;
   arguments.append_rest(series);
-  // The keys and values as they stand, one after the other; series of one event belong together.
+  // The raw keys and values, one after the other; series of one event belong together.
   std::string text = series + "}";
   text.append(kScanPadding, '\0');
   const char* p = text.data();
@@ -148,7 +148,7 @@ void ChromeEvents::take_counter(const ChromeEvent& event, Arguments& arguments) 
 void ChromeEvents::take_flow(const ChromeEvent& event) {
   const int16_t category = category_row(event.category);
   std::optional<int64_t> id = integer_of(event.id);
-  // Kineto draws an arrow for each correlation, right behind the event that has the number itself.
+  // Kineto draws an arrow for each correlation, right after the event that has the number itself.
   if (id && *id == last_correlation_ && category_[static_cast<std::size_t>(category)].is_flow_of_launch) {
     ++flows_implied;
     return;
@@ -170,7 +170,7 @@ void ChromeEvents::take_flow(const ChromeEvent& event) {
 }
 
 int32_t ChromeEvents::thread_of_flow(const ChromeEvent& event) {
-  // An arrow does not say whether its end is on a device; mostly the event before it stands there.
+  // An arrow does not say whether its end is on a device; usually the event before it is at that place.
   if (last_thread_row_ >= 0 && event.thread == last_thread_ && event.process == last_process_)
     return last_thread_row_;
   scratch_.assign(event.process).append(1, kFieldEnd).append(event.thread).append(1, 'd');
@@ -191,7 +191,7 @@ void ChromeEvents::take_end(const ChromeEvent& event) {
   if (time_of(event.time, end_ns)) end_innermost(track_of(event), event.name, end_ns);
 }
 
-// Whether it is a thread or a stream: an end does not say so.
+// Whether it is a thread or a stream; an end event does not say.
 int32_t ChromeEvents::track_of(const ChromeEvent& event) {
   scratch_.assign(event.process).append(1, kFieldEnd).append(event.thread);
   return ids_.add(scratch_);
@@ -275,8 +275,8 @@ void ChromeEvents::match_in_order_of_time() {
       events.push_back({owner, -1, static_cast<int32_t>(name), spans.start_ns[at] + spans.duration_ns[at]});
     }
   }
-  // Of what happens at one time, ends come first, so that spans that follow each other do not overlap; an end
-  // of nothing that is open is that of a span without a duration.
+  // Of events at the same time, ends come first, so that consecutive spans do not overlap; an end without an
+  // open span is that of a span without a duration.
   std::ranges::stable_sort(events, {}, [](const Event& event) {
     return std::make_tuple(event.owner, event.time_ns, event.span >= 0);
   });

@@ -12,7 +12,7 @@
 namespace kinetoscope {
 namespace {
 
-// The members of an event that have a meaning here; the last are its arguments.
+// The members of an event that are read; the last one is its arguments.
 constexpr std::string_view kMemberNames[] = {"ph",  "cat", "name", "pid",   "tid", "ts",
                                              "dur", "id",  "id2",  "scope", "args"};
 constexpr std::string_view ChromeEvent::* kFields[] = {
@@ -40,7 +40,7 @@ ChromeReader::ChromeReader(std::vector<std::pair<std::string, ChromeCategory>> c
 
 void ChromeReader::feed(std::string_view block) {
   if (state_ == State::Done) {
-    // Not skip_space: the block is not ours, and nothing may be read behind it.
+    // Not skip_space: the block has no padding, so nothing may be read beyond it.
     if (std::any_of(block.begin(), block.end(),
                     [](char c) { return static_cast<unsigned char>(c) > 0x20; })) {
       taken_.losses.text_after_end = 1;
@@ -73,7 +73,7 @@ void ChromeReader::finish() {
     if (state_ == State::Start) throw NotATrace("not a trace: the text is empty");
     throw NotATrace("not a trace: a JSON object without a list \"traceEvents\"");
   }
-  // A list may end without its bracket: who writes it may be killed at any time.
+  // A list may end without its bracket, because its writer may be killed at any time.
   const bool whole = state_ == State::Done || (list_ && state_ == State::Events && at_ == used_);
   if (!whole) taken_.losses.truncated = 1;
   taken_.close();
@@ -107,7 +107,7 @@ void ChromeReader::run(bool last) {
     const std::size_t left = used_ - at_;
     if (state_ == State::Events && left > 0) {
       if (last) {
-        // The rest may hold events behind one whose quotes or brackets never close.
+        // The rest may contain events after one whose quotes or brackets are not closed.
         const char* next = may_look_again(left) ? after_bad_event() : nullptr;
         if (next == nullptr) return;
         ++taken_.losses.bad_events;
@@ -130,7 +130,7 @@ void ChromeReader::run(bool last) {
       give_up_on(State::SkipMember);
       continue;
     }
-    // Looking again at every block would cost the square of what a very long value is long.
+    // Scanning again for every block would be quadratic in the length of a value.
     wanted_ = left > kShortValue ? left * 2 : 0;
     return;
   }
@@ -202,7 +202,7 @@ ChromeReader::Step ChromeReader::member() {
     go_to(begin + 1);
     return Step::Went;
   }
-  // Of a number more digits may follow.
+  // More digits of a number may follow.
   if (after == nullptr || (after == end() && !last_)) return Step::NeedsMore;
   const std::string_view raw(begin, static_cast<std::size_t>(after - begin));
   header_bytes_ += key.size() + raw.size();
@@ -282,7 +282,7 @@ const char* ChromeReader::event_at(const char* p) {
         if (*p != ',') return fail(p);
         p = skip_space(p + 1, stop);
         if (p >= stop) return fail(stop);
-        if (*p == '}') return p + 1;  // a comma too many does no harm
+        if (*p == '}') return p + 1;  // an extra comma is accepted
       }
       if (*p != '"') return fail(p);
       bool escaped = false;
@@ -321,7 +321,7 @@ const char* ChromeReader::event_at(const char* p) {
   }
 }
 
-// Where the next event seems to begin: a bracket behind which one of the keys stands that writers put first.
+// Where the next event seems to begin: a bracket followed by one of the keys that writers put first.
 const char* ChromeReader::after_bad_event() const {
   const char* p = here() + 1;
   while (p < end()) {
@@ -355,7 +355,7 @@ void ChromeReader::give_up_on(State skipping) {
 }
 
 ChromeReader::Step ChromeReader::skip_on() {
-  // Inside a member's value, or an event: to the comma or bracket that ends it.
+  // Inside a member's value, or an event: skip to the comma or bracket that ends it.
   for (const char* p = here(); p < end(); ++p) {
     if (skip_escaped_) {
       skip_escaped_ = false;

@@ -1,7 +1,7 @@
-// Reads Chrome's trace event format as Kineto and other tools write it, from text that comes in blocks.
+// Reads Chrome's trace event format as Kineto and other tools write it, from text that arrives in blocks.
 //
-// The format: developers of Chrome describe it as "Trace Event Format"; what Kineto adds was read off its
-// files.
+// The format: developers of Chrome describe it as "Trace Event Format"; what Kineto adds was found by reading
+// its files.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace kinetoscope {
 
-// The text is no trace at all; the message says what it looks like.
+// The text is not a trace; the message says what it looks like.
 class NotATrace : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -30,9 +30,9 @@ class ChromeReader {
   ChromeReader(std::vector<std::pair<std::string, ChromeCategory>> categories, std::size_t max_bytes,
                uint64_t seed);
 
-  // The next part of the text, cut anywhere.
+  // The next part of the text, which may be cut anywhere.
   void feed(std::string_view block);
-  // The text is over. What has no end is counted as cut.
+  // Called at the end of the text. Values without an end are counted as cut.
   void finish();
 
   std::size_t events() const { return events_; }
@@ -61,7 +61,7 @@ class ChromeReader {
   ChromeEvents taken_;
   Column<char> buffer_;
   std::size_t at_ = 0, used_ = 0;
-  std::size_t wanted_ = 0;  // how much of an unfinished value must be there before it is looked at again
+  std::size_t wanted_ = 0;  // how much of an unfinished value must have arrived before it is scanned again
   std::size_t largest_value_;
   std::size_t looked_at_again_ = 0;
   State state_ = State::Start;
@@ -71,10 +71,10 @@ class ChromeReader {
   Arguments arguments_;
   ChromeEvent event_;
   bool too_deep_ = false;  // of that event
-  // By the member before: a known one, none, or another.
+  // Predicted from the member before: a known one, none, or another.
   LearnedGap gap_[13];
   const char* failed_at_ = nullptr;
-  // While a value too large to keep is skipped.
+  // While a value that is too large is skipped.
   std::size_t skip_depth_ = 0;
   bool skip_in_string_ = false, skip_escaped_ = false;
 };

@@ -1,4 +1,4 @@
-// Names in which Kineto leaves quotes as they are, so that its text is no JSON.
+// Names in which Kineto does not escape quotes, so that its text is not valid JSON.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@ namespace kinetoscope {
 
 inline constexpr std::ptrdiff_t kLongestUnescapedName = 1 << 13;
 
-// The quote that ends a name in which quotes stand unescaped, as Kineto writes names: behind it comes the
-// process. nullptr where the next event comes first, and `end` where the text does.
+// The quote that ends a name with unescaped quotes as Kineto writes names: the key of the process follows.
+// nullptr if the next event comes first, and `end` if the text ends first.
 inline const char* end_of_unescaped_name(const char* p, const char* end) {
   constexpr std::string_view kNext = "\"pid\"", kFirst = "\"ph\"", kAnother = "\"name\"";
   const char* const begin = p;

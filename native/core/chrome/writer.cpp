@@ -12,10 +12,10 @@
 namespace kinetoscope {
 namespace {
 
-// What an instant or a sample takes besides its texts; generous, and checked by the tests' shortest blocks.
+// The size of an instant or a sample without its texts; generous, and checked by the tests' shortest blocks.
 constexpr std::size_t kEventBytes = 512;
 
-// Whether an event behind this text needs a comma first.
+// Whether an event after this text needs a comma first.
 bool ends_with_value(std::string_view text) {
   const std::size_t last = text.find_last_not_of(" \t\r\n");
   return last != std::string_view::npos && text[last] != '[' && text[last] != ',';

@@ -1,5 +1,5 @@
 // Writes the events of a Chrome trace (the "traceEvents" array that Perfetto and chrome://tracing read), in
-// the shape in which Kineto writes them.
+// the form that Kineto writes.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class ChromeWriter {
 
  private:
   enum class Part { Header, Spans, Allocations, Counters, Footer, Done };
-  // A call of a Python function around the present span.
+  // A call of a Python function around the current span.
   struct OpenCall {
     int64_t end_ns;
     std::size_t row;
@@ -43,7 +43,7 @@ class ChromeWriter {
   void check_tracks(const ChromeTables& tables) const;
   void sort_flows();
 
-  // Each writes as many whole events as fit; false when the block is full first.
+  // Each writes as many whole events as fit; false if the block was full first.
   bool write_spans();
   bool write_slice();
   bool write_flows();
@@ -58,7 +58,7 @@ class ChromeWriter {
   void write_copy(EventText& out);
   std::size_t track_of(int32_t thread, int32_t lane) const;
   std::string_view track_of_span(std::size_t row) const;
-  // Where the next event goes; it takes the comma that it needs.
+  // The position of the next event, after a comma if it needs one.
   EventText begin_event();
   void end_event(const EventText& out);
 
@@ -67,7 +67,7 @@ class ChromeWriter {
   std::vector<int32_t> first_track_;
   std::vector<uint8_t> traits_;
   std::vector<uint32_t> flows_by_source_, flows_by_target_;
-  std::vector<std::string> counter_places_;  // by counter: what says whose it is
+  std::vector<std::string> counter_places_;  // by counter: an argument with its owner
   int64_t base_ns_;
   std::string header_, footer_;
   std::size_t block_bytes_;
@@ -75,7 +75,7 @@ class ChromeWriter {
   Part part_ = Part::Header;
   std::size_t row_ = 0;
   bool slice_written_ = false;
-  // The next row of each of these that belongs to the present span or a later one.
+  // The next row of each of these tables that belongs to the current span or a later one.
   std::size_t kernel_ = 0, copy_ = 0, leaving_ = 0, arriving_ = 0;
   std::vector<OpenCall> calls_;
   bool comma_ = false;
@@ -83,7 +83,7 @@ class ChromeWriter {
   std::size_t used_ = 0;
 };
 
-// base_ns + time_ns, as near as 64 bits can hold it.
+// base_ns + time_ns, clamped to 64 bits.
 int64_t chrome_time_ns(int64_t base_ns, int64_t time_ns);
 
 }  // namespace kinetoscope

@@ -9,8 +9,8 @@
 namespace kinetoscope {
 namespace {
 
-// Every key that the writer makes of a column. A source may use the same word for something of its own, such
-// as the name of a stream where we write its number.
+// Every key that the writer makes from a column. A source may use the same key for something else, such as
+// the name of a stream, for which we write the number.
 constexpr std::array<std::string_view, 34> kColumnKeys = {
     "External id",
     "Record function id",
@@ -63,7 +63,7 @@ void SourceArguments::add(std::string_view json) {
     for (std::size_t at = 0; at < members.size(); ++at) {
       if (!last[at]) continue;
       std::string& text = texts_.writing();
-      // The key in the one spelling in which append() looks for it.
+      // The key in the spelling that append() looks for.
       text += ",\"";
       append_json_escaped(keys[at], text);
       text.append("\":").append(members[at].value);
@@ -92,7 +92,7 @@ void SourceArguments::append(int32_t row, std::string_view written, EventText& o
     const std::string_view member = text.substr(begin, parts_[part].end - begin);
     begin = parts_[part].end;
     if (parts_[part].may_repeat) {
-      // Quotes inside strings are escaped, so this finds keys only.
+      // Quotes inside strings are escaped, so that only keys match.
       const std::string_view key = member.substr(1, member.find("\":") + 1);
       if (written.find(key) != std::string_view::npos) continue;
     }

@@ -1,4 +1,4 @@
-// What a Chrome trace is made of, as columns. Columns that may be empty belong to no row then.
+// The columns that a Chrome trace is written from. A column that may be empty then belongs to no row.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace kinetoscope {
 
-// What of a kind of spans changes how they are written.
+// Properties of a kind of spans that change how they are written.
 enum ChromeTrait : uint8_t {
   kChromeCall = 1,    // of a Python function or a module
   kChromeModule = 2,  // of a module
-  kChromeRange = 4,   // marked on the host; where a device shows it as well, it is no work of the device
+  kChromeRange = 4,   // marked on the host; where a device shows it as well, it is not device work
 };
 
 inline constexpr int64_t kNoStreamNumber = INT64_MIN;
@@ -32,7 +32,7 @@ struct ChromeSpans {
   std::span<const int32_t> category;           // string id; 0: that of its kind; -1: none
 };
 
-// One row for each kernel of which something is known, in the order of their spans; -1 where a fact is not.
+// One row for each kernel with known facts, in the order of their spans; -1 for an unknown fact.
 struct ChromeKernels {
   std::span<const int32_t> span;
   std::span<const int32_t> grid_x, grid_y, grid_z, block_x, block_y, block_z, registers;
@@ -66,17 +66,17 @@ struct ChromeAllocations {
 struct ChromeCounters {
   std::span<const int64_t> time_ns;
   std::span<const int32_t> counter;  // index of counter_name
-  std::span<const double> value;     // those that are no numbers of JSON are left out
+  std::span<const double> value;     // those that JSON cannot represent are left out
 };
 
-// Texts are UTF-8 with lone surrogates in their three-byte form. Those that hold JSON and do not are left
-// out.
+// Texts are UTF-8 with lone surrogates in their three-byte form. Invalid ones among those that should be JSON
+// are left out.
 struct ChromeTables {
   std::span<const std::string> strings;
   std::span<const int32_t> stack_parent, stack_frame;
   std::span<const int32_t> frame_function, frame_file, frame_line;
   std::span<const std::string> module_path, module_class;
-  std::span<const int64_t> module_number;  // by module: which one of its class; -1, or empty: not known
+  std::span<const int64_t> module_number;  // by module: its number within its class; -1, or empty: not known
   std::span<const std::string> shape_dims, shape_types, shape_concrete, shape_strides;  // JSON
   std::span<const std::string> arguments;                                               // JSON objects
   std::span<const std::string> categories, device_categories;                           // by kind

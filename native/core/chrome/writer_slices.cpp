@@ -1,4 +1,4 @@
-// How ChromeWriter writes spans: their slices, what a device says of them, and the arrows between them.
+// How ChromeWriter writes spans: their slices, the facts of a device about them, and the arrows between them.
 #include <cmath>
 
 #include "../recording/reader.h"
@@ -7,7 +7,7 @@
 namespace kinetoscope {
 namespace {
 
-// What a slice takes besides its texts, with every number of a kernel; generous, and checked by the tests'
+// The size of a slice without its texts, with all numbers of a kernel; generous, and checked by the tests'
 // shortest blocks.
 constexpr std::size_t kSliceBytes = 1536;
 constexpr std::size_t kFlowBytes = 256;
@@ -40,7 +40,7 @@ void add_known(EventText& out, const char (&key)[N], int32_t x, int32_t y, int32
   out.number(int64_t{z}) << "]";
 }
 
-// Moves to the first entry of a rising column that is not below `row`, and says whether it is `row`.
+// Moves to the first entry of an ascending column that is not below `row`; returns whether it is `row`.
 bool at_row(std::span<const int32_t> column, std::size_t& at, std::size_t row) {
   while (at < column.size() && column[at] < static_cast<int64_t>(row)) ++at;
   return at < column.size() && column[at] == static_cast<int64_t>(row);
@@ -72,7 +72,7 @@ bool ChromeWriter::write_slice() {
                          shapes = texts_.shapes.of(spans.shapes[row]),
                          module = texts_.modules.of(spans.module[row]),
                          stack = texts_.stacks.of(spans.stack[row]);
-  // The class stands where a module begins; what follows in it shows the path alone.
+  // Shown where a module begins; inside, only the path is shown.
   const bool same_module =
       row > 0 && spans.module[row] == spans.module[row - 1] && spans.thread[row] == spans.thread[row - 1];
   const std::string_view type =
@@ -109,7 +109,7 @@ bool ChromeWriter::write_slice() {
   out << stack;
   const std::string_view written(first, static_cast<std::size_t>(out.end() - first));
   texts_.arguments.append(arguments, written, out);
-  // Every member has brought a comma before it.
+  // Every member wrote a comma before itself.
   if (out.end() == first) {
     out << "{}}";
   } else {
@@ -124,7 +124,7 @@ void ChromeWriter::write_numbers(EventText& out) {
   const ChromeSpans& spans = columns_.spans;
   const std::size_t row = row_;
   const int32_t stream = of_row(spans.stream, row, -1);
-  // Without numbers of the source every span of the host but a call has that of its row.
+  // If the source has no numbers, every span of the host except calls gets that of its row.
   if (!spans.external_id.empty()) {
     add_known(out, ",\"External id\":", spans.external_id[row]);
   } else if (stream < 0 && !(traits_[spans.kind[row]] & kChromeCall)) {
@@ -137,8 +137,8 @@ void ChromeWriter::write_numbers(EventText& out) {
     out << ",\"Sequence number\":";
     out.number(spans.sequence[row]) << texts_.torch_tids.of(spans.forward_thread[row]);
   }
-  // A range that was marked on the host and is shown on a device as well has no stream of its own: readers
-  // take whatever has one for work of the device.
+  // A range that was marked on the host and is shown on a device as well has no stream: readers treat
+  // everything with one as device work.
   if (!(traits_[spans.kind[row]] & kChromeRange)) out << texts_.streams.of(stream);
   add_known(out, ",\"correlation\":", of_row(spans.correlation, row, int64_t{-1}));
 }
@@ -188,7 +188,7 @@ void ChromeWriter::write_copy(EventText& out) {
   add_known(out, ",\"context\":", copies.context[at]);
   add_known(out, ",\"bytes\":", copies.bytes[at]);
   if (copies.bytes[at] >= 0 && duration_ns > 0) {
-    // A byte in a nanosecond is a GB in a second.
+    // One byte per nanosecond is one GB per second.
     add_known(out, ",\"memory bandwidth (GB/s)\":",
               static_cast<double>(copies.bytes[at]) / static_cast<double>(duration_ns));
   }

@@ -8,7 +8,8 @@
 namespace kinetoscope {
 namespace {
 
-// A deep recursion has as many stacks as levels: whole, their texts would grow with the square of its depth.
+// A deep recursion has as many stacks as levels: without a limit, their texts would be quadratic in its
+// depth.
 constexpr std::size_t kMostFrames = 256;
 
 std::vector<bool> used_rows(std::span<const int32_t> column, std::size_t rows) {
@@ -106,7 +107,7 @@ void ChromeTexts::escape_modules(const ChromeTables& tables) {
     text += ",\"Module\":\"";
     append_json_escaped(tables.module_path[module], text);
     text += '"';
-    // Our own reader finds a module by its path; the first one that has it needs no more.
+    // Our own reader identifies a module by its path; the first one that has it is enough.
     if (!paths.insert(tables.module_path[module]).second) text += ",\"Module row\":" + std::to_string(module);
     modules.end();
     std::string& type = module_classes.writing();

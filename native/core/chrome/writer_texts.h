@@ -1,4 +1,4 @@
-// The texts of a Chrome trace's events, made into JSON once for each row of the tables they stand in.
+// The texts of a Chrome trace's events as JSON, converted once for each row of their tables.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace kinetoscope {
 
-// Texts that JSON has already been made of, one after the other in one block.
+// Texts that were converted to JSON, one after the other in one block.
 class EscapedTexts {
  public:
   std::string& writing() { return block_; }
@@ -24,7 +24,7 @@ class EscapedTexts {
     const std::size_t first = at == 0 ? 0 : ends_[at - 1];
     return std::string_view(block_).substr(first, ends_[at] - first);
   }
-  // The text of a row, or nothing for a row that does not exist.
+  // The text of a row, or an empty text for a row that does not exist.
   std::string_view of(int32_t row) const {
     return static_cast<std::size_t>(row) < ends_.size() ? (*this)[static_cast<std::size_t>(row)]
                                                         : std::string_view("");
@@ -35,15 +35,15 @@ class EscapedTexts {
   std::vector<std::size_t> ends_;
 };
 
-// What a source said of its spans, ready to stand among the arguments of an event: `,"key":value` each. A key
-// that the event has already, from a column, is left out: the column's value counts, and no key stands twice.
+// Further arguments from the source, ready to be appended to those of an event: `,"key":value` each. A key
+// that the event already has, from a column, is left out: the column's value counts, and no key occurs twice.
 class SourceArguments {
  public:
-  // Texts that are no JSON objects are empty; of a key that stands twice in one the last counts.
+  // Texts that are not JSON objects are empty; of a key that occurs twice in one, the last value counts.
   void add(std::string_view json);
-  // The room that append() needs at most.
+  // The largest number of bytes that append() needs.
   std::size_t bytes_of(int32_t row) const { return texts_.of(row).size(); }
-  // `written` is what the event has of arguments so far.
+  // `written` is the text of the event's arguments so far.
   void append(int32_t row, std::string_view written, EventText& out) const;
 
  private:
@@ -53,24 +53,24 @@ class SourceArguments {
   };
 
   EscapedTexts texts_;
-  std::vector<std::size_t> ends_;  // of each row's parts; a row none of whose keys may repeat has none
+  std::vector<std::size_t> ends_;  // of each row's parts; a row without keys that may repeat has none
   std::vector<Part> parts_;
 };
 
-// Names, stacks, modules and shapes of all rows that the spans point to; those of other rows stay empty.
+// Names, stacks, modules and shapes of all rows that spans refer to; others stay empty.
 struct ChromeTexts {
   // Throws BadColumns where columns of one table have different lengths.
   ChromeTexts(const ChromeSpans& spans, const ChromeTables& tables);
 
   EscapedTexts names;  // by string id: names and categories
   EscapedTexts stacks, modules, module_classes, shapes;
-  EscapedTexts module_ordinals;  // which one of its class each module is
+  EscapedTexts module_ordinals;  // the number of each module within its class
   SourceArguments arguments;
   EscapedTexts categories, device_categories;  // by kind
   EscapedTexts flow_categories;
   EscapedTexts counter_openings;
   EscapedTexts tracks;      // `"pid":1,"tid":2` by track
-  EscapedTexts torch_tids;  // by thread; empty where torch gave none
+  EscapedTexts torch_tids;  // by thread; empty if torch gave none
   EscapedTexts streams;     // `,"device":0,"stream":7` by row of streams
 
  private:

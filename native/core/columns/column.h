@@ -1,4 +1,4 @@
-// One column of a table: an owned, uninitialised block of memory that Python can take over without a copy.
+// One column of a table: an owned, uninitialized block of memory that Python can take over without a copy.
 #pragma once
 
 #include <sys/mman.h>
@@ -13,8 +13,8 @@
 
 namespace kinetoscope {
 
-// Large blocks are aligned so that the kernel can back them with huge pages: filling a fresh column costs
-// one page fault for 2 MiB then, and the faults are most of what a column costs.
+// Large blocks are aligned so that the kernel can back them with huge pages: filling a new column then costs
+// one page fault for 2 MiB, and page faults are most of its cost.
 inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
 inline void* allocate_column(std::size_t bytes) {
@@ -27,7 +27,7 @@ inline void* allocate_column(std::size_t bytes) {
   void* large = std::aligned_alloc(kHugePageBytes, rounded);
   if (large == nullptr) throw std::bad_alloc();
 #ifdef MADV_HUGEPAGE
-  // Only advice: without huge pages the column is as right, and a little slower.
+  // Only a hint: without huge pages everything works, a little slower.
   static_cast<void>(madvise(large, rounded, MADV_HUGEPAGE));
 #endif
   return large;
@@ -56,7 +56,7 @@ class Column {
   void fill(T value) {
     for (std::size_t row = 0; row < size_; ++row) data_[row] = value;
   }
-  // Only forgets the rest; the block keeps its size.
+  // Only drops the other rows; the block keeps its size.
   void shrink(std::size_t size) { size_ = size; }
   T* data() { return data_; }
   const T* data() const { return data_; }

@@ -1,4 +1,5 @@
-// Columns that grow row by row and are small: what is not there, or the same in many rows, costs nothing.
+// Columns that grow row by row and take little memory: missing values, and values that repeat in many rows,
+// cost nothing.
 #pragma once
 
 #include <sys/mman.h>
@@ -89,9 +90,9 @@ class GrowingColumn {
   std::size_t bytes_ = 0;
 };
 
-// Whole numbers in packed blocks: of each row as many bits as the numbers of its block are apart, and none in
-// a block of equal ones. The block that rows are being appended to is not packed yet; rows of others may
-// still be set, which is slower.
+// Integers in packed blocks: each row takes as many bits as the range of its block needs, and none in a block
+// of equal numbers. The block that is being appended to is not packed yet; rows of others can still be set,
+// more slowly.
 class PackedColumn {
  public:
   explicit PackedColumn(int64_t none) : none_(none) {}
@@ -129,7 +130,7 @@ class PackedColumn {
 
  private:
   using Rows = std::array<int64_t, kPackedRows>;
-  // Distances from the base, or with 64 bits the numbers themselves. All bits set is `none`.
+  // Differences from the base or, with 64 bits, the numbers themselves. All bits set means `none`.
   struct Block {
     int64_t base;
     uint32_t place;  // of its bits, in units, from the start of the first chunk
@@ -192,7 +193,7 @@ class PackedColumn {
     }
     if (least > most) return {none_, kNowhere, 0};
     if (least == most && !some_none) return {least, kNowhere, 0};
-    // One more than the largest distance has to fit, so that all bits set means something else.
+    // The range is one larger than the largest difference, so that all bits set is free for `none`.
     const uint64_t range = static_cast<uint64_t>(most) - static_cast<uint64_t>(least);
     unsigned width = range >= UINT64_MAX - 1 ? 64 : static_cast<unsigned>(std::bit_width(range + 1));
     if (with_slack) width = (width + 7) / 8 * 8;
@@ -215,7 +216,7 @@ class PackedColumn {
     return made;
   }
 
-  // The place of as many units, which were given back or are new.
+  // The position of this many units, reused or new.
   uint32_t taken(unsigned units) {
     uint32_t& last = given_back_[units];
     if (last != 0) {
@@ -247,7 +248,7 @@ class PackedColumn {
     const std::size_t number = row / kPackedRows, at = row % kPackedRows;
     if (number < blocks_.size()) return set_packed(blocks_[number], at, value);
     if (open_block_ != kNoBlock && number < open_block_) {
-      // Between the packed blocks and the open one all rows are `none`.
+      // Between the packed blocks and the open one, all rows are `none`.
       blocks_.resize(number + 1, Block{none_, kNowhere, 0});
       return set_packed(blocks_[number], at, value);
     }
@@ -282,7 +283,8 @@ class PackedColumn {
   std::array<uint32_t, 65> given_back_ = {};  // by units: one more than the place of the last ones, 0 without
 };
 
-// Real numbers: those with few decimals packed, as whole numbers of the last decimal; others as they are.
+// Floating-point numbers: those with few decimals are packed as multiples of the last decimal; others are
+// stored unchanged.
 class PackedReals {
  public:
   explicit PackedReals(double none) : others_(none) {}
@@ -305,15 +307,15 @@ class PackedReals {
   static constexpr int64_t kNoCode = INT64_MIN;
   static constexpr unsigned kScaleBits = 2;
   static constexpr double kScales[] = {1, 1e3, 1e6};
-  // Up to here all whole numbers have a double of their own, so that a quotient is the nearest one to what
-  // the decimals say, as the number in the text is.
+  // Up to here every integer is exactly a double, so that the quotient is the double nearest to the decimal
+  // text.
   static constexpr double kMostWhole = 0x1p53;
 
   static int64_t code_of(double value) {
     for (int64_t scale = 0; scale < std::ssize(kScales); ++scale) {
       const double scaled = std::nearbyint(value * kScales[scale]);
       if (!(std::abs(scaled) <= kMostWhole)) break;
-      // Zero with a sign would lose that.
+      // That would lose the sign of a negative zero.
       if (scaled / kScales[scale] == value && (scaled != 0 || !std::signbit(value))) {
         return static_cast<int64_t>(scaled) * (1 << kScaleBits) + scale;
       }

@@ -1,5 +1,5 @@
-// Texts that are read one after the other, in packed blocks: what repeats what stands shortly before it takes
-// little memory.
+// Texts that are read in order, in compressed blocks: text that repeats a part shortly before it takes little
+// memory.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,14 @@
 
 namespace kinetoscope {
 
-// A block as steps: some bytes as they are, then a copy of bytes that stand before these. A step is a byte of
-// which each half is a length, what is missing of these lengths in further bytes, the bytes as they are, and
-// how far before the copied ones stand. Behind the last bytes nothing is copied.
+// A block is a sequence of steps: some literal bytes, then a copy of earlier bytes. A step is one byte with
+// both lengths in its halves, then further bytes of long lengths, the literal bytes, and the distance of the
+// copied bytes. After the last literal bytes there is no copy.
 class BytePacking {
  public:
   static void pack(std::string_view raw, std::string& packed) {
     packed.clear();
-    // One more than the last place of four bytes with this hash, 0 without.
+    // One more than the last position of four bytes with this hash; 0 without one.
     std::array<uint32_t, kPlaces> places{};
     const char* const text = raw.data();
     std::size_t plain = 0, at = 0;
@@ -35,7 +35,7 @@ class BytePacking {
           place != 0 && at - before <= kFarthest && word_at(text + before) == word_at(text + at);
       place = static_cast<uint32_t>(at + 1);
       if (!same) {
-        // In what does not repeat, fewer places are looked at.
+        // In data that does not repeat, fewer positions are tried.
         at += 1 + (at - plain) / kPatience;
         continue;
       }
@@ -47,7 +47,7 @@ class BytePacking {
     append_step(raw.substr(plain), 0, 0, packed);
   }
 
-  // `raw` has exactly the size of what was packed.
+  // `raw` has exactly the size of the original.
   static void unpack(const char* packed, char* raw, std::size_t size) {
     char* const end = raw + size;
     while (true) {
@@ -65,7 +65,7 @@ class BytePacking {
       if (distance >= copied) {
         std::memcpy(raw, from, copied);
       } else {
-        // What is copied is partly what this writes.
+        // The copied range may overlap the bytes that this writes.
         for (std::size_t byte = 0; byte < copied; ++byte) raw[byte] = from[byte];
       }
       raw += copied;
@@ -122,7 +122,7 @@ class PackedTexts {
     if (open_.size() >= kTextBlockBytes) pack_open();
   }
   std::size_t size() const { return rows_; }
-  // Memory in use, about.
+  // Approximate memory in use.
   std::size_t bytes() const { return packed_bytes_ + blocks_.capacity() * sizeof(Block) + open_.capacity(); }
 
   // Calls `look` with each text, in the order in which they were appended; it is valid during the call.
@@ -142,7 +142,7 @@ class PackedTexts {
     std::unique_ptr<char[]> packed;
     std::size_t raw_bytes;
   };
-  // A text follows its length, seven bits of it in each byte, the lowest first.
+  // Each text follows its length, seven bits of it in each byte, the lowest first.
   static constexpr unsigned kLengthBits = 7;
   static constexpr std::size_t kMore = std::size_t{1} << kLengthBits;
 
@@ -152,7 +152,7 @@ class PackedTexts {
     std::memcpy(made.packed.get(), scratch_.data(), scratch_.size());
     packed_bytes_ += scratch_.size();
     blocks_.push_back(std::move(made));
-    // A single large text shall not leave its size behind.
+    // A single large text must not keep its buffer allocated.
     if (open_.capacity() > 2 * kTextBlockBytes) open_.shrink_to_fit();
     open_.clear();
   }

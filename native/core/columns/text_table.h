@@ -34,10 +34,10 @@ inline uint64_t hash_text(std::string_view text, uint64_t seed) {
 
 class TextTable {
  public:
-  // The seed differs from run to run, so that no file can be made whose texts all collide.
+  // The seed differs from run to run, so that no file can be crafted whose texts all collide.
   explicit TextTable(uint64_t seed = 0) : seed_(seed) { slots_.assign(64, {0, -1}); }
 
-  // The number of a text; `fresh` is whether it is new.
+  // The number of a text; `fresh` says whether it is new.
   int32_t add(std::string_view text, bool* fresh = nullptr) {
     const uint64_t hash = hash_text(text, seed_);
     std::size_t at = hash & (slots_.size() - 1);
@@ -56,7 +56,7 @@ class TextTable {
     return row;
   }
 
-  // The number of a text, -1 where it was never added.
+  // The number of a text; -1 if it was never added.
   int32_t find(std::string_view text) const {
     const uint64_t hash = hash_text(text, seed_);
     for (std::size_t at = hash & (slots_.size() - 1); slots_[at].row >= 0;
@@ -70,12 +70,12 @@ class TextTable {
   std::string_view operator[](int32_t row) const { return texts_[static_cast<std::size_t>(row)]; }
   std::size_t size() const { return texts_.size(); }
   const std::vector<std::string_view>& texts() const { return texts_; }
-  // No text will be looked up or added any more.
+  // Called when no text will be looked up or added any more.
   void close() {
     slots_.clear();
     slots_.shrink_to_fit();
   }
-  // Memory in use, about.
+  // Approximate memory in use.
   std::size_t bytes() const {
     return kept_bytes_ + slots_.size() * sizeof(Slot) + texts_.capacity() * sizeof(std::string_view);
   }
@@ -92,7 +92,7 @@ class TextTable {
       const std::size_t bytes = text.size() > kBlockBytes / 4 ? text.size() : kBlockBytes;
       blocks_.push_back(std::make_unique_for_overwrite<char[]>(bytes));
       kept_bytes_ += bytes;
-      if (bytes == text.size()) {  // a block of its own; the one in use stays in use
+      if (bytes == text.size()) {  // in a block of its own; the current block stays current
         std::memcpy(blocks_.back().get(), text.data(), text.size());
         return {blocks_.back().get(), text.size()};
       }

@@ -1,4 +1,4 @@
-// What a Perfetto trace shows of its events besides their names and times: debug annotations.
+// Debug annotations: the arguments of events in a Perfetto trace.
 #pragma once
 
 #include <cstddef>
@@ -19,43 +19,44 @@ using PerfettoNumbers =
     std::variant<std::span<const int8_t>, std::span<const uint8_t>, std::span<const int32_t>,
                  std::span<const int64_t>, std::span<const uint64_t>, std::span<const double>>;
 
-// One thing that is shown of events.
+// One argument of events.
 struct PerfettoFact {
   enum class Kind : uint8_t {
-    Number,   // as it is; -1 and what is no number are not shown
-    Always,   // as it is, whatever it is
+    Number,   // unchanged; -1 and NaN are not shown
+    Always,   // unchanged, whatever the value
     Pointer,  // in hexadecimal
-    Flag,     // where it is not 0
+    Flag,     // if it is not 0
     String,   // a string id; 0 is not shown
     Text,     // a row of `texts`
     Stack,    // a row of the stacks
-    Object,   // a row of `texts`, each a JSON object whose members are shown, unless others of the name were
+    Object,   // a row of `texts`, each a JSON object whose members are shown, except names that were shown
+              // already
   };
 
   std::string name;
   Kind kind;
-  PerfettoNumbers values;  // int32 where they are ids or rows; those that do not exist are not shown
+  PerfettoNumbers values;  // int32 for ids and rows; invalid ones are not shown
   std::vector<std::string> texts = {};
 };
 
-// What is shown of the events of some rows, which ascend; without rows, of every row.
+// The arguments of the events of some rows, which ascend; without rows, of every row.
 struct PerfettoFacts {
   std::span<const int32_t> rows;
   bool of_every_row = true;
   std::vector<PerfettoFact> facts;
 };
 
-// A packet in the making.
+// A packet that is being written.
 struct PerfettoDraft {
   ProtobufBuffer event;     // its TrackEvent
-  ProtobufBuffer interned;  // what its InternedData holds
+  ProtobufBuffer interned;  // its InternedData
   uint32_t sequence = 1;
 
   void clear() {
     event.clear();
     interned.clear();
   }
-  // Says once which text a number of this sequence stands for.
+  // Writes once which text a number of this sequence stands for.
   void intern(uint32_t field, uint32_t number, std::string_view text);
 
  private:
@@ -68,12 +69,13 @@ class PerfettoAnnotations {
   // Strings are strict UTF-8, and they must outlive it too.
   PerfettoAnnotations(std::span<const std::string> strings, const PerfettoStacks& stacks);
 
-  // Takes the facts of one kind of event, of which there are so many; returns the number of the kind.
+  // Adds the arguments of one kind of events, and their number of rows; returns the number of the kind.
   // Throws BadColumns.
   std::size_t take(std::vector<PerfettoFacts> facts, std::size_t events);
 
   void begin_sequence() { last_name_ = last_text_ = 0; }
-  // Shows a row. Where facts are of some rows only, rows must be shown in ascending order.
+  // Writes the arguments of a row. If some arguments exist for some rows only, rows must be passed in
+  // ascending order.
   void show(std::size_t kind, std::size_t row, PerfettoDraft& draft);
 
  private:
@@ -92,7 +94,7 @@ class PerfettoAnnotations {
     std::span<const int32_t> rows;
     bool of_every_row;
     std::vector<BoundFact> facts;
-    std::size_t next = 0;  // the first of `rows` that has not been shown
+    std::size_t next = 0;  // the first of `rows` that was not written yet
   };
 
   BoundFact bind(PerfettoFact fact);
@@ -102,7 +104,7 @@ class PerfettoAnnotations {
   void show_number(const BoundFact& fact, std::size_t at, PerfettoDraft& draft);
   void show_row(const BoundFact& fact, std::size_t row, PerfettoDraft& draft);
   void show_text(std::size_t name, std::size_t table, std::size_t row, PerfettoDraft& draft);
-  // Between these stands the value of the annotation, in annotation_.
+  // The value of the annotation is between these, in annotation_.
   void begin(std::size_t name, PerfettoDraft& draft);
   void end(PerfettoDraft& draft);
 
@@ -110,12 +112,12 @@ class PerfettoAnnotations {
   PerfettoStacks stacks_;
   std::vector<std::string> names_;
   InternedRows name_numbers_{0};
-  // The strings and the stacks are the first two; their texts lie elsewhere or are made when they are needed.
+  // The strings and the stacks are the first two; their texts are stored elsewhere, or made on demand.
   std::vector<TextTable> texts_;
   std::vector<ObjectMembers> objects_;
   std::vector<std::vector<BoundFacts>> kinds_;
   uint32_t last_name_ = 0, last_text_ = 0;
-  std::vector<uint64_t> shown_in_;  // by name: the last event that shows one of it
+  std::vector<uint64_t> shown_in_;  // by name: the last event that has an argument of this name
   uint64_t event_ = 0;
   ProtobufBuffer annotation_;
 };

@@ -11,7 +11,7 @@
 namespace kinetoscope {
 namespace {
 
-// As in a Chrome trace: whole, the texts of a deep recursion would grow with the square of its depth.
+// As in a Chrome trace: without a limit, the texts of a deep recursion would be quadratic in its depth.
 constexpr std::size_t kMostFrames = 256;
 constexpr uint32_t kReplacement = 0xfffd;
 
@@ -105,7 +105,7 @@ ObjectMembers::Member ObjectMembers::member(std::string_view value, uint32_t nam
   if (is(integer)) return {name, Type::Integer, static_cast<uint64_t>(integer)};
   if (is(large)) return {name, Type::Unsigned, large};
   if (is(real)) return {name, Type::Real, std::bit_cast<uint64_t>(real)};
-  // Arrays, objects, nothing, and numbers that fit nowhere stay the text that they are.
+  // Arrays, objects, null, and numbers that do not fit stay texts.
   return {name, Type::Text, text_row(strict_utf8(value))};
 }
 

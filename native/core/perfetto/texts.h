@@ -1,5 +1,5 @@
-// The texts of a Perfetto trace, which stand in it once for each sequence of packets and are numbers from
-// there on.
+// The texts of a Perfetto trace: written once for each sequence of packets, and referred to by number from
+// then on.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace kinetoscope {
 // Strict UTF-8: pairs of surrogates become their character; lone ones, and bytes that are no UTF-8, U+FFFD.
 std::string strict_utf8(std::string_view text);
 
-// Which rows of a table have a number in the present sequence. Numbers count from 1, in the order of first
+// Which rows of a table have a number in the current sequence. Numbers count from 1, in the order of first
 // use.
 class InternedRows {
  public:
@@ -25,7 +25,7 @@ class InternedRows {
     uint32_t number;
     bool fresh;
   };
-  // `last` is the last number that was given out in the sequence, by this table or others.
+  // `last` is the last number that was assigned in the sequence, by this table or others.
   Number number(std::size_t row, uint32_t sequence, uint32_t& last) {
     Entry& entry = entries_[row];
     if (entry.sequence == sequence) return {entry.number, false};
@@ -52,7 +52,7 @@ struct PerfettoStacks {
 // Strings are UTF-8.
 std::string stack_text(const PerfettoStacks& stacks, std::span<const std::string> strings, int32_t stack);
 
-// What the members of many JSON objects say, each name and each text once.
+// The members of many JSON objects; each name and each text is stored once.
 class ObjectMembers {
  public:
   enum class Type : uint8_t { Text, Integer, Unsigned, Real, Boolean };
@@ -62,7 +62,8 @@ class ObjectMembers {
     uint64_t bits;  // of the number, or the row of texts()
   };
 
-  // Adds the names of members to `names`. A text that is no object has one member of the name `otherwise`.
+  // Adds the names of members to `names`. A text that is not an object has one member with the name
+  // `otherwise`.
   ObjectMembers(std::span<const std::string> objects, uint32_t otherwise, std::vector<std::string>& names);
 
   std::size_t size() const { return first_.size() - 1; }

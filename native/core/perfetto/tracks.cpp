@@ -79,7 +79,7 @@ void write_tracks(std::span<const PerfettoTrack> tracks, uint64_t identity, uint
 
 void write_clocks(int64_t realtime_ns, uint32_t sequence, ProtobufBuffer& out) {
   ProtobufBuffer snapshot, packet;
-  // Nobody knows when the machine was started: for the viewer it was when the trace begins.
+  // The boot time is unknown: for the viewer, the machine was started when the trace begins.
   add_clock(field::clock_snapshot::kBoottime, 0, false, snapshot);
   if (realtime_ns > 0)
     add_clock(field::clock_snapshot::kRealtime, static_cast<uint64_t>(realtime_ns), false, snapshot);

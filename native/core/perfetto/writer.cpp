@@ -135,7 +135,7 @@ void PerfettoWriter::take_arrows(std::span<const PerfettoArrows> arrows) {
       if (source >= rows || target >= rows || source == target) continue;
       if (++number > kMostArrows) throw BadColumns("PerfettoWriter: too many arrows");
       arrows_.push_back({static_cast<uint32_t>(source), number & kMostArrows, false});
-      // An end that comes before its beginning would be refused: such an arrow leads the other way.
+      // An end before its start would be rejected: such an arrow is reversed.
       arrows_.push_back(
           {static_cast<uint32_t>(target), number & kMostArrows, start_ns[source] < start_ns[target]});
     }

@@ -23,11 +23,11 @@ struct PerfettoSpans {
   std::span<const int64_t> start_ns, duration_ns;
   std::span<const int32_t> name, category;  // string id, row of categories
   std::span<const int32_t> thread, lane;    // rows
-  std::span<const uint8_t> instant;         // 1: a moment where it has no duration; may be empty
+  std::span<const uint8_t> instant;         // 1: an instant if it has no duration; may be empty
   std::span<const int32_t> location;        // row of frames, -1 without; may be empty
 };
 
-// Moments on threads, sorted by time, all of one name.
+// Instants on threads, sorted by time, all of one name.
 struct PerfettoMoments {
   std::string name, category;
   std::span<const int64_t> time_ns;
@@ -41,9 +41,9 @@ struct PerfettoCounter {
   std::variant<std::span<const int64_t>, std::span<const double>> values;
 };
 
-// Arrows from the beginning of one span to that of another.
+// Arrows from the start of one span to that of another.
 struct PerfettoArrows {
-  std::span<const int32_t> source, target;  // rows of spans; an arrow to or from nowhere is none
+  std::span<const int32_t> source, target;  // rows of spans; invalid ones have no arrow
 };
 
 struct PerfettoColumns {
@@ -55,7 +55,7 @@ struct PerfettoColumns {
   std::vector<PerfettoArrows> arrows;
 };
 
-// What need not outlive the constructor. Texts are UTF-8; what is not strictly so is mended.
+// Arguments that need not outlive the constructor. Texts are UTF-8; invalid sequences are replaced.
 struct PerfettoTables {
   std::vector<std::string> strings, categories;
   PerfettoStacks stacks;  // but its columns must
@@ -71,8 +71,7 @@ struct PerfettoTables {
 // file sorts the sequences among each other.
 class PerfettoWriter {
  public:
-  // `realtime_ns` is the time on the wall at time 0, 0 if it is not known. Throws BadColumns, as next_block()
-  // does.
+  // `realtime_ns` is the wall-clock time at time 0, 0 if unknown. Throws BadColumns, as next_block() does.
   PerfettoWriter(PerfettoColumns columns, PerfettoTables tables, int64_t realtime_ns, uint64_t identity,
                  std::size_t block_bytes);
   PerfettoWriter(const PerfettoWriter&) = delete;
@@ -88,7 +87,7 @@ class PerfettoWriter {
   struct Arrow {
     uint32_t row;  // of the span at this end of it
     uint32_t number : 31;
-    uint32_t ends : 1;  // it is certain that the other end comes first
+    uint32_t ends : 1;  // whether the other end certainly comes first
   };
   struct OpenSpan {
     int64_t end_ns;
@@ -102,11 +101,11 @@ class PerfettoWriter {
   void take_arrows(std::span<const PerfettoArrows> arrows);
   void set_origin();
 
-  // These write until the block is full, and say whether they have come to the end.
+  // These write until the block is full, and return whether everything was written.
   bool write_threads();
   bool write_thread(std::size_t thread);
   bool write_counters();
-  // Writes the ends of spans up to and with `until_ns`, and the moments before it; everything without a
+  // Writes the ends of spans up to and including `until_ns`, and the instants before it; everything without a
   // limit.
   bool catch_up(std::optional<int64_t> until_ns);
 
@@ -136,7 +135,7 @@ class PerfettoWriter {
   std::size_t tracks_;
   uint64_t identity_;
   std::size_t block_bytes_;
-  int64_t origin_ns_ = 0;  // the time that is 0 in the file
+  int64_t origin_ns_ = 0;  // the time that becomes 0 in the file
 
   PerfettoAnnotations annotations_;
   std::size_t facts_of_spans_, facts_of_moments_;
@@ -154,7 +153,7 @@ class PerfettoWriter {
   uint64_t last_clock_ = 0;
   uint32_t last_name_ = 0, last_category_ = 0, last_location_ = 0;
   std::vector<int64_t> open_;         // the ends of the open spans of lane 0, outermost first
-  std::vector<OpenSpan> open_lanes_;  // those of other lanes: a heap, what ends first on top
+  std::vector<OpenSpan> open_lanes_;  // those of other lanes: a heap, the earliest end on top
   std::vector<int64_t> lane_ends_;    // by lane
 };
 

@@ -30,22 +30,22 @@ uint64_t missing_chunks(std::span<const std::byte> file, const FileHeader& heade
   if (header.version < 4) return 0;
   std::sort(orders.begin(), orders.end());
   orders.erase(std::unique(orders.begin(), orders.end()), orders.end());
-  // Those above were handed out while the file was read.
+  // Chunks above were handed out while the file was read.
   const auto found =
       static_cast<uint64_t>(std::upper_bound(orders.begin(), orders.end(), header.orders) - orders.begin());
-  // Anew, for the same reason: what was freed meanwhile is no hole.
+  // Read again, for the same reason: chunks that were freed meanwhile are not missing.
   const uint64_t there =
       found + std::max(header.recycled_chunks, load_shared<FileHeader>(file.data()).recycled_chunks);
   return std::min(header.orders - std::min(header.orders, there), units);
 }
 
-// How many of `committed` units of `unit_bytes` are really there.
+// How many of the `committed` units of `unit_bytes` lie within the chunk and the file.
 std::size_t whole_units(uint64_t committed, std::size_t unit_bytes, std::size_t capacity_bytes,
                         std::size_t present_bytes, ChunkList& list) {
   const std::size_t there = std::min(capacity_bytes, present_bytes) / unit_bytes;
   if (committed <= there) return static_cast<std::size_t>(committed);
   ++list.damaged;
-  // A counter above the capacity is garbage, so it does not say how many records are missing.
+  // A counter above the capacity is damaged, so that the number of missing records is unknown.
   if (unit_bytes > 1 && committed <= capacity_bytes / unit_bytes) list.missing_records += committed - there;
   return there;
 }
@@ -150,14 +150,14 @@ RecordingProgress progress_of(std::span<const std::byte> file) {
 
 namespace {
 
-// How often the chunks of a ring are looked for again because its dictionary was collected meanwhile.
+// How often the chunks of a ring are listed again because its dictionary was collected meanwhile.
 constexpr int kMostLooks = 20;
 
 ChunkList look_for_chunks(std::span<const std::byte> file, const FileHeader& header,
                           const ChunkFilter& wanted) {
   ChunkList list;
   std::vector<RecordChunk> dictionary;
-  // Anew, of a file that grows: all chunks that `header` counts lie below it.
+  // Read again from a growing file: all chunks that `header` counts lie below it.
   const uint64_t handed_out = std::max(header.chunks, load_shared<FileHeader>(file.data()).chunks);
   const uint64_t chunks = chunks_in_file(file, header, handed_out);
   list.damaged += handed_out - chunks;
@@ -173,7 +173,7 @@ ChunkList look_for_chunks(std::span<const std::byte> file, const FileHeader& hea
     // In version 1 chunks were handed out before their headers were written.
     if (!cut && header.version == 1 && chunk.magic == 0 && chunk.kind == 0 && chunk.committed == 0) continue;
     const bool hole = cut || chunk.magic != kChunkMagic || chunk.units > chunks - at;
-    // What follows a header that cannot be read, up to the next that can, is one hole.
+    // Everything from a header that cannot be read to the next one that can counts as one gap.
     holes += hole && !in_hole;
     in_hole = hole;
     if (hole) continue;

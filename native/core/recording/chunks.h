@@ -80,8 +80,8 @@ inline SpanRecord load_span(const RecordChunk& chunk, std::size_t row, std::span
 struct ChunkList {
   std::vector<RecordChunk> spans, allocations, notes, samples, rows;  // by (thread, order)
   std::vector<std::span<const std::byte>> dictionary;                 // by order; committed bytes
-  std::vector<std::vector<std::byte>> copies;                         // what payloads of a ring point into
-  uint64_t damaged = 0;          // chunks that are not there, or not as they were written
+  std::vector<std::vector<std::byte>> copies;                         // memory that texts of a ring refer to
+  uint64_t damaged = 0;                                               // missing or damaged chunks
   uint64_t missing_records = 0;  // committed, but beyond the chunk's or the file's end
 };
 

@@ -32,7 +32,7 @@ constexpr int kMostMappings = 10, kMostCopies = 10;
 constexpr std::size_t kMostHeldBytes = std::size_t{64} << 20;
 
 struct FoundChunk {
-  const std::byte* bytes;  // where it begins
+  const std::byte* bytes;  // where it begins in the file
   std::size_t present;     // how many bytes of the file there are from there
   ChunkHeader header;      // as it was when it was found
   std::size_t units;
@@ -41,11 +41,11 @@ struct FoundChunk {
 struct Snapshot {
   FileHeader header{};
   std::vector<FoundChunk> chunks;
-  bool settled = false;           // header and chunks are those of one moment
+  bool settled = false;           // header and chunks are from one moment
   bool longer_than_file = false;  // the file has grown since it was mapped, or was cut short
 };
 
-// Whether nobody has handed out or freed a chunk, or read the clock, between two looks at the header.
+// Whether no chunk was handed out or freed, and no clock read, between two reads of the header.
 bool is_same(const FileHeader& before, const FileHeader& after) {
   const auto numbers = [](const FileHeader& header) {
     return std::tuple(header.state, header.chunks, header.orders, header.recycled_chunks,
@@ -58,7 +58,7 @@ bool is_same(const FileHeader& before, const FileHeader& after) {
          std::memcmp(before.recycled_until, after.recycled_until, sizeof(before.recycled_until)) == 0;
 }
 
-// One look at the header and at the headers of all chunks that hold something.
+// One read of the header, and of the headers of all chunks in use.
 Snapshot look_at(std::span<const std::byte> file) {
   Snapshot seen{.header = read_header(file), .chunks = {}};
   const FileHeader& header = seen.header;
@@ -72,7 +72,7 @@ Snapshot look_at(std::span<const std::byte> file) {
     const auto chunk = load_shared<ChunkHeader>(present.data());
     if (chunk.magic != kChunkMagic || chunk.units > header.chunks - at) continue;
     units = std::max<std::size_t>(chunk.units, 1);
-    // One that is just being handed out has nothing in it yet.
+    // A chunk that is just being handed out is still empty.
     const bool handed_out = header.version < 4 || chunk.order <= header.orders;
     if (bytes_of_record(chunk.kind, header.version) != 0 && handed_out)
       seen.chunks.push_back({present.data(), present.size(), chunk, units});
@@ -94,7 +94,7 @@ Snapshot snapshot_of(std::span<const std::byte> file) {
   return seen;
 }
 
-// Whether a span is the same in the file as in its copy, but for how it ends.
+// Whether a span in the file still equals its copy, apart from its end.
 bool is_unchanged(const std::byte* in_file, const std::byte* copy, SpanRecord) {
   auto now = load_shared<SpanRecord>(in_file), then = load_shared<SpanRecord>(copy);
   now.end_tick = then.end_tick;
@@ -107,7 +107,7 @@ bool is_unchanged(const std::byte* in_file, const std::byte* copy, CompactSpan) 
          now.sequence_low == then.sequence_low;
 }
 
-// How many of the first `count` spans are unchanged: a short call may have been taken back, and another one
+// How many of the first `count` spans are unchanged: a short call may have been removed, and another one
 // written in its place.
 template <typename Record>
 std::size_t unchanged_spans(const std::byte* in_file, const std::byte* copy, std::size_t count) {
@@ -152,7 +152,7 @@ CopiedChunk copy_of(const FoundChunk& found, const FileHeader& file) {
   const std::byte* in_file = found.bytes + sizeof(ChunkHeader);
   copy.payload.assign(in_file, in_file + records * record);
   std::size_t kept = records;
-  // A chunk that is finished has its checksum: it stays as it is, damage and all.
+  // A finished chunk has its checksum, and is copied unchanged, with any damage.
   const bool finished = header.checksum != 0;
   if (header.kind == static_cast<uint32_t>(ChunkKind::Spans) && !finished)
     kept = file.version < 7 ? unchanged_spans<SpanRecord>(in_file, copy.payload.data(), records)
@@ -189,7 +189,7 @@ class Cloning {
         recycled_of(header_, kind) += chunk.header.committed;
       return;
     }
-    // Then one chunk more should be there than is.
+    // Then one chunk more is counted as missing.
     header_.orders += chunk.missing_some;
     see_ticks(kind, chunk.payload);
     chain_ = chain(chain_, chunk.header);
@@ -204,9 +204,9 @@ class Cloning {
     for (std::size_t kind = 0; kind < kChunkKinds; ++kind) {
       if (left_out_[kind]) header_.recycled_until[kind] = now.recycled_until[kind];
     }
-    // How many there are in a chunk is in the chunk.
+    // The number of records in a chunk is known from the chunk.
     if (left_out_[static_cast<std::size_t>(ChunkKind::Rows)]) header_.recycled_rows = now.recycled_rows;
-    // Without a ring, what nobody wants any more is freed, and is no loss.
+    // Without a ring, chunks that nobody needs any more are freed, which is not a loss.
     header_.recycled_spans = std::min(header_.recycled_spans, now.recycled_spans);
     header_.recycled_allocations = std::min(header_.recycled_allocations, now.recycled_allocations);
     header_.recycled_notes = std::min(header_.recycled_notes, now.recycled_notes);
@@ -214,10 +214,10 @@ class Cloning {
     const std::size_t pairs = std::min(header_.clock_pairs, kMaxClockPairs);
     for (std::size_t pair = 0; pair < pairs; ++pair)
       last_tick_ = std::max(last_tick_, header_.pairs[pair].tick);
-    // Behind what was begun last: what begins at the end is not in a recording.
+    // After the last record began: a record that begins at the stop is not part of a recording.
     if (header_.stop_tick == 0) header_.stop_tick = last_tick_ + 1;
     header_.state = static_cast<uint32_t>(FileState::Stopped);
-    // That chunks are missing is seen in a file that has any, or should have.
+    // Missing chunks can only be detected in a file with chunks.
     header_.chunks = std::max<uint64_t>(units_, header_.orders > header_.recycled_chunks ? 1 : 0);
     header_.chain = header_.version >= 4 ? chain_ : 0;
     header_.checksum = 0;
@@ -285,7 +285,7 @@ void clone_recording(const std::string& source, const std::string& target) {
     if (read_header(file->bytes()).dictionary_collections != seen.header.dictionary_collections) continue;
     if (static_cast<std::size_t>(there) * 4 >= copies.size() * 3) break;
   }
-  // Chunks were handed out at every look: those that were not found are none that are missing.
+  // Chunks were handed out at every attempt: those that were not found are not missing.
   if (!seen.settled && seen.header.orders > seen.chunks.size())
     seen.header.recycled_chunks =
         std::max(seen.header.recycled_chunks, seen.header.orders - seen.chunks.size());

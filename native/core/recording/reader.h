@@ -17,7 +17,8 @@
 
 namespace kinetoscope {
 
-// The bytes are not a recording that this reader knows: too short, another magic or version, absurd sizes.
+// The bytes are not a recording that this reader can read: too short, another magic or version, impossible
+// sizes.
 class RefusedRecording : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -63,7 +64,8 @@ struct AllocationColumns {
   Column<int32_t> stack;
 };
 
-// More about spans: a note's `span` is a row of SpanColumns. In the order of threads and, there, of the file.
+// Additional data of spans: a note's `span` is a row of SpanColumns. Sorted by thread, and by position in the
+// file within a thread.
 struct NoteColumns {
   explicit NoteColumns(std::size_t rows);
   std::size_t size() const { return span.size(); }
@@ -106,7 +108,7 @@ struct TableRows {
   std::string_view json;  // an object: for each column the list of its values
 };
 
-// What the file or its reader lost.
+// What is missing in the file, or could not be read.
 struct RecordingLosses {
   uint64_t dropped_spans = 0, dropped_allocations = 0;
   uint64_t recycled_spans = 0, recycled_allocations = 0;
@@ -122,7 +124,7 @@ struct RecordingLosses {
   uint64_t damaged_header = 0;
   uint64_t damaged_chunks = 0;      // bad header, or cut off by the end of the file
   uint64_t damaged_records = 0;     // committed but missing, or with an impossible time or size
-  uint64_t damaged_entries = 0;     // dictionary entries that make no sense
+  uint64_t damaged_entries = 0;     // invalid dictionary entries
   uint64_t unfinished_spans = 0;    // clipped
   uint64_t early_records = 0;       // began before the recording did; moved to its start
   uint64_t uncalibrated_clock = 0;  // 1: no two clock readings, ticks were taken as nanoseconds
@@ -133,7 +135,7 @@ struct Recording {
   uint32_t process = 0;
   int64_t start_realtime_ns = 0;
   int64_t start_monotonic_ns = -1;  // -1: not known
-  int64_t stop_ns = 0;              // of stop(), or of the last thing seen
+  int64_t stop_ns = 0;              // of stop(), or of the last record
   std::vector<ClockCheck> clock_checks;
   RecordingLosses losses;
   RecordingDictionary dictionary;
@@ -145,7 +147,7 @@ struct Recording {
   AllocationColumns allocations{0};
   NoteColumns notes{0};
   SampleColumns samples{0};
-  std::vector<std::vector<std::byte>> copies;  // what texts of a ring that is being recorded point into
+  std::vector<std::vector<std::byte>> copies;  // memory that texts of a ring that is being recorded refer to
   std::vector<TableRows> rows;                 // by session, and there as they were written
 };
 

@@ -8,8 +8,8 @@
 
 namespace kinetoscope {
 
-// Operators, those of one thread after those of another and each thread's in order of time. One with a
-// negative duration only says which calls went on then: a call with no other is none.
+// Operators, grouped by thread, in order of time within a thread. One with a negative duration only shows
+// which calls were running then: a call without any other operator is not returned.
 struct CallSources {
   std::span<const int32_t> thread;
   std::span<const int64_t> start_ns, duration_ns;
@@ -33,8 +33,8 @@ struct Calls {
   Column<uint8_t> unsure;
 };
 
-// A call lasts from its first operator to the end of its last, but never into an operator outside of it.
-// Throws BadColumns on unequal lengths or a path that there is not.
+// A call lasts from its first operator to the end of its last one, but ends before the next operator outside
+// of it. Throws BadColumns on unequal lengths or a path that does not exist.
 Calls rebuild_calls(const CallSources& operators, const CallPaths& paths);
 
 }  // namespace kinetoscope

@@ -1,4 +1,4 @@
-"""How far a trace can be trusted: what is missing, how its clocks fit, what recording cost, and what was recorded."""
+"""The reliability of a trace: missing data, alignment of its clocks, overhead of the recording, and what was recorded."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ _STARTS = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
 
 
 def health(trace: TraceData, *, running: bool) -> dict[str, Any]:
-    """Judge how far a trace can be trusted.
+    """Assess the reliability of a trace.
 
     Args:
         trace: The trace.
@@ -320,7 +320,7 @@ def health(trace: TraceData, *, running: bool) -> dict[str, Any]:
 
 
 def losses(trace: TraceData, expected: tuple[str, ...]) -> dict[str, int]:
-    """How many kinds of losses there are besides those that are expected, and how many in all."""
+    """The number of unexpected kinds of losses, and their total count."""
     table = trace.columns("losses")
     lost = [count for code, count in zip(table["code"], table["count"], strict=True) if code not in expected]
     return {"kinds": len(lost), "count": int(sum(lost))}
@@ -328,7 +328,7 @@ def losses(trace: TraceData, expected: tuple[str, ...]) -> dict[str, int]:
 
 @derived
 def numbers(trace: TraceData) -> dict[str, Any]:
-    """The numbers by which one can judge how far the trace holds what happened; those that stay as they are."""
+    """The numbers that do not depend on whether the process is still recording."""
     spans, processes = trace.columns("spans"), trace.columns("processes")
     errors = processes["error_ns"]
     return {
@@ -353,7 +353,7 @@ def numbers(trace: TraceData) -> dict[str, Any]:
 
 
 def launches(trace: TraceData) -> dict[str, int] | None:
-    """How many pieces of a device's work are tied to the call that started them; None without devices.
+    """How many pieces of device work are linked to their launch; None without devices.
 
     `calls` are calls of the host that start work by their names; those `without_work` started none that is in the trace.
     `early` pieces begin before their call does.

@@ -180,7 +180,7 @@ def _late_at_times(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[
 
 
 def _at_least(successes: int, trials: int, chance: float) -> float:
-    """How likely so many successes or more are, by chance."""
+    """The probability of at least this many successes by chance."""
     return sum(
         math.comb(trials, count) * chance**count * (1 - chance) ** (trials - count)
         for count in range(successes, trials + 1)

@@ -171,7 +171,7 @@ class Overview:
     """
 
     def __init__(self, trace: TraceData) -> None:
-        """Hold the trace."""
+        """Store the trace; nothing is computed yet."""
         self.trace = trace
 
     # How much there is
@@ -189,7 +189,7 @@ class Overview:
 
     @cached_property
     def work_counts(self) -> dict[str, int]:
-        """How many `operators`, `kernels`, `copies`, `device_work` and `collectives` there are: what takes a look at every span."""
+        """The numbers of `operators`, `kernels`, `copies`, `device_work` and `collectives`, for which every span is read."""
         kind = self.trace.column("spans", "kind")
         return {
             "operators": int(operator_spans(self.trace).mask.sum()),

@@ -1,4 +1,4 @@
-"""What one step has more of than the steps usually have: the answer to why it is slow."""
+"""What takes longer in one step than in a usual one: why the step is slow."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
 
 
 def _place(numbers: Rows, name: str, number: Any) -> int:
-    """Which of the steps has a number.
+    """Find the step with a number.
 
     Raises:
         ArgumentError: None has it.

@@ -128,7 +128,7 @@ def command(
 
 
 def _split(words: tuple[str, ...]) -> list[list[str]]:
-    """The commands, which `--` separates."""
+    """Split the command line at `--`."""
     found: list[list[str]] = [[]]
     for word in words:
         if word == _SEPARATOR and len(found) < 2:
@@ -139,7 +139,7 @@ def _split(words: tuple[str, ...]) -> list[list[str]]:
 
 
 def _check(commands: int, revisions: tuple[str, ...], *, calibrate: bool) -> None:
-    """Refuse what does not fit together."""
+    """Reject options that contradict each other."""
     if revisions and (calibrate or len(revisions) != 2):
         raise click.UsageError(
             "give --rev twice, for the base and for what is compared with it, and without --calibrate"
@@ -155,7 +155,7 @@ def _check(commands: int, revisions: tuple[str, ...], *, calibrate: bool) -> Non
 def _contenders(
     commands: list[list[str]], revisions: tuple[str, ...], temporary: Path, opened: ExitStack
 ) -> tuple[Contender, Contender]:
-    """What runs, and where."""
+    """The two programs and their folders."""
     from kinetoscope.launcher.interleave import Contender, checked_out, parse_command
 
     programs = [parse_command(each) for each in commands]
@@ -193,7 +193,7 @@ def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:
 
 
 def _so_far(found: Comparison) -> str:
-    """What the rounds so far measured."""
+    """One line about the rounds so far."""
     from kinetoscope.model import units
 
     whole = found.whole
@@ -202,7 +202,7 @@ def _so_far(found: Comparison) -> str:
 
 
 def _calibrated(found: Comparison, rounds: int) -> str:
-    """What a comparison of a program with itself says about the machine."""
+    """A line about the noise of the machine, from a comparison of a program with itself."""
     from kinetoscope.comparison.result import FASTER, SLOWER
     from kinetoscope.launcher.interleave import visible_percent
     from kinetoscope.model import units

@@ -86,7 +86,7 @@ def command(
 
 
 def _report(outcome: Outcome, junit_file: Path | None) -> None:
-    """Write what services that build read."""
+    """Write the reports that CI services read."""
     if junit_file is not None:
         _write(junit_file, outcome.to_junit())
     summary = os.environ.get("GITHUB_STEP_SUMMARY")

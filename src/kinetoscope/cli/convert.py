@@ -120,7 +120,7 @@ def _status(what: str) -> Iterator[None]:
 
 
 def _selected(part: Trace, whole: Trace) -> str:
-    """How much of the trace a part contains."""
+    """Describe how much of the trace a part contains."""
     if part is whole:
         return ""
     kept, of = len(part.columns("spans")), len(whole.columns("spans"))

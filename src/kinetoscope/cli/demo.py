@@ -112,7 +112,7 @@ def command(output: str, steps: int) -> None:
 
 
 def _compared(all_finished: list[Finished], width: int) -> str:
-    """What changed from the first run to the second, in lines of a width."""
+    """Lines of a width about what changed from the first run to the second."""
     from kinetoscope.trace.opening import compare
 
     slow, mended = (str(finished.options.shown(finished.options.trace_path)) for finished in all_finished)
@@ -183,8 +183,6 @@ def _say_what_next(printer: Console, all_finished: list[Finished]) -> None:
         printer.print(f"      {meaning}", markup=False)
 
 
-# The loss of a training run as it falls: reads what the examples print, and shows it on one line.
-
 _STEP = re.compile(r"step\s+(\d+)/\d+\s+loss\s+([\d.]+)")
 
 
@@ -217,13 +215,13 @@ class LossDisplay(io.TextIOBase):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Leave the line with the last step on it."""
+        """Keep the line with the last step."""
         if self._live is not None:
             self._live.update(self._line(), refresh=True)
             self._live.stop()
 
     def writable(self) -> bool:
-        """It is there to be written to."""
+        """Always true."""
         return True
 
     def write(self, text: str) -> int:
@@ -242,7 +240,7 @@ class LossDisplay(io.TextIOBase):
         return len(text)
 
     def _line(self) -> Table:
-        """Draw the progress, the loss, and the way it came down."""
+        """Draw the progress, the loss, and its curve."""
         done = len(self._losses)
         grid = Table.grid(padding=(0, 2, 0, 0))
         cells: list[ProgressBar | Text] = [
@@ -259,5 +257,5 @@ class LossDisplay(io.TextIOBase):
 
 
 def _milestones(steps: int) -> frozenset[int]:
-    """The first step, the last, and every tenth of the way."""
+    """The first step, the last one, and every tenth in between."""
     return frozenset({1, *(round(steps * tenth / 10) for tenth in range(1, 11))})

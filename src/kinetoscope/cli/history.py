@@ -82,7 +82,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def _build(path: Path, warm_up: int | None) -> Build | None:
-    """What a build measured; None for what is no build, such as a note beside them."""
+    """The measurements of a build; None for files that are not builds."""
     from kinetoscope.cli.opening import TRACES, recordings
     from kinetoscope.comparison.history import build_of, build_of_comparison
     from kinetoscope.trace.opening import measure_runs

@@ -1,4 +1,4 @@
-"""The files that commands write: not over the traces they are made from, and with a line that says what was written."""
+"""The files that commands write: never over their input, and with a line that says what was written."""
 
 from __future__ import annotations
 

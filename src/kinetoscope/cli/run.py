@@ -185,7 +185,7 @@ def _parse_steps(text: str) -> tuple[int, int | None]:
 
 
 class Display(RunObserver):
-    """What the command prints during a run and at its end."""
+    """The output of the command during a run and at its end."""
 
     def __init__(self, options: LaunchOptions, *, summary: bool) -> None:
         self.measures_overhead = summary
@@ -196,7 +196,7 @@ class Display(RunObserver):
         self._progress.begin(engine)
 
     def stopped(self) -> None:
-        """Leave the progress line as it is."""
+        """Stop updating the progress line."""
         self._progress.end()
 
     def finished(self, finished: Finished) -> None:
@@ -233,11 +233,11 @@ class ProgressLine:
         threading.Thread(target=self._update, name="kinetoscope-progress", daemon=True).start()
 
     def end(self) -> None:
-        """Leave the line as it is."""
+        """Stop updating the line."""
         self._done.set()
 
     def _update(self) -> None:
-        """Rewrite the line until somebody else writes."""
+        """Update the line until another process writes."""
         while not self._done.wait(INTERVAL_S):
             if self._quiet_until is None or self._written() != self._quiet_until:
                 return

@@ -1,4 +1,4 @@
-"""Many traces as one, and one trace as a part of it."""
+"""Merges many traces into one, and cuts a part out of one."""
 
 __all__ = [
     "clocks",

@@ -218,12 +218,12 @@ def _likeliest(possible: _Possible, guesses: Guesses) -> tuple[float, float] | N
 
 
 def _near(values: Times, base: int) -> Values:
-    """Numbers as their distance from another one."""
+    """Numbers relative to another one."""
     return (values - np.int64(base)).astype(np.float64)
 
 
 def _top(concave: Callable[[float], float], low: float, high: float) -> float:
-    """Where a concave function is largest, by golden sections."""
+    """The maximum of a concave function, by golden-section search."""
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     at_left, at_right = concave(left), concave(right)
     for _ in range(_ROUNDS):
@@ -263,8 +263,6 @@ def _upper_hull(at: Values, value: Values, owner: NDArray[np.int64] | None = Non
         rows = rows[np.concatenate([[True], ~below, [True]])]
     return np.asarray(rows)
 
-
-# All clocks at once.
 
 # Bounds become tighter by ever less; what they still gain then is not worth another round.
 _LEAST_GAIN, _LEAST_GAIN_NS = 0.02, 10
@@ -314,7 +312,7 @@ class _Solver:
         self.reference = reference
 
     def bounds(self, clocks: NDArray[np.bool_]) -> dict[int, Bounds]:
-        """What the meetings say of some clocks; those that they bound on both sides."""
+        """The bounds of some clocks from their meetings, for those with bounds on both sides."""
         rows = np.flatnonzero(clocks[self.clock])
         sides = []
         for limit, unknown, at, sign in (
@@ -418,7 +416,7 @@ class _Solver:
         return line and replace(line, violated_ns=line.violated_ns + wider_ns)
 
     def _add_leaving(self, left_ns: Values, group: Sequence[int], found: Sequence[ClockLine | None]) -> None:
-        """Say when clocks left meetings of which that was not known: the median of them."""
+        """Estimate unknown times at which clocks left meetings, as the median of the known ones."""
         rows, when = [], []
         for one in group:
             line, own = found[one], np.arange(self.first[one], self.first[one + 1])

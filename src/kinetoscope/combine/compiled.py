@@ -114,8 +114,6 @@ class KernelCall:
     exact: bool = True
 
 
-# Notes on a generated file, which are stored beside it.
-
 KERNELS = "compiled_kernels"
 """The table of a recording that has what its process noted: the calls of each generated file, as JSON has them."""
 _SUFFIX = ".kinetoscope.json"
@@ -128,7 +126,7 @@ def notes_of(file: str) -> Path:
 
 
 def notes(calls: Sequence[KernelCall]) -> bytes:
-    """What is stored of the kernels that a generated file calls."""
+    """The stored notes on the kernels that a generated file calls."""
     return json.dumps({"version": _VERSION, "calls": [asdict(call) for call in calls]}).encode()
 
 
@@ -452,7 +450,7 @@ class _Growing:
         return len(self._columns[self._identity[0]])
 
     def value(self, column: str, row: int) -> int:
-        """One value."""
+        """Return one value."""
         found: int = self._columns[column][row]
         return found
 
@@ -569,7 +567,7 @@ def _parsed(path: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _known(value: int | None) -> int:
-    """A number as columns have it: -1 where unknown."""
+    """A number, -1 if unknown."""
     return -1 if value is None else value
 
 

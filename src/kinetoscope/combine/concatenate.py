@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 
-# Metadata and losses of several recordings, merged.
-
 _OF_THE_WHOLE = frozenset(
     {
         "start_realtime_ns",
@@ -216,7 +214,7 @@ class Part:
 
     @property
     def place(self) -> Placement:
-        """Where it lies, clock and all."""
+        """Its placement on the common clock."""
         return self.placement or Placement(self.offset_ns)
 
 
@@ -247,14 +245,14 @@ class Joining:
         )
 
     def _join_strings(self) -> None:
-        """Have each string once."""
+        """Merge the string tables; each string once."""
         known: dict[str, int] = {}
         for part in self._parts:
             part.rows["strings"] = row_map(known.setdefault(text, len(known)) for text in part.trace.strings)
         self._strings = list(known)
 
     def _join_dictionary(self, name: str) -> None:
-        """Have each thing of a dictionary once."""
+        """Merge a dictionary table; each entry once."""
         table = STORED[name]
         known: dict[Any, int] = {}
         first: list[tuple[Part, int]] = []
@@ -280,7 +278,7 @@ class Joining:
         self._tables[name] = made
 
     def _key(self, part: Part, table: Table, key: str) -> list[Any]:
-        """One column of what a thing is known by, as a list."""
+        """One column of an entry's identity, as a list."""
         columns = part.trace.columns(table.name)
         if key == "stream name":
             # Tracks of devices have neither thread id; they are identified by their names.
@@ -291,7 +289,7 @@ class Joining:
         return list(self._moved(part, table.name, key).tolist())
 
     def _number_cycles(self) -> None:
-        """See to it that every trace has a cycle, and each cycle a number of its own."""
+        """Give every trace a cycle, and every cycle a unique number."""
         numbers = [int(number) for part in self._parts for number in part.trace.column("cycles", "number")]
         counted = all(len(part.trace.columns("cycles")) for part in self._parts)
         self._renumbered = not counted or len(set(numbers)) < len(numbers)
@@ -319,7 +317,7 @@ class Joining:
         return [self._tables["cycles"]["number"][row] for row in rows]
 
     def _join_rows(self, name: str) -> None:
-        """Have the rows of all traces, in the order in which the table keeps them."""
+        """Concatenate the rows of all traces, in the order of the table."""
         lengths = [len(part.trace.columns(name)) for part in self._parts]
         given = self._given(name)
         order = self._order(name)

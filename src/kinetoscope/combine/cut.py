@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
-# Leaving out of the dictionaries of a trace what nothing refers to any more.
-
 _REFERENCE = "row of "
 # In this order, so that each comes after all that refer to it.
 _ORDER = (
@@ -93,7 +91,7 @@ def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: ND
 
 
 def _used(name: str, length: int, tables: dict[str, dict[str, Any]]) -> NDArray[np.bool_]:
-    """Mark the rows of a dictionary that are named, by itself too."""
+    """Mark the rows of a dictionary that are referred to, also from within it."""
     used = np.zeros(length + 1, dtype=bool)
     for table, column in _references(name, tables):
         if table != name:
@@ -110,7 +108,7 @@ def _used(name: str, length: int, tables: dict[str, dict[str, Any]]) -> NDArray[
 
 
 def _references(name: str, tables: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
-    """The columns that name rows of a dictionary."""
+    """The columns that refer to rows of a dictionary."""
     return [
         (table, column)
         for table, columns in tables.items()
@@ -129,14 +127,12 @@ def _taken(values: Any, rows: NDArray[np.int64]) -> Any:
     return [values[row] for row in rows.tolist()] if isinstance(values, list) else values[rows]
 
 
-# Which spans are in a part of a trace, and where they are cut.
-
 BEGINLESS_NS, ENDLESS_NS = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
 @dataclass
 class Part:
-    """What of a trace is wanted.
+    """Which part of a trace is selected.
 
     Attributes:
         base_ns: The moment from which the new trace counts its times.
@@ -169,7 +165,7 @@ class Pieces:
     unfinished: Mask
 
     def take(self, order: Rows) -> Pieces:
-        """The same in another order."""
+        """Return the pieces in another order."""
         return Pieces(*(values[order] for values in vars(self).values()))
 
 
@@ -240,7 +236,7 @@ def window_at(part: Part, time_ns: Rows) -> Rows:
 
 
 def ends_ns(start_ns: Rows, duration_ns: Rows) -> Rows:
-    """When each ends, however absurd its times are."""
+    """The end of each span, clamped to 64 bits."""
     end = start_ns + duration_ns
     return np.where((end < start_ns) & (duration_ns > 0), ENDLESS_NS, end)
 
@@ -282,7 +278,7 @@ def cut(trace: AnyTrace, part: Part) -> AnyTrace:
 
 
 class _Cutting:
-    """One cut."""
+    """One operation of cutting."""
 
     def __init__(self, trace: TraceData, part: Part) -> None:
         self._trace = trace
@@ -300,7 +296,7 @@ class _Cutting:
         self._rows_of["spans"] = pieces.row
 
     def run(self) -> TraceData:
-        """Cut table after table."""
+        """Cut all tables."""
         self._take("processes", self._rows_of["processes"])
         self._moved("processes", "start_ns")
         self._steps()
@@ -358,7 +354,7 @@ class _Cutting:
         self._tables["spans"] = made
 
     def _nesting_as_it_was(self) -> dict[str, Any]:
-        """Parents, depths and lanes of the pieces where something partly overlapped: a cut may hide that it did."""
+        """Parents, depths and lanes of the pieces in traces with partial overlaps: a cut may hide that spans overlapped."""
         pieces, spans = self._pieces_kept, self._spans
         windows = len(self._part.start_ns)
         key = pieces.row * windows + pieces.window
@@ -472,7 +468,7 @@ class _Cutting:
             self._moved("compiles", "start_ns")
 
     def _live_at(self, begin: int) -> Mask:
-        """Which allocations before the row `begin` hold a block then."""
+        """Which allocations before the row `begin` are live at that moment."""
         events, cycles = self._trace.columns("allocations"), self._trace.columns("cycles")
         match = events["match"][:begin]
         live: Mask = (events["bytes"][:begin] != 0) & ((match < 0) | (match >= begin))
@@ -495,7 +491,7 @@ class _Cutting:
         return live
 
     def _live_bytes(self, rows: Rows) -> Rows:
-        """The live bytes of its device and process after each of some allocations that nothing was freed between."""
+        """The live bytes of the device and process after each of some allocations without frees between them."""
         events = self._trace.columns("allocations")
         device, size = _devices(events)[rows], events["bytes"][rows]
         device += thread_processes(self._trace)[events["thread"][rows]].astype(np.uint64) << np.uint64(32)
@@ -505,7 +501,7 @@ class _Cutting:
         return total
 
     def _bytes_of_pieces(self) -> None:
-        """Where bytes are handed over, those of cut spans are not what they were: derive them from what is left."""
+        """Recompute the bytes of cut spans from the remaining allocations, if the trace stores them."""
         made, pieces = self._tables["spans"], self._pieces_kept
         handed_over = [name for name in _BYTES if name in made]
         changed = pieces.begun_before | pieces.unfinished
@@ -532,13 +528,13 @@ class _Cutting:
             self._tables["spans"]["cycle"] = self._place_of("cycles")[self._tables["spans"]["cycle"]]
 
     def _wanted_threads(self) -> Mask:
-        """The threads that stay, whether anything is left on them or not."""
+        """The selected threads, also those without spans in the part."""
         if self._part.threads is not None:
             return self._part.threads
         return np.ones(len(self._trace.columns("threads")), dtype=bool)
 
     def _wanted_processes(self) -> Rows:
-        """The processes that stay: those of the wanted threads."""
+        """The processes of the selected threads."""
         count, threads = len(self._trace.columns("processes")), self._part.threads
         if threads is None or count == 0:
             return np.arange(count)
@@ -546,13 +542,13 @@ class _Cutting:
         return np.flatnonzero(np.isin(np.arange(count), of_threads[threads]))
 
     def _wanted_of(self, name: str) -> Mask:
-        """Which rows of a table are of a process that stays, or of none."""
+        """Which rows of a table belong to a selected process, or to none."""
         of_rows = self._trace.column(name, "process_row")
         wanted: Mask = (of_rows < 0) | (self._place_of("processes")[of_rows] >= 0)
         return wanted
 
     def _info(self) -> dict[str, Any]:
-        """What is known about the run, and what was done to it."""
+        """The metadata of the run, with a description of the part."""
         known, pieces = self._trace.info, self._pieces_kept
         info = dict(known)
         for key in ("start_realtime_ns", "start_monotonic_ns"):
@@ -592,7 +588,7 @@ class _Cutting:
     # Tables
 
     def _take(self, name: str, rows: Rows) -> None:
-        """Keep some rows of a table, as they are but for references to spans."""
+        """Keep some rows of a table, with updated references to spans."""
         self._rows_of[name] = rows
         self._tables[name] = self._given(name, rows)
 
@@ -614,7 +610,7 @@ class _Cutting:
         return made
 
     def _moved(self, name: str, column: str) -> None:
-        """Bring a column of moments onto the new axis."""
+        """Convert a column of times to the new axis."""
         if self._base_ns and column in self._tables[name]:
             self._tables[name][column] = self._tables[name][column] - self._base_ns
 

@@ -1,4 +1,4 @@
-"""One trace of two: what one recorder saw of the host, and what another saw of the devices at the same time.
+"""Merges two traces of the same time: the host by one recorder, and the devices by another one.
 
 The host's trace has the operators, stacks, modules and memory; the device's has the calls of its runtime, on the threads
 that made them, and what ran on its streams. A call lies inside the operator that made it, so that with both on one clock
@@ -44,7 +44,7 @@ _CALLS_TRIED = 20_000
 
 @dataclass(frozen=True)
 class ThreadTimes:
-    """What one thread did, by both clocks.
+    """The times of one thread by both clocks.
 
     Attributes:
         moments_ns: When its operators began and ended, in order.
@@ -60,7 +60,7 @@ class ThreadTimes:
 
     @classmethod
     def of(cls, begins_ns: Times, finishes_ns: Times, starts_ns: Times, ends_ns: Times) -> ThreadTimes:
-        """Of when operators began and ended, and when calls did."""
+        """From the starts and ends of operators, and those of calls."""
         moments_ns = np.concatenate((finishes_ns, begins_ns))
         change = np.repeat(np.array([-1, 1], np.int64), (len(finishes_ns), len(begins_ns)))
         # At the same moment one ends before the next begins.
@@ -68,7 +68,7 @@ class ThreadTimes:
         return cls(moments_ns[order], np.cumsum(change[order]), starts_ns, ends_ns)
 
     def moved(self, shift_ns: int) -> ThreadTimes:
-        """The same with the calls later."""
+        """The same with the calls shifted."""
         return replace(self, starts_ns=self.starts_ns + shift_ns, ends_ns=self.ends_ns + shift_ns)
 
     def sampled(self, stride: int) -> ThreadTimes:
@@ -115,7 +115,7 @@ class Fit:
 
 
 def fit_clocks(threads: Sequence[ThreadTimes]) -> Fit:
-    """See how a device's calls fit the operators of their threads, and find the shift that mends it where they do not."""
+    """Check whether a device's calls fit the operators of their threads, and find the shift that corrects them if not."""
     threads = [one for one in threads if len(one.moments_ns) and len(one.starts_ns)]
     calls = sum(len(one.starts_ns) for one in threads)
     shift_ns = 0
@@ -164,7 +164,7 @@ def _count_crossing(threads: Sequence[ThreadTimes]) -> int:
 
 
 def _best_shift(threads: Sequence[ThreadTimes], calls: int) -> int:
-    """What must be added to the calls' times for the most to lie inside operators; 0 where nothing helps much."""
+    """The shift that moves most calls inside operators; 0 if no shift helps much."""
     tried = [one.sampled(-(-calls // _CALLS_TRIED)) for one in threads]
     best_ns = 0
     for _ in range(_ROUNDS):
@@ -206,7 +206,7 @@ def _misplaced(threads: Sequence[ThreadTimes], shift_ns: int) -> int:
 
 
 def _around(one: ThreadTimes, low: Times) -> Times:
-    """How many operators are under way at the moment before each call."""
+    """How many operators are running at the moment before each call."""
     return np.where(low > 0, one.running[np.maximum(low, 1) - 1], 0)
 
 
@@ -219,7 +219,7 @@ _OF_THE_DEVICE = ("deviceProperties", "distributedInfo")
 
 
 def join_device(host: AnyTrace, device: AnyTrace, tid_of: Mapping[int, int] | None = None) -> AnyTrace:
-    """Put what was recorded of the devices into the trace of the host.
+    """Merge a trace of devices into the trace of the host.
 
     Threads are the same that have the same number. One of the device's trace with another number is the host's thread in
     whose operators its calls lie; without such it is one more thread.
@@ -237,7 +237,7 @@ def join_device(host: AnyTrace, device: AnyTrace, tid_of: Mapping[int, int] | No
 
 
 class _Join:
-    """One joining. Maps of rows have one entry more at the end, which is for the row -1."""
+    """One merge. Maps of rows have an additional last entry for the row -1."""
 
     def __init__(self, host: TraceData, device: TraceData, tid_of: Mapping[int, int]) -> None:
         self._host = host
@@ -277,13 +277,11 @@ class _Join:
         return self._host.from_columns(self._tables, strings=self._strings, info=self._info(fit))
 
     def _join_strings(self) -> None:
-        """Have each string once."""
+        """Merge the string tables; each string once."""
         table = StringTable(list(self._host.strings))
         rows = [table.row(text) for text in self._device.strings]
         self._strings = table.texts
         self._rows["strings"] = np.array([*rows, -1], np.int64)
-
-    # ------------------------------------------------------------------------------------------------------ threads
 
     def _match_threads(self) -> Rows:
         """The new row of each thread of the device's trace: the host's own, or one behind them."""
@@ -314,7 +312,7 @@ class _Join:
         return on_stream
 
     def _match_by_place(self, unknown: list[int], taken: set[int]) -> dict[int, int]:
-        """The host's threads in whose operators the calls of other threads lie, the clearest first."""
+        """The host's threads whose operators contain the calls of other threads, the best match first."""
         votes: list[tuple[int, int, int, int]] = []
         for row in unknown:
             starts_ns, ends_ns = self._calls_of(row)
@@ -359,7 +357,7 @@ class _Join:
         return starts_ns, ends_ns
 
     def _thread_times(self, thread_rows: Rows) -> list[ThreadTimes]:
-        """What is to be compared of each thread that both sides know."""
+        """The times to compare, for each thread of both traces."""
         times = []
         for row in np.flatnonzero(thread_rows < len(self._host.columns("threads"))).tolist():
             starts_ns, ends_ns = self._operators_of(int(thread_rows[row]), outer_only=False)
@@ -367,7 +365,7 @@ class _Join:
         return times
 
     def _join_threads(self, thread_rows: Rows) -> None:
-        """The host's threads and, behind them, those that only the device's trace has."""
+        """The host's threads, followed by those that only the device's trace has."""
         count = len(self._host.columns("threads"))
         new = np.flatnonzero(thread_rows >= count)
         made: dict[str, Any] = {}
@@ -377,17 +375,15 @@ class _Join:
         made["index"] = np.arange(count + len(new))
         self._tables["threads"] = made
 
-    # -------------------------------------------------------------------------------------------------------- tables
-
     def _begin_at_zero(self) -> None:
-        """Let the trace begin where the side that saw more begins: no time may lie before it."""
+        """Shift both so that no time is negative."""
         first_ns = int(self._device.column("spans", "start_ns").min(initial=0)) + self._device_ns
         if first_ns < 0:
             self._host_ns = -first_ns
             self._device_ns -= first_ns
 
     def _order_spans(self) -> Rows:
-        """The order of the spans of both, and where they went."""
+        """The order of the spans of both, and their new rows."""
         count = len(self._host.columns("spans"))
         thread, start_ns, duration_ns = (
             np.concatenate(self._values("spans", column)) for column in ("thread", "start_ns", "duration_ns")
@@ -407,7 +403,7 @@ class _Join:
         return np.argsort(np.concatenate(self._values(name, "time_ns")), kind="stable")
 
     def _put_together(self, name: str, order: Rows | None) -> None:
-        """The rows of both in one table."""
+        """Concatenate the rows of both in one table."""
         made: dict[str, Any] = {}
         for column in self._given(name):
             own, more = self._values(name, column)
@@ -445,10 +441,8 @@ class _Join:
             "duration_ns": cycles["duration_ns"],
         }
 
-    # ----------------------------------------------------------------------------------------------- losses and facts
-
     def _losses(self, fit: Fit) -> dict[str, list[Any]]:
-        """What both lost, and whether their clocks disagree."""
+        """The losses of both, and whether their clocks disagree."""
         losses = [loss for trace in (self._host, self._device) for loss in losses_of(trace.columns("losses"))]
         if not self._clocks_known:
             losses.append(Loss.of("device_clock_unknown"))
@@ -462,7 +456,7 @@ class _Join:
         return loss_columns(losses)
 
     def _info(self, fit: Fit) -> dict[str, Any]:
-        """What the host's side says, and what only the device's can."""
+        """The metadata of the host's trace, and the keys that only the device's trace has."""
         info = dict(self._host.info)
         for key in _OF_THE_DEVICE:
             if key in self._device.info:

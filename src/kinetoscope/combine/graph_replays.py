@@ -109,7 +109,7 @@ def _replays(trace: TraceData) -> list[tuple[int, NDArray[np.int64], Sequence]]:
 
 
 def _captures(trace: TraceData) -> list[tuple[NDArray[np.int64], Sequence]]:
-    """For each capture the calls that became nodes, and the kinds of these, in the order of time."""
+    """For each capture the calls that became nodes, and their kinds, in order of time."""
     spans, launched = trace.columns("spans"), trace.column("launches", "host")
     start = spans["start_ns"]
     of_kind = [(kind, _named(trace, pattern)) for kind, pattern in _NODES]
@@ -132,7 +132,7 @@ def _matched(
     replays: Iterable[tuple[int, NDArray[np.int64], Sequence]],
     captures: list[tuple[NDArray[np.int64], Sequence]],
 ) -> dict[int, NDArray[np.int64]]:
-    """The calls of the capture of each graph, by its number; without those that several captures could be."""
+    """The calls of the capture of each graph, by its number; without ambiguous captures."""
     graphs: dict[Sequence, set[int]] = {}
     several: dict[int, set[Sequence]] = {}
     for graph, _, kinds in replays:

@@ -215,5 +215,5 @@ def _spans(worker: WorkerBatches, begin_ns: int, length_ns: int) -> dict[str, ND
 
 
 def _or_never(time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Times; those that have not happened yet are far in the future."""
+    """Times; unknown ones are far in the future."""
     return np.where(time_ns > 0, time_ns, _NEVER_NS)

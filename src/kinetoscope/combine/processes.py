@@ -1,4 +1,4 @@
-"""Traces of several processes as one, side by side on one axis of time.
+"""Merges traces of several processes into one, on one time axis.
 
 What a number means only within its process (thread ids, addresses, streams, modules, sequence and correlation numbers,
 steps, cycles) stays apart: these rows are never made one, and name their row of `processes`. What is the same everywhere
@@ -82,7 +82,7 @@ def merge_processes(
 
 
 def _placements(traces: Sequence[TraceData], offsets_ns: Sequence[int | Placement] | None) -> list[Placement]:
-    """A place for every trace."""
+    """Place every trace on the common axis."""
     if not traces:
         raise ArgumentError("traces is empty: pass at least one trace.")
     if len({id(trace) for trace in traces}) < len(traces):
@@ -159,7 +159,7 @@ class _MergedProcesses(Joining):
     # Tables
 
     def _number_rows(self, *names: str) -> None:
-        """Say where the rows of tables go before these are joined."""
+        """Assign the new rows of tables before these are joined."""
         for name in names:
             lengths = [len(part.trace.columns(name)) for part in self._parts]
             order = self._order(name)

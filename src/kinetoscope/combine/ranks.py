@@ -101,13 +101,10 @@ def _barriers(place: int, trace: TraceData) -> dict[Hashable, Visit]:
 
 
 def _with(known: Visit | None, visit: Visit) -> Visit:
-    """Two of one trace at a meeting, as one."""
+    """Merge two visits of one trace at a meeting."""
     if known is None:
         return visit
     return Visit(visit.trace, max(known.entered_ns, visit.entered_ns), min(known.left_ns, visit.left_ns))
-
-
-# ----------------------------------------------------------------------------------------------------------- collectives
 
 
 def _collectives(traces: Sequence[TraceData]) -> list[dict[Hashable, Visit]]:
@@ -161,8 +158,6 @@ def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]
     return {key: calls for key, calls in found.items() if several or repeated[key[0]] < 2}
 
 
-# Where each trace lies on the axis of the first one: by the clock of a machine, by meetings, else by the clock on the wall.
-
 # The clock of the first trace, to which the others are aligned.
 OWN = "own"
 
@@ -185,7 +180,7 @@ class _Machine:
 
     @property
     def error_ns(self) -> int:
-        """By how much two of them may be off."""
+        """The largest error between two of them."""
         return max(place.error_ns for place in self.places)
 
 
@@ -247,7 +242,7 @@ def _machines(traces: Sequence[TraceData]) -> list[_Machine]:
 
 
 def _visits(machines: Sequence[_Machine], meetings: Sequence[Meeting]) -> Visits:
-    """Who was at which meeting, on the axes of the machines: of those of one, the last to enter and the first to leave."""
+    """The visits of meetings on the axes of the machines: for each machine, its last trace to enter and its first to leave."""
     whose = {
         member: (number, place.offset_ns)
         for number, machine in enumerate(machines)
@@ -271,7 +266,7 @@ def _visits(machines: Sequence[_Machine], meetings: Sequence[Meeting]) -> Visits
 def _placed(
     number: int, machines: Sequence[_Machine], line: ClockLine | None, met: Counter[str]
 ) -> Placement | None:
-    """Where a machine lies on the axis of the first one; None where nothing ties it to this."""
+    """The placement of a machine on the axis of the first one; None without a common meeting."""
     if line is None:
         return None
     own = machines[number]
@@ -290,7 +285,7 @@ def _composed(machine: Placement, member: Placement) -> Placement:
 
 
 def _by_wall(machine: Placement, member: Placement) -> Placement:
-    """The place of a trace on a machine that nothing but its clock on the wall ties to the others."""
+    """The place of a trace on a machine that only has the wall clock in common with the others."""
     return Placement(machine.offset_ns + member.offset_ns, error_ns=-1, clock=machine.clock)
 
 
@@ -410,5 +405,5 @@ def _refuse(traces: Sequence[TraceData], names: Sequence[str]) -> None:
 
 
 def _ranks(count: int) -> str:
-    """A number of ranks, in words."""
+    """Format a number of ranks."""
     return f"{count:,} rank{'' if count == 1 else 's'}"

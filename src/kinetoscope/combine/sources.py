@@ -1,4 +1,4 @@
-"""What sources recorded beside the engine, from the rows that they appended, in a trace: read alike from a file and from memory."""
+"""Adds to a trace what sources recorded beside the engine, from the rows that they appended to a file or in memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def with_rows(trace: AnyTrace, recordings: Sequence[AppendedRows]) -> AnyTrace:
 
 
 def with_counters(trace: AnyTrace, rows: AppendedRows) -> AnyTrace:
-    """Return a trace with the samples of counters among some rows, and nothing else of them."""
+    """Return a trace with only the counters among some rows."""
     counters = read_counters([rows], _begin_ns(trace, [rows]))
     return extend(trace, counters=counters) if counters else trace
 

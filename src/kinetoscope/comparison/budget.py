@@ -272,9 +272,6 @@ def _shown(name: str, value: float) -> str:
     return f"{value:,.10g}"
 
 
-# Reading and writing.
-
-
 def read_budget(text: str, source: str = "the budget") -> Budget:
     """Read a budget.
 
@@ -550,9 +547,6 @@ def _places_lines(places: Mapping[str, Mapping[str, int]]) -> list[str]:
 def _written(value: float) -> str:
     """A number as TOML writes it."""
     return str(int(value)) if value.is_integer() else repr(value)
-
-
-# Checking.
 
 
 def measured_of(limit: Limit, runs: Sequence[Run]) -> Numbers | None:

@@ -468,8 +468,6 @@ def _counts(rows: Sequence[CountDifference]) -> pyarrow.Table:
     return to_arrow(COUNTS_SCHEMA, columns)
 
 
-# As a person reads it: one headline, the counts that changed, and of each kind the rows that did.
-
 TITLES = {
     "part": "Parts of the step",
     "module": "Modules",

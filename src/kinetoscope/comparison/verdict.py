@@ -318,9 +318,6 @@ def _added(trace: TraceData, count: str, scope: Scope | None, known: Mapping[str
     return [replace(where, value=f"+{shown(amount)}") for amount, where in found[:MOST_PLACES]]
 
 
-# ---------------------------------------------------------------------------------------------------------- measures
-
-
 def _operators(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
     """How many operators ran."""
     spans = trace.columns("spans")
@@ -465,8 +462,6 @@ _MEASURES: dict[str, Callable[[TraceData, Limits, int], _Measured]] = {
     "max_peak_bytes": _peak_bytes,
     "max_kernels": _kernels,
 }
-
-# ------------------------------------------------------------------------------------------------------------- places
 
 
 def _memory_places(

@@ -53,7 +53,7 @@ class TorchsTimeline(Protocol):
         """Write the bytes of each category at each time."""
 
     def export_memory_timeline_raw(self, path: str, device_str: str) -> None:
-        """Write everything that happened to the blocks."""
+        """Write all events of the blocks."""
 
 
 def write_memory_timeline(
@@ -63,7 +63,7 @@ def write_memory_timeline(
     *,
     torchs: TorchsTimeline | None = None,
 ) -> None:
-    """Write the memory of a device over time, in the form that the name of the file asks for.
+    """Write the memory of a device over time, in the form that the file's suffix selects.
 
     Args:
         trace: A trace recorded with `profile_memory`.
@@ -100,7 +100,7 @@ def write_memory_timeline(
 
 
 def write_empty_timeline(path: str | os.PathLike[str]) -> None:
-    """Write the timeline of a device that held no memory, in the form that the name of the file asks for.
+    """Write the timeline of a device without memory, in the form that the file's suffix selects.
 
     Raises:
         OSError: The file cannot be written.
@@ -110,7 +110,7 @@ def write_empty_timeline(path: str | os.PathLike[str]) -> None:
 
 
 def _write(target: Path, pieces: Iterable[str]) -> None:
-    """Write texts one after the other, compressed if the name of the file says so."""
+    """Write texts one after the other, compressed if the file's suffix says so."""
     encoded = (piece.encode("utf-8", "backslashreplace") for piece in pieces)
     with open_atomically(target) as file:
         if target.name.lower().endswith(".gz"):
@@ -121,7 +121,7 @@ def _write(target: Path, pieces: Iterable[str]) -> None:
 
 
 def _written_by(write: Callable[[str, str], None], device: str) -> Iterator[str]:
-    """What torch writes of a device into a file."""
+    """The text that torch writes about a device."""
     with tempfile.TemporaryDirectory(prefix="kinetoscope-memory-") as folder:
         path = os.path.join(folder, "timeline.json")
         write(path, device)
@@ -131,7 +131,7 @@ def _written_by(write: Callable[[str, str], None], device: str) -> Iterator[str]
 
 
 def _by_category(trace: TraceData, device: int) -> Iterator[str]:
-    """The bytes of each category at each time at which something happened."""
+    """The bytes of each category at the time of each event."""
     changes = changes_of(trace, device)
     held = live_by_category(changes, judged_blocks(trace).category)
     times = np.where(changes.time_ns < 0, -1, (changes.time_ns + _epoch_ns(trace)) // 1000)
@@ -147,7 +147,7 @@ def _by_category(trace: TraceData, device: int) -> Iterator[str]:
 
 
 def _raw(trace: TraceData, device: int) -> Iterator[str]:
-    """Everything that happened to the blocks, one after the other."""
+    """All events of the blocks in order."""
     changes, judged = changes_of(trace, device), judged_blocks(trace)
     written_ns, written = content_changes(trace)
     mine = judged.blocks.device[written] == device

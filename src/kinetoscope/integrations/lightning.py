@@ -101,8 +101,6 @@ class KinetoscopeProfiler(TraceAccess):
         self._may_begin = self._has_begun = False
         self._saved_before = 0
 
-    # ---------------------------------------------------------------------------------------- Lightning's interface
-
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
         """Prepare a run; called by the trainer.
 
@@ -205,8 +203,6 @@ class KinetoscopeProfiler(TraceAccess):
         """Rank of this process on its machine, 0 if there is only one process."""
         return 0 if self._local_rank is None else self._local_rank
 
-    # ---------------------------------------------------------------------------------------------------- the works
-
     def _begin(self, total_steps: int | None) -> None:
         """Begin the run, once."""
         self._may_begin = False
@@ -214,7 +210,7 @@ class KinetoscopeProfiler(TraceAccess):
         self._has_begun = self._profiler.is_running
 
     def _role(self, action: str) -> str | None:
-        """What a hook means for the steps of this stage."""
+        """The role of a hook in the steps of this stage."""
         try:
             return self._roles[action]
         except KeyError:
@@ -349,7 +345,7 @@ def _version(module: str) -> str:
 
 
 def _hear_of_failures(strategy: Any, driven: TrainerProfiler) -> None:
-    """Handle the trainer's failures, which it reports to its strategy: a callback would cost time in every hook."""
+    """Handle failures of the trainer, which it reports to its strategy; a callback would cost time in every hook."""
     theirs = getattr(strategy, "on_exception", None)
     if theirs is None or getattr(theirs, "driven", None) is driven:
         return

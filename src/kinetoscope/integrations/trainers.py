@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-# The folder that the traces of a trainer's run go to.
-
 SUFFIX = ".ktrace"
 OWN_NAME = "kinetoscope"
 
@@ -129,8 +127,6 @@ def _written_for(path: Path) -> str | None:
     except (KinetoscopeError, OSError):
         return None
 
-
-# The options of a trainer's profiler: everything is checked at construction, long before training starts.
 
 RECORDING = frozenset({ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE})
 
@@ -319,8 +315,6 @@ class TrainerProfiler:
         self._open: dict[str, list[Any]] = {}
         self._users_error: BaseException | None = None
 
-    # ------------------------------------------------------------------------------------------------------- one run
-
     def prepare(self, stage: str, trainers_folder: str | Path) -> None:
         """Check that the traces of the next run can be written.
 
@@ -398,8 +392,6 @@ class TrainerProfiler:
                 raise
             _warn_of(failure)
 
-    # --------------------------------------------------------------------------------------------------------- steps
-
     def open_step(self, number: int) -> None:
         """Open a step with the trainer's number; does nothing while another is open."""
         if self._step_is_open or self._session is None:
@@ -438,8 +430,6 @@ class TrainerProfiler:
         if step is not None:
             step.__exit__(None, None, None)
 
-    # --------------------------------------------------------------------------------------------------------- hooks
-
     def open(self, name: str) -> None:
         """Open the span of a hook."""
         self._open.setdefault(name, []).append(_enter(name) if self.recording else None)
@@ -449,8 +439,6 @@ class TrainerProfiler:
         spans = self._open.get(name)
         if spans and (span := spans.pop()) is not None:
             _leave(span)
-
-    # ------------------------------------------------------------------------------------------------------- results
 
     @property
     def trace(self) -> Trace:

@@ -85,8 +85,6 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         self._profiler = TrainerProfiler(checked, f"transformers {transformers.__version__}")
         _put_around_training()
 
-    # ------------------------------------------------------------------------------------------ the trainer's events
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin the run.
 
@@ -157,8 +155,6 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
             **kwargs: Unused.
         """
         self._profiler.end()
-
-    # ---------------------------------------------------------------------------------------------------- the works
 
     @contextmanager
     def _around(self, trainer: Any) -> Iterator[None]:

@@ -88,7 +88,7 @@ class ChildRecording(ProgramRecording):
         self.facts = facts
 
     def add_facts(self, facts: dict[str, Any]) -> bool:
-        """Add what is known about the process now; False where the recording is over, or failed."""
+        """Add the current facts about the process; False if the recording is over, or failed."""
         if self.state in (SessionState.ENDED, SessionState.FAILED):
             return False
         self.facts.update(facts)
@@ -118,7 +118,7 @@ class ChildRecording(ProgramRecording):
 
 
 class FollowedProcess:
-    """What a followed process does for itself and for its forks, which inherit this object."""
+    """Records a followed process, and its forks, which inherit this object."""
 
     def __init__(
         self, folder: Path, options: LaunchOptions, recording: ProgramRecording | None = None
@@ -199,10 +199,8 @@ class FollowedProcess:
         except Exception as error:  # noqa: BLE001
             self._add_to_note(ended=ended, problem=f"{type(error).__name__}: {error}")
 
-    # -------------------------------------------------------------------------------------------------------- forks
-
     def _after_fork(self) -> None:
-        """Leave the parent's recording to the parent, and begin one of this process."""
+        """Detach from the parent's recording, and start one of this process."""
         inherited, self._recording = self._recording, None
         self._note, self._note_facts = None, {}
         self._parents_process = _current_process()
@@ -220,10 +218,8 @@ class FollowedProcess:
         """Finish: the process ends without exit handlers."""
         self.finish(f"exit code {status & 0xFF}")
 
-    # -------------------------------------------------------------------------------------------------------- notes
-
     def _own_facts(self, began: str) -> dict[str, Any]:
-        """What this process knows about itself at its beginning."""
+        """The facts about this process at its start."""
         return {
             "parent_process": os.getppid(),
             "ancestors": notes.ancestors(os.getpid()),
@@ -239,14 +235,14 @@ class FollowedProcess:
         return {**({"process_name": name} if name else {}), **({} if rank is None else {"rank": rank})}
 
     def _claim_note(self, rank: int | None) -> None:
-        """Create the note of this process, under a name that becomes that of its recording."""
+        """Create the note of this process; its name becomes that of the recording."""
         process = os.getpid()
         self._note_facts = {"process": process, "start_ticks": notes.start_ticks(process)}
         name = f"{process}" if rank is None else f"{process}-rank{rank}"
         self._note = notes.claim(str(self._folder), name, self._note_facts)
 
     def _add_facts(self, recording: ProgramRecording | None, **facts: Any) -> None:
-        """Add what this process knows about itself now: to its recording, or to the note where that is over."""
+        """Add the current facts about this process to its recording or, if that is over, to the note."""
         if isinstance(recording, ChildRecording) and not recording.add_facts(facts):
             self._add_to_note(**facts)
 

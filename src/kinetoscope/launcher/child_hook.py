@@ -51,13 +51,13 @@ def begin() -> None:
 
 
 def give_up() -> None:
-    """Leave the recording of this process to somebody else."""
+    """Do not record this process here."""
     while _waiting:
         _waiting.pop().give_up()
 
 
 def set_variables(folder: str) -> None:
-    """Have the processes that this one starts from now on find the hook, and the folder of the run."""
+    """Set the environment variables by which child processes find the hook and the folder of the run."""
     os.environ[VARIABLE] = folder
     path = os.environ.get("PYTHONPATH", "")
     if START_UP_FOLDER not in path.split(os.pathsep):
@@ -132,9 +132,6 @@ def _note_problem(folder: str, problem: str) -> None:
     load("notes").claim(folder, str(os.getpid()), facts)
 
 
-# ------------------------------------------------------------------------------------------- what this process starts
-
-
 def watch(folder: str) -> None:
     """Note the Pythons that this process starts without the hook, and the processes that `multiprocessing` terminates.
 
@@ -156,7 +153,7 @@ def watch(folder: str) -> None:
 
 
 def _note_event(folder: str, event: str, arguments: tuple[Any, ...]) -> None:
-    """Note what the run has to know of an audit event."""
+    """Note an audit event that the run needs."""
     if event == "os.kill":
         process, number = arguments
         # Called by the hook, and that by the function that calls `os.kill`.

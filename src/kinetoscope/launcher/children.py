@@ -63,7 +63,7 @@ class Children:
             return 0
 
     def begin(self, before_os_exit: Callable[[int], None]) -> None:
-        """Follow what this process starts from now on.
+        """Follow the processes that this one starts from now on.
 
         Args:
             before_os_exit: Called with the exit status if the program ends with `os._exit`.
@@ -95,7 +95,7 @@ class Children:
         AfterImport("torch", lambda: child_hook.record(str(self._folder), "fork")).wait()
 
     def stop_following(self) -> None:
-        """Follow nothing that starts from now on."""
+        """Stop following new processes."""
         with contextlib.suppress(PermissionError):  # a program that has changed its user: see join()
             (self._folder / child_hook.OPTIONS_FILE).unlink(missing_ok=True)
 
@@ -104,7 +104,7 @@ class Children:
         return os.access(self._folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
 
     def join(self, own: Trace | None, program: str) -> Joined:
-        """Merge what the children recorded with what the program did.
+        """Merge the recordings of the children into the program's trace.
 
         Args:
             own: The trace of the program itself, if it has one.
@@ -152,7 +152,7 @@ class Children:
         return Joined(joined, len(found), tuple(messages))
 
     def clear(self) -> None:
-        """Remove what is in the trace now, except for files of processes that still run."""
+        """Remove the files that are merged into the trace, except those of processes that still run."""
         if not self._is_open():
             return
         for entry in os.listdir(self._folder):
@@ -281,7 +281,7 @@ def _order(trace: Trace) -> tuple[int, int]:
 
 
 def _messages(losses: list[Loss], running: list[str], folder: str) -> list[str]:
-    """What the user should know about children that are not, or not completely, in the trace."""
+    """Messages about children that are not, or only partly, in the trace."""
     from kinetoscope.model.losses import counted
 
     messages = [f"{counted(loss.what, loss.count)}: {loss.why}" for loss in losses]

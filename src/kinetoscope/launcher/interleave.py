@@ -79,7 +79,7 @@ class Interleaved:
         margins: Margins,
         warm_up: int | None = None,
     ) -> None:
-        """Run nothing yet.
+        """Store the arguments; nothing runs yet.
 
         Args:
             base: The program that the other is compared with.
@@ -152,7 +152,7 @@ def visible_percent(comparison: Comparison) -> float:
 
 @contextmanager
 def pinned(processors: str | None = None) -> Iterator[list[int]]:
-    """Keep this process, and those that it starts, on some processors, if the system can.
+    """Pin this process, and those that it starts, to some processors, if the system supports it.
 
     Args:
         processors: Such as `2-5,7`; None for all that this process may use, without the first one of four or more.
@@ -225,7 +225,7 @@ def checked_out(revision: str, target: Path, folder: Path) -> Iterator[Path]:
 
 
 def _git(folder: Path, *words: str) -> str:
-    """What git says."""
+    """Return the output of a git command."""
     try:
         done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=False)  # noqa: S603, S607
     except FileNotFoundError as error:

@@ -77,7 +77,7 @@ def was_terminated(folder: str, process: int, ticks: int) -> bool:
 
 
 def _mark(folder: str, process: int, ticks: int) -> str:
-    """The file that marks it; the system reuses process ids, so the id alone would not do."""
+    """The file that marks a process; the name has its start time, too, because the system reuses process ids."""
     return os.path.join(folder, f"{process}.{ticks}.terminated")
 
 

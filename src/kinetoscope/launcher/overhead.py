@@ -362,7 +362,7 @@ def measured(programs: list[Timed], session: Any) -> Overhead | None:
 
 
 def _overwrite_caches() -> Callable[[], object]:
-    """Make a function that has the processor's caches forget what they hold, as a large operator does."""
+    """Make a function that overwrites the processor's caches, as a large operator does."""
     numbers = np.zeros(_CACHES_BYTES // 4, dtype=np.float32)
     return lambda: np.add(numbers, np.float32(1), out=numbers)
 

@@ -48,7 +48,7 @@ class Program:
 
     @property
     def command_line(self) -> list[str]:
-        """What follows `python` on a command line."""
+        """The arguments after `python` on a command line."""
         return [*(["-m"] if self.is_module else []), self.target, *self.arguments]
 
     def run(self) -> None:
@@ -171,7 +171,7 @@ def _put_first(folder: str, *, even_if_safe: bool = False) -> None:
 
 
 def take_name_of_python() -> None:
-    """Name this process as the system names Python.
+    """Give this process the name that the system gives Python.
 
     Linux names a process after its script, which is `kinetoscope` here, and each thread after the one that starts it: unnamed
     threads of the program would have that name, in the trace and in `top`.

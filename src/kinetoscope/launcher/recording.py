@@ -47,14 +47,14 @@ class HelperTime:
     process_ns: int
 
     def since(self, before: HelperTime) -> HelperTime:
-        """What was used since an earlier reading."""
+        """The processor time since an earlier reading."""
         return HelperTime(
             max(self.helpers_ns - before.helpers_ns, 0), max(self.process_ns - before.process_ns, 0)
         )
 
 
 def helper_time() -> HelperTime | None:
-    """Read it; None where the system does not tell the time of other threads."""
+    """Read it; None if the system does not report the time of other threads."""
     found = 0
     try:
         for task in os.listdir(_TASKS):
@@ -137,7 +137,7 @@ class ProgramRecording:
 
     @property
     def state(self) -> SessionState:
-        """How far the recording is: idle until torch is imported, and then waiting for its first step."""
+        """The state of the recording: idle until torch is imported, then waiting for its first step."""
         return self._state if self._session is None else self._session._state
 
     @property
@@ -230,8 +230,6 @@ class ProgramRecording:
         made, first = units.count(self.steps_done, "step"), self._options.first_step
         return f"the program's optimizer made {made}, and recording was to begin after {first:,}"
 
-    # ------------------------------------------------------------------------------------------------------ start
-
     def _torch_imported(self) -> None:
         """Start, or wait for the step at which to start."""
         self._on_torch()
@@ -291,8 +289,6 @@ class ProgramRecording:
                 self._session.stop()
             self.messages += [str(warning.message) for warning in caught]
 
-    # ------------------------------------------------------------------------------------------------------ steps
-
     def _after_step(self, optimizer: object, _args: object, _kwargs: object) -> None:
         """Count the steps of the first optimizer that steps."""
         if self._optimizer is None:
@@ -302,7 +298,7 @@ class ProgramRecording:
             self._begin_step()
 
     def _begin_step(self) -> None:
-        """Do what the schedule says where the next step begins."""
+        """Apply the schedule at the start of the next step."""
         from kinetoscope.collect import change_at
 
         if self._schedule is None:
@@ -315,7 +311,7 @@ class ProgramRecording:
                 self._stop_watching_steps()
 
     def _stop_watching_steps(self) -> None:
-        """Count no more steps."""
+        """Stop counting steps."""
         if self._watches_steps:
             from kinetoscope.collect import OPTIMIZER_STEPS
 
@@ -349,7 +345,7 @@ def _working_folder(options: LaunchOptions) -> str:
 
 
 def _is_regular_file(path: Path) -> bool:
-    """Whether there is a file, and no link, pipe or device."""
+    """Whether a path is a regular file, not a link, pipe or device."""
     return path.is_file() and not path.is_symlink()
 
 

@@ -166,7 +166,7 @@ def _wait_for_interrupted(process: subprocess.Popen[bytes]) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What distinguishes a file from one that later replaces it; None if there is none."""
+    """The identity of a file, which differs from that of a file that replaces it; None if there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -175,7 +175,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 class RunObserver:
-    """What is called during a run; does nothing itself.
+    """Callbacks during a run; does nothing itself.
 
     Attributes:
         measures_overhead: Whether to measure the cost of recording at the end, for `finished`.
@@ -212,7 +212,7 @@ class Run:
         self._is_closed = self._is_finished = False
 
     def execute(self) -> None:
-        """Run the program, and end as it ends."""
+        """Run the program, and exit as it does."""
         _leave_outer_run()
         if self._children is not None:
             self._children.begin(self._before_os_exit)
@@ -255,7 +255,7 @@ class Run:
                 importlib.import_module("concurrent.futures.thread")
 
     def _torch_imported(self) -> None:
-        """Choose the moment of the end, as soon as torch is imported.
+        """Register the end of the recording, as soon as torch is imported.
 
         At exit Python waits for the program's threads and then calls exit handlers, the last one first. So the recording
         ends after the handlers that the program registers from now on, but before the engine's, and before those of
@@ -334,7 +334,7 @@ class Run:
         report_out_of_memory(trace, None, self._options.live_path)
 
     def _flush_or_drop_stderr(self) -> None:
-        """Drop what standard error cannot take: Python would change the exit code when it tries again."""
+        """Drop output that standard error rejects: Python would change the exit code when it tries again."""
         try:
             sys.stderr.flush()
         except (AttributeError, ValueError):
@@ -369,7 +369,7 @@ class Run:
             ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
 
     def _with_children(self, children: Children) -> Trace | None:
-        """What the program and its children recorded."""
+        """Return the merged trace of the program and its children."""
         children.stop_following()
         joined = children.join(self._trace, os.path.basename(self._program.target))
         if joined.trace is not None and self._trace is None:
@@ -393,7 +393,7 @@ def _leave_outer_run() -> None:
 
 
 def _exit_text(code: object) -> str:
-    """What a program exits with."""
+    """Describe an exit code."""
     if code is None or isinstance(code, int):
         return f"exit code {int(code or 0) & 0xFF}"
     return "exit code 1"

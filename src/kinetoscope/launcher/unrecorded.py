@@ -22,7 +22,7 @@ class UnrecordedChildren:
         self._before_s = children_cpu_s()
 
     def messages(self, own_s: float, engine: str) -> list[str]:
-        """Say what is not in the trace, if it is much.
+        """Return a message about unrecorded processes, if they used much time.
 
         Args:
             own_s: The processor time of child processes that Kinetoscope itself started, such as the compiler of the recorder.

@@ -98,9 +98,6 @@ def recomputing_stacks(stacks: Columns, frames: Columns, strings: list[str]) -> 
     return np.array(marked, dtype=bool)
 
 
-# Dotted module paths, from which instance holds which.
-
-
 def module_paths(modules: Columns, strings: list[str]) -> dict[str, Any]:
     """Return `path`, `depth` and `holder` of every module.
 

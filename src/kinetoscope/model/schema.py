@@ -88,6 +88,11 @@ class DeviceType(IntEnum):
     PrivateUse1 = 20
 
 
+COLLECTED_DEVICES: dict[str, DeviceType] = {
+    name: DeviceType[name] for name in ("CUDA", "XPU", "HPU", "MTIA", "PrivateUse1")
+}
+"""The devices that torch's collector records, by the name of their activity; AMD devices are CUDA, as in torch."""
+
 KIND_NAMES: tuple[str, ...] = tuple(kind.name.lower() for kind in SpanKind)
 PHASE_NAMES: tuple[str, ...] = tuple(phase.name.lower() for phase in Phase)
 
@@ -679,8 +684,6 @@ STORED: dict[str, Table] = {
 STEP_SOURCES = ("marked", "optimizer")
 SAMPLE_STATES = ("unknown", "running", "waiting for the GIL", "blocked")
 
-
-# The names that mark data loading in traces, for recording and reading.
 
 # torch marks each call for the next batch of a `DataLoader` with a range whose name begins so.
 NEXT_BATCH = "enumerate(DataLoader)#"

@@ -142,9 +142,6 @@ def _columns(
     }
 
 
-# The cycles of a recording: the windows in which a session recorded, numbered over its whole life.
-
-
 def one_cycle(number: int, duration_ns: int) -> dict[str, list[int]]:
     """The table `cycles` of a recording of one cycle, by the number that the session gave it."""
     return {"number": [number], "start_ns": [0], "duration_ns": [max(0, duration_ns)]}

@@ -65,7 +65,7 @@ class AppendedRows:
         return columns, written_ns
 
     def has(self, table: str) -> bool:
-        """Whether anything was appended to a table, if only that it has no rows."""
+        """Whether anything was appended to a table, even an empty part."""
         return table in self._parts
 
     def without(self, *tables: str) -> AppendedRows:
@@ -73,7 +73,7 @@ class AppendedRows:
         return AppendedRows({name: parts for name, parts in self._parts.items() if name not in tables})
 
     def unwritten(self) -> list[Loss]:
-        """One loss for each table of which a recording that was not stopped may lack the last second."""
+        """One loss for each table whose last second may be missing, because the recording was not stopped."""
         buffered = [name for name, parts in self._parts.items() if any(part["buffered"] for part in parts)]
         return [Loss.of("last_second", where=name) for name in buffered]
 
@@ -82,7 +82,7 @@ class KeptRows:
     """Keeps in memory what sources append, for a recording that has no file they can write to."""
 
     def __init__(self) -> None:
-        """Begin without rows, and note where the clocks stand."""
+        """Start without rows, and read the clocks."""
         self._parts: dict[str, list[dict[str, Any]]] = {}
         self(CLOCKS, {"monotonic_ns": [time.monotonic_ns()], "realtime_ns": [time.time_ns()]})
 
@@ -185,7 +185,7 @@ def add_counters(
 
 
 def read_losses(rows: AppendedRows) -> list[Loss]:
-    """What sources say that they lost; of the same loss for the same reason the last count holds."""
+    """The losses that sources report; of the same loss with the same reason the last count is used."""
     columns, _ = rows.columns(LOSSES, {"code": str, "count": int, "why": str})
     counts = {}
     for code, count, why in zip(columns["code"], columns["count"], columns["why"], strict=True):

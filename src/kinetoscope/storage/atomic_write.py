@@ -151,7 +151,7 @@ def _send(written: IO[bytes], path: Path, there: os.stat_result) -> None:
 
 
 def _open_stream(path: Path, there: os.stat_result) -> int:
-    """Open what is not a regular file, or an open file, for writing after what is there."""
+    """Open a device or an open file for appending."""
     if stat.S_ISFIFO(there.st_mode):
         return _open_pipe(path)
     process, descriptor = _open_file(path) or (-1, -1)

@@ -1,4 +1,4 @@
-"""The folder for what is kept between runs: compiled recorders, results of checks, the viewer's key."""
+"""The cache folder: compiled recorders, results of checks, the viewer's key."""
 
 from __future__ import annotations
 

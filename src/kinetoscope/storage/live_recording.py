@@ -1,4 +1,4 @@
-"""A recording seen from outside, without reading what is in it: whether its process still runs, and how far it is.
+"""The state of a recording from its headers alone: whether its process still runs, and its progress.
 
 How the file is laid out is known to `native/core/recording/format.h` alone; `LAYOUT` is what that says.
 """
@@ -27,7 +27,7 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class Progress(NamedTuple):
-    """How far a recording is.
+    """The progress of a recording.
 
     Attributes:
         stopped: Whether it was stopped, so that nothing more will be written.
@@ -41,7 +41,7 @@ class Progress(NamedTuple):
 
 
 def progress(path: str | os.PathLike[str]) -> Progress | None:
-    """Look at the headers of a recording, which may be growing.
+    """Read the headers of a recording, which may be growing.
 
     Args:
         path: The file.

@@ -24,7 +24,7 @@ from kinetoscope.model.losses import (
 from kinetoscope.model.nesting import mark_collections
 from kinetoscope.model.pauses import TOGGLES
 from kinetoscope.model.run_info import RunInfo
-from kinetoscope.model.schema import STORED, StorageRole
+from kinetoscope.model.schema import STORED, DeviceType, StorageRole
 from kinetoscope.model.steps import one_cycle, steps_counted_from, steps_of_ring
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.appended_rows import (
@@ -116,13 +116,8 @@ def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], st
 
 # Which losses the parts of the table count, the latest one what there are by then.
 _COUNTED = ("skipped_storages", "unread_gradients")
-# torch's numbers of the device types whose tensors have an address. A device type registered under another name is
-# torch's private one.
-_DEVICES = {
-    "cpu": 0, "cuda": 1, "hip": 6, "fpga": 7, "maia": 8, "xla": 9, "vulkan": 10, "xpu": 12, "mps": 13,
-    "hpu": 15, "ve": 16, "lazy": 17, "ipu": 18, "mtia": 19,
-}  # fmt: skip
-_PRIVATE = 20
+# A device type registered under another name is torch's private one.
+_DEVICES = {kind.name.lower(): kind for kind in DeviceType}
 _NUMBERS: dict[str, type[np.generic]] = {
     "time_ns": np.int64, "role": np.uint8, "address": np.uint64, "bytes": np.int64, "device_index": np.int8,
     "module": np.uint64, "parameter": np.uint64,
@@ -231,7 +226,7 @@ def _checked(part: object) -> dict[str, Any] | None:
 
 def _device(text: str) -> int:
     """Return torch's number of a device type."""
-    return _DEVICES.get(text, _PRIVATE)
+    return _DEVICES.get(text, DeviceType.PrivateUse1)
 
 
 def _owners(

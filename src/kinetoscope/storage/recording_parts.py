@@ -1,6 +1,6 @@
-"""Copies of a recording, and parts of it, as recordings of their own: also while it goes on.
+"""Copies of a recording, and parts of it, as separate recordings; also while it is running.
 
-A recording is cloned before a part is cut out of it, so that what is cut is of one moment. Nobody who records waits for that.
+A recording is cloned before a part is cut out of it, so that the part is consistent. The recording process does not wait for that.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ def host_shares(trace: TraceData, process: ProcessRow | None = None) -> HostShar
 
 
 def _breakdown_parts(trace: TraceData, window: Windows) -> dict[str, NDArray[np.int64]]:
-    """Give every moment of some windows to one part."""
+    """Assign every moment of some windows to one part."""
     activity, host = window.activity, window.activity.host
     communication = activity.communication - activity.compute
     done = activity.compute | activity.communication
@@ -268,8 +268,6 @@ def _processor_waits(trace: TraceData, window: Windows) -> NDArray[np.int64]:
         waited_ns[rows] = processor_waits(trace, thread).within(window.start_ns[rows], window.end_ns[rows])
     return waited_ns
 
-
-# How much of the communication and of the copies was hidden behind computing.
 
 OVERLAP_SCHEMA = Table(
     "overlap",
@@ -319,7 +317,7 @@ def overlap(trace: TraceData, by: str = "step") -> pyarrow.Table:
 
 
 def _overlap_parts(window: Windows) -> dict[str, NDArray[Any]]:
-    """Measure some windows."""
+    """Return the overlap columns of some windows."""
     activity = window.activity
     compute, communication, copies = activity.compute, activity.communication, activity.copies
     sets = {

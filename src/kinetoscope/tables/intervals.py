@@ -27,7 +27,7 @@ class Intervals:
 
     @classmethod
     def none(cls) -> Self:
-        """No time at all."""
+        """The empty set."""
         return cls(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
     @classmethod
@@ -46,23 +46,23 @@ class Intervals:
 
     @property
     def total_ns(self) -> int:
-        """How long all of it is."""
+        """The total duration."""
         return int((self.end_ns - self.start_ns).sum())
 
     def __or__(self, other: Intervals) -> Intervals:
-        """The moments in either."""
+        """The union."""
         return Intervals(*_core.join(self.start_ns, self.end_ns, other.start_ns, other.end_ns))
 
     def __and__(self, other: Intervals) -> Intervals:
-        """The moments in both."""
+        """The intersection."""
         return Intervals(*_core.intersect(self.start_ns, self.end_ns, other.start_ns, other.end_ns))
 
     def __sub__(self, other: Intervals) -> Intervals:
-        """The moments in this one and not in the other."""
+        """The difference."""
         return Intervals(*_core.subtract(self.start_ns, self.end_ns, other.start_ns, other.end_ns))
 
     def within(self, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How long the part in each of some windows is; 0 for windows that end before they begin."""
+        """The duration of the part in each window; 0 for windows that end before they begin."""
         return self._before(np.maximum(start_ns, end_ns)) - self._before(start_ns)
 
     def _before(self, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ProcessorWaits:
-    """What one thread waited.
+    """How long one thread had waited for a processor, over time.
 
     Attributes:
         time_ns: Moments, in order; the first is the beginning of its first sample of which it is known.
@@ -40,7 +40,7 @@ class ProcessorWaits:
         return len(self.time_ns) > 1
 
     def within(self, start_ns: Rows, end_ns: Rows) -> Rows:
-        """How long it waited in some windows: at most as long as they are."""
+        """How long it waited in some windows, at most their duration."""
         if not self.known:
             return np.zeros(len(start_ns), dtype=np.int64)
         until = [np.interp(each, self.time_ns, self.waited_ns) for each in (start_ns, end_ns)]
@@ -62,7 +62,7 @@ def processor_waits(trace: TraceData, thread: int) -> ProcessorWaits:
 
 
 def _as_it_was(waited_ns: Rows, period_ns: Rows) -> Rows:
-    """What was waited in each period.
+    """Clamp the wait of each period, passing the rest on to earlier ones.
 
     The system counts a wait when it ends, so that a long one may be more than the period in which it did: the rest belongs before it.
     """

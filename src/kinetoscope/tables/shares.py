@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def percent(part: NDArray[np.int64], whole: int) -> NDArray[np.float64]:
-    """Shares in percent; null where there is no whole."""
+    """Shares in percent; null if the whole is 0."""
     if whole == 0:
         return np.full(len(part), np.nan)
     shares: NDArray[np.float64] = part * np.float64(100.0 / whole)

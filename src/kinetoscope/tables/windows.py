@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# What went on at each moment, as sets of moments: on a device, and on the host of its process and of no other.
-
 NOBODY = Owner(-1, ProcessRow(-1))
 """The owner of work whose process is unknown."""
 
@@ -69,7 +67,7 @@ class HostActivity:
 
 @dataclass(frozen=True)
 class Activity:
-    """What a device and its host did, as far as it decides what a moment counts for.
+    """What a device and its host did, for the decision which part a moment counts for.
 
     Attributes:
         owner: The process.
@@ -214,7 +212,7 @@ def _without_own(
 
 
 class _Names(NamedTuple):
-    """For each string whether it names one of these; calls of Python functions do none of it."""
+    """For each string whether it is a name of this kind; names of Python functions are not."""
 
     loads: NDArray[np.bool_]
     carries: NDArray[np.bool_]  # communication that the host carries out
@@ -225,7 +223,7 @@ class _Names(NamedTuple):
 
 @derived
 def _names(trace: TraceData) -> _Names:
-    """What the names of a trace stand for."""
+    """Classify the names of a trace."""
     spans = trace.columns("spans")
     texts = trace.strings
     seen = np.zeros(len(texts), dtype=bool)
@@ -243,7 +241,7 @@ def _names(trace: TraceData) -> _Names:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows in which one device is looked at.
+    """Windows of one device.
 
     Attributes:
         activity: What the device and its host did.

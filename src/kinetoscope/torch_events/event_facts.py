@@ -85,9 +85,6 @@ def _scalar(text: str) -> Any:
     return text
 
 
-# What single and averaged events are made of: names, shapes, the events inside, the device.
-
-
 @derived
 def _by_parent(trace: TraceData) -> tuple[Any, Any]:
     """The rows of events in order of the event around them, and that of each."""
@@ -119,9 +116,6 @@ def event_name(recorded: str) -> str:
 def flat_shapes(dims: list[Any]) -> list[Any]:
     """Replace the shapes of a list of tensors by an empty one."""
     return [[] if dim and isinstance(dim, list) and isinstance(dim[0], list) else dim for dim in dims]
-
-
-# What torch copies from one event to another: autograd's numbers to the engine's wrappers, and arrows to backward.
 
 
 class Autograd(NamedTuple):

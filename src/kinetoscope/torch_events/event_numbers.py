@@ -99,8 +99,6 @@ def _flops(trace: TraceData) -> NDArray[np.int64]:
     return visible_spans(trace).self_values(counted)
 
 
-# Floating-point operations as torch.profiler counts them: of seven operators, by their inputs, also inside each other.
-
 # Metadata of recordings by programs that were written for torch.profiler.
 FLOPS_OF_EVENTS = "flops_of_events"
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# How wide the columns of a text table must be, found from one event of each sort.
-
 _COLUMN = {"key": "name", "overload_name": "overload", "input_shapes": "shapes"}
 
 
@@ -53,8 +51,6 @@ def widest(trace: TraceData, rows: NDArray[Any], part: str, frames: int | None =
     events = (event_at(trace, row) for row in rows[places].tolist())
     return max((len(str(getattr(event, part))) for event in events), default=0)
 
-
-# Allocations and frees outside all events: torch lists each as an event of its own, named `[memory]`.
 
 MEMORY_KEY = "[memory]"
 
@@ -91,9 +87,6 @@ def _event_of_allocation(trace: TraceData) -> NDArray[np.int32]:
             part = attribute_again(trace, tree, on_device=on_device)
             span[part["rows"]] = numbers[part["span"]]
     return visible_spans(trace).shown(span)
-
-
-# Memory outside all events: torch lists an event for each allocation or free.
 
 
 class MemoryEvent(FunctionEvent):

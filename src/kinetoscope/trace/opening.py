@@ -185,9 +185,6 @@ def _what_it_is(head: bytes, begin: bytes) -> str:
     return "the file does not contain a trace"
 
 
-# Merging the ranks of one job on one clock.
-
-
 def merge(traces: Sequence[Trace | str | os.PathLike[str]]) -> Trace:
     """Merge the traces of the ranks of one job into one trace, on one time axis.
 
@@ -233,9 +230,6 @@ def merge(traces: Sequence[Trace | str | os.PathLike[str]]) -> Trace:
         for place, one in enumerate(given, start=1)
     ]
     return merge_named(opened, names)
-
-
-# Comparing two runs, with any number of recordings each.
 
 
 def compare(
@@ -296,9 +290,6 @@ def _runs(side: AnyTrace | Sequence[AnyTrace], name: str, warm_up: int | None) -
         else:
             found += measure_runs([one], warm_up=warm_up)
     return found
-
-
-# Checking a run against a budget.
 
 
 def measure_runs(

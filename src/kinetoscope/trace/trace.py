@@ -544,9 +544,6 @@ def _to_polars(table: pyarrow.Table) -> polars.DataFrame:
     return pl.DataFrame(table)
 
 
-# SQL over the tables of a trace, through DuckDB.
-
-
 _WORD = re.compile(r"\w+")
 # Statements that list tables without naming them need all of them.
 _LISTING = {
@@ -603,9 +600,6 @@ def tables_named(trace: Trace, query: str) -> list[str]:
     """The tables of a trace that a query may be about: those whose names are words of it."""
     words = {word.lower() for word in _WORD.findall(query)}
     return [name for name in trace.table_names if name in words or words & _LISTING]
-
-
-# Saving: the suffix of a file names its format.
 
 
 def save(trace: Trace, path: str | os.PathLike[str], table: str | None = None) -> None:

@@ -119,7 +119,5 @@ def span_of_time(query: Query) -> tuple[float, float]:
     return start, end
 
 
-# Tables of a trace, as the pages request them.
-
 MOST_ROWS = 50_000
 """A page sorts and filters this many by itself; SQL and the command line see all."""

@@ -28,7 +28,7 @@ from kinetoscope.collect.engines.kineto_recording import MONOTONIC_KEY, KinetoRe
 from kinetoscope.collect.process.clocks import monotonic_of_realtime_ns
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.recorder.library import Recorder, ready_recorder
-from kinetoscope.collect.request.activities import collector_takes, extensions, name_of
+from kinetoscope.collect.request.activities import collector_takes, device_among, extensions
 from kinetoscope.collect.request.options import RecordingRequest, StillRecordingError
 from kinetoscope.collect.request.torch_settings import (
     ALL_THREADS_SETTING,
@@ -41,8 +41,6 @@ from kinetoscope.collect.sources.storages import Living, StorageWatch
 from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 from kinetoscope.model.losses import Loss
 from kinetoscope.model.pauses import Pauses
-
-_DEVICE_NAMES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
 
 
 class UnknownKindError(ArgumentError, RuntimeError):
@@ -361,10 +359,7 @@ def is_collector_in_use() -> bool:
 def _make_collector(request: RecordingRequest) -> Any:
     """Create torch's collector for a request, without starting it."""
     options, filters = request.options, request.activity_filters
-    names = {name_of(activity) for activity in request.activities}
-    device = next((_DEVICE_NAMES[name] for name in _DEVICE_NAMES if name in names), None)
-    if device is None and "PrivateUse1" in names:
-        device = torch._C._get_privateuse1_backend_name()
+    device = device_among(request.activities)
     newer: dict[str, Any] = {
         "custom_trace_id_callback": lambda: request.trace_id,
         "post_processing_timeout_s": options.post_processing_timeout_s,

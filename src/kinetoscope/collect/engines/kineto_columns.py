@@ -19,6 +19,7 @@ import torch.profiler
 
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.schema import (
+    COLLECTED_DEVICES,
     EVENT_METADATA_KEY,
     FLAG_ASYNC,
     OTHER_KEYWORDS,
@@ -35,7 +36,6 @@ _HOST_CATEGORIES = ("cpu_op", "user_annotation", "python_function")
 _WITH_OVERLOAD = re.compile(r"(\w+::\w+)\.([\w.]+)")
 # The name that torch writes if it cannot encode the actual one as JSON.
 UNWRITABLE = "unknown"
-DEVICE_TYPES = {"CUDA": 1, "XPU": 12, "HPU": 15, "MTIA": 19, "PrivateUse1": 20}
 # torch's numbers of threads by native thread id, of this process, as far as they are known.
 _numbers: dict[int, int] = {}
 _numbers_lock = threading.Lock()
@@ -232,7 +232,7 @@ def note_this_thread() -> None:
 
 def device_of(activities: Sequence[str]) -> int | None:
     """torch's number of the recorded device type; None unless there is exactly one."""
-    found = {DEVICE_TYPES[name] for name in activities if name in DEVICE_TYPES}
+    found = {COLLECTED_DEVICES[name] for name in activities if name in COLLECTED_DEVICES}
     return found.pop() if len(found) == 1 else None
 
 

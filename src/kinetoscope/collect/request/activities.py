@@ -28,6 +28,14 @@ __all__ = [
 _DEVICE_MODULES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
 
 
+def device_among(activities: Iterable[ProfilerActivity]) -> str | None:
+    """Return torch's name of the device that some activities record; None for the CPU only."""
+    names = {name_of(activity) for activity in activities}
+    if found := next((device for name, device in _DEVICE_MODULES.items() if name in names), None):
+        return found
+    return str(torch._C._get_privateuse1_backend_name()) if "PrivateUse1" in names else None
+
+
 def supported_activities() -> set[ProfilerActivity]:
     """Return the activities that can be recorded with this build of torch on this machine.
 

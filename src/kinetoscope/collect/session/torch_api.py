@@ -16,7 +16,7 @@ from kinetoscope.collect.request.activities import (
     ActivityChoice,
     ProfilerActivity,
     checked_activities,
-    name_of,
+    device_among,
 )
 from kinetoscope.collect.request.options import checked_switch
 from kinetoscope.collect.session.profiler_api import ProfilerApi
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 # Methods of newer releases exist here only if the installed torch has them, too.
 _THEIRS = torch.profiler._KinetoProfile
-_DEVICES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
 
 
 class TorchSessionApi:
@@ -130,10 +129,7 @@ class TorchSessionApi:
     @property
     def use_device(self) -> str | None:
         """torch's name of the device among the activities, None for the CPU only."""
-        names = {name_of(activity) for activity in self.activities}
-        if found := next((device for name, device in _DEVICES.items() if name in names), None):
-            return found
-        return str(torch._C._get_privateuse1_backend_name()) if "PrivateUse1" in names else None
+        return device_among(self.activities)
 
     @property
     def has_cudagraphs(self) -> bool:

@@ -37,19 +37,14 @@ from kinetoscope.formats.chrome.read_links import (
 )
 from kinetoscope.formats.chrome.read_tracks import (
     CATEGORIES,
-    CUDA,
-    HIP,
-    HPU,
-    MTIA,
     OPERATORS,
-    PRIVATE_USE_1,
-    XPU,
     LazyColumns,
     Tracks,
     add_process_info,
     read_tracks,
 )
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns
+from kinetoscope.model.names import device_name
 from kinetoscope.model.nesting import nest, spread_down
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
@@ -62,6 +57,7 @@ from kinetoscope.model.schema import (
     SCOPE_USER,
     STORED,
     TRANSFER_MARKS,
+    DeviceType,
     SpanKind,
 )
 from kinetoscope.model.steps import MARK as STEP_MARK
@@ -81,7 +77,6 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int | None, int], object]
 
 
-_TYPE_NAMES = {CUDA: "cuda", XPU: "xpu", HPU: "hpu", MTIA: "mtia", PRIVATE_USE_1: "privateuseone"}
 # Files of torch before 2.4 have Unix times. Times of other clocks are far smaller.
 _YEAR_2001_NS = 10**18
 _YEAR_2100_NS = 41 * 10**17
@@ -205,7 +200,7 @@ def _value(text: str) -> Any:
 
 def _devices(properties: object, device_types: Sequence[int]) -> list[dict[str, Any]]:
     """Return the devices as recordings store them."""
-    kind = _TYPE_NAMES.get(device_types[0], "cuda") if device_types else "cuda"
+    kind = device_name(device_types[0] if device_types else DeviceType.CUDA, -1)
     return [
         {"type": kind, "index": entry["id"], "name": entry["name"]}
         for entry in (properties if isinstance(properties, list) else [])
@@ -919,7 +914,7 @@ class _Builder:
         for rows in (self.parts["backward"].rows, self._arrows_to_backward().end):
             backward[rows] |= named[rows] != NameClass.WRAPPER
         kind[backward & host & (kind == SpanKind.OPERATOR)] = SpanKind.BACKWARD
-        if MTIA in self.tracks.streams["device_type"]:
+        if DeviceType.MTIA in self.tracks.streams["device_type"]:
             pieces = on_device & (kind == SpanKind.KERNEL)
             kind[pieces & (named == NameClass.MTIA_COPY)] = SpanKind.MEMCPY
             kind[pieces & (named == NameClass.MTIA_WAIT)] = SpanKind.SYNC
@@ -1026,7 +1021,7 @@ class _Builder:
         def device_type() -> NDArray[np.uint8]:
             # torch calls AMD devices CUDA everywhere except in memory events.
             kinds = _made(columns["device_type"])
-            return np.where(kinds == HIP, np.uint8(CUDA), kinds)
+            return np.where(kinds == DeviceType.HIP, np.uint8(DeviceType.CUDA), kinds)
 
         def address() -> NDArray[np.uint64]:
             names = ("address", "bytes", "freed_bytes", "device_index")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.schema import COLLECTED_DEVICES, DeviceType, SpanKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,18 +69,8 @@ OPERATORS = frozenset(("cpu_op", "Operator"))
 DEVICE_WORK = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET, SpanKind.COLLECTIVE)
 """The kinds of device spans that the host launches."""
 
-CUDA, XPU, HPU, MTIA, PRIVATE_USE_1 = 1, 12, 15, 19, 20
-"""torch's device types; AMD devices are CUDA, as in torch."""
-HIP = 6
-
-DEVICE_TYPES: dict[str, int] = {
-    "cuda": CUDA,
-    "xpu": XPU,
-    "hpu": HPU,
-    "mtia": MTIA,
-    "privateuse1": PRIVATE_USE_1,
-}
-"""torch's device type, by the prefix of categories that are specific to it."""
+# The device type, by the prefix of categories that are specific to it.
+_DEVICE_TYPES: dict[str, int] = {name.lower(): kind for name, kind in COLLECTED_DEVICES.items()}
 
 
 class LazyColumns(Mapping[str, Any]):
@@ -265,7 +255,7 @@ def read_tracks(
         kind = _type_of_category(categories[begins]) if begins >= 0 else None
         label = _DEVICE_LABEL.fullmatch(names.labels.get(key, ""))
         if kind is None and label is not None and label["type"] != "GPU":
-            kind = DEVICE_TYPES[label["type"].lower()]
+            kind = COLLECTED_DEVICES[label["type"]]
         name = (given[0].strip() if given else "") or number_texts[row] or f"stream {numbers[row]}"
         stream_of[row] = len(streams["name"])
         streams["device_type"].append(fallback if kind is None else kind)
@@ -411,7 +401,7 @@ def _main_process(
 def _type_of_category(category: str) -> int | None:
     """Return the device type that a category is specific to, None if it is not."""
     begin = category.partition("_")[0]
-    return DEVICE_TYPES.get(begin)
+    return _DEVICE_TYPES.get(begin)
 
 
 def _type_of_runtime(categories: Sequence[str]) -> int:
@@ -421,7 +411,7 @@ def _type_of_runtime(categories: Sequence[str]) -> int:
         for category in categories
         if category.endswith(("_runtime", "_driver")) and (kind := _type_of_category(category)) is not None
     }
-    return types.pop() if len(types) == 1 else CUDA
+    return types.pop() if len(types) == 1 else DeviceType.CUDA
 
 
 def _described(

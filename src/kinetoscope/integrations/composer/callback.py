@@ -32,8 +32,6 @@ from kinetoscope.integrations.composer.schedule import (
 )
 from kinetoscope.integrations.composer.trace_handler import all_ranks_are_here, tell_handlers
 
-# Batches of a training loop as steps of a session, by a schedule of batches.
-
 _NONE, _WARMUP, _RECORD = SessionAction.NONE, SessionAction.WARMUP, SessionAction.RECORD
 _IN_SESSION = {
     ProfilerAction.SKIP: _NONE,
@@ -168,7 +166,7 @@ class BatchRecorder:
         return action
 
     def _turn(self, action: ProfilerAction, state: Any) -> None:
-        """Do what a batch needs."""
+        """Start, step or finish the session for a batch."""
         self.action, self._announced = action, True
         wanted = _IN_SESSION[action]
         if self.records and wanted is not _RECORD:
@@ -179,19 +177,19 @@ class BatchRecorder:
         self._step(wanted, int(state.timestamp.batch))
 
     def _finish(self) -> None:
-        """End the recording; it is worth a file if there is a batch in it."""
+        """End the recording; it is saved if it contains a batch."""
         self._keep, self._recorded_batches = self._recorded_batches > 0, 0
         self.session.current_action = SessionAction.RECORD_AND_SAVE
         self._step(_NONE, self.session.step_num + 1)
 
     def _step(self, wanted: SessionAction, batch: int) -> None:
-        """Let the session go on to the step of a batch, which has the number of the batch."""
+        """Move the session on to the step of a batch, which has the number of the batch."""
         self._wanted, self._stepped = wanted, True
         self.session.step_num = batch - 1
         self.session.step()
 
     def _trace_ready(self, session: profile) -> None:
-        """The session has finished a recording."""
+        """Save the trace of a finished recording."""
         if self._keep:
             self._save(session, self._timestamp)
 
@@ -304,8 +302,6 @@ class TorchProfiler(Callback):
         """The session; None before training and after it."""
         return self._batches.session if self._batches is not None else None
 
-    # ------------------------------------------------------------------------------------------ events of Composer
-
     def init(self, state: Any, logger: Any) -> None:
         """Prepare everything before training starts.
 
@@ -391,8 +387,6 @@ class TorchProfiler(Callback):
         self._batches = None
         self.files.close()
 
-    # --------------------------------------------------------------------------------------------- loops of your own
-
     def start(self, *, dataloader_len: int | None = None) -> Self:
         """Begin to follow a loop of your own.
 
@@ -463,10 +457,8 @@ class TorchProfiler(Callback):
         """Stop."""
         self.stop()
 
-    # ----------------------------------------------------------------------------------------------------- the works
-
     def _followed(self) -> LoopState:
-        """The loop of your own."""
+        """The state of the user's own loop."""
         if not isinstance(self.state, LoopState):
             raise StateError(
                 f"{type(self).__name__} was not started: call start(), or use it in a `with` block."
@@ -474,11 +466,11 @@ class TorchProfiler(Callback):
         return self.state
 
     def _next_batch(self) -> None:
-        """Begin the next batch of the loop of your own."""
+        """Start the next batch of the user's own loop."""
         self._carefully(lambda batches: batches.batch_may_begin(self.state, surely=True))
 
     def _carefully(self, do: Callable[[BatchRecorder], object]) -> None:
-        """Do something that training does not depend on; a failure ends profiling for this run."""
+        """Call a function; a failure ends profiling for this run, but not training."""
         batches = self._batches
         if batches is None:
             return
@@ -531,8 +523,6 @@ class TorchProfiler(Callback):
                     "torch_prof_profile_memory=False and torch_prof_with_flops=False."
                 )
 
-
-# Make Composer's own `Profiler` use our `TorchProfiler`.
 
 _PLACES = ("composer.profiler", "composer.profiler.profiler", "composer.profiler.torch_profiler")
 _NAME = "TorchProfiler"

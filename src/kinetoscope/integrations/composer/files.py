@@ -1,4 +1,4 @@
-"""The trace files of a run: names, folders, uploads, and how many are kept."""
+"""The trace files of a run: names, folders, uploads, and deletion of old ones."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from kinetoscope.collect import _KinetoProfile
     from kinetoscope.trace import Trace
 
-
-# Upload a file by its name: through a trainer's logger, or to a URL through fsspec.
 
 # Before the second attempt to upload a file, and before the third and last one.
 PAUSES_S = (0.5, 2.0)
@@ -94,7 +92,7 @@ class Uploads:
             self._try(send, path, name.lstrip("/"), failed)
 
     def afterwards(self, do: Callable[[], object]) -> None:
-        """Do something once all uploads so far have ended: at once if they have, else in the background."""
+        """Call a function once all uploads so far have ended: immediately if they have, else in the background."""
         if self._running():
             self._in_background(do, _AFTERWARDS)
         else:
@@ -127,7 +125,7 @@ class Uploads:
         return self._threads
 
     def _in_background(self, do: Callable[[], object], name: str) -> None:
-        """Do something on a thread of its own, after all that was given before."""
+        """Run a function on a background thread, after the earlier ones."""
         before = self._running()[-1:]
 
         def run() -> None:
@@ -466,7 +464,7 @@ class TraceFiles:
 
 
 def _gzipped(name: Any) -> Any:
-    """A name with `.gz` at its end, once."""
+    """A name that ends in `.gz`."""
     return f"{name}.gz" if isinstance(name, str) and not name.endswith(".gz") else name
 
 

@@ -47,7 +47,7 @@ class MarkedCounters:
         self._append: AppendRows | None = None
 
     def add(self, name: str, values: dict[str, Any]) -> None:
-        """Note values as they are now. May be called by any thread."""
+        """Record the current values. Thread-safe."""
         now_ns = time.monotonic_ns()
         numbers = {f"{name}/{key}": float(value) for key, value in values.items()}
         columns: dict[str, list[Any]] = {
@@ -59,22 +59,22 @@ class MarkedCounters:
             self._kept("counters", columns)
 
     def open(self) -> None:
-        """Nothing has to be made ready."""
+        """Do nothing."""
 
     def start(self) -> None:
         """Discard values from before the recording."""
         self._kept = KeptRows()
 
     def write_to(self, append: AppendRows) -> None:
-        """Write values into the recording that has begun, as they come."""
+        """Write values into the started recording as they arrive."""
         self._append = append
 
     def stop(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         self._append = None
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing."""
 
     def added_to(self, trace: Trace) -> Trace:
         """The trace of the recording that has just ended with the values since the previous one, without a session."""

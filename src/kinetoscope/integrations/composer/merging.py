@@ -146,7 +146,7 @@ class MergedTrace:
         trace.save(self._place_of(rank) / f"rank{rank}.{self._number:06d}.ktrace")
 
     def note_range(self, name: str, is_start: bool) -> None:
-        """Note that a range of the program begins or ends. What lasts beyond the end of a recording, such as an epoch, is whole in no cycle.
+        """Note the start or end of a range of the program. A range that outlasts a recording, such as an epoch, is not complete in any cycle.
 
         Args:
             name: What it is called.
@@ -186,7 +186,7 @@ class MergedTrace:
         partial.replace(end)
 
     def _merge(self, ranks: range, last: bool) -> None:
-        """Merge what all ranks of this machine have, unless that was merged already."""
+        """Merge the traces of all ranks of this machine, unless they were merged already."""
         ends = {rank: self._end_of(rank) for rank in ranks[1:]}
         until_s = clock() + self._patience_s
         while (missing := [rank for rank, end in ends.items() if not end.exists()]) and clock() < until_s:
@@ -212,7 +212,7 @@ class MergedTrace:
             self._tidy_up(ranks, cycles)
 
     def _tidy_up(self, ranks: range, cycles: list[Path]) -> None:
-        """Delete what was merged."""
+        """Delete the merged files."""
         for path in cycles:
             path.unlink(missing_ok=True)
         for rank in ranks:

@@ -12,8 +12,6 @@ from typing import Any
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect import own_rank, rank_count
 
-# The progress of a training run: counts of epochs, batches, samples and tokens, and their durations.
-
 _COUNTS = ("epoch", "batch", "batch_in_epoch", "sample", "sample_in_epoch", "token", "token_in_epoch")
 _DURATIONS = ("total_wct", "epoch_wct", "batch_wct")
 _NO_TIME = timedelta(0)
@@ -181,8 +179,6 @@ def _from_environment(name: str, default: int) -> int:
     return int(value) if value.isascii() and value.isdecimal() else default
 
 
-# The state of a training loop without a trainer, with Composer's attributes.
-
 clock = time.monotonic
 
 
@@ -203,7 +199,7 @@ class LoopState:
     profiler: Any = None
 
     def __post_init__(self) -> None:
-        """Begin to measure."""
+        """Start the clock."""
         self._since_s = clock()
 
     def batch_is_over(self, samples: int, tokens: int) -> None:

@@ -130,12 +130,12 @@ class Marker(ContextDecorator):
             return False
 
     def _moment(self) -> None:
-        """Mark this moment."""
+        """Mark the current time."""
         with record_function(f"{self.name}#instant" if self._started else self.name):
             self._tell("process_instant_event")
 
     def _tell(self, what: str, **facts: Any) -> None:
-        """Tell the handlers."""
+        """Notify the handlers."""
         self.profiler.tell_handlers(
             what,
             name=self.name,
@@ -269,8 +269,6 @@ class Profiler(TorchProfiler):
         for handler in self._handlers:
             handler.process_chrome_json_trace_file(Path(filepath))
 
-    # ------------------------------------------------------------------------------------------------ under Composer
-
     def bind_to_state(self, state: Any) -> None:
         """Follow a training run of Composer, whose `Trainer` calls this.
 
@@ -281,7 +279,7 @@ class Profiler(TorchProfiler):
         state.callbacks.extend([self, *self._handlers])
 
     def after_load(self, state: Any, logger: Any) -> None:
-        """Note where a resumed run goes on.
+        """Note the position at which a resumed run continues.
 
         Args:
             state: The state of the training run.

@@ -21,8 +21,6 @@ class _Action(enum.Enum):
     ACTIVE_AND_SAVE = "active_and_save"
 
 
-# Composer's classes if it is installed, else replacements.
-
 IS_THERE = False
 if TYPE_CHECKING:
     Callback = object

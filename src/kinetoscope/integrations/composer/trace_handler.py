@@ -1,4 +1,4 @@
-"""Trace handlers: what gets the traces of a profiler, and marks, and writes them in a form of its own."""
+"""Trace handlers: they receive the traces and marks of a profiler, and write them in their own format."""
 
 from __future__ import annotations
 
@@ -177,8 +177,6 @@ class JSONTraceHandler(TraceHandler):
         if self._merged is not None:
             self._merged.add(trace)
 
-    # ------------------------------------------------------------- what the markers of Composer's own profiler tell
-
     def process_duration_event(
         self, name: str, categories: Any, is_start: bool, timestamp: Any, wall_clock_time_ns: int
     ) -> None:
@@ -200,7 +198,7 @@ class JSONTraceHandler(TraceHandler):
     def process_instant_event(
         self, name: str, categories: Any, timestamp: Any, wall_clock_time_ns: int
     ) -> None:
-        """Something of this name happened; it is in the trace as a range that is over at once.
+        """An instant of this name; the trace shows it as an empty range.
 
         Args:
             name: What it is called.

@@ -29,7 +29,6 @@ from kinetoscope.integrations.pyg.profiling import (
     GPUStatsSummary,
     get_stats_summary,
     profileit,
-    timeit,
 )
 from kinetoscope.integrations.pyg.recording import (
     format_prof_time,
@@ -40,6 +39,7 @@ from kinetoscope.integrations.pyg.recording import (
     trace_handler,
     xpu_profile,
 )
+from kinetoscope.integrations.pyg.timing import timeit
 
 __all__ = [
     "CPUStats",

@@ -18,8 +18,6 @@ from kinetoscope._errors import ArgumentError
 R = TypeVar("R")
 clock = time.perf_counter
 
-# Waiting for whatever accelerator torch uses.
-
 
 def synchronize() -> None:
     """Wait until the accelerator has finished its work; returns at once if there is none or it is unused.
@@ -36,7 +34,7 @@ def synchronize() -> None:
 
 
 def timed(call: Callable[[], R]) -> tuple[R, float]:
-    """What a call returns, and how many seconds it takes, the accelerator's work included."""
+    """Return a call's result and its duration in seconds, including the accelerator's work."""
     synchronize()
     start = clock()
     result = call()
@@ -63,7 +61,7 @@ _RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.
 
 
 def checked_function(function: Any, decorator: str) -> None:
-    """Refuse what cannot be called, and what has not run when its call returns."""
+    """Reject objects that cannot be called, and functions that have not run when their call returns."""
     if not callable(function):
         raise ArgumentError(
             f"@{decorator} is applied to {_shown(function)}, but it decorates functions only."
@@ -103,7 +101,7 @@ def need_xpu(who: str) -> None:
 
 
 def _shown(thing: Any) -> str:
-    """A thing as an error names it: by its type, for models and tensors print in pages."""
+    """Describe an object in an error: by its type, because models and tensors have long texts."""
     return "nothing" if thing is None else f"of type {type(thing).__name__}"
 
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.collect import Installation, copied_function, loaded_namespaces, replace_in_modules
-from kinetoscope.integrations.pyg import benchmarking, memory, nvtx, profiling, recording
+from kinetoscope.integrations.pyg import benchmarking, memory, nvtx, profiling, recording, timing
 
 # The modules of ours and of PyG in which the names are made.
-_OURS = (benchmarking, memory, nvtx, profiling, recording)
+_OURS = (benchmarking, memory, nvtx, profiling, recording, timing)
 _THEIRS = ("benchmark", "nvtx", "profile", "utils")
 
 
@@ -93,7 +93,7 @@ def _stand_in(ours: Any) -> Any:
 
 
 def _note_places() -> None:
-    """Write down where the classes of statistics are about to be put."""
+    """Record which names are replaced by the classes of statistics."""
     of_pyg = {id(theirs): (theirs, ours) for theirs, ours in _stand_ins or () if is_dataclass(ours)}
     for namespace in loaded_namespaces():
         for name, value in list(namespace.items()):

@@ -21,10 +21,6 @@ from kinetoscope.integrations.pyg.checks import (
     need_xpu,
 )
 
-# The sizes of models and data.
-
-# The bytes of tensors that may share memory.
-
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
     """The bytes that the elements of these tensors take together; an element that several of them have counts once.
@@ -134,7 +130,7 @@ def get_data_size(data: Any) -> int:
 
 
 class _Counter(io.RawIOBase):
-    """A file that keeps of what is written only its length."""
+    """A file that only counts the bytes written."""
 
     bytes = 0
 
@@ -158,7 +154,7 @@ def tensors_in(data: Any) -> Iterator[torch.Tensor]:
 
 
 def _parts(thing: Any) -> Collection[Any] | None:
-    """What a container holds; None of what is none."""
+    """The elements of a container; None for other objects."""
     # The class of torch_sparse, which is no tensor.
     if type(thing).__name__ == "SparseTensor" and callable(getattr(thing, "csr", None)):
         return [part for part in thing.csr() if part is not None]

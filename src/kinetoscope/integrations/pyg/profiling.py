@@ -8,9 +8,7 @@ import os
 import resource
 import statistics
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ContextDecorator
 from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 import torch
 
-from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._errors import ArgumentError
 from kinetoscope.collect import NvmlError, ProfilerActivity, _KinetoProfile, warn_user
 from kinetoscope.integrations.pyg.checks import (
     DeviceError,
@@ -26,7 +24,6 @@ from kinetoscope.integrations.pyg.checks import (
     checked_model,
     name_of,
     need_xpu,
-    synchronize,
     timed,
 )
 from kinetoscope.integrations.pyg.memory import (
@@ -37,8 +34,6 @@ from kinetoscope.integrations.pyg.memory import (
     tensors_in,
 )
 from kinetoscope.tables.memory.peak import peak
-
-# The cost of a profiled call, and summaries of many. Seconds and megabytes (1024 * 1024 bytes).
 
 
 @dataclass
@@ -123,7 +118,7 @@ def get_stats_summary(stats_list: Sequence[GPUStats]) -> GPUStatsSummary: ...
 @overload
 def get_stats_summary(stats_list: Sequence[CPUStats]) -> CPUStatsSummary: ...
 def get_stats_summary(stats_list: Sequence[Any]) -> Any:
-    """Put the costs of several calls in short.
+    """Summarize the costs of several calls.
 
     Args:
         stats_list: What `profileit` returned with each call; all of one kind.
@@ -167,94 +162,6 @@ _SUMMARIES: dict[type, type] = {
 }
 
 
-# `timeit`: how long a block or a function takes, the accelerator's work included.
-
-
-class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
-    """Times a `with` block, or each call of the function it decorates.
-
-    The accelerator, if one is in use, is waited for at both ends. Blocks of one `timeit` may lie in each other and run in
-    several threads; `duration` is that of the one that ended last.
-
-    Args:
-        log: Print `Time: ...s` at the end of each.
-        avg_time_divisor: Divide the time by this number, such as the number of rounds of a loop; 0 and 1 do not divide.
-
-    Attributes:
-        duration: How long the last block took, in seconds; there is none before the first has ended.
-
-    Raises:
-        ArgumentError: `avg_time_divisor` is no number from 0 on.
-    """
-
-    duration: float
-    _clock: Callable[[], float] = staticmethod(time.perf_counter)
-
-    def __init__(self, log: bool = True, avg_time_divisor: int = 0) -> None:
-        given: Any = avg_time_divisor
-        if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
-            raise ArgumentError(f"avg_time_divisor={avg_time_divisor!r} is not valid: need a number >= 0.")
-        if callable(log):
-            raise ArgumentError("@timeit is used without parentheses: write `@timeit()`.")
-        self.log = log
-        self.avg_time_divisor = avg_time_divisor
-        self._of_thread = _Starts()
-
-    def __call__(self, func: Any) -> Any:
-        """Time every call of a function.
-
-        Raises:
-            ArgumentError: It is no function, or one whose call returns before it has run.
-        """
-        checked_function(func, "timeit()")
-        return super().__call__(func)
-
-    def __enter__(self) -> Self:
-        synchronize()
-        self._of_thread.open.append(self._clock())
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        starts = self._of_thread
-        starts.ended = [starts.open.pop()]
-        self._end(starts.ended[-1])
-
-    def reset(self) -> None:
-        """Take the time so far as `duration`, print it, and begin anew.
-
-        After the end of a block the time is that since its beginning.
-
-        Raises:
-            StateError: No block was begun in this thread.
-        """
-        starts = self._of_thread
-        begun = starts.open or starts.ended
-        if not begun:
-            raise StateError("this timer was not started: call reset() in or after its `with` block.")
-        self._end(begun[-1])
-        begun[-1] = self._clock()
-
-    def _end(self, start: float) -> None:
-        """Take the time since then."""
-        synchronize()
-        self.duration = self._clock() - start
-        if self.avg_time_divisor > 1:
-            self.duration /= self.avg_time_divisor
-        if self.log:
-            print(f"Time: {self.duration:.8f}s", flush=True)
-
-
-class _Starts(threading.local):
-    """When the blocks of one thread were begun: those that are open, and the one that ended last."""
-
-    def __init__(self) -> None:
-        """Nothing was begun yet."""
-        self.open: list[float] = []
-        self.ended: list[float] = []
-
-
-# The most memory that a call took on the host: of the process as the system counts it, and of torch's tensors.
-
 _STATM = Path("/proc/self/statm")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _INTERVAL_S = 0.01
@@ -269,7 +176,7 @@ class ResidentPeak:
     """
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
+        """Start without a result."""
         self.bytes = 0
         self._mark = 0
         self._ended = threading.Event()
@@ -287,7 +194,7 @@ class ResidentPeak:
         self.bytes = max(self.bytes, resident_bytes(), mark if mark > self._mark else 0)
 
     def _watch(self) -> None:
-        """Look until the end."""
+        """Read the resident set until the end."""
         while not self._ended.wait(_INTERVAL_S):
             self.bytes = max(self.bytes, resident_bytes())
 
@@ -300,7 +207,7 @@ class AllocatedPeak:
     """
 
     def __init__(self) -> None:
-        """Begin with nothing known."""
+        """Start without a result."""
         self.bytes = math.nan
         self._session: _KinetoProfile | None = None
 
@@ -340,7 +247,7 @@ def resident_peak_of_life() -> int:
 
 
 def _warn(error: Exception) -> None:
-    """Say once for each call site that the number will be missing."""
+    """Warn once for each call site that the number will be missing."""
     warn_user(
         f"profileit('cpu') cannot measure how much memory torch allocated, so max_allocated_cpu is NaN: {error}"
     )

@@ -14,8 +14,6 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.collect import ProfilerActivity, profile, supported_activities
 from kinetoscope.integrations.pyg.checks import need_xpu
 
-# The operators that took longest, as columns for a CSV file.
-
 _SAVED = 5
 
 
@@ -76,7 +74,7 @@ def save_profile_data(
 
 
 def checked_columns(csv_data: Any) -> None:
-    """Refuse what no column can be appended to."""
+    """Raise unless it is a mapping of lists."""
     if not isinstance(csv_data, MutableMapping):
         raise ArgumentError(
             f"csv_data is of type {type(csv_data).__name__}: need a dict of lists, such as collections.defaultdict(list)."

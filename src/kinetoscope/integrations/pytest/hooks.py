@@ -39,7 +39,7 @@ class LimitExceeded(pytest.fail.Exception):  # type: ignore[name-defined]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add what can be said of the traces that are kept."""
+    """Add the options for saved traces."""
     group = parser.getgroup("kinetoscope", "recording tests with Kinetoscope")
     keep = "of which recorded tests the trace is kept: failed (the default), all or none"
     folder = "where traces are kept; default: in pytest's cache, or a temporary folder where there is none"
@@ -124,7 +124,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Let go of the trace when the fixtures of the test are done with it; a test that is run again begins anew."""
+    """Release the trace after the fixtures of the test have finished; a test that is run again starts over."""
     recording = item.stash.get(_RECORDING, None)
     if recording is not None:
         recording.discard()

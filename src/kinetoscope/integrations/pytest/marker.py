@@ -32,7 +32,7 @@ MARKER = (
 
 
 def limits_of(marks: Sequence[Mapping[str, Any]], positional: Sequence[Sequence[Any]] = ()) -> Limits:
-    """Put the markers of a test together; of two that say something of the same, the nearer one counts.
+    """Combine the markers of a test; for each limit, the nearest marker counts.
 
     Args:
         marks: The keywords of each marker, the nearest to the test first.
@@ -96,7 +96,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _unknown(name: str) -> str:
-    """What to say of a keyword that is not known."""
+    """The error message about an unknown keyword."""
     known = [*LIMITS, WARMUP, *SETTINGS]
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"it knows: {', '.join(known)}"

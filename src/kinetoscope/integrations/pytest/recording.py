@@ -121,7 +121,7 @@ class Recording:
         return getattr(self.trace, name)
 
     def __repr__(self) -> str:
-        """Say how far it is."""
+        """Show the state."""
         if self._session is not None:
             return "<kinetoscope_trace: recording>"
         return f"<kinetoscope_trace: {self._trace!r}>"

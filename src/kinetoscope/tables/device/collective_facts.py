@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from kinetoscope.tables.costs.call import ITEM_BYTES, torch_type
+
 # torch's operator -> what it does, place of what it gives, of what it takes, and of the root or the other rank.
 CALLS: dict[str, tuple[str, int, int, int]] = {
     "c10d::allreduce_": ("all_reduce", 0, 0, -1),
@@ -35,20 +37,13 @@ CALLS: dict[str, tuple[str, int, int, int]] = {
 DESCRIBED = "record_param_comms"
 """The operator by which some backends describe a call; the call's name is among its facts."""
 
-# c10::ScalarType -> name and bytes; torch's traces and its C++ names spell some of them differently.
-_TYPES = {
-    "float32": ("Float", "float", 4), "float64": ("Double", "double", 8), "float16": ("Half", "c10::Half", 2),
-    "bfloat16": ("BFloat16", "c10::BFloat16", 2), "uint8": ("Byte", "unsigned char", 1), "int8": ("Char", "signed char", 1),
-    "int16": ("Short", "short int", 2), "int32": ("Int", "int", 4), "int64": ("Long", "long int", 8),
-    "bool": ("Bool", "bool", 1), "complex64": ("ComplexFloat", "c10::complex<float>", 8),
-    "complex128": ("ComplexDouble", "c10::complex<double>", 16),
-    "float8_e4m3fn": ("Float8_e4m3fn", "c10::Float8_e4m3fn", 1), "float8_e5m2": ("Float8_e5m2", "c10::Float8_e5m2", 1),
+# What torch's traces call types, as c10::ScalarType does.
+_SCALAR_TYPES = {
+    "float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "uint8": "Byte", "int8": "Char",
+    "int16": "Short", "int32": "Int", "int64": "Long", "bool": "Bool", "complex64": "ComplexFloat", "complex128": "ComplexDouble",
+    "float8_e4m3fn": "Float8_e4m3fn", "float8_e5m2": "Float8_e5m2",
 }  # fmt: skip
-_TYPE_OF = {spelt: (name, row[2]) for name, row in _TYPES.items() for spelt in row[:2]}
-# What other compilers than the GNU one for Linux call these types.
-_TYPE_OF |= dict.fromkeys(("long", "long long", "long long int", "int64_t"), ("int64", 8)) | {
-    "short": ("int16", 2)
-}
+_OF_SCALAR_TYPES = {spelt: name for name, spelt in _SCALAR_TYPES.items()}
 # What backends that describe their calls name them.
 _DESCRIBED_NAMES = {
     "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "allgather": "all_gather",
@@ -131,7 +126,7 @@ class Facts:
 
 
 def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
-    """Say what a call was, from what the recorder noted or, without that, from the shapes of its inputs.
+    """Return the facts of a call from the recorder's note or, without one, from its input shapes.
 
     Args:
         operator: One of `CALLS`.
@@ -145,7 +140,7 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
         arguments = described["arguments"]
         facts = _common(name, described)
         amounts = {place: _amount(arguments, place) for place in {gives, takes} if place >= 0}
-        facts.type, facts.item_bytes = _type(
+        facts.type, facts.item_bytes = type_named(
             next((amount[2] for amount in amounts.values() if amount[2]), "")
         )
         facts.in_elements, facts.out_elements = (
@@ -170,13 +165,13 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
 
 
 def facts_of_description(noted: str) -> Facts | None:
-    """Say what a backend's own description says of a call; None if it describes none."""
+    """Return the facts in a backend's own description of a call; None if it does not describe one."""
     described = _json(noted)
     if not isinstance(described, dict) or not isinstance(described.get("call"), str):
         return None
     call: str = described["call"]
     facts = _common(_DESCRIBED_NAMES.get(call, call), described)
-    facts.type, _ = _type(str(described.get("type", "")))
+    facts.type, _ = type_named(str(described.get("type", "")))
     facts.item_bytes = _number(described.get("item_bytes"))
     facts.in_elements, facts.out_elements = (
         _number(described.get(f"{side}_elements")) for side in ("in", "out")
@@ -199,7 +194,7 @@ def facts_of_range(name: str) -> tuple[str, str]:
 
 
 def facts_of_kernel(name: str) -> Facts:
-    """Say what a kernel does by its name, such as ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``."""
+    """Return the facts in a kernel's name, such as ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``."""
     short = name.replace("(anonymous namespace)::", "").partition("(")[0]
     call = next((known for pattern, known in _NAMES if pattern.search(short)), UNKNOWN_CALL)
     facts = Facts(call)
@@ -213,7 +208,7 @@ def facts_of_kernel(name: str) -> Facts:
 
 
 def merged(facts: Facts, described: Facts) -> Facts:
-    """What both know; the call's own arguments count before the backend's description."""
+    """Combine both; the call's own arguments have priority over the backend's description."""
     for name, value in vars(described).items():
         if name != "name" and getattr(facts, name) in (-1, ""):
             setattr(facts, name, value)
@@ -221,13 +216,14 @@ def merged(facts: Facts, described: Facts) -> Facts:
 
 
 def type_named(spelt: str) -> tuple[str, int]:
-    """The name and size in bytes of a type of elements as torch's traces spell it; empty and -1 if unknown."""
-    return _type(spelt)
+    """The name and size in bytes of a type of elements as torch's traces or C++ spell it; in lowercase and -1 if unknown."""
+    name = _OF_SCALAR_TYPES.get(spelt) or torch_type(spelt)
+    return (spelt.lower(), -1) if name is None else (name, ITEM_BYTES[name])
 
 
 def spelt_by_torch(name: str) -> str:
     """The name by which torch's own traces call the type that `torch.dtype` names so."""
-    return _TYPES[name][0] if name in _TYPES else name
+    return _SCALAR_TYPES.get(name, name)
 
 
 def elements_of(dims: str) -> int:
@@ -238,7 +234,7 @@ def elements_of(dims: str) -> int:
 
 
 def _common(name: str, described: dict[str, Any]) -> Facts:
-    """What both kinds of facts say of the group."""
+    """The facts about the process group, which both kinds of descriptions have."""
     texts = {
         key: described[key]
         for key in ("group", "description", "reduction")
@@ -248,20 +244,15 @@ def _common(name: str, described: dict[str, Any]) -> Facts:
 
 
 def _amount(arguments: list[Any], place: int) -> tuple[int, int, str]:
-    """Elements, bytes and type of an argument; nothing where it holds no tensor."""
+    """Elements, bytes and type of an argument; zeros if it is not a tensor."""
     value = arguments[place] if place < len(arguments) else None
     if isinstance(value, list) and len(value) == 3 and isinstance(value[2], str):
         return _number(value[0]), _number(value[1]), value[2]
     return 0, 0, ""
 
 
-def _type(spelt: str) -> tuple[str, int]:
-    """The name and size of a type, however it is spelt."""
-    return _TYPE_OF.get(spelt, (spelt.lower(), -1))
-
-
 def _elements(sizes: list[Any], place: int) -> int:
-    """How many elements the tensors of an input have, by the sizes that a trace keeps."""
+    """How many elements the tensors of an input have, from their recorded sizes."""
     if place < 0:
         return 0
     if place >= len(sizes) or not isinstance(sizes[place], list):
@@ -275,7 +266,7 @@ def _elements(sizes: list[Any], place: int) -> int:
 
 
 def _scalar(text: object) -> object:
-    """A scalar input as a trace spells it."""
+    """A recorded scalar input as a text."""
     if text in ("True", "False"):
         return text == "True"
     try:
@@ -290,7 +281,7 @@ def _number(value: object) -> int:
 
 
 def _json(text: str) -> Any:
-    """What a JSON text means; None for none."""
+    """Parse JSON; None for an empty text."""
     try:
         return json.loads(text) if text else None
     except ValueError:

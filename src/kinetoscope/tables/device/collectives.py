@@ -79,7 +79,7 @@ class Transfer:
 
 @dataclass
 class Call:
-    """A call between ranks, as far as it matters here.
+    """A collective, with the facts that its transfers are found by.
 
     Attributes:
         name: The collective, such as all_reduce.
@@ -99,7 +99,7 @@ class Call:
 
 
 def pair(calls: Iterable[Call], transfers: Iterable[Transfer]) -> None:
-    """Give each call its transfers; a transfer belongs to one call at most.
+    """Assign transfers to calls; a transfer belongs to one call at most.
 
     Args:
         calls: The calls in order of time; their `transfers` are filled.
@@ -206,7 +206,7 @@ _PARTS_OF_MESSAGES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.
 
 @dataclass
 class _Row:
-    """One call: its span, what is known of it, its transfers, and the kernels among these."""
+    """One call: its span, its facts, its transfers, and the kernels among these."""
 
     span: SpanRow
     facts: Facts
@@ -217,7 +217,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class KernelTimes:
-    """How long the kernels of each call ran.
+    """The times of the kernels of each call.
 
     Attributes:
         total_ns: Their durations added up.
@@ -310,7 +310,7 @@ def count_collectives(trace: TraceData) -> int:
 
 
 def _on_device(trace: TraceData, rows: list[_Row]) -> dict[str, Any]:
-    """What the kernels of calls come to; nothing for calls that no device carried out."""
+    """The columns about the kernels of calls; null for calls without kernels."""
     times = kernel_times(trace, [row.kernels for row in rows])
     known, streams = times.device >= 0, trace.columns("streams")
     first = np.array([row.kernels[0] if row.kernels else -1 for row in rows], dtype=np.int64)
@@ -327,7 +327,7 @@ def _on_device(trace: TraceData, rows: list[_Row]) -> dict[str, Any]:
 def _speeds(
     facts: list[Facts], size: NDArray[np.int64], time_ns: NDArray[np.int64]
 ) -> dict[str, NDArray[np.float64]]:
-    """How fast calls moved their messages; null where the size or the time is not known."""
+    """The bandwidths of calls; null if the size or the time is unknown."""
     known = (size > 0) & (time_ns > 0)
     speed = np.where(known, size, np.nan) / np.where(known, time_ns, 1)
     factors = np.array([bus_factor(fact.name, fact.size) for fact in facts], dtype=np.float64)
@@ -335,7 +335,7 @@ def _speeds(
 
 
 def bus_factor(name: str, size: int) -> float:
-    """What a rank of a group of some size has to send of a message, as a part of it; not a number where that is not known.
+    """The factor from algorithm to bus bandwidth: the part of a message that each rank of a group sends; NaN if unknown.
 
     See ``doc/PERFORMANCE.md`` of nccl-tests.
     """
@@ -413,7 +413,7 @@ def _rows(trace: TraceData) -> list[_Row]:
 
 
 def _take_ranges(trace: TraceData, made: dict[SpanRow, _Row], marks: list[SpanRow]) -> None:
-    """Let ranges of a device's backend inside calls say which backend it is, and what a call is that does not say it."""
+    """Add the backend, and missing names, to calls from the ranges of a device's backend inside them."""
     spans, strings = trace.columns("spans"), trace.strings
     types, dims = (trace.columns("shapes")[name] for name in ("types", "dims"))
     for row in marks:
@@ -433,7 +433,7 @@ def _take_ranges(trace: TraceData, made: dict[SpanRow, _Row], marks: list[SpanRo
 
 
 def _take_kernels(trace: TraceData, made: dict[SpanRow, _Row], noted: dict[int, int], world: int) -> None:
-    """Give each call its kernels; a kernel of none is a row of its own."""
+    """Assign kernels to calls; a kernel without a call becomes a row of its own."""
     spans, strings = trace.columns("spans"), trace.strings
     for row, kernels in kernels_of_calls(trace, made).items():
         start_ns = int(spans["start_ns"][row])
@@ -456,7 +456,7 @@ def _take_kernels(trace: TraceData, made: dict[SpanRow, _Row], noted: dict[int, 
 
 
 def _call(facts: Facts, start_ns: int, operator: str, world: int) -> Call:
-    """What the search for a call's transfers needs to know of it."""
+    """The facts of a call that its transfers are found by."""
     if facts.name == "barrier":
         return Call(facts.name, facts.group, start_ns)
     if operator == "c10d::reduce_scatter_":
@@ -504,7 +504,7 @@ def _world_size(trace: TraceData) -> int:
 
 
 def _message_bytes(facts: Facts) -> int:
-    """The larger of what goes in and what comes out, -1 if neither is known."""
+    """The larger of input and output bytes, -1 if neither is known."""
     return max(facts.bytes_of(facts.in_elements), facts.bytes_of(facts.out_elements))
 
 

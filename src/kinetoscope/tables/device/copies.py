@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# From where to where a copy goes, by what its source calls it.
-
 # `Memcpy HtoD (Pageable -> Device)` and `Memset (Device)` of CUPTI and roctracer, `Memcpy M2D` of Intel's tracer.
 _SHORT = re.compile(r"(?<![A-Za-z])([HDPAMS])(?:to|2)([HDPAMS])(?![a-z])")
 _BETWEEN = re.compile(r"\(\s*(\w[\w ]*?)\s*->\s*(\w[\w ]*?)\s*\)")
@@ -51,7 +49,7 @@ class Direction(NamedTuple):
 
 
 def direction_of(name: str, arguments: str, *, fills: bool) -> Direction:
-    """Say from where to where something goes.
+    """Return the direction of a copy.
 
     Args:
         name: What the source calls it.
@@ -73,7 +71,7 @@ def direction_of(name: str, arguments: str, *, fills: bool) -> Direction:
 
 
 def _sides(text: str) -> str:
-    """Between which sides a text says that a copy goes; empty where it does not say it."""
+    """The source and destination in a text; empty if it names none."""
     if short := _SHORT.search(text):
         return f"{_SIDES[short[1]]}to{_SIDES[short[2]]}"
     long = _LONG.search(text)
@@ -81,7 +79,7 @@ def _sides(text: str) -> str:
 
 
 def _stated_kind(arguments: str) -> str:
-    """What ROCm calls the kind and MTIA the direction."""
+    """The field that ROCm calls kind and MTIA calls direction."""
     try:
         known = json.loads(arguments) if arguments else None
     except ValueError:
@@ -206,7 +204,7 @@ def _directions(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.i
 
 
 def _labelled(place: NDArray[np.int32], texts: list[str]) -> Labels:
-    """Strings of which the empty one is null."""
+    """Strings as a column, with null for an empty one."""
     shown = np.array([row if text else -1 for row, text in enumerate(texts)], dtype=np.int32)
     return Labels(shown[place] if len(texts) else place, texts)
 
@@ -255,7 +253,7 @@ _KEYS = ("direction", "kind", "source", "target")
 
 
 def _grouped(one: pyarrow.Table, by: str) -> pyarrow.Table:
-    """Add up copies one by one by direction, or by direction and operator."""
+    """Sum individual copies by direction, or by direction and operator."""
     import pyarrow as pa
 
     names = (*_KEYS, "operator") if by == "operator" else _KEYS

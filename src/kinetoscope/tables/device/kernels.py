@@ -145,7 +145,7 @@ def _launch_columns(trace: TraceData, rows: NDArray[np.int64]) -> dict[str, NDAr
 
 
 def _shared(group: NDArray[np.int32], groups: int, values: NDArray[Any]) -> NDArray[np.int64]:
-    """The value of each group where all of it have the same one, else -1."""
+    """The value of each group if all of its rows have the same one, else -1."""
     wide = values.astype(np.int64)
     least = _core.group_min(group, groups, wide)
     return np.where(least == _core.group_max(group, groups, wide), least, -1)
@@ -170,7 +170,7 @@ def _started(
     groups: int,
     duration: NDArray[np.int64],
 ) -> dict[str, Any]:
-    """What started the kernels of each group."""
+    """The operators that launched the kernels of each group."""
     spans, texts = trace.columns("spans"), trace.strings
     operator = starters(trace).operator[rows]
     name = np.where(operator >= 0, spans["name"][operator], -1).astype(np.int32)
@@ -240,7 +240,7 @@ def _ranked(
     duration: NDArray[np.int64],
     texts: list[str] | None,
 ) -> tuple[NDArray[np.int32], list[str | None]]:
-    """For each group the value with the most time, and if there are texts those of its values joined, most time first."""
+    """For each group the value with the most time and, with texts, those of all its values, most time first, joined."""
     most = np.full(groups, -1, dtype=np.int32)
     listed: list[list[str]] = [[] for _ in range(groups)] if texts is not None else []
     rows = np.flatnonzero(value >= 0)

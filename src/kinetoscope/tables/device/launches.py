@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# The launch and the operator of device work.
-
-
 class Starters(NamedTuple):
     """For every span that a launch of the host started, and -1 for all others and for the row -1.
 
@@ -85,7 +82,7 @@ PAGEABLE_BYTES_PER_S = 2e9
 def queued_until_start(
     trace: TraceData, rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """From when on each of some spans of devices could have run as far as the host is concerned, and when it began.
+    """When the host had queued each of some device spans, and when it started.
 
     That is some time after the call that launched it. Until then, it is the host for which the device waits; after that, it is something else: earlier work, another
     stream, another rank. A call that copies may return only when the copy is done, so what the copy may take by its size counts instead.
@@ -103,7 +100,7 @@ def queued_until_start(
 
 
 def most_copy_ns(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What each of some copies and fills may take at most, from its call: by its bytes, or where these are not known as long as it took."""
+    """The longest plausible time of each of some copies and fills from its call: by its bytes or, if unknown, its duration."""
     spans, own = trace.columns("spans"), trace.columns("copies")
     size = np.full(len(spans), -1, dtype=np.int64)
     known = own["span"] >= 0

@@ -154,7 +154,7 @@ def _memory_columns(trace: TraceData, listed: Sequence[Device]) -> dict[str, NDA
 def _busy_columns(
     trace: TraceData, work: DeviceWork, group: NDArray[np.int32], groups: int
 ) -> dict[str, NDArray[Any]]:
-    """What work in each of some groups comes to; a group is a queue or a device."""
+    """The busy times of each group of work; a group is a queue or a device."""
     kernel = trace.column("spans", "kind")[work.rows] == SpanKind.KERNEL
     first = _core.group_min(group, groups, work.start_ns)
     last = _core.group_max(group, groups, work.end_ns)
@@ -185,7 +185,7 @@ def _busy_columns(
 
 
 def _percent(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Shares in percent; null where there is no whole."""
+    """Shares in percent; null if the whole is 0."""
     shares: NDArray[np.float64] = 100.0 * part / np.where(whole == 0, np.nan, whole)
     return shares
 

@@ -36,7 +36,7 @@ _CALL_BETWEEN_RANKS = '"Collective name"'
 
 
 class WorkCategory(IntEnum):
-    """What a piece of a device's work is. A moment with several of them counts for the first."""
+    """The category of device work. A moment with several of them counts for the first."""
 
     COMPUTE = 0
     COMMUNICATION = 1
@@ -48,7 +48,7 @@ WORK_CATEGORIES = ("compute", "communication", "copy")
 
 @dataclass(frozen=True, order=True)
 class Owner:
-    """Whose a thread is, or a device's work: a process or, in files that say no more of their processes, a rank.
+    """The owner of a thread or of device work: a process or, in files without processes, a rank.
 
     Attributes:
         rank: The rank of the process, -1 where it is not known.
@@ -77,12 +77,12 @@ class Device:
 
     @property
     def owner(self) -> Owner:
-        """Whose work it did."""
+        """The owner of its work."""
         return Owner(self.rank, self.process)
 
     @property
     def name(self) -> str:
-        """As torch writes it, `cuda:0` for example."""
+        """The name as torch writes it, such as `cuda:0`."""
         return device_name(self.type, self.index)
 
 
@@ -109,7 +109,7 @@ class DeviceWork:
 
 @dataclass(frozen=True)
 class Busy:
-    """When a device did what; these may overlap.
+    """When a device computed, communicated and copied; these may overlap.
 
     Attributes:
         compute: When a kernel computed.
@@ -185,7 +185,7 @@ def _kernel_names(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.bool_
 
 
 def _told_to_communicate(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of some rows carry out a call between ranks by what their source says of them."""
+    """Which of some rows belong to a collective according to their source."""
     texts = trace.columns("arguments")["json"]
     communicates = np.array([*(_CALL_BETWEEN_RANKS in text for text in texts), False])
     found: NDArray[np.bool_] = communicates[trace.column("spans", "arguments")[rows]]

@@ -258,7 +258,7 @@ def compile_time(trace: TraceData, threads: NDArray[np.bool_]) -> Intervals:
 
 @dataclass(frozen=True)
 class CompilePhases:
-    """Compilations and the phases in them, as they lie in time.
+    """Compilations and their phases, in order of time.
 
     Attributes:
         span: The range of each in `spans`, by thread and time.
@@ -303,7 +303,7 @@ def compile_phases(trace: TraceData) -> CompilePhases:
 
 
 def _title(row: dict[str, Any]) -> str:
-    """What a row of `compiles` is, in a line: the function, and the guard that failed."""
+    """One line about a row of `compiles`: the function, and the guard that failed."""
     what = {"backward": "compile backward of", "runtime": "autotune"}.get(row["stage"], "compile")
     name = f"{'re' if row['recompile'] else ''}{what} {row['function'] or 'a function'}"
     guard = _EARLIER.sub("", (row["reason"] or "").strip()).partition("\n")[0][:_LONGEST_GUARD]
@@ -312,7 +312,7 @@ def _title(row: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Passages:
-    """Where the program went from one compiled part of a function to the next.
+    """Transitions from one compiled part of a function to the next.
 
     Attributes:
         row: The row of `graph_breaks`.
@@ -327,7 +327,7 @@ class Passages:
 
 @derived
 def break_passages(trace: TraceData) -> Passages:
-    """Find the passages of graph breaks, once for a trace."""
+    """Find the transitions at graph breaks, once for a trace."""
     return _passages(trace)
 
 
@@ -437,13 +437,13 @@ class _Breaks:
 
 
 def _begun_as(function: str) -> str:
-    """The function that a compiled part is the rest of, or the function itself: torch names either as the root of a break."""
+    """The function whose rest a compiled part is, or the function itself: torch names either as the root of a break."""
     resumed = _RESUMED.match(function)
     return resumed[1] if resumed else function
 
 
 def _spans_of(trace: TraceData, rows: Rows, ranges: CompileRanges) -> Rows:
-    """The range of each of some stored compilations, -1 for none: of its stage and thread, and nearest to its time."""
+    """The range of each stored compilation, -1 for none: the nearest in time of the same stage and thread."""
     own, spans = trace.columns("compiles"), trace.columns("spans")
     start = spans["start_ns"][ranges.rows]
     end, thread = start + spans["duration_ns"][ranges.rows], spans["thread"][ranges.rows]
@@ -475,7 +475,7 @@ def _ids_of(trace: TraceData, rows: Rows) -> list[str]:
 
 
 def _steps_at(trace: TraceData, time_ns: Rows, process: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The number of the step of its process that each moment lies in, -1 for none."""
+    """The number of the step of its process at each moment, -1 for none."""
     steps = trace.columns("steps")
     found = np.full(len(time_ns), -1, dtype=np.int64)
     for one in np.unique(process).tolist():

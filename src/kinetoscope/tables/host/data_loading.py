@@ -34,12 +34,9 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 
-# The spans in which batches were waited for and made.
-
-
 @dataclass(frozen=True)
 class LoadingSpans:
-    """Rows of spans, those left out that lie inside another one of their sort on their thread.
+    """Rows of spans, without those inside another one of their kind on the same thread.
 
     Attributes:
         waits: The loop waited for its next batch.
@@ -95,7 +92,7 @@ def in_waits(trace: TraceData) -> NDArray[np.bool_]:
 
 
 def sum_by(groups: NDArray[np.int64] | NDArray[np.int32], values: Rows, length: int) -> Rows:
-    """Add values up by group; what belongs to none (-1) is left out."""
+    """Sum values by group; rows of group -1 are ignored."""
     sums = np.zeros(length, dtype=np.int64)
     inside = groups >= 0
     np.add.at(sums, groups[inside], values[inside])
@@ -135,7 +132,7 @@ DATA_LOADING_SCHEMA = Table(
 
 @dataclass(frozen=True)
 class _Worker:
-    """What is known of a worker: who it is and when it was there, by the clock on the wall."""
+    """A worker: its process, and when it existed by the wall clock."""
 
     process: int
     loader: int
@@ -199,12 +196,12 @@ class _OfThreads:
         np.maximum.at(self._longest, thread, duration)
 
     def of(self, thread: int) -> _Calls:
-        """Those of one thread."""
+        """The spans of one thread."""
         return _Calls(int(self.calls[thread]), int(self._total[thread]), int(self._longest[thread]))
 
 
 def _row(trace: TraceData, thread: int, calls: Mapping[str, _Calls], known: _Worker | None) -> dict[str, Any]:
-    """What one thread did."""
+    """Return the row of one thread."""
     waits, fetches, collates, pins = (calls[name] for name in ("waits", "fetches", "collates", "pins"))
     role = "loop" if waits.number else "worker" if fetches.number or known is not None else "pinning"
     alive_ns = _alive_ns(trace, thread, known)
@@ -266,12 +263,12 @@ def _worker(entry: object) -> _Worker | None:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it fits in a column and can be reckoned with."""
+    """Whether a value is a number that fits in a column."""
     return type(value) is int and abs(value) < 2**62
 
 
 def _alive_ns(trace: TraceData, thread: int, known: _Worker | None) -> int:
-    """For how long of what was recorded a thread was there; threads that nothing is known of were there all the time."""
+    """How long a thread existed while its process was recorded; a thread of unknown lifetime counts for all of it."""
     start, end = _recorded(trace, thread)
     began = trace.run_info.start_realtime_ns
     if known is not None and began is not None:

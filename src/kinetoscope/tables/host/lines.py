@@ -101,7 +101,7 @@ def stack_sums(trace: TraceData) -> StackSums:
 def between_operators(
     trace: TraceData, chosen: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The time of gaps by stack: that in which Python ran, and that in which the thread did not run.
+    """The time between operators by stack: while Python ran, and while the thread did not run.
 
     Args:
         trace: The trace.
@@ -142,8 +142,6 @@ def stacks(trace: TraceData) -> pyarrow.Table:
     }
     return to_arrow(STACKS_SCHEMA, columns)
 
-
-# The source lines in which the time goes.
 
 LINES_SCHEMA = Table(
     "lines",
@@ -285,7 +283,7 @@ def _gaps_in(trace: TraceData, shares: HostShares) -> NDArray[np.bool_]:
 
 
 def line_groups(trace: TraceData) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Put frames of one file, line and function together."""
+    """Group frames by file, line and function."""
     frames = trace.columns("frames")
     if len(frames) == 0:
         nothing = np.zeros(0, dtype=np.int32)

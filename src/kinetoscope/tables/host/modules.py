@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from kinetoscope.tables.breakdown import HostShares
 
 
-# Adding up along the tree of modules.
-
-
 def by_module(
     trace: TraceData, values: NDArray[np.int64], chosen: NDArray[np.bool_], *, divided: bool = True
 ) -> NDArray[np.int64]:
@@ -56,7 +53,7 @@ def _divide(
     parts: NDArray[Any],
     sums: NDArray[np.int64],
 ) -> None:
-    """Move what other modules have in kernels from the module that the kernels were counted for, in place.
+    """Move the shares of other modules in fused kernels away from the module that these were counted for, in place.
 
     Args:
         trace: The trace.
@@ -110,13 +107,13 @@ def python_by_module(trace: TraceData) -> NDArray[np.int64]:
 
 
 def with_submodules(trace: TraceData, own: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Add to each module what its submodules have."""
+    """Return the sums of modules with their submodules."""
     modules = trace.columns("modules")
     return _core.sums_below(modules["holder"], modules["depth"], own)
 
 
 def tree_order(trace: TraceData, weight: NDArray[np.int64]) -> list[int]:
-    """Order modules as an outline: each followed by what it holds, siblings with the most weight first."""
+    """Order modules as an outline: each followed by its submodules, siblings with the most weight first."""
     holders = trace.column("modules", "holder").tolist()
     held: dict[int, list[int]] = {}
     for row in sorted(range(len(holders)), key=lambda row: (-weight[row], row)):
@@ -176,7 +173,7 @@ MODULES_SCHEMA = Table(
 
 
 def _call_times(trace: TraceData, called: Hierarchy) -> dict[str, NDArray[np.int64]]:
-    """Add up the spans of module calls: with what is in them, and without the module calls in them."""
+    """Sum the time of module calls, inclusive and without nested module calls."""
     spans = trace.columns("spans")
     module, around = np.append(spans["module"], -1), np.append(called.parent, np.int32(-1))
     rows, outermost = called.rows, called.mask.copy()

@@ -168,7 +168,7 @@ def ranges_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
 def added_up(
     trace: TraceData, keys: NDArray[np.int32], group_of: NDArray[np.int32], first: NDArray[np.int32]
 ) -> dict[str, Any]:
-    """The columns of `ops` for groups of spans.
+    """Return the columns of `ops` for groups of spans.
 
     Args:
         trace: The trace.
@@ -210,7 +210,7 @@ def added_up(
 
 
 def _rates(trace: TraceData, group_of: NDArray[np.int32], groups: int) -> dict[str, Any]:
-    """Operations, bytes, and how fast."""
+    """Return the columns of operations, bytes and rates."""
     costs = costs_of(trace)
     flops, moved, counts = costs.flops, costs.bytes_moved, costs.counted.counts
 

@@ -1,4 +1,4 @@
-"""Spans of one name told apart by place: by the shapes of their inputs, by line, stack or module; and how long each took."""
+"""Spans of one name grouped by place (input shapes, line, stack or module), their durations, and the spans one by one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def place_labels(trace: TraceData, by: str) -> Labels:
 def _stack_text(
     trace: TraceData, stack: StackRow, most: int, is_user: NDArray[np.bool_], frames: Sequence[str]
 ) -> str:
-    """The frames of the user's code of a stack that ends in one, the innermost first."""
+    """The user's frames of a stack whose innermost frame is one, innermost first."""
     rows = stack_frames(trace, stack, None if most > 1 else 1)
     shown = [rows[0], *(row for row in rows[1:] if is_user[row])] if rows else []
     texts = [frames[row] for row in shown[:most]]
@@ -64,7 +64,7 @@ def _stack_text(
 
 
 def _each_once(ids: NDArray[Any], texts: Sequence[str]) -> Labels:
-    """The same labels, where rows of equal texts have one number and an empty text is none."""
+    """The same labels with one number for equal texts, and null for an empty text."""
     numbers: dict[str, int] = {}
     place = np.full(len(texts) + 1, -1, dtype=np.int32)
     for row in np.unique(ids[ids >= 0]).tolist():
@@ -82,11 +82,11 @@ def spans_of(
         trace: The trace.
         name: Their name.
         kind: Their kind; None for all kinds.
-        by: What they are told apart by, one of `PLACES`; None for all.
+        by: Their kind of place, one of `PLACES`; None for all.
         place: With `by`, the place, as in the table; None for those without one.
 
     Raises:
-        ArgumentError: There is no such kind, no such way to tell them apart, or a place without one.
+        ArgumentError: There is no such kind or place, or `place` without `by`.
     """
     if place is not None and by is None:
         raise ArgumentError(f"place={place!r} needs by=, which says what kind of place it is")
@@ -121,7 +121,7 @@ def _by_string(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 @derived
 def _strings(trace: TraceData) -> dict[str, list[int]]:
-    """Each name of spans as valid UTF-8, and the strings that are spelt so."""
+    """Map each name of spans, as valid UTF-8, to its rows of `strings`."""
     used = np.zeros(len(trace.strings), dtype=bool)
     used[trace.column("spans", "name")] = True
     found: dict[str, list[int]] = {}
@@ -129,8 +129,6 @@ def _strings(trace: TraceData) -> dict[str, list[int]]:
         found.setdefault(to_utf8(trace.strings[row]), []).append(row)
     return found
 
-
-# How many spans took how long.
 
 _BARS = 40
 

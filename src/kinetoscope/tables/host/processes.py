@@ -1,4 +1,4 @@
-"""What is shown of a trace of several processes: their tree, and the steps of one of them."""
+"""The process tree of a trace of several processes, and the steps of one of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def process_tree(trace: TraceData) -> list[dict[str, Any]]:
-    """The processes of a trace of several, each before those that it started, and those in the order of their beginning.
+    """Return the processes as a tree: each before those that it started, these in order of their start.
 
     Returns:
         For each its `row` in the table `processes`, its `name`, `pid`, `rank` and `depth` in the tree, `duration_ns`, and `began`

@@ -69,7 +69,7 @@ class Gaps:
 
     @cached_property
     def stretch_ns(self) -> Rows:
-        """How long each is with those that it touches: gaps are cut where ranges and calls begin and end."""
+        """The duration of each gap with adjacent ones: gaps are cut where ranges and calls begin and end."""
         order = np.lexsort((self.start_ns, self.in_loading, self.thread))
         start, end = self.start_ns[order], self.end_ns[order]
         touches = (
@@ -84,7 +84,7 @@ class Gaps:
 
     @property
     def duration_ns(self) -> Rows:
-        """How long each is."""
+        """The duration of each gap."""
         return self.end_ns - self.start_ns
 
     def __len__(self) -> int:
@@ -93,14 +93,14 @@ class Gaps:
 
     @cached_property
     def blocked_ns(self) -> Rows:
-        """How much of each gap its thread did not run, as far as samples say."""
+        """How long the thread did not run in each gap, according to samples."""
         shares = self.shares
         blocked = np.bincount(shares.kind, weights=np.where(shares.blocked, shares.part, 0.0))
         return np.asarray(np.round(self.duration_ns * blocked[self.kind]), dtype=np.int64)
 
     @cached_property
     def stack(self) -> Rows:
-        """What took most of each gap, by the row of `stacks`; -1 where it is unknown."""
+        """The row of `stacks` that took most of each gap; -1 if unknown."""
         return self.shares.stack[self.shares.main[self.kind]]
 
 
@@ -160,7 +160,7 @@ def gaps(trace: TraceData) -> Gaps:
 
 
 def charged(trace: TraceData, chosen: Mask | None = None) -> Rows:
-    """Divide the time of some gaps among what ran in them.
+    """Divide the time of some gaps among the shares of what ran in them.
 
     Args:
         trace: The trace.
@@ -357,7 +357,7 @@ def _marks(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
 
 
 def _last(time: Rows, stack: Rows, until: Rows) -> Rows:
-    """The stack of the last one that is known, of those up to some moments; -1 without."""
+    """The last known stack up to each of some moments; -1 without one."""
     known = np.flatnonzero(stack >= 0)
     known = known[np.argsort(time[known], kind="stable")]
     at = np.searchsorted(time[known], until, side="right") - 1
@@ -435,7 +435,7 @@ def _functions(trace: TraceData) -> NDArray[np.int32]:
 
 
 def _ends(spans: Columns, rows: Rows) -> Rows:
-    """When some spans end."""
+    """The end of each of some spans."""
     return np.asarray(spans["start_ns"][rows] + spans["duration_ns"][rows], dtype=np.int64)
 
 
@@ -486,7 +486,7 @@ def _common_functions(trace: TraceData, earlier: Rows, later: Rows, toward_later
 
 
 def _alike(trace: TraceData) -> tuple[Rows, Rows, NDArray[np.int32]]:
-    """For each stack, and at the end for none, the first one of the same functions and lines, its caller and its depth."""
+    """For each stack, and last for none, the first stack with the same functions and lines, its caller and its depth."""
     stacks, frames = trace.columns("stacks"), trace.columns("frames")
     rows = np.arange(len(stacks))
     caller = np.where(stacks["parent"] < rows, stacks["parent"], -1)

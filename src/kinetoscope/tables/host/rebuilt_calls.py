@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-# Python stacks as a slice shows them: short enough that a trace of a million operators stays a file one can open.
-
 # Between a module's caller and its forward() there are always these two: they say nothing and are half of the text.
 _CALL_FRAMES = frozenset({"Module._wrapped_call_impl", "Module._call_impl"})
 _CALL_FILE = "torch/nn/modules/module.py"
@@ -60,7 +58,7 @@ class ShownFrames:
 
 @dataclass(frozen=True)
 class ShownStacks(ShownFrames):
-    """The same, and which spans show their stack.
+    """`ShownFrames`, with the spans that show their stack.
 
     Attributes:
         of_span: For each span the row of the stack to show, -1 for none.
@@ -70,7 +68,7 @@ class ShownStacks(ShownFrames):
 
 
 def shown_frames(trace: TraceData) -> ShownFrames:
-    """What to show of a trace's stacks."""
+    """Return the shown part of a trace's stacks."""
     stacks, frames = trace.columns("stacks"), trace.columns("frames")
     strings = list(trace.strings)
     passes_on = np.array(
@@ -111,7 +109,7 @@ def shown_frames(trace: TraceData) -> ShownFrames:
 
 
 def shown_stacks(trace: TraceData) -> ShownStacks:
-    """The same for each span; nothing where the spans around a span show the same."""
+    """Return the shown stack of each span; none if the spans around it show the same one."""
     frames, spans = shown_frames(trace), trace.columns("spans")
     stack, around = spans["stack"], spans["parent"]
     repeated = (around >= 0) & (stack == stack[around])
@@ -137,7 +135,7 @@ _LISTS = frozenset({"ModuleList", "ModuleDict"})
 
 @dataclass(frozen=True)
 class RebuiltCalls:
-    """Calls as columns, in no order.
+    """Calls as columns, unsorted.
 
     Attributes:
         thread: The row of the thread of each.
@@ -233,7 +231,7 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
 
 
 def order_with_calls(spans: Mapping[str, NDArray[Any]] | Columns, calls: RebuiltCalls) -> NDArray[np.int64]:
-    """The order, as that of spans, of some spans followed by calls rebuilt of them.
+    """The order by thread and start of some spans followed by the calls that were rebuilt from them.
 
     Of what begins at the same time the longer one is around the other, and a call around what runs in it.
 
@@ -316,7 +314,7 @@ _MODULE_NAME = re.compile(r"nn\.Module: .*_(\d+)", re.DOTALL)
 
 
 def module_number(name: str) -> int:
-    """Which one of its class the module is that a call of this name is of; -1 if the name does not say it."""
+    """The number of a module within its class, from the name of a call; -1 if the name has none."""
     found = _MODULE_NAME.fullmatch(name)
     return int(found[1]) if found else -1
 
@@ -356,7 +354,7 @@ class _Step(NamedTuple):
 
 
 def _callers(trace: TraceData) -> list[ModuleRow]:
-    """The module in whose call each module is called; where that was not seen, the one that holds it."""
+    """The module that calls each module; the one that contains it if no call was recorded."""
     modules = trace.columns("modules")
     holder = modules["parent"].tolist()
     lists = [trace.strings[name] in _LISTS for name in modules["class"].tolist()]

@@ -53,7 +53,7 @@ def saved_info(trace: TraceData) -> dict[str, dict[str, dict[int, str]]]:
 
 
 def _stored(trace: TraceData) -> dict[str, dict[int, str]]:
-    """The lines in the metadata, which may come from anywhere."""
+    """The lines in the metadata, which is not trusted."""
     stored = trace.info[SOURCE_LINES]
     files = stored.items() if isinstance(stored, dict) else ()
     return {

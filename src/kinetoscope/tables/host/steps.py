@@ -141,7 +141,7 @@ def phase_times(trace: TraceData) -> NDArray[np.int64]:
     is_range = (spans["kind"] == SpanKind.USER_ANNOTATION) & (spans["phase"] != Phase.BACKWARD)
 
     def leave_out(moments: Intervals, ranges: NDArray[np.int64], inner: NDArray[np.int64]) -> None:
-        """Take some moments out of the self times of ranges, of which others are the parts `inner`."""
+        """Subtract some moments from the self times of ranges, whose nested parts are `inner`."""
         taken = np.zeros(len(found), dtype=np.int64)
         taken[ranges] = moments.within(start[ranges], end[ranges])
         np.subtract.at(taken, parent[inner], moments.within(start[inner], end[inner]))
@@ -168,7 +168,7 @@ def phase_times(trace: TraceData) -> NDArray[np.int64]:
 
 
 def phase_moments(trace: TraceData, counts: NDArray[np.bool_]) -> tuple[int, ...]:
-    """How long processes ran something of each phase, on whatever thread: each moment of a process counts for one phase, once.
+    """How long processes ran something of each phase, on any thread: each moment of a process counts once, for one phase.
 
     That is backward if any of it runs, else forward if an operator of it runs, else the optimizer, else what ranges outside of these mark. Where no threads
     work at once, these are the sums of `phase_times`.
@@ -281,7 +281,7 @@ def _largest_gaps(trace: TraceData) -> dict[str, Any]:
 
 
 def _work(trace: TraceData, peak_flops: Any) -> dict[str, Any]:
-    """Operations of each step, how fast, and how near to the peak."""
+    """Operations of each step, their rate, and its share of the peak."""
     costs, step, own = costs_of(trace), trace.column("spans", "step"), trace.columns("steps")
     counts = costs.counted.counts & (step >= 0)
     flops = np.zeros(len(own), dtype=np.int64)

@@ -87,12 +87,12 @@ class Blocks:
 
     @property
     def _distance(self) -> int:
-        """How far apart two addresses are in that number; no rank is as large."""
+        """The difference between two addresses in that number; larger than any rank."""
         return 2 * len(self.event_times_ns) + 3
 
 
 def keys_of(trace: TraceData, table: str, rows: slice | NDArray[Any] = EVERY) -> NDArray[np.uint64]:
-    """Addresses that tell the host's memory, that of each device, and that of each process apart.
+    """Make addresses unique over the host's memory, that of each device, and that of each process.
 
     Args:
         trace: The trace.
@@ -209,7 +209,7 @@ def _ends(made: NDArray[np.int64], key: NDArray[np.uint64], match: NDArray[np.in
 def _unrecorded(
     trace: TraceData, event_keys: NDArray[np.uint64], devices: list[tuple[int, int]]
 ) -> dict[str, NDArray[Any]]:
-    """The blocks without an allocation: seen in use before anything happened at their address.
+    """The blocks without an allocation: they were in use before the first event at their address.
 
     A block is from before the recording if it was seen then, or was freed without having been allocated. Of what is
     left, memory that other libraries handed out (arrays of numpy, mapped files), only the time of use is known, unless

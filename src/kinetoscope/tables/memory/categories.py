@@ -116,8 +116,6 @@ def categorise(facts: BlockFacts) -> NDArray[np.uint8]:
     ).astype(np.uint8)
 
 
-# The facts that the rules need about each block, and the module it belongs to.
-
 # When tensors of several roles lie in one block, the later in this list names it.
 _BY_WEIGHT = (
     StorageRole.TENSOR, StorageRole.BUFFER, StorageRole.GRADIENT, StorageRole.OPTIMIZER_STATE, StorageRole.PARAMETER,
@@ -131,7 +129,7 @@ _LONGEST_CHAIN = 200
 
 @dataclass(frozen=True)
 class Judged:
-    """The blocks of a trace with what was found out about each.
+    """The blocks of a trace with their category and owner.
 
     Attributes:
         blocks: The blocks.
@@ -157,7 +155,7 @@ def judged_blocks(trace: TraceData) -> Judged:
 
 
 class _Inquiry:
-    """One look at a trace's spans, operands and storages; every array has an entry a block or a span."""
+    """The analysis of a trace's spans, operands and storages; arrays have an entry for each block or span."""
 
     def __init__(self, trace: TraceData) -> None:
         self.trace = trace
@@ -174,7 +172,7 @@ class _Inquiry:
         self.module: Rows = np.full(len(self.blocks), -1, dtype=np.int32)
 
     def judge(self) -> Judged:
-        """Find all facts out, and let the rules decide."""
+        """Collect the facts, and apply the rules."""
         blocks, spans = self.blocks, self.spans
         recorded = blocks.allocation >= 0
         span = blocks.span
@@ -252,7 +250,7 @@ class _Inquiry:
         return _look_up(rows, spread_down(parent, spans["depth"], own, -1), -1)
 
     def _roles(self) -> tuple[NDArray[np.uint8], Rows]:
-        """What tensors were seen in each block, and the module that holds them."""
+        """The roles of the tensors seen in each block, and their module."""
         held = self.storages
         role = np.full(len(self.blocks), NO_ROLE, dtype=np.uint8)
         module = np.full(len(self.blocks), -1, dtype=np.int32)
@@ -293,14 +291,14 @@ class _Inquiry:
         return is_gradient, module
 
     def _given(self, rows: NDArray[np.intp]) -> Rows:
-        """The blocks that operands lie in."""
+        """The blocks of operands."""
         given = self.operands
         return self.blocks.at(
             keys_of(self.trace, "operands", rows), self.spans["start_ns"][given["span"][rows]]
         )
 
     def _differentiated(self) -> Flags:
-        """Mark the outermost operators of forward that backward came back to."""
+        """Mark the outermost forward operators that have a backward function."""
         marked = np.zeros(len(self.spans), dtype=bool)
         forward = self.spans["forward"]
         outer = self.outer[forward[forward >= 0]]
@@ -334,7 +332,7 @@ class _Inquiry:
         return spread_down(holder, self.modules["depth"], own, -1)
 
     def _there(self, of_model: Flags, candidates: Flags) -> Flags:
-        """Which blocks were there when an operator of the model began."""
+        """Which blocks were live when an operator of the model began."""
         starts = np.sort(self.spans["start_ns"][of_model])
         following = np.append(starts, NEVER_NS)[np.searchsorted(starts, self.blocks.start_ns)]
         there: Flags = candidates & (following < self.blocks.end_ns)
@@ -369,7 +367,7 @@ class _Inquiry:
 
 
 def _reached(marked: Flags, source: Rows, operator: Rows, outer: Rows, may: Flags, spans: int) -> Flags:
-    """Mark what operators made that were given something marked, and so on, as far as it `may` be."""
+    """Mark the outputs of operators with a marked input, transitively, among the blocks in `may`."""
     reached = marked.copy()
     for _ in range(_LONGEST_CHAIN):
         active = np.zeros(spans + 1, dtype=bool)
@@ -384,7 +382,7 @@ def _reached(marked: Flags, source: Rows, operator: Rows, outer: Rows, may: Flag
 def _traced_back(
     marked: Flags, place: Rows, source: Rows, operator: Rows, outer: Rows, spans: int
 ) -> tuple[Flags, Rows]:
-    """Mark what operators were given that made something marked, and so on, and hand its `place` on."""
+    """Mark the inputs of operators with a marked output, transitively, and pass its `place` on."""
     reached, place = marked.copy(), place.copy()
     for _ in range(_LONGEST_CHAIN):
         active = np.full(spans + 1, -2, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""The memories of a trace, one for each device of each process: how full each was, who held it, and its blocks.
+"""The memories of a trace, one for each device of each process: usage over time, owners, and blocks.
 
 `curve` has a memory over time and `at` at one moment; `live` lists who held it then, and `blocks` its blocks one by one.
 """
@@ -221,7 +221,6 @@ def _owners(trace: TraceData, blocks: Blocks) -> NDArray[np.int32]:
 
 
 # The largest number of modules that the memory curve shows separately, as there are distinguishable colors.
-
 MOST_MODULES = 9
 # A submodule is shown separately only if it has at least this share of its module.
 _WORTH = 0.04
@@ -303,8 +302,6 @@ def _left_out(children: dict[int, list[int]], shown: list[int]) -> bool:
     """Whether some outermost modules are not shown."""
     return any(row not in shown for row in children.get(-1, []))
 
-
-# Memory over time, at the resolution of a screen, without losing a peak.
 
 MOST_POINTS = 2000
 """Largest number of points of a curve: for every two pixels the lowest, highest and last value, and those of the allocator."""
@@ -668,7 +665,7 @@ def stacks(trace: TraceData, device: str | None = None) -> pyarrow.Table:
 
 
 def described(trace: TraceData, place: Place) -> dict[str, Any]:
-    """What there is to say of a memory: its peak, what is left at the end, and what was recorded of it."""
+    """The summary of a memory: its peak, what is left at the end, and what was recorded of it."""
     judged = judged_blocks(trace)
     peak = int(place.total_bytes[place.peak_row])
     held = place.live(place.rank_at(None))

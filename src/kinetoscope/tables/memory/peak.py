@@ -326,8 +326,6 @@ def look_up(rows: NDArray[np.int32], values: NDArray[Any]) -> NDArray[np.int32]:
     return np.where(rows >= 0, np.append(values, -1)[rows], -1).astype(np.int32)
 
 
-# Blocks that were live at the memory peak, by operator, module and full stack.
-
 MEMORY_SCHEMA = Table(
     "memory",
     "Blocks that were live at the memory peak, grouped by category, operator, module and stack. Largest first.",

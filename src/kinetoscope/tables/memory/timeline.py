@@ -115,7 +115,7 @@ def allocator_peak(
 def _most_together(
     values: NDArray[np.int64], mine: NDArray[np.bool_], owner: NDArray[np.int32]
 ) -> tuple[int, int]:
-    """The most that the last counts of all processes come to, and the row at which they do; -1 without any."""
+    """The largest sum of the latest counts of all processes, and its row; -1 without any."""
     rows = np.flatnonzero(mine & (values >= 0))
     if len(rows) == 0:
         return -1, -1
@@ -220,7 +220,7 @@ def memory_timeline(trace: TraceData, *, device: str | None = None) -> pyarrow.T
 
 
 def _changes(blocks: Blocks, device: int) -> Changes:
-    """Put the beginnings and ends of the blocks of a device in order."""
+    """Sort the starts and ends of the blocks of a device."""
     mine = np.flatnonzero(blocks.device == device).astype(np.int32)
     ended = mine[blocks.end_ns[mine] < NEVER_NS]
     rank = np.concatenate([blocks.start_rank[mine], blocks.end_rank[ended]])
@@ -238,9 +238,6 @@ def _changes(blocks: Blocks, device: int) -> Changes:
         change_bytes=change,
         total_bytes=np.cumsum(change),
     )  # fmt: skip
-
-
-# When the content of a block changed in place, as far as the names of operators tell.
 
 
 def content_changes(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

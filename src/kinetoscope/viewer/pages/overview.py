@@ -64,9 +64,6 @@ def top(trace: Trace, query: Query, name: str) -> Limited:
     return Limited(*trace.overview().top(name, query.get("time", "host")))
 
 
-# The tiles at the top of the overview.
-
-
 def tile(
     title: str, value: float | None, unit: str, more: Sentence, hint: Sentence | None = None
 ) -> dict[str, Any]:

@@ -48,6 +48,7 @@ from kinetoscope.viewer.requests import Limited, MadeFile
 from kinetoscope.viewer.server.routes import ARROW, answer, content_policy, encoded, page_text
 from kinetoscope.viewer.timeline import range as range_sums
 from kinetoscope.viewer.timeline import tracks
+from kinetoscope.viewer.timeline.counters import counters_of
 from kinetoscope.viewer.timeline.rows import label_maker, span_tracks
 from kinetoscope.viewer.timeline.span import (
     Groups,
@@ -59,7 +60,7 @@ from kinetoscope.viewer.timeline.span import (
     parts,
     plain,
 )
-from kinetoscope.viewer.timeline.tracks import counters_of, timeline, whole_of
+from kinetoscope.viewer.timeline.tracks import timeline, whole_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -134,9 +135,6 @@ class Parts:
 def _compressed(body: bytes) -> str:
     """Compress bytes, and encode them as text for the page."""
     return base64.b64encode(zlib.compress(body)).decode("ascii")
-
-
-# The items of the timeline: spans, then runs of Python functions and modules.
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,9 +342,6 @@ def _table(columns: Sequence[Column]) -> pyarrow.Table:
 
     fields = [pa.field(name, values.type, metadata=dict(about)) for name, values, about in columns]
     return pa.Table.from_arrays([values for _, values, _ in columns], schema=pa.schema(fields))
-
-
-# The report.
 
 
 def report(

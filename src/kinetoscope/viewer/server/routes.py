@@ -33,7 +33,7 @@ from kinetoscope.viewer.pages import (
 from kinetoscope.viewer.requests import MOST_ROWS, Limited, MadeFile
 from kinetoscope.viewer.server.part import answer_part, steps
 from kinetoscope.viewer.sql import queries
-from kinetoscope.viewer.timeline import search, span, tracks, window
+from kinetoscope.viewer.timeline import counters, search, span, tracks, window
 from kinetoscope.viewer.timeline.range import within
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "arrows": span.arrows,
     "chosen": operators.chosen,
     "copies": kernels.copies,
-    "counter": tracks.counter,
+    "counter": counters.counter,
     "findings": findings.findings,
     "empty": empty.empty,
     "flame": stacks.flame,

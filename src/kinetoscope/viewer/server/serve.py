@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     Answering = Callable[[str, Mapping[str, str]], Response]
 
 
-# The public interface, for Python and the command line.
-
 PERFETTO_UI = "https://ui.perfetto.dev"
 
 

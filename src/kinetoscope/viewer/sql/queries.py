@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from kinetoscope.viewer.requests import Query
 
 
-# Queries to begin with.
-
 EXAMPLES: tuple[tuple[str, str], ...] = (
     (
         "Operators by self time",

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from kinetoscope.viewer.requests import Query
 
 
-# Links between spans.
-
 MOST_LINKS = 20
 """Of one label; a step launches thousands of kernels, and its facts say how many."""
 
@@ -154,8 +152,6 @@ def _pairs(source: NDArray[np.int32], target: NDArray[np.int32]) -> Pairs:
     new[1:] = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
     return Pairs(source[new], target[new])
 
-
-# Facts: a label, a value and a unit.
 
 Fact = tuple[str, Any, str]
 
@@ -402,9 +398,6 @@ def _direction_text(direction: Direction) -> str:
     return " ".join(filter(None, (direction.name, between and f"({between})")))
 
 
-# The details of one span, as the page shows them.
-
-
 def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
     """Respond to `span/<id>`: the position of a span on the timeline, its facts, Python stack, arguments and links.
 
@@ -488,8 +481,6 @@ def plain(value: Any) -> Any:
         return str(value)
     return value
 
-
-# Arrows between spans: from a launch to the device work, and from a forward operator to its backward function.
 
 SORTS = ("launch", "backward")
 _MOST = 2_000

@@ -1,0 +1,190 @@
+"""Counters on the timeline: memory of each device and process, and sampled counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.model.names import device_name
+from kinetoscope.model.processes import thread_processes
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.device.utilization import sampled_counters
+from kinetoscope.viewer.requests import window_of
+from kinetoscope.viewer.timeline.rows import (
+    COUNTER,
+    MEMORY,
+    track_id,
+)
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace import Trace
+    from kinetoscope.viewer.requests import Query
+
+
+_MEMORY = (
+    ("total_bytes", "memory in use", "sum of recorded allocations"),
+    ("allocated_bytes", "memory allocated", "according to the allocator"),
+    ("reserved_bytes", "memory reserved", "reserved by the allocator, used or not"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Counter:
+    """A value over time; each sample is valid until the next one.
+
+    Attributes:
+        id: The number that identifies its track in requests.
+        process: The row of its process.
+        label: Its label.
+        unit: The unit of its values; empty if unknown.
+        detail: Additional text.
+        device: Its device, or None.
+        time_ns: Times of the samples, ascending.
+        value: Values of the samples.
+    """
+
+    id: int
+    process: int
+    label: str
+    unit: str
+    detail: str
+    device: str | None
+    time_ns: NDArray[np.int64]
+    value: NDArray[np.float64]
+
+
+@derived
+def counters_of(trace: Trace) -> list[Counter]:
+    """Return the counters of a trace, which are cached."""
+    return [*_memory(trace), *_sampled(trace)]
+
+
+def counter_tracks(trace: Trace) -> list[tuple[int, dict[str, Any]]]:
+    """Return the tracks of counters in the format of `tracks`, each with the row of its process."""
+    return [
+        (
+            counter.process,
+            {
+                "id": counter.id,
+                "label": counter.label,
+                "sort": "counter",
+                "rows": 1,
+                "spans": len(counter.time_ns),
+                "device": counter.device,
+                "detail": counter.detail,
+                "unit": counter.unit,
+                "low": float(counter.value.min()),
+                "high": float(counter.value.max()),
+            },
+        )
+        for counter in counters_of(trace)
+    ]
+
+
+def counter(trace: Trace, query: Query) -> pyarrow.Table:
+    """Respond to `counter`: the lowest, highest and last sample of each pixel that has samples.
+
+    The last sample before the window comes first, with its own time. The option `track` may name several tracks, whose rows are
+    concatenated.
+
+    Raises:
+        ArgumentError: There is no such counter, or the window is not valid.
+    """
+    import pyarrow as pa
+
+    start, end, width = window_of(query)
+    known = {str(one.id): one for one in counters_of(trace)}
+    asked = query.get("track", "").split(",")
+    for text in asked:
+        if text not in known:
+            raise ArgumentError(
+                f"track={text[:50]!r}: there is no such counter; request `tracks` for the list"
+            )
+    pixels = np.ceil(start + np.arange(width + 1) * (end - start) / width).astype(np.int64)
+    return pa.concat_tables([_extremes(known[text], pixels) for text in asked])
+
+
+def _extremes(found: Counter, pixels: NDArray[np.int64]) -> pyarrow.Table:
+    """Return the rows of `counter` of one track, for pixels with these edges."""
+    import pyarrow as pa
+
+    places = np.searchsorted(found.time_ns, pixels)
+    first = places[:-1][places[1:] > places[:-1]]
+    if places[0] > 0:
+        first = np.append(places[0] - 1, first)
+    value = found.value[: places[-1]]
+    beyond = np.append(first[1:], len(value)) if len(first) else first
+    none = np.zeros(0)
+    return pa.table({
+        "track": np.full(len(first), found.id, dtype=np.float64),
+        "time": found.time_ns[first].astype(np.float64),
+        "low": np.minimum.reduceat(value, first) if len(first) else none,
+        "high": np.maximum.reduceat(value, first) if len(first) else none,
+        "last": value[beyond - 1] if len(first) else none,
+    })  # fmt: skip
+
+
+def _memory(trace: Trace) -> list[Counter]:
+    """Return counters of live bytes of each device, at each allocation and free, and of its allocator."""
+    allocations = trace.columns("allocations")
+    if len(allocations) == 0:
+        return []
+    kind, index = allocations["device_type"].astype(np.int64), allocations["device_index"].astype(np.int64)
+    process = np.maximum(thread_processes(trace)[allocations["thread"]], 0).astype(np.int64)
+    key = (process * 256 + kind) * 256 + np.where(kind > 0, index + 128, 0)
+    found = []
+    for one in np.unique(key).tolist():
+        rows = np.flatnonzero(key == one)
+        of, type_, number = (int(column[rows[0]]) for column in (process, kind, index))
+        device = None if type_ == 0 else device_name(type_, number)
+        for place, (column, label, detail) in enumerate(_MEMORY):
+            values = allocations[column][rows]
+            known = values != -1 if column != "total_bytes" else np.ones(len(rows), np.bool_)
+            # No track for a counter that is always 0, such as reserved bytes of the host's allocator.
+            if values[known].any():
+                times = allocations["time_ns"][rows][known]
+                name = f"{label} · {device or 'host'}"
+                of_track = track_id(MEMORY, one * len(_MEMORY) + place)
+                found.append(_counter(of_track, of, name, "bytes", detail, device, times, values[known]))
+    return found
+
+
+def _sampled(trace: Trace) -> list[Counter]:
+    """Return the sampled counters, one for each name and process."""
+    many = max(len(trace.columns("processes")), 1)
+    return [
+        Counter(
+            track_id(COUNTER, one.string * many + one.process),
+            one.process,
+            trace.strings[one.string],
+            one.unit,
+            "sampled",
+            None,
+            one.time_ns,
+            one.value,
+        )
+        for one in sampled_counters(trace)
+    ]
+
+
+def _counter(
+    number: int,
+    process: int,
+    label: str,
+    unit: str,
+    detail: str,
+    device: str | None,
+    time_ns: NDArray[np.int64],
+    value: NDArray[Any],
+) -> Counter:
+    """Create a counter, with samples sorted by time."""
+    if (time_ns[1:] < time_ns[:-1]).any():
+        order = np.argsort(time_ns, kind="stable")
+        time_ns, value = time_ns[order], value[order]
+    return Counter(number, process, label, unit, detail, device, time_ns, value.astype(np.float64))

@@ -1,0 +1,273 @@
+"""Runs: Python functions and modules over time if their calls were not recorded, reconstructed from the stacks of operators.
+
+Consecutive operators of a thread with a common function (or module) in their stacks are one run of it, from the start of the
+first to the end of the last. Two calls in a row without an operator between them become one run; a call without operators has
+none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.kinds import is_call
+from kinetoscope.model.nesting import nest
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.host.rebuilt_calls import shown_frames
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.trace import Trace
+from kinetoscope.viewer.timeline.rows import PYTHON, Rows, Track, rows_of
+
+_KNOWS_MODULES = np.zeros(256, dtype=bool)
+_KNOWS_MODULES[
+    [
+        SpanKind.OPERATOR,
+        SpanKind.BACKWARD,
+        SpanKind.USER_ANNOTATION,
+        SpanKind.COLLECTIVE,
+        SpanKind.FUSED_KERNEL,
+    ]
+] = True
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Columns of runs.
+
+    Attributes:
+        thread: The row of the thread of each run, ascending.
+        level: The nesting depth of each run; runs of the same thread and level do not overlap, and are sorted by time.
+        start_ns: Start of each run.
+        end_ns: End of each run.
+        node: The function or module: a node of the call tree or module tree.
+    """
+
+    thread: NDArray[np.int32]
+    level: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    node: NDArray[np.int32]
+
+
+def run_tracks(trace: Trace, sort: int, process: NDArray[np.int32]) -> list[Track]:
+    """Return the tracks of runs, one for each thread that has runs.
+
+    Args:
+        trace: The trace.
+        sort: `PYTHON` or `MODULES`. A thread whose calls were recorded has no runs.
+        process: For each thread the row of its process.
+    """
+    if len(trace.columns("stacks" if sort == PYTHON else "modules")) == 0:
+        return []
+    nodes, parent, names, texts = _functions(trace) if sort == PYTHON else _modules(trace)
+    if not (nodes >= 0).any():
+        return []
+    of_threads = _operators(trace, nodes, sort)
+    if not (of_threads[-1] >= 0).any():
+        return []
+    runs = joined(*of_threads, parent)
+    threads, place = np.unique(runs.thread, return_inverse=True)
+    depths = np.zeros(len(threads), np.int64)
+    np.maximum.at(depths, place, runs.level + 1)
+    firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(depths)))
+    order, rows = rows_of(
+        firsts[place] + runs.level, int(firsts[-1]), runs.start_ns, runs.end_ns - runs.start_ns
+    )
+    kind = SpanKind.PYTHON if sort == PYTHON else SpanKind.MODULE
+    rows = Rows(rows.edges, rows.start_ns, rows.sum_ns, names=names[runs.node[order]], texts=texts, kind=kind)
+    return [
+        Track(sort, thread, max(int(process[thread]), 0), thread, rows, int(firsts[at]), int(depths[at]))
+        for at, thread in enumerate(threads.tolist())
+    ]
+
+
+def joined(
+    thread: NDArray[np.int32],
+    start_ns: NDArray[np.int64],
+    end_ns: NDArray[np.int64],
+    node: NDArray[np.int32],
+    parent: NDArray[np.int32],
+) -> Runs:
+    """Join consecutive spans of the same nodes into runs.
+
+    Args:
+        thread: The thread of each span, ascending. Spans of one thread are nested, and sorted by start, outer ones first.
+        start_ns: Start of each span.
+        end_ns: End of each span.
+        node: The innermost node of each span in the tree; -1 for none.
+        parent: The tree: for each node its parent, -1 for a root.
+
+    Returns:
+        The runs. A run ends with its last span, but not after the start of the next span that is not part of it.
+    """
+    count, depth = len(thread), _depths(parent)
+    new_thread = np.ones(count, dtype=bool)
+    new_thread[1:] = thread[1:] != thread[:-1]
+    changed = new_thread.copy()
+    changed[1:] |= node[1:] != node[:-1]
+    at = np.flatnonzero(changed)
+    now = node[at]
+    before = np.where(new_thread[at], np.int32(-1), node[at - 1])
+    shared = _shared_depth(before, now, parent, depth)
+    opened, level, which = _levels(now, shared, parent, depth)
+    # Open runs of a thread are closed at the first span of the next thread, or at the end.
+    left = np.append(node[at - 1], node[-1])
+    left[0] = -1
+    closed, closed_level, _ = _levels(left, np.append(shared, 0), parent, depth)
+    closed = closed[np.argsort(closed_level, kind="stable")]
+    order = np.argsort(level, kind="stable")
+    opened, level, which = opened[order], level[order], which[order]
+    first, beyond = at[opened], np.append(at, count)[closed]
+    last = beyond - 1
+    end = _reach(thread, start_ns, end_ns, first, last)
+    over = (beyond < count) & ~np.append(new_thread, True)[beyond]
+    end = np.where(over, np.minimum(end, np.append(start_ns, 0)[beyond]), end)
+    # Sort by thread, then by level, then by time.
+    by_thread = np.argsort(thread[first], kind="stable")
+    return Runs(
+        thread[first][by_thread],
+        level.astype(np.int64)[by_thread],
+        start_ns[first][by_thread],
+        end[by_thread],
+        which[by_thread],
+    )
+
+
+def _levels(
+    node: NDArray[np.int32], shared: NDArray[np.int64], parent: NDArray[np.int32], depth: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int32]]:
+    """List the nodes above each one, up to the shared ones: the index of the first, the level from 0, and the node."""
+    deep = np.append(depth, 0)[node]
+    counts = np.maximum(deep - shared, 0)
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    # A stable sort of 16 bits is several times faster.
+    level = np.empty(total, np.int16 if int(deep.max(initial=0)) < 1 << 15 else np.int32)
+    which = np.empty(total, np.int32)
+    active = np.flatnonzero(counts)
+    current = node[active]
+    step = 1
+    while len(active):
+        places = ends[active] - step
+        level[places], which[places] = deep[active] - step, current
+        still = counts[active] > step
+        active, current, step = active[still], parent[current[still]], step + 1
+    return np.repeat(np.arange(len(node)), counts), level, which
+
+
+def _depths(parent: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the depth of each node; 1 for a root."""
+    depth = np.ones(len(parent), np.int64)
+    active = np.flatnonzero(parent >= 0)
+    current = parent[active]
+    while len(active):
+        depth[active] += 1
+        above = parent[current]
+        active, current = active[above >= 0], above[above >= 0]
+    return depth
+
+
+def _shared_depth(
+    a: NDArray[np.int32], b: NDArray[np.int32], parent: NDArray[np.int32], depth: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the depth of the lowest common ancestor of each pair of nodes; 0 if there is none."""
+    a, b, deep = a.copy(), b.copy(), np.append(depth, 0)
+    above = np.append(parent, np.int32(-1))
+    active = np.flatnonzero(a != b)
+    while len(active):
+        one, other = a[active], b[active]
+        lower_a, lower_b = deep[one] >= deep[other], deep[other] >= deep[one]
+        a[active] = np.where(lower_a, above[one], one)
+        b[active] = np.where(lower_b, above[other], other)
+        active = active[a[active] != b[active]]
+    found: NDArray[np.int64] = deep[a]
+    return found
+
+
+def _reach(
+    thread: NDArray[np.int32],
+    start_ns: NDArray[np.int64],
+    end_ns: NDArray[np.int64],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Return the latest end of the spans from `first` to `last`, which is that of the last one or of a span around it."""
+    parent = nest(thread, start_ns, end_ns - start_ns).parent
+    at = last.copy()
+    active = np.flatnonzero(parent[at] >= first)
+    while len(active):
+        at[active] = parent[at[active]]
+        active = active[parent[at[active]] >= first[active]]
+    found: NDArray[np.int64] = end_ns[at]
+    return found
+
+
+def _operators(
+    trace: Trace, nodes: NDArray[np.int32], sort: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """Return the spans from which runs are reconstructed: thread, start, end and node."""
+    spans = trace.columns("spans")
+    kind, parent = spans["kind"], spans["parent"]
+    node = nodes.copy()
+    # A runtime call has no stack of its own, so it gets that of the span around it.
+    bare = np.flatnonzero((node < 0) & (parent >= 0))
+    while len(bare):
+        node[bare] = node[parent[bare]]
+        found = node[bare] >= 0
+        if not found.any():
+            break
+        bare = bare[~found]
+    used = (spans["lane"] == 0) & (spans["stream"] < 0) & ~is_call(kind)
+    recorded = SpanKind.PYTHON if sort == PYTHON else SpanKind.MODULE
+    with_calls = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
+    with_calls[spans["thread"][kind == recorded]] = True
+    used &= ~with_calls[spans["thread"]]
+    known = node >= 0
+    used &= known if sort == PYTHON else known | _KNOWS_MODULES[kind]
+    rows = np.flatnonzero(used)
+    start = spans["start_ns"][rows]
+    return spans["thread"][rows], start, start + np.maximum(spans["duration_ns"][rows], 0), node[rows]
+
+
+def _functions(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], list[str]]:
+    """Return for each span its innermost call, the call tree, and the names of its nodes.
+
+    A call is identified by the line of its caller, its function and its file; different lines in the function are the same call.
+    """
+    stacks, frames = trace.columns("stacks"), trace.columns("frames")
+    shown = shown_frames(trace)
+    rows = np.flatnonzero(shown.row[:-1] == np.arange(len(stacks)))
+    frame = stacks["frame"][rows]
+    function, file = np.append(frames["function"], 0)[frame], np.append(shown.file, 0)[frame]
+    called, name = np.unique(function * np.int64(len(shown.strings)) + file, return_inverse=True)
+    around = shown.parent[rows].astype(np.int64) + 1
+    keys, of_row = np.unique(around * max(len(called), 1) + name, return_inverse=True)
+    node_of = np.full(len(stacks) + 1, -1, np.int32)
+    node_of[rows] = of_row
+    above, names = np.divmod(keys, max(len(called), 1))
+    texts = [_call_name(shown.strings, *divmod(pair, len(shown.strings))) for pair in called.tolist()]
+    nodes = node_of[shown.row[trace.column("spans", "own_stack")]]
+    return nodes, node_of[above - 1], names.astype(np.int32), texts
+
+
+def _call_name(strings: list[str], function: int, file: int) -> str:
+    """Format a call as `function (file)`, with the last two components of the file's path."""
+    if not strings[file]:
+        return strings[function]
+    return f"{strings[function]} ({'/'.join(strings[file].split('/')[-2:])})"
+
+
+def _modules(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], list[str]]:
+    """Return for each span its module, in backward that of its forward operator; the module tree, and the modules' paths."""
+    modules = trace.columns("modules")
+    return (
+        trace.column("spans", "module"),
+        modules["holder"],
+        np.arange(len(modules), dtype=np.int32),
+        modules["path"],
+    )
