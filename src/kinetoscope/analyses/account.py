@@ -101,7 +101,7 @@ CAUSES = (
 """The causes by name."""
 
 # Waits that are part of the floor: the step needs what they wait for.
-_MUST_WAIT = (Cause.COLLECTIVE, Cause.COPY)
+MUST_WAIT = (Cause.COLLECTIVE, Cause.COPY)
 
 ACCOUNT_SCHEMA = Table(
     "account",
@@ -220,7 +220,7 @@ class ProcessAccount:
     def floor_ns(self) -> Rows:
         """The floor of each step: what it needs, and what it must wait for."""
         cells, found = self.cells, self.entry_ns[:, Entry.NEEDED].copy()
-        must = (cells.entry == Entry.WAITING) & np.isin(cells.cause, _MUST_WAIT)
+        must = (cells.entry == Entry.WAITING) & np.isin(cells.cause, MUST_WAIT)
         np.add.at(found, cells.step[must], cells.time_ns[must])
         return found
 
@@ -669,6 +669,7 @@ class KindAccount:
 
     Attributes:
         process: The row of the process in `processes`, -1 in a trace of one process.
+        pid: The process id; None where the trace does not say.
         kind: The kind, as in `step_kinds`; -1 where the trace has no steps, and all that was recorded counts as one.
         steps: How many there are.
         duration_ns: How long they took.
@@ -677,6 +678,7 @@ class KindAccount:
     """
 
     process: int
+    pid: int | None
     kind: int
     steps: int
     duration_ns: int
@@ -709,6 +711,7 @@ def account_of(trace: TraceData) -> Account:
     """Return what the time of the steps of a trace was spent on."""
     kinds = []
     for one in accounts(trace):
+        pid = int(of_processes(trace, np.array([one.window.activity.owner.process], np.int32))["process"][0])
         for kind in np.unique(one.kind[one.counted]).tolist():
             mine = one.counted & (one.kind == kind)
             entry_ns = one.entry_ns[mine].sum(axis=0).tolist()
@@ -717,6 +720,7 @@ def account_of(trace: TraceData) -> Account:
             kinds.append(
                 KindAccount(
                     one.window.activity.owner.process,
+                    None if pid < 0 else pid,
                     kind,
                     int(mine.sum()),
                     duration_ns,

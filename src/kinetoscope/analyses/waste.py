@@ -76,6 +76,7 @@ MOST_FACTOR = 13
 # Of what an operator moves, so much must be new memory for that to be what makes it slow.
 _MOST_OF = 0.25
 
+_GOOD_FACTOR = 7
 _PART_BACKWARD = ("aten::slice_backward", "aten::select_backward")
 _LAYOUTS = names("aten::contiguous aten::reshape aten::flatten")
 _CONSTANTS = names("aten::ones aten::zeros aten::full aten::arange aten::eye aten::linspace")
@@ -327,6 +328,33 @@ def _length(one: _Call) -> int:
         wanted = one.inputs.values[3] if len(one.inputs.values) > 3 else None
         return wanted if type(wanted) is int else 1
     return shape[last] if type(last) is int and -len(shape) <= last < len(shape) else 1
+
+
+def transform_length(trace: TraceData, span: int) -> int:
+    """The length of the Fourier transform that a span is; 1 where it is not known."""
+    inputs = (
+        parsed_inputs(trace, ShapesRow(int(trace.column("spans", "shapes")[span]))) if span >= 0 else None
+    )
+    name = trace.strings[trace.column("spans", "name")[span]]
+    return 1 if inputs is None else _length(_Call(-1, name, "fourier", inputs))
+
+
+def good_length(length: int) -> int:
+    """The smallest length from one on whose prime factors are at most 7."""
+    found = length
+    while _largest_factor(found) > _GOOD_FACTOR:
+        found += 1
+    return found
+
+
+def table_rows(trace: TraceData, spans: Rows) -> int:
+    """The rows of the largest table of embeddings whose dense gradient one of some spans makes; 0 where none does."""
+    found = 0
+    for row in np.unique(trace.column("spans", "shapes")[spans[spans >= 0]]).tolist():
+        inputs = parsed_inputs(trace, ShapesRow(row)) if row >= 0 else None
+        rows = inputs.values[2] if inputs is not None and len(inputs.values) > 4 else None
+        found = max(found, rows) if type(rows) is int else found
+    return found
 
 
 def _largest_factor(number: int) -> int:

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from statistics import median
 from typing import TYPE_CHECKING
 
-from kinetoscope.analyses.findings import MOST_FINDINGS, NOTHING_FOUND, headline, severity, whose_line
+from kinetoscope.analyses.findings import MOST_FINDINGS, headline, severity, whose_line
 from kinetoscope.analyses.overview import overview
 from kinetoscope.display.description import incomplete, main_counts
 from kinetoscope.display.html import Cell, columns_chart, note, page, table
@@ -103,7 +103,7 @@ def _findings(shown: Overview) -> str:
         for one in report.findings[:MOST_FINDINGS]
     )
     whose = note(whose_line(report)) if report.process else ""
-    return whose + (notes or note(NOTHING_FOUND)) + _rest(len(report.findings), MOST_FINDINGS, "findings")
+    return whose + (notes or note(report.no_problem)) + _rest(len(report.findings), MOST_FINDINGS, "findings")
 
 
 def _processes(shown: Overview, rows: int) -> str:
