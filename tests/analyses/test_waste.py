@@ -44,6 +44,37 @@ def test_what_layers_pass_on_to_each_other_is_not_discarded():
     assert reasons(lambda: body(rows)[:, -1].sum().backward())[0] == set()
 
 
+@pytest.mark.parametrize("chosen", [slice(0, 512, 64), torch.arange(0, 512, 64)])
+def test_a_part_may_be_chosen_by_an_index(chosen):
+    body, head = torch.nn.Linear(16, 16), torch.nn.Linear(16, 300)
+    rows = torch.randn(512, 16)
+    found, _ = reasons(lambda: head(functional.relu(body(rows)))[chosen].sum().backward())
+    assert found == {Reason.DISCARDED}
+
+
+def test_a_result_of_which_all_parts_are_used_one_by_one_is_used():
+    layer = torch.nn.Linear(64, 512)
+    rows = torch.randn(256, 64)
+
+    def step():
+        heads = layer(rows).view(256, 16, 32)
+        torch.stack([heads[:, one].sum() for one in range(16)]).sum().backward()
+
+    assert reasons(step)[0] == set()
+
+
+def test_rows_that_others_are_made_of_are_used():
+    layer = torch.nn.Linear(64, 32)
+    nodes, edges = torch.randn(4096, 64), torch.randint(4096, (2, 9000))
+
+    def step():
+        sent = layer(nodes)
+        summed = torch.zeros_like(sent).index_add(0, edges[1], sent[edges[0]])
+        summed[:100].sum().backward()
+
+    assert reasons(step)[0] == set()
+
+
 def table(rows, *, tied):
     words, looked_up = torch.nn.Embedding(rows, 16), torch.randint(rows, (32,))
     optimizer = torch.optim.Adam(words.parameters())

@@ -77,7 +77,12 @@ MOST_FACTOR = 13
 _MOST_OF = 0.25
 
 _GOOD_FACTOR = 7
-_PART_BACKWARD = ("aten::slice_backward", "aten::select_backward")
+_PARTS = names("aten::slice aten::select aten::index")
+_PART_BACKWARD = ("aten::slice_backward", "aten::select_backward", "aten::_index_put_impl_")
+# What has such a tensor as an input may use all of it for each part of its result.
+_MIXING = frozenset(
+    {"matmul", "indexing", "embedding", "attention", "convolution", "recurrent", "pooling", "ordering"}
+)
 _LAYOUTS = names("aten::contiguous aten::reshape aten::flatten")
 _CONSTANTS = names("aten::ones aten::zeros aten::full aten::arange aten::eye aten::linspace")
 _OF_CONSTANTS = names(
@@ -203,43 +208,51 @@ def _table_of(trace: TraceData, calls: _Calls, row: int) -> Shape:
 
 
 def _discarded(trace: TraceData, calls: _Calls, found: Waste) -> None:
-    """A product whose result is used only in part, and what is done with all of it: the gradient of the part says so."""
-    used: dict[Shape, float] = {}
+    """A product whose result is used only in part, and what is done with all of it: the gradient of the part says so.
+
+    Not where layers of one size pass it on to each other, or something looks at other parts of it, too.
+    """
+    spans, counts = trace.columns("spans"), costs_of(trace).counted.counts
+    times = np.bincount(calls.of_span, minlength=int(calls.of_span.max(initial=-1)) + 1)
+    forward = spans["phase"] == Phase.FORWARD
+    made = np.bincount(calls.of_span[counts & forward], minlength=len(times))
+    ran_forward = np.bincount(calls.of_span[forward], minlength=len(times))
+    uses: dict[Shape, list[tuple[_Call, int]]] = defaultdict(list)
     for one in calls.named(*_PART_BACKWARD):
-        gradient, whole = one.inputs.shapes[0], _whole_of(one)
-        if isinstance(gradient, tuple) and prod(whole) >= LEAST_ELEMENTS:
-            used[whole] = max(prod(gradient) / prod(whole), used.get(whole, 0.0))
-    used = {whole: part for whole, part in used.items() if part <= MOST_USED}
-    if not used:
-        return
-    makers: dict[Shape, list[_Call]] = defaultdict(list)
-    for one in calls.all:
-        for shape in used:
-            if one.family == "matmul" and _result(one) in (shape, (prod(shape[:-1]), shape[-1])):
-                makers[shape].append(one)
-    spans = trace.columns("spans")
-    counts = costs_of(trace).counted.counts
+        if (use := _use(one)) is not None and prod(use[0]) >= LEAST_ELEMENTS:
+            uses[use[0]].append((one, use[1]))
     marked: dict[int, float] = {}
-    for shape, made_by in makers.items():
-        parts = [one for one in calls.named(*_PART_BACKWARD) if _whole_of(one) == shape]
-        uses, makes = (np.isin(calls.of_span, [one.row for one in each]) for each in (parts, made_by))
-        if not 0 < (makes & counts & (spans["phase"] == Phase.FORWARD)).sum() <= uses.sum():
-            # Layers of one size pass it on to each other: the other parts are used inside.
+    for whole, parts in uses.items():
+        flat = (prod(whole[:-1]), whole[-1])
+        makers = [one for one in calls.all if one.family == "matmul" and _result(one) in (whole, flat)]
+        makes = sum(int(made[one.row]) for one in makers)
+        used = sum(int(times[one.row]) * elements for one, elements in parts)
+        concerned = [
+            one for one in calls.all if any(tensor in (whole, flat, flat[::-1]) for tensor in one.tensors)
+        ]
+        mixed = any(
+            one.family in _MIXING and one.name not in _PARTS and ran_forward[one.row] for one in concerned
+        )
+        if mixed or not 0 < makes <= sum(int(times[one.row]) for one, _ in parts):
             continue
-        flat = (prod(shape[:-1]), shape[-1])
-        for one in calls.all:
-            if one in made_by or any(tensor in (shape, flat, flat[::-1]) for tensor in one.tensors):
-                marked[one.row] = 1.0 - used[shape]
-        marked |= dict.fromkeys((one.row for one in parts), 1.0 - used[shape])
+        share = 1.0 - min(1.0, used / (makes * prod(whole)))
+        if share >= 1.0 - MOST_USED:
+            everything = (*makers, *concerned, *(one for one, _ in parts))
+            marked |= {one.row: max(share, marked.get(one.row, 0.0)) for one in everything}
     rows, shares = calls.spans_of(marked)
     inside = spans["phase"][rows] != Phase.OPTIMIZER
     _mark(found, rows[inside], shares[inside], Reason.DISCARDED)
 
 
-def _whole_of(one: _Call) -> Shape:
-    """The sizes of what a part was taken from, by the call for the gradient of the part; empty where they are not known."""
-    sizes = [*one.inputs.values, None, None][1]
-    return tuple(map(int, sizes)) if isinstance(sizes, list) else ()
+def _use(one: _Call) -> tuple[Shape, int] | None:
+    """The sizes of what a part was taken from, and the elements of the part, by the call for its gradient; None where they are not known."""
+    shapes, values = [*one.inputs.shapes, None, None, None], [*one.inputs.values, None, None, None, None]
+    part, whole = shapes[0], values[1]
+    if "index_put" in one.name:
+        part, whole = shapes[2], shapes[0] if values[3] is True else None
+    if not isinstance(part, tuple) or not isinstance(whole, (list, tuple)) or len(whole) < 2:
+        return None
+    return tuple(int(size) for size in whole if isinstance(size, int)), prod(part)
 
 
 def _result(one: _Call) -> Shape:
