@@ -94,6 +94,11 @@ def test_a_gradient_of_a_table_of_which_few_rows_are_used_is_almost_all_zeros():
     assert found == {Reason.ZERO_GRADIENT}
 
 
+def test_bags_of_rows_have_such_gradients_too():
+    words, places = torch.nn.EmbeddingBag(20_000, 16, mode="sum"), torch.randint(20_000, (32, 4))
+    assert reasons(lambda: words(places).sum().backward())[0] == {Reason.ZERO_GRADIENT}
+
+
 @pytest.mark.parametrize(("rows", "tied"), [(20_000, True), (40, False)])
 def test_a_table_that_is_used_is_not_accused(rows, tied):
     assert reasons(table(rows, tied=tied))[0] == set()

@@ -77,6 +77,7 @@ MOST_FACTOR = 13
 _MOST_OF = 0.25
 
 _GOOD_FACTOR = 7
+_TABLE_BACKWARD = ("aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward")
 _PARTS = names("aten::slice aten::select aten::index")
 _PART_BACKWARD = ("aten::slice_backward", "aten::select_backward", "aten::_index_put_impl_")
 # What has such a tensor as an input may use all of it for each part of its result.
@@ -163,23 +164,13 @@ def _mark(found: Waste, spans: Rows, part: NDArray[np.float64], reason: Reason) 
 
 def _zero_gradients(trace: TraceData, calls: _Calls, found: Waste) -> None:
     """Dense gradients of tables of which a step looks up few rows, and what is done with all of their rows."""
+    makers = {one.row: made for one in calls.named(*_TABLE_BACKWARD) if (made := _table(one)) is not None}
     zero: dict[Shape, float] = {}
-    marked: dict[int, float] = {}
-    for one in calls.named("aten::embedding_dense_backward"):
-        gradient, index, *_ = one.inputs.shapes
-        rows = one.inputs.values[2] if len(one.inputs.values) > 2 else None
-        if (
-            not isinstance(gradient, tuple)
-            or not isinstance(index, tuple)
-            or type(rows) is not int
-            or not rows
-        ):
-            continue
-        part = 1.0 - min(1.0, prod(index) / rows)
-        if part >= LEAST_ZERO and rows * gradient[-1] >= LEAST_ELEMENTS:
-            table = (rows, gradient[-1])
-            zero[table] = min(part, zero.get(table, 1.0))
-            marked[one.row] = part
+    for table, part in makers.values():
+        zero[table] = min(part, zero.get(table, 1.0))
+    zero = {
+        table: part for table, part in zero.items() if part >= LEAST_ZERO and prod(table) >= LEAST_ELEMENTS
+    }
     # A table that products use, too, has a dense gradient anyway.
     for one in calls.all:
         if one.family == "matmul":
@@ -188,23 +179,30 @@ def _zero_gradients(trace: TraceData, calls: _Calls, found: Waste) -> None:
                 zero.pop(shape[::-1], None)
     if not zero:
         return
-    marked = {row: part for row, part in marked.items() if _table_of(trace, calls, row) in zero}
+    marked = {row: part for row, (table, part) in makers.items() if table in zero}
     for one in calls.all:
         shapes = one.tensors
-        whole = sum(map(prod, shapes))
         share = sum(prod(shape) * zero[shape] for shape in shapes if shape in zero)
         if share and one.row not in marked and one.family not in ("embedding", "matmul"):
-            marked[one.row] = share / whole
+            marked[one.row] = share / sum(map(prod, shapes))
     spans, parts = calls.spans_of(marked)
     later = trace.column("spans", "phase")[spans] != Phase.FORWARD
     _mark(found, spans[later], parts[later], Reason.ZERO_GRADIENT)
 
 
-def _table_of(trace: TraceData, calls: _Calls, row: int) -> Shape:
-    """The sizes of the table whose gradient a call makes."""
-    one = next(call for call in calls.all if call.row == row)
-    gradient = one.inputs.shapes[0]
-    return (int(one.inputs.values[2]), gradient[-1]) if isinstance(gradient, tuple) else ()
+def _table(one: _Call) -> tuple[Shape, float] | None:
+    """The sizes of the table whose dense gradient a call makes, and at least which part of it is zeros; None where they are not known."""
+    gradient, index = [*one.inputs.shapes, None, None][:2]
+    at = 5 if "bag" in one.name else 2
+    rows = one.inputs.values[at] if len(one.inputs.values) > at else None
+    if (
+        not isinstance(gradient, tuple)
+        or not isinstance(index, tuple)
+        or not gradient
+        or type(rows) is not int
+    ):
+        return None
+    return (rows, gradient[-1]), 1.0 - min(1.0, prod(index) / max(rows, 1))
 
 
 def _discarded(trace: TraceData, calls: _Calls, found: Waste) -> None:
@@ -362,11 +360,12 @@ def good_length(length: int) -> int:
 
 def table_rows(trace: TraceData, spans: Rows) -> int:
     """The rows of the largest table of embeddings whose dense gradient one of some spans makes; 0 where none does."""
-    found = 0
-    for row in np.unique(trace.column("spans", "shapes")[spans[spans >= 0]]).tolist():
-        inputs = parsed_inputs(trace, ShapesRow(row)) if row >= 0 else None
-        rows = inputs.values[2] if inputs is not None and len(inputs.values) > 4 else None
-        found = max(found, rows) if type(rows) is int else found
+    shapes, name, found = trace.column("spans", "shapes"), trace.column("spans", "name"), 0
+    for span in spans[spans >= 0].tolist():
+        if trace.strings[name[span]] in _TABLE_BACKWARD and shapes[span] >= 0:
+            inputs = parsed_inputs(trace, ShapesRow(int(shapes[span])))
+            table = None if inputs is None else _table(_Call(-1, trace.strings[name[span]], "", inputs))
+            found = found if table is None else max(found, table[0][0])
     return found
 
 
