@@ -180,13 +180,22 @@ def _zero_gradients(trace: TraceData, calls: _Calls, found: Waste) -> None:
     if not zero:
         return
     marked = {row: part for row, (table, part) in makers.items() if table in zero}
+    updates: dict[Shape, set[str]] = defaultdict(set)
+    phase = trace.column("spans", "phase")
+    in_optimizer = np.bincount(
+        calls.of_span[phase == Phase.OPTIMIZER], minlength=int(calls.of_span.max()) + 1
+    )
     for one in calls.all:
         shapes = one.tensors
         share = sum(prod(shape) * zero[shape] for shape in shapes if shape in zero)
         if share and one.row not in marked and one.family not in ("embedding", "matmul"):
             marked[one.row] = share / sum(map(prod, shapes))
+            for shape in shapes if in_optimizer[one.row] else ():
+                updates[shape].add(one.name)
     spans, parts = calls.spans_of(marked)
-    later = trace.column("spans", "phase")[spans] != Phase.FORWARD
+    # An optimizer with a state, such as a momentum, moves rows whose gradient is zero, too.
+    simple = all(len(updates[table]) <= 1 for table in zero)
+    later = phase[spans] == Phase.BACKWARD if not simple else phase[spans] != Phase.FORWARD
     _mark(found, spans[later], parts[later], Reason.ZERO_GRADIENT)
 
 
@@ -229,8 +238,11 @@ def _discarded(trace: TraceData, calls: _Calls, found: Waste) -> None:
             one for one in calls.all if any(tensor in (whole, flat, flat[::-1]) for tensor in one.tensors)
         ]
         mixed = any(
-            one.family in _MIXING and one.name not in _PARTS and ran_forward[one.row] for one in concerned
-        )
+            one.family in _MIXING and one.name not in _PARTS and ran_forward[one.row]
+            # Also as a view of other sizes.
+            and any(prod(tensor) == prod(whole) for tensor in one.tensors)
+            for one in calls.all
+        )  # fmt: skip
         if mixed or not 0 < makes <= sum(int(times[one.row]) for one, _ in parts):
             continue
         share = 1.0 - min(1.0, used / (makes * prod(whole)))
