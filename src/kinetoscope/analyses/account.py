@@ -634,7 +634,7 @@ def _of_kernels(trace: TraceData, pieces: _Pieces) -> Cells:
 # Shorter kernels show no rate of memory.
 _LEAST_FOR_A_RATE_NS = 20_000
 # From these the time without a processor is taken, from each the same share.
-_OF_PROCESSOR = (Entry.SLOW, Entry.PYTHON)
+_OF_PROCESSOR = (Entry.SLOW, Entry.NOT_NEEDED, Entry.PYTHON)
 
 
 def _without_processor(trace: TraceData, window: Windows, thread: int, cells: Cells) -> Cells:
