@@ -31,15 +31,17 @@ def test_the_parts_add_up_to_the_step_and_the_floor_is_first():
     assert [one.is_floor for one in parts] == [True, *[False] * (len(parts) - 1)]
     assert sum(one.time_ns for one in parts) == pytest.approx(10 * MS)
     assert parts[0].time_ns == pytest.approx(2 * MS, rel=0.01)
-    assert {one.what for one in parts} >= {"floor", "slow operators, m.py:7", "Python, m.py:7"}
+    assert {one.what for one in parts} >= {"floor", "slow operators at m.py:7", "Python at m.py:7"}
     assert floor_sentence(account, kind) == "a step takes 10 ms, 5.0 times its floor"
 
 
 def test_without_a_calibration_it_says_by_which_rates():
-    account = trace(calibrated=False).account()
-    assert floor_sentence(account, account.kinds[0]).endswith(
-        "(by the best rates of this trace: kinetoscope calibrate measures the machine)"
+    report = examine(trace(calibrated=False))
+    assert floor_sentence(report.account, report.account.kinds[0]).endswith(
+        " times its floor, by the best rates of this trace"
     )
+    printed = " ".join(" ".join(text for text, _ in lines(report)).split())
+    assert "(kinetoscope calibrate measures those of the machine)" in printed
 
 
 def test_without_sizes_it_says_what_to_record():

@@ -283,6 +283,8 @@ def waterfall_lines(report: Report, width: int = 100) -> list[tuple[str, str]]:
         return []
     account, kind = report.account, report.account.kinds[0]
     head = floor_sentence(account, kind)
+    if kind.floor_ns is not None and not account.calibrated:
+        head += " (kinetoscope calibrate measures those of the machine)"
     found = [
         (part, "bold") for part in textwrap.wrap(head[0].upper() + head[1:], width, subsequent_indent="   ")
     ]

@@ -92,12 +92,18 @@ def floor_sentence(account: Account, kind: KindAccount) -> str:
     takes = f"{several} takes {units.duration(kind.duration_ns / max(kind.steps, 1))}"
     if kind.times_floor is None:
         return f"{takes}; its floor is unknown: record the sizes of inputs (record_shapes=True, --shapes)"
-    by = (
-        ""
-        if account.calibrated
-        else " (by the best rates of this trace: kinetoscope calibrate measures the machine)"
-    )
+    by = "" if account.calibrated else ", by the best rates of this trace"
     return f"{takes}, {_times(kind)} times its floor{by}"
+
+
+def floor_with_parts(account: Account | None, most: int = 3) -> str:
+    """How far a step is from its floor, and by what, in a sentence; empty where the floor is unknown."""
+    if account is None or not account.kinds or account.kinds[0].floor_ns is None:
+        return ""
+    kind = account.kinds[0]
+    above = (one for one in parts_of_step(account, kind, most) if not one.is_floor)
+    named = ", ".join(f"{units.duration(one.time_ns)} {one.what}" for one in above)
+    return printable(f"{floor_sentence(account, kind)}: {named}")
 
 
 def as_mapping(account: Account) -> dict[str, Any] | None:
@@ -149,7 +155,7 @@ def _label(row: dict[str, Any]) -> str:
     what = {"blocked": "waiting", "processor": "waiting for a processor"}.get(cause, what) or _WORDS.get(
         entry, entry
     )
-    return what if cause in _WITHOUT_LINE or not row["file"] else f"{what}, {_line(row)}"
+    return what if cause in _WITHOUT_LINE or not row["file"] else f"{what} at {_line(row)}"
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -161,7 +167,7 @@ def _largest(account: Account, kind: KindAccount, most: int = 3) -> list[tuple[s
     """The operators, by line, and the lines of Python that take most of the steps, with what they need."""
     sums: dict[str, int] = {}
     for row in _rows(account, kind):
-        what = row["operator"] or _label(row).partition(",")[0] or row["cause"] or "other"
-        what = f"{what} at {_line(row)}" if row["file"] else what
+        what = row["operator"] or _label(row) or row["cause"] or "other"
+        what = f"{what} at {_line(row)}" if row["operator"] and row["file"] else what
         sums[what] = sums.get(what, 0) + row["time_ns"]
     return sorted(sums.items(), key=lambda one: (-one[1], one[0]))[:most]

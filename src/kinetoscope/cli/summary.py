@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from kinetoscope.analyses.findings import headline, whose_line
-from kinetoscope.analyses.waterfall import floor_sentence, parts_of_step
+from kinetoscope.analyses.waterfall import floor_with_parts
 from kinetoscope.display.description import command_line, completeness, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
 from kinetoscope.display.text_table import bar_table, cut
@@ -28,7 +28,6 @@ from kinetoscope.tables.host.source_lines import line_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kinetoscope.analyses.findings import Report
     from kinetoscope.analyses.overview import HostTime, Overview
     from kinetoscope.launcher.overhead import Overhead, Records
     from kinetoscope.launcher.recording import Finished
@@ -118,7 +117,6 @@ _NARROWEST, _WIDEST = 40, 140
 _MOST_DEVICES = 4
 _ROWS = 9
 _MOST_FINDINGS = 3
-_MOST_ABOVE = 3
 _LEAST_WARM_UP_PERCENT = 5
 
 
@@ -527,7 +525,8 @@ def _cost_share(overhead: Overhead, records: Records, of: str) -> str:
 def _findings(run: Run, width: int) -> list[Text]:
     """What makes the run slow, in a sentence each; nothing of a healthy run."""
     report = run.overview.report
-    floor = _floor(report, width)
+    above = floor_with_parts(report.account)
+    floor = fold("floor", above, width, indent=LABEL) if above else []
     if not report.findings:
         return [Text(), *floor] if floor else []
     out = [Text(), *floor]
@@ -550,16 +549,6 @@ def _findings(run: Run, width: int) -> list[Text]:
         *out,
         *fold("", f"what to change: kinetoscope findings {where}", width, style="dim", indent=LABEL),
     ]
-
-
-def _floor(report: Report, width: int) -> list[Text]:
-    """How far a step is from its floor, and by what, in a sentence; nothing where the floor is unknown."""
-    if report.account is None or not report.account.kinds or report.account.kinds[0].floor_ns is None:
-        return []
-    account, kind = report.account, report.account.kinds[0]
-    above = [one for one in parts_of_step(account, kind, _MOST_ABOVE) if not one.is_floor]
-    named = ", ".join(f"{units.duration(one.time_ns)} {one.what}" for one in above)
-    return fold("floor", f"{floor_sentence(account, kind)}: {named}", width, indent=LABEL)
 
 
 def _files(run: Run, width: int) -> list[Text]:
