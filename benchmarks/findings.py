@@ -21,7 +21,7 @@ from kinetoscope.examples import train_convnet, train_gpt
 from kinetoscope.trace import Trace
 from tests.analyses import planted, planted_devices
 
-LIMIT_S = 1.0
+LIMIT_S = 1.5
 RECALL_PERCENT, FIRST_PERCENT, FALSE_PERCENT = 90.0, 80.0, 5.0
 # The repeated trace has 1.27 events for each span.
 EVENTS = 1_270_000

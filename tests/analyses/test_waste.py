@@ -6,6 +6,7 @@ from torch.nn import functional
 
 import kinetoscope
 from kinetoscope.analyses.waste import Reason, waste_of
+from kinetoscope.model.schema import Phase
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -44,6 +45,38 @@ def test_what_layers_pass_on_to_each_other_is_not_discarded():
     assert reasons(lambda: body(rows)[:, -1].sum().backward())[0] == set()
 
 
+@pytest.mark.parametrize("chosen", [slice(0, 512, 64), torch.arange(0, 512, 64)])
+def test_a_part_may_be_chosen_by_an_index(chosen):
+    body, head = torch.nn.Linear(16, 16), torch.nn.Linear(16, 300)
+    rows = torch.randn(512, 16)
+    found, _ = reasons(lambda: head(functional.relu(body(rows)))[chosen].sum().backward())
+    assert found == {Reason.DISCARDED}
+
+
+def test_a_result_of_which_all_parts_are_used_one_by_one_is_used():
+    layer = torch.nn.Linear(64, 512)
+    rows = torch.randn(256, 64)
+
+    def step():
+        heads = layer(rows).view(256, 16, 32)
+        torch.stack([heads[:, one].sum() for one in range(16)]).sum().backward()
+
+    assert reasons(step)[0] == set()
+
+
+@pytest.mark.parametrize("heads", [(32,), (1, 32)])
+def test_rows_that_others_are_made_of_are_used(heads):
+    layer = torch.nn.Linear(64, 32)
+    nodes, edges = torch.randn(4096, 64), torch.randint(4096, (2, 9000))
+
+    def step():
+        sent = layer(nodes).view(4096, *heads)
+        summed = torch.zeros_like(sent).index_add(0, edges[1], sent.index_select(0, edges[0]))
+        summed.view(4096, 32)[:100].sum().backward()
+
+    assert reasons(step)[0] == set()
+
+
 def table(rows, *, tied):
     words, looked_up = torch.nn.Embedding(rows, 16), torch.randint(rows, (32,))
     optimizer = torch.optim.Adam(words.parameters())
@@ -61,6 +94,27 @@ def table(rows, *, tied):
 def test_a_gradient_of_a_table_of_which_few_rows_are_used_is_almost_all_zeros():
     found, _ = reasons(table(20_000, tied=False))
     assert found == {Reason.ZERO_GRADIENT}
+
+
+@pytest.mark.parametrize(
+    ("momentum", "phases"), [(0.0, {Phase.BACKWARD, Phase.OPTIMIZER}), (0.9, {Phase.BACKWARD})]
+)
+def test_an_optimizer_with_a_state_moves_rows_without_a_gradient(momentum, phases):
+    words, looked_up = torch.nn.Embedding(20_000, 16), torch.randint(20_000, (32,))
+    optimizer = torch.optim.SGD(words.parameters(), 0.1, momentum=momentum)
+    with kinetoscope.profile(record_shapes=True) as prof:
+        for _ in range(3):
+            optimizer.zero_grad()
+            words(looked_up).sum().backward()
+            optimizer.step()
+    waste = waste_of(prof.trace)
+    phase = prof.trace.column("spans", "phase")
+    assert {Phase(one) for one in phase[waste.part[:-1] > 0].tolist()} == phases
+
+
+def test_bags_of_rows_have_such_gradients_too():
+    words, places = torch.nn.EmbeddingBag(20_000, 16, mode="sum"), torch.randint(20_000, (32, 4))
+    assert reasons(lambda: words(places).sum().backward())[0] == {Reason.ZERO_GRADIENT}
 
 
 @pytest.mark.parametrize(("rows", "tied"), [(20_000, True), (40, False)])

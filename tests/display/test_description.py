@@ -100,3 +100,8 @@ def test_tracks_of_devices_are_no_threads():
     assert "1 thread" in contents(trace.overview())
     assert "1 thread," in one_line(trace)
     assert trace.table("processes")["threads"].to_pylist() == [1]
+
+
+def test_a_calibration_is_named():
+    assert facts(attainable={"stream": [[1, 2]]})["Calibrated"] == "yes, by kinetoscope calibrate"
+    assert "Calibrated" not in facts(attainable={})

@@ -13,6 +13,7 @@ __all__ = [
     "rules",
     "step_difference",
     "warm_up",
+    "waterfall",
 ]
 
 TABLES = {

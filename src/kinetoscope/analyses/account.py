@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.waste import Reason, Waste, waste_of
+from kinetoscope.analyses.waste import Reason, waste_of
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator
@@ -23,7 +23,7 @@ from kinetoscope.model.processes import of_processes
 from kinetoscope.model.rows import ProcessRow, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, Column, SpanKind, Table
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.costs.attainable import Rates, Source, least_call_ns, rates_of
+from kinetoscope.tables.costs.attainable import Source, least_call_ns, rates_of
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.peaks import least_seconds
 from kinetoscope.tables.device.launches import starters
@@ -101,7 +101,7 @@ CAUSES = (
 """The causes by name."""
 
 # Waits that are part of the floor: the step needs what they wait for.
-_MUST_WAIT = (Cause.COLLECTIVE, Cause.COPY)
+MUST_WAIT = (Cause.COLLECTIVE, Cause.COPY)
 
 ACCOUNT_SCHEMA = Table(
     "account",
@@ -220,7 +220,7 @@ class ProcessAccount:
     def floor_ns(self) -> Rows:
         """The floor of each step: what it needs, and what it must wait for."""
         cells, found = self.cells, self.entry_ns[:, Entry.NEEDED].copy()
-        must = (cells.entry == Entry.WAITING) & np.isin(cells.cause, _MUST_WAIT)
+        must = (cells.entry == Entry.WAITING) & np.isin(cells.cause, MUST_WAIT)
         np.add.at(found, cells.step[must], cells.time_ns[must])
         return found
 
@@ -311,6 +311,7 @@ class _Pieces:
     step: Rows
     what: Rows
     of: Rows
+    start_ns: Rows
     time_ns: Rows
 
 
@@ -343,7 +344,7 @@ def _pieces(trace: TraceData, window: Windows, thread: int) -> _Pieces:
         left = left[~inside]
     first, last = (np.searchsorted(edges, side) for side in (window.start_ns, window.end_ns))
     step, row = rows_of_runs(first, np.maximum(last - first, 0))
-    return _Pieces(step, what[row], of[row], np.diff(edges)[row])
+    return _Pieces(step, what[row], of[row], begin[row], np.diff(edges)[row])
 
 
 def _sorted_once(values: Rows) -> Rows:
@@ -502,7 +503,7 @@ def _python(trace: TraceData, pieces: _Pieces) -> Cells:
         chosen(~blocked, Entry.PYTHON, Cause.NONE),
         chosen(blocked, Entry.WAITING, Cause.BLOCKED),
         _simple(
-            _Pieces(*(values[engine] for values in (pieces.step, pieces.what, pieces.of, pieces.time_ns))),
+            _Pieces(*(getattr(pieces, name)[engine] for name in _Pieces.__dataclass_fields__)),
             _What.GAP, Entry.SLOW, Cause.AUTOGRAD,
         ),
     ])  # fmt: skip
@@ -529,59 +530,70 @@ def _divided(whole: Rows, of: Rows, part: NDArray[np.float64]) -> Rows:
 
 def _of_operators(trace: TraceData, pieces: _Pieces, *, on_device: bool) -> Cells:
     """What operators of the host took: what they need, what calling them costs, what is not needed, and the rest."""
-    spans, rates, waste = trace.columns("spans"), rates_of(trace), waste_of(trace)
+    spans = trace.columns("spans")
     rows = np.flatnonzero(pieces.what == _What.OPERATOR)
-    counted = _counted_around(trace)[pieces.of[rows]]
-    steps = int(pieces.step.max(initial=0)) + 1
-    row = np.where(counted >= 0, counted, pieces.of[rows])
-    cell, first = _core.group([(row * steps + pieces.step[rows]).astype(np.int64)])
-    span, step = row[first], pieces.step[rows[first]]
-    time_ns = _core.group_sums(cell, len(first), pieces.time_ns[rows])
-    more: dict[str, Any] = {
-        "span": span,
-        "name": spans["name"][span],
-        "stack": span_stacks(trace)[span],
-        "module": spans["module"][span],
-    }
+    of, step = pieces.of[rows], pieces.step[rows]
+    counted = _counted_around(trace)[of]
+    row = np.where(counted >= 0, counted, of)
+    # The pieces of an operator whose cost counts follow each other. One that is made of others is several runs, of which the first is its call.
+    first = np.flatnonzero(np.append(True, (row[1:] != row[:-1]) | (step[1:] != step[:-1]))[: len(rows)])
+    if len(first) == 0:
+        return Cells.of(step, Entry.NEEDED, Cause.NONE, step)
+    span, step = row[first], step[first]
+    time_ns = np.add.reduceat(pieces.time_ns[rows], first)
     if on_device:
-        return Cells.of(step, Entry.SLOW, Cause.LAUNCH, time_ns, **more)
-    calls = _calls_in(pieces.of[rows], cell, len(first))
-    least_ns = np.append(least_call_ns(trace), 0.0)[costs_of(trace).calls.of_span[span]]
-    return _divide(trace, rates, waste, step, span, time_ns, calls, least_ns, more)
+        return _grouped(trace, step, span, [(Entry.SLOW, np.full(len(span), Cause.LAUNCH), time_ns)])
+    calls = np.add.reduceat((pieces.start_ns[rows] == spans["start_ns"][of]).astype(np.int64), first)
+    return _grouped(trace, step, span, _divided_operators(trace, span, time_ns, calls))
 
 
-def _divide(
-    trace: TraceData, rates: Rates, waste: Waste, step: Rows, span: Rows, time_ns: Rows, calls: Rows,
-    least_ns: NDArray[np.float64], more: dict[str, Any],
-) -> Cells:  # fmt: skip
-    """Divide the time of operators, one after the other from what is left of it."""
-    costs = costs_of(trace)
-    counts = costs.counted.counts[span]
-    parts, left = [], time_ns.copy()
+def _divided_operators(
+    trace: TraceData, span: Rows, time_ns: Rows, calls: Rows
+) -> list[tuple[Entry, NDArray[Any], Rows]]:
+    """Divide the time of operators, one entry after the other from what is left of it: each entry, its causes, and its times."""
+    costs, rates, waste = costs_of(trace), rates_of(trace), waste_of(trace)
+    counts, wasted = costs.counted.counts[span], waste.part[span]
+    least_ns = np.append(least_call_ns(trace), 0.0)[costs.calls.of_span[span]]
+    parts: list[tuple[Entry, NDArray[Any], Rows]] = []
+    left = time_ns.copy()
 
     def take(entry: Entry, cause: Cause | NDArray[Any], amount: NDArray[Any]) -> None:
-        nonlocal left
-        taken = np.minimum(left, np.maximum(amount, 0).astype(np.int64))
-        left = left - taken
-        parts.append(Cells.of(step, entry, cause, taken, **more))
+        taken = np.minimum(left, amount.astype(np.int64))
+        np.subtract(left, taken, out=left)
+        parts.append((entry, np.broadcast_to(np.asarray(cause), len(span)), taken))
 
     take(Entry.PROFILER, Cause.NONE, np.minimum(RECORD_NS * calls, time_ns // 2))
-    wasted = waste.part[span]
     take(Entry.NOT_NEEDED, waste.why[span], np.floor(left * wasted))
     unknown = costs.unknown[span] | (counts & (costs.flops[span] <= 0) & (costs.bytes_moved[span] < 0))
     take(Entry.NEEDED, Cause.NONE, np.where(counts, least_ns * (1.0 - wasted), 0.0))
-    take(Entry.SLOW, Cause.CALL, np.where(unknown & (wasted < 1.0), 0.0, np.ceil(rates.call_ns * calls)))
+    take(Entry.SLOW, Cause.CALL, np.where(unknown, 0.0, np.ceil(rates.call_ns * calls)))
     take(Entry.UNKNOWN, Cause.NO_INPUTS, np.where(unknown, left, 0))
-    take(Entry.SLOW, np.where(waste.fresh[span], Cause.FRESH_MEMORY, waste.slow[span]), left)
-    return Cells.joined(parts)
+    take(Entry.SLOW, np.where(waste.fresh[span], Cause.FRESH_MEMORY, waste.slow[span]), left.copy())
+    return parts
 
 
-def _calls_in(of: Rows, cell: NDArray[np.int32], cells: int) -> Rows:
-    """How many different spans each cell has."""
-    pairs, _ = _core.group([cell.astype(np.int64) * (int(of.max(initial=0)) + 1) + of])
-    first = np.full(int(pairs.max(initial=-1)) + 1, -1, np.int64)
-    first[pairs] = cell
-    return np.bincount(first, minlength=cells)[:cells].astype(np.int64)
+def _grouped(
+    trace: TraceData, step: Rows, span: Rows, parts: list[tuple[Entry, NDArray[Any], Rows]]
+) -> Cells:
+    """Add up parts of operators that have the step, the operator, the line, the module and the causes in common."""
+    spans = trace.columns("spans")
+    stack = span_stacks(trace)[span]
+    keys = [step.astype(np.int32), spans["name"][span], stack, spans["module"][span]]
+    keys += [cause.astype(np.int32) for _, cause, _ in parts if cause.strides[0]]
+    group, first = _core.group(keys)
+    more: dict[str, Any] = {
+        "span": span[first],
+        "name": spans["name"][span[first]],
+        "stack": stack[first],
+        "module": spans["module"][span[first]],
+    }
+    return Cells.joined([
+        Cells.of(
+            step[first], entry, cause[first], _core.group_sums(group, len(first), time_ns),
+            count=_core.group_sums(group, len(first), (time_ns > 0).astype(np.int64)), **more,
+        )
+        for entry, cause, time_ns in parts
+    ])  # fmt: skip
 
 
 @derived
@@ -618,23 +630,18 @@ def _of_kernels(trace: TraceData, pieces: _Pieces) -> Cells:
         least_ns = np.maximum(least_ns, np.where(size > 0, size / rate, 0.0))
     needed = np.minimum(time_ns, least_ns.astype(np.int64))
     known = costs.counted.counts[span] & (least_ns > 0)
-    more: dict[str, Any] = {
-        "span": span,
-        "name": spans["name"][span],
-        "stack": span_stacks(trace)[span],
-        "module": spans["module"][span],
-    }
-    return Cells.joined([
-        Cells.of(step, Entry.NEEDED, Cause.NONE, np.where(known, needed, 0), **more),
-        Cells.of(step, Entry.SLOW, Cause.NONE, np.where(known, time_ns - needed, 0), **more),
-        Cells.of(step, Entry.UNKNOWN, Cause.NO_INPUTS, np.where(known, 0, time_ns), **more),
+    none, unknown = np.full(len(span), Cause.NONE), np.full(len(span), Cause.NO_INPUTS)
+    return _grouped(trace, step, span, [
+        (Entry.NEEDED, none, np.where(known, needed, 0)),
+        (Entry.SLOW, none, np.where(known, time_ns - needed, 0)),
+        (Entry.UNKNOWN, unknown, np.where(known, 0, time_ns)),
     ])  # fmt: skip
 
 
 # Shorter kernels show no rate of memory.
 _LEAST_FOR_A_RATE_NS = 20_000
 # From these the time without a processor is taken, from each the same share.
-_OF_PROCESSOR = (Entry.SLOW, Entry.PYTHON)
+_OF_PROCESSOR = (Entry.SLOW, Entry.NOT_NEEDED, Entry.PYTHON)
 
 
 def _without_processor(trace: TraceData, window: Windows, thread: int, cells: Cells) -> Cells:
@@ -669,6 +676,7 @@ class KindAccount:
 
     Attributes:
         process: The row of the process in `processes`, -1 in a trace of one process.
+        pid: The process id; None where the trace does not say.
         kind: The kind, as in `step_kinds`; -1 where the trace has no steps, and all that was recorded counts as one.
         steps: How many there are.
         duration_ns: How long they took.
@@ -677,6 +685,7 @@ class KindAccount:
     """
 
     process: int
+    pid: int | None
     kind: int
     steps: int
     duration_ns: int
@@ -709,6 +718,7 @@ def account_of(trace: TraceData) -> Account:
     """Return what the time of the steps of a trace was spent on."""
     kinds = []
     for one in accounts(trace):
+        pid = int(of_processes(trace, np.array([one.window.activity.owner.process], np.int32))["process"][0])
         for kind in np.unique(one.kind[one.counted]).tolist():
             mine = one.counted & (one.kind == kind)
             entry_ns = one.entry_ns[mine].sum(axis=0).tolist()
@@ -717,6 +727,7 @@ def account_of(trace: TraceData) -> Account:
             kinds.append(
                 KindAccount(
                     one.window.activity.owner.process,
+                    None if pid < 0 else pid,
                     kind,
                     int(mine.sum()),
                     duration_ns,

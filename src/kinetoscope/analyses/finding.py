@@ -26,6 +26,7 @@ class Finding:
         module: The path of the module; empty outside all.
         spans: Rows of `spans` that show it.
         rank: The rank that it is about; -1 for none. What one rank does is no cause of what another one does.
+        is_predicted: Whether the gain is a prediction rather than a ceiling: the time of all steps above what is needed.
     """
 
     code: str
@@ -37,6 +38,7 @@ class Finding:
     module: str = ""
     spans: tuple[int, ...] = ()
     rank: int = -1
+    is_predicted: bool = False
 
 
 class Signal(Enum):

@@ -7,13 +7,16 @@ import re
 import textwrap
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from kinetoscope.analyses.account import account_of
 from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.hot_lines import hot_lines
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.rules import CAUSES, RULES
+from kinetoscope.analyses.waterfall import as_mapping, bar, floor_sentence, no_problem, parts_of_step
 from kinetoscope.display.printable import printable
 from kinetoscope.display.sentence import plain
 from kinetoscope.model import units
@@ -23,12 +26,15 @@ from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.processes import process_and_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pyarrow
 
+    from kinetoscope.analyses.account import Account
     from kinetoscope.display.sentence import Sentence
     from kinetoscope.model.trace_data import TraceData
+
+Said = TypeVar("Said")
 
 MOST_FINDINGS = 7
 """More findings than this are more than a person acts on."""
@@ -45,7 +51,7 @@ FINDINGS_SCHEMA = Table(
             "gain_ns",
             "int64",
             "ns",
-            "A ceiling of what can be gained in all steps; null where it cannot be computed.",
+            "A ceiling of what can be gained in all steps, of `hot-line` about what is gained; null where it cannot be computed.",
         ),
         Column("gain_percent", "float64", "%", "The same as a share of step time."),
         Column("advice", "string", "", "What to change."),
@@ -68,6 +74,7 @@ class Report:
         steps: How many steps count.
         whole_ns: The step time, or without steps all recorded time: what shares are of.
         process: The process whose steps these are, by name and rank, where several have steps; empty otherwise.
+        account: What the time of steps was spent on; None of a trace without time.
     """
 
     findings: tuple[Finding, ...]
@@ -75,9 +82,13 @@ class Report:
     steps: int
     whole_ns: int
     process: str = ""
+    account: Account | None = None
 
+    @property
+    def no_problem(self) -> str:
+        """What is said where nothing was found: how far a step is from its floor, and what takes most of it."""
+        return no_problem(self.account) if self.account is not None else "No problem found."
 
-NOTHING_FOUND = "Nothing was found that makes this run slow."
 
 # Less than this share of step time is a note.
 _WARNING_PERCENT = 5.0
@@ -96,23 +107,30 @@ def examine(trace: TraceData) -> Report:
         The findings, ordered by what can be gained at most, and the rules that could not decide.
     """
     loop = Loop(trace)
-    results = []
-    for rule in RULES if loop.whole_ns > 0 else ():
-        try:
-            results.append(rule(loop))
-        except Exception as error:  # noqa: BLE001  (the other rules, and what is printed besides, do not suffer)
-            warnings.warn(
-                f"the rule {rule.__name__} failed on this trace ({type(error).__name__}: {error}): please report it",
-                RuntimeWarning,
-                stacklevel=5,
-            )
+    results = [_tried(rule, loop) for rule in (RULES if loop.whole_ns > 0 else ())]
     found = ranked([one for one in results if isinstance(one, Finding)])
+    if loop.whole_ns > 0:
+        found = ranked([*found, *(_tried(hot_lines, loop, found) or ())])
     if len(loop.steps) == 0:
         found = tuple(replace(one, finding=_without_steps(one.finding)) for one in found)
     unknown = tuple(one for one in results if isinstance(one, CannotTell))
     several = len(np.unique(trace.column("steps", "process_row"))) > 1
     process = process_and_rank(trace, loop.process) if several and loop.process >= 0 else ""
-    return Report(found, unknown, len(loop.steps), loop.whole_ns, process)
+    accounted = [account_of(trace)] if loop.whole_ns > 0 else []
+    return Report(found, unknown, len(loop.steps), loop.whole_ns, process, *accounted)
+
+
+def _tried(rule: Callable[..., Said], *of: Any) -> Said | None:
+    """What a rule says; where it fails, a warning and nothing: the others, and what is printed besides, do not suffer."""
+    try:
+        return rule(*of)
+    except Exception as error:  # noqa: BLE001
+        warnings.warn(
+            f"the rule {rule.__name__} failed on this trace ({type(error).__name__}: {error}): please report it",
+            RuntimeWarning,
+            stacklevel=6,
+        )
+        return None
 
 
 # How sentences of rules speak of steps, and what they say of a recording that has none and counts as one.
@@ -220,6 +238,7 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
             }
             for one in shown
         ],
+        "account": None if report.account is None else as_mapping(report.account),
         "more": len(report.findings) - len(shown),
         "cannot_tell": [{"code": one.code, "record": one.signal.how} for one in report.cannot_tell],
     }
@@ -246,11 +265,38 @@ def lines(report: Report, most: int = MOST_FINDINGS, width: int = 100) -> list[t
             for text in textwrap.wrap(one.advice, width, initial_indent="   ", subsequent_indent="   ")
         ]
     if not shown:
-        found.append((NOTHING_FOUND, ""))
+        found += [(text, "") for text in textwrap.wrap(report.no_problem, width)]
     if more := len(report.findings) - len(shown):
         found.append((f"{more} more: --max 0 prints all.", "dim"))
+    found += waterfall_lines(report, width)
     for text in unknown_lines(report):
         found += [(part, "dim") for part in textwrap.wrap(text, width, subsequent_indent="   ")]
+    return found
+
+
+_BAR_WIDTH, _TIME_WIDTH = 30, 9
+
+
+def waterfall_lines(report: Report, width: int = 100) -> list[tuple[str, str]]:
+    """The way from the floor of a step to the step, a line for each part, with the style that each is printed in; none where it is unknown."""
+    if report.account is None or not report.account.kinds:
+        return []
+    account, kind = report.account, report.account.kinds[0]
+    head = floor_sentence(account, kind)
+    if kind.floor_ns is not None and not account.calibrated:
+        head += " (kinetoscope calibrate measures those of the machine)"
+    found = [
+        (part, "bold") for part in textwrap.wrap(head[0].upper() + head[1:], width, subsequent_indent="   ")
+    ]
+    if kind.floor_ns is None:
+        return found
+    before, step_ns = 0.0, kind.duration_ns / max(kind.steps, 1)
+    label_width = max(width - _BAR_WIDTH - _TIME_WIDTH - 5, 10)
+    for one in parts_of_step(account, kind):
+        label = textwrap.shorten(printable(one.what), label_width, placeholder="…")
+        drawn = bar(before, one.time_ns, step_ns, _BAR_WIDTH)
+        found.append((f"   {label:<{label_width}} {units.duration(one.time_ns):>{_TIME_WIDTH}} {drawn}", ""))
+        before += one.time_ns
     return found
 
 
@@ -264,10 +310,11 @@ def whose_line(report: Report) -> str:
 
 
 def headline(one: Finding, whole_ns: int) -> str:
-    """A finding in one sentence, with its code and the ceiling of the gain; `whole_ns` is the step time."""
+    """A finding in one sentence, with its code and what can be gained; `whole_ns` is the step time."""
     gain = gain_percent(one, whole_ns)
-    ceiling = f", at most {units.percent(gain)} to gain" if gain is not None else ""
-    return printable(f"{plain(one.finding)} [{one.code}{ceiling}]")
+    bound = "about" if one.is_predicted else "at most"
+    to_gain = f", {bound} {units.percent(gain)} to gain" if gain is not None else ""
+    return printable(f"{plain(one.finding)} [{one.code}{to_gain}]")
 
 
 def unknown_lines(report: Report) -> list[str]:

@@ -76,7 +76,14 @@ MOST_FACTOR = 13
 # Of what an operator moves, so much must be new memory for that to be what makes it slow.
 _MOST_OF = 0.25
 
-_PART_BACKWARD = ("aten::slice_backward", "aten::select_backward")
+_GOOD_FACTOR = 7
+_TABLE_BACKWARD = ("aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward")
+_PARTS = names("aten::slice aten::select aten::index")
+_PART_BACKWARD = ("aten::slice_backward", "aten::select_backward", "aten::_index_put_impl_")
+# What has such a tensor as an input may use all of it for each part of its result.
+_MIXING = frozenset(
+    {"matmul", "indexing", "embedding", "attention", "convolution", "recurrent", "pooling", "ordering"}
+)
 _LAYOUTS = names("aten::contiguous aten::reshape aten::flatten")
 _CONSTANTS = names("aten::ones aten::zeros aten::full aten::arange aten::eye aten::linspace")
 _OF_CONSTANTS = names(
@@ -157,23 +164,13 @@ def _mark(found: Waste, spans: Rows, part: NDArray[np.float64], reason: Reason) 
 
 def _zero_gradients(trace: TraceData, calls: _Calls, found: Waste) -> None:
     """Dense gradients of tables of which a step looks up few rows, and what is done with all of their rows."""
+    makers = {one.row: made for one in calls.named(*_TABLE_BACKWARD) if (made := _table(one)) is not None}
     zero: dict[Shape, float] = {}
-    marked: dict[int, float] = {}
-    for one in calls.named("aten::embedding_dense_backward"):
-        gradient, index, *_ = one.inputs.shapes
-        rows = one.inputs.values[2] if len(one.inputs.values) > 2 else None
-        if (
-            not isinstance(gradient, tuple)
-            or not isinstance(index, tuple)
-            or type(rows) is not int
-            or not rows
-        ):
-            continue
-        part = 1.0 - min(1.0, prod(index) / rows)
-        if part >= LEAST_ZERO and rows * gradient[-1] >= LEAST_ELEMENTS:
-            table = (rows, gradient[-1])
-            zero[table] = min(part, zero.get(table, 1.0))
-            marked[one.row] = part
+    for table, part in makers.values():
+        zero[table] = min(part, zero.get(table, 1.0))
+    zero = {
+        table: part for table, part in zero.items() if part >= LEAST_ZERO and prod(table) >= LEAST_ELEMENTS
+    }
     # A table that products use, too, has a dense gradient anyway.
     for one in calls.all:
         if one.family == "matmul":
@@ -182,63 +179,90 @@ def _zero_gradients(trace: TraceData, calls: _Calls, found: Waste) -> None:
                 zero.pop(shape[::-1], None)
     if not zero:
         return
-    marked = {row: part for row, part in marked.items() if _table_of(trace, calls, row) in zero}
+    marked = {row: part for row, (table, part) in makers.items() if table in zero}
+    updates: dict[Shape, set[str]] = defaultdict(set)
+    phase = trace.column("spans", "phase")
+    in_optimizer = np.bincount(
+        calls.of_span[phase == Phase.OPTIMIZER], minlength=int(calls.of_span.max()) + 1
+    )
     for one in calls.all:
         shapes = one.tensors
-        whole = sum(map(prod, shapes))
         share = sum(prod(shape) * zero[shape] for shape in shapes if shape in zero)
         if share and one.row not in marked and one.family not in ("embedding", "matmul"):
-            marked[one.row] = share / whole
+            marked[one.row] = share / sum(map(prod, shapes))
+            for shape in shapes if in_optimizer[one.row] else ():
+                updates[shape].add(one.name)
     spans, parts = calls.spans_of(marked)
-    later = trace.column("spans", "phase")[spans] != Phase.FORWARD
+    # An optimizer with a state, such as a momentum, moves rows whose gradient is zero, too.
+    simple = all(len(updates[table]) <= 1 for table in zero)
+    later = phase[spans] == Phase.BACKWARD if not simple else phase[spans] != Phase.FORWARD
     _mark(found, spans[later], parts[later], Reason.ZERO_GRADIENT)
 
 
-def _table_of(trace: TraceData, calls: _Calls, row: int) -> Shape:
-    """The sizes of the table whose gradient a call makes."""
-    one = next(call for call in calls.all if call.row == row)
-    gradient = one.inputs.shapes[0]
-    return (int(one.inputs.values[2]), gradient[-1]) if isinstance(gradient, tuple) else ()
+def _table(one: _Call) -> tuple[Shape, float] | None:
+    """The sizes of the table whose dense gradient a call makes, and at least which part of it is zeros; None where they are not known."""
+    gradient, index = [*one.inputs.shapes, None, None][:2]
+    at = 5 if "bag" in one.name else 2
+    rows = one.inputs.values[at] if len(one.inputs.values) > at else None
+    if (
+        not isinstance(gradient, tuple)
+        or not isinstance(index, tuple)
+        or not gradient
+        or type(rows) is not int
+    ):
+        return None
+    return (rows, gradient[-1]), 1.0 - min(1.0, prod(index) / max(rows, 1))
 
 
 def _discarded(trace: TraceData, calls: _Calls, found: Waste) -> None:
-    """A product whose result is used only in part, and what is done with all of it: the gradient of the part says so."""
-    used: dict[Shape, float] = {}
+    """A product whose result is used only in part, and what is done with all of it: the gradient of the part says so.
+
+    Not where layers of one size pass it on to each other, or something looks at other parts of it, too.
+    """
+    spans, counts = trace.columns("spans"), costs_of(trace).counted.counts
+    times = np.bincount(calls.of_span, minlength=int(calls.of_span.max(initial=-1)) + 1)
+    forward = spans["phase"] == Phase.FORWARD
+    made = np.bincount(calls.of_span[counts & forward], minlength=len(times))
+    ran_forward = np.bincount(calls.of_span[forward], minlength=len(times))
+    uses: dict[Shape, list[tuple[_Call, int]]] = defaultdict(list)
     for one in calls.named(*_PART_BACKWARD):
-        gradient, whole = one.inputs.shapes[0], _whole_of(one)
-        if isinstance(gradient, tuple) and prod(whole) >= LEAST_ELEMENTS:
-            used[whole] = max(prod(gradient) / prod(whole), used.get(whole, 0.0))
-    used = {whole: part for whole, part in used.items() if part <= MOST_USED}
-    if not used:
-        return
-    makers: dict[Shape, list[_Call]] = defaultdict(list)
-    for one in calls.all:
-        for shape in used:
-            if one.family == "matmul" and _result(one) in (shape, (prod(shape[:-1]), shape[-1])):
-                makers[shape].append(one)
-    spans = trace.columns("spans")
-    counts = costs_of(trace).counted.counts
+        if (use := _use(one)) is not None and prod(use[0]) >= LEAST_ELEMENTS:
+            uses[use[0]].append((one, use[1]))
     marked: dict[int, float] = {}
-    for shape, made_by in makers.items():
-        parts = [one for one in calls.named(*_PART_BACKWARD) if _whole_of(one) == shape]
-        uses, makes = (np.isin(calls.of_span, [one.row for one in each]) for each in (parts, made_by))
-        if not 0 < (makes & counts & (spans["phase"] == Phase.FORWARD)).sum() <= uses.sum():
-            # Layers of one size pass it on to each other: the other parts are used inside.
+    for whole, parts in uses.items():
+        flat = (prod(whole[:-1]), whole[-1])
+        makers = [one for one in calls.all if one.family == "matmul" and _result(one) in (whole, flat)]
+        makes = sum(int(made[one.row]) for one in makers)
+        used = sum(int(times[one.row]) * elements for one, elements in parts)
+        concerned = [
+            one for one in calls.all if any(tensor in (whole, flat, flat[::-1]) for tensor in one.tensors)
+        ]
+        mixed = any(
+            one.family in _MIXING and one.name not in _PARTS and ran_forward[one.row]
+            # Also as a view of other sizes.
+            and any(prod(tensor) == prod(whole) for tensor in one.tensors)
+            for one in calls.all
+        )  # fmt: skip
+        if mixed or not 0 < makes <= sum(int(times[one.row]) for one, _ in parts):
             continue
-        flat = (prod(shape[:-1]), shape[-1])
-        for one in calls.all:
-            if one in made_by or any(tensor in (shape, flat, flat[::-1]) for tensor in one.tensors):
-                marked[one.row] = 1.0 - used[shape]
-        marked |= dict.fromkeys((one.row for one in parts), 1.0 - used[shape])
+        share = 1.0 - min(1.0, used / (makes * prod(whole)))
+        if share >= 1.0 - MOST_USED:
+            everything = (*makers, *concerned, *(one for one, _ in parts))
+            marked |= {one.row: max(share, marked.get(one.row, 0.0)) for one in everything}
     rows, shares = calls.spans_of(marked)
     inside = spans["phase"][rows] != Phase.OPTIMIZER
     _mark(found, rows[inside], shares[inside], Reason.DISCARDED)
 
 
-def _whole_of(one: _Call) -> Shape:
-    """The sizes of what a part was taken from, by the call for the gradient of the part; empty where they are not known."""
-    sizes = [*one.inputs.values, None, None][1]
-    return tuple(map(int, sizes)) if isinstance(sizes, list) else ()
+def _use(one: _Call) -> tuple[Shape, int] | None:
+    """The sizes of what a part was taken from, and the elements of the part, by the call for its gradient; None where they are not known."""
+    shapes, values = [*one.inputs.shapes, None, None, None], [*one.inputs.values, None, None, None, None]
+    part, whole = shapes[0], values[1]
+    if "index_put" in one.name:
+        part, whole = shapes[2], shapes[0] if values[3] is True else None
+    if not isinstance(part, tuple) or not isinstance(whole, (list, tuple)) or len(whole) < 2:
+        return None
+    return tuple(int(size) for size in whole if isinstance(size, int)), prod(part)
 
 
 def _result(one: _Call) -> Shape:
@@ -327,6 +351,34 @@ def _length(one: _Call) -> int:
         wanted = one.inputs.values[3] if len(one.inputs.values) > 3 else None
         return wanted if type(wanted) is int else 1
     return shape[last] if type(last) is int and -len(shape) <= last < len(shape) else 1
+
+
+def transform_length(trace: TraceData, span: int) -> int:
+    """The length of the Fourier transform that a span is; 1 where it is not known."""
+    inputs = (
+        parsed_inputs(trace, ShapesRow(int(trace.column("spans", "shapes")[span]))) if span >= 0 else None
+    )
+    name = trace.strings[trace.column("spans", "name")[span]]
+    return 1 if inputs is None else _length(_Call(-1, name, "fourier", inputs))
+
+
+def good_length(length: int) -> int:
+    """The smallest length from one on whose prime factors are at most 7."""
+    found = length
+    while _largest_factor(found) > _GOOD_FACTOR:
+        found += 1
+    return found
+
+
+def table_rows(trace: TraceData, spans: Rows) -> int:
+    """The rows of the largest table of embeddings whose dense gradient one of some spans makes; 0 where none does."""
+    shapes, name, found = trace.column("spans", "shapes"), trace.column("spans", "name"), 0
+    for span in spans[spans >= 0].tolist():
+        if trace.strings[name[span]] in _TABLE_BACKWARD and shapes[span] >= 0:
+            inputs = parsed_inputs(trace, ShapesRow(int(shapes[span])))
+            table = None if inputs is None else _table(_Call(-1, trace.strings[name[span]], "", inputs))
+            found = found if table is None else max(found, table[0][0])
+    return found
 
 
 def _largest_factor(number: int) -> int:

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from kinetoscope.analyses.findings import headline, whose_line
+from kinetoscope.analyses.waterfall import floor_with_parts
 from kinetoscope.display.description import command_line, completeness, lost, peak_text
 from kinetoscope.display.terminal import UNLIMITED, console
 from kinetoscope.display.text_table import bar_table, cut
@@ -524,9 +525,11 @@ def _cost_share(overhead: Overhead, records: Records, of: str) -> str:
 def _findings(run: Run, width: int) -> list[Text]:
     """What makes the run slow, in a sentence each; nothing of a healthy run."""
     report = run.overview.report
+    above = floor_with_parts(report.account)
+    floor = fold("floor", above, width, indent=LABEL) if above else []
     if not report.findings:
-        return []
-    out = [Text()]
+        return [Text(), *floor] if floor else []
+    out = [Text(), *floor]
     for number, one in enumerate(report.findings[:_MOST_FINDINGS], 1):
         out += fold(
             "findings" if number == 1 else "",

@@ -39,7 +39,7 @@ SWITCHES = {
 
 # Metadata keys that `describe` formats; all other keys are listed as JSON.
 _DESCRIBED = {
-    "boot_id", "clock_checks", "command_line", "complete", "cpu_count", "cycle", "cuda_driver_version", "cuda_runtime_version",
+    "attainable", "boot_id", "clock_checks", "command_line", "complete", "cpu_count", "cycle", "cuda_driver_version", "cuda_runtime_version",
     "deviceProperties", "devices", "distributedInfo", "engine", "float32_matmul_precision", "hip_driver_version",
     "hip_runtime_version", "host", "host_name", "import_folders", "machine", "not_recorded", "parent_process", "process", "process_name",
     "processes", "program", "python_version", "registered_costs", "schemaVersion", "source_lines", "start_monotonic_ns",
@@ -119,6 +119,7 @@ def environment(trace: TraceData) -> list[Fact]:
         Fact(
             "Threads", _distinct("" if one.torch_threads is None else str(one.torch_threads) for one in every)
         ),
+        Fact("Calibrated", "yes, by kinetoscope calibrate" if any(one.attainable for one in every) else ""),
         Fact("float32 matmul", _distinct(one.float32_matmul_precision for one in every)),
     ]
     return [fact for fact in facts if fact.text]

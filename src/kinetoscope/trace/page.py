@@ -7,8 +7,9 @@ from pathlib import PurePath
 from statistics import median
 from typing import TYPE_CHECKING
 
-from kinetoscope.analyses.findings import MOST_FINDINGS, NOTHING_FOUND, headline, severity, whose_line
+from kinetoscope.analyses.findings import MOST_FINDINGS, headline, severity, whose_line
 from kinetoscope.analyses.overview import overview
+from kinetoscope.analyses.waterfall import floor_with_parts
 from kinetoscope.display.description import incomplete, main_counts
 from kinetoscope.display.html import Cell, columns_chart, note, page, table
 from kinetoscope.model import units
@@ -103,7 +104,9 @@ def _findings(shown: Overview) -> str:
         for one in report.findings[:MOST_FINDINGS]
     )
     whose = note(whose_line(report)) if report.process else ""
-    return whose + (notes or note(NOTHING_FOUND)) + _rest(len(report.findings), MOST_FINDINGS, "findings")
+    above = floor_with_parts(report.account)
+    notes = (notes or note(report.no_problem)) + (note(above) if above else "")
+    return whose + notes + _rest(len(report.findings), MOST_FINDINGS, "findings")
 
 
 def _processes(shown: Overview, rows: int) -> str:

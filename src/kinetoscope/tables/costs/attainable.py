@@ -190,7 +190,10 @@ class Rates:
 @derived
 def rates_of(trace: TraceData) -> Rates:
     """The rates of a trace: those that were calibrated on its machine, else the best that it shows."""
-    stored = {one.name: list(zip(one.size, one.time_ns, strict=True)) for one in trace.run_info.attainable}
+    # Of a trace of several processes, the first calibration counts.
+    runs = (trace.run_info, *trace.run_info.processes)
+    calibration = next((one.attainable for one in runs if one.attainable), ())
+    stored = {one.name: list(zip(one.size, one.time_ns, strict=True)) for one in calibration}
     call_ns = stored[CALL][0][1] if CALL in stored else _seen_call_ns(trace)
     curves = {
         name: curve

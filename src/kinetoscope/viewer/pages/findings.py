@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.analyses.findings import NOTHING_FOUND, as_dict, examine, unknown_lines, whose_line
+from kinetoscope.analyses.findings import as_dict, examine, unknown_lines, whose_line
 from kinetoscope.display.printable import printable
 from kinetoscope.model.names import short_kernel_name
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
@@ -36,7 +36,7 @@ def described(report: Report) -> dict[str, Any]:
     nothing = report.whole_ns > 0 and not report.findings
     return {
         **as_dict(report),
-        "summary": NOTHING_FOUND if nothing else "",
+        "summary": report.no_problem if nothing else "",
         "unknown": unknown_lines(report),
         "whose": whose_line(report),
     }

@@ -1,0 +1,151 @@
+"""Lines that take time above the floor of the step for a cause that the program can change, where no rule for findings covers them.
+
+Source: the account. Threshold: 5 % of step time above what is needed. Time without such a cause is a row of the account, not a finding.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.analyses.account import Cause, Entry, ProcessAccount, accounts
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place, medians
+from kinetoscope.analyses.waste import good_length, table_rows, transform_length
+from kinetoscope.display.sentence import sentence
+from kinetoscope.model import units
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Rows = NDArray[np.int64]
+
+LEAST_PERCENT = 5.0
+COVERED = 0.5
+"""A line is covered if other findings say of that line how to gain so much of it."""
+CODE = "hot-line"
+# What the program can change, with what to do about it.
+_ADVICE = {
+    Cause.ZERO_GRADIENT: "Use nn.Embedding(..., sparse=True) with an optimizer for sparse gradients (SGD, Adagrad, SparseAdam): it then updates the rows "
+    "that were looked up, and no others.",
+    Cause.DISCARDED: "Take the part first, and compute with it alone: layer(x[rows]) instead of layer(x)[rows].",
+    Cause.CONSTANT: "Make it once before the loop, as a buffer of the module (register_buffer) or one for each size.",
+    Cause.FRESH_MEMORY: "Make the buffer once and write into it (out=, copy_), or work on smaller parts: blocks of 32 MiB and more go back to the system when "
+    "they are freed, which hands out every page anew.",
+    Cause.BLOCKED: "Wait less often, or let another thread do it while the loop goes on: write files in the background, prepare ahead what the loop "
+    "needs, hold locks for a shorter time.",
+}
+
+
+def hot_lines(loop: Loop, found: Sequence[Finding]) -> list[Finding]:
+    """Find what takes much time above the floor of the step, one finding for each cause.
+
+    Args:
+        loop: The training loop.
+        found: What the rules found.
+    """
+    mine = [one for one in accounts(loop.trace) if one.window.activity.owner.process == loop.process]
+    made = [_finding(loop, mine[0], cause) for cause in (*_ADVICE, Cause.LENGTH)] if mine else []
+    return [one for one in made if one is not None and not _is_covered(one, found)]
+
+
+def _is_covered(one: Finding, found: Sequence[Finding]) -> bool:
+    """Whether other findings are about the same line, or the same function where it waits, and most of the gain."""
+    gain_ns = sum(
+        other.gain_ns or 0
+        for other in found
+        if one.place and (other.place.file, other.place.function) == (one.place.file, one.place.function)
+        and (other.code == "python-bound" or other.place.line <= one.place.line <= max(other.place.until, other.place.line))
+    )  # fmt: skip
+    return gain_ns >= COVERED * (one.gain_ns or 0)
+
+
+def _finding(loop: Loop, account: ProcessAccount, cause: Cause) -> Finding | None:
+    """What one cause costs in all steps, at the line where it costs most."""
+    cells = account.cells
+    rows = np.flatnonzero(
+        (cells.cause == cause) & account.counted[cells.step] & (cells.entry != Entry.NEEDED)
+    )
+    gain_ns = _usual_ns(account, rows)
+    share = loop.share(gain_ns)
+    if share < LEAST_PERCENT or (cause == Cause.BLOCKED and loop.machine_is_busy):
+        return None
+    place, mine = _worst_line(loop, account, rows)
+    spans = np.unique(cells.span[mine])
+    spans = spans[spans >= 0][:MOST_ROWS]
+    if cause == Cause.BLOCKED and not place:
+        return None
+    said, advice = _words(loop, account, cause, place, rows, mine)
+    text, *values = said
+    return Finding(
+        CODE,
+        sentence(f"{text}: {{}} of step time above what it needs", *values, (share, "%")),
+        advice,
+        share,
+        gain_ns,
+        place,
+        loop.module_of(int(spans[0]) if len(spans) else -1),
+        tuple(spans.tolist()),
+        is_predicted=True,
+    )
+
+
+def _usual_ns(account: ProcessAccount, rows: Rows) -> int:
+    """What some cells usually take: the median over the steps of each kind times their number, so that one slow step is no cause."""
+    cells, count = account.cells, len(account.window.step)
+    each = np.bincount(cells.step[rows], weights=cells.time_ns[rows], minlength=count)
+    steps = np.flatnonzero(account.counted)
+    kinds, which = np.unique(account.kind[steps], return_inverse=True)
+    number = np.bincount(which, minlength=len(kinds))
+    usual = [medians(np.zeros(int(number[kind]), np.int64), each[steps[which == kind]], 1, int(number[kind])) for kind in range(len(kinds))]  # fmt: skip
+    return int(sum(float(one[0]) * many for one, many in zip(usual, number.tolist(), strict=True)))
+
+
+def _worst_line(loop: Loop, account: ProcessAccount, rows: Rows) -> tuple[Place, Rows]:
+    """The line at which some cells take most, and those of them that are there; in an optimizer only if nowhere else."""
+    cells = account.cells
+    places: dict[Place, list[int]] = {}
+    for stack in np.unique(cells.stack[rows]).tolist():
+        places.setdefault(loop.place_of_stack(stack), []).append(stack)
+    of_line = {place: rows[np.isin(cells.stack[rows], stacks)] for place, stacks in places.items()}
+    place = max(of_line, key=lambda one: (bool(one), int(cells.time_ns[of_line[one]].sum())))
+    return place, of_line[place]
+
+
+def _words(
+    loop: Loop, account: ProcessAccount, cause: Cause, place: Place, rows: Rows, mine: Rows
+) -> tuple[tuple[Any, ...], str]:
+    """What is said of a cause, as a text with its values, and what to change."""
+    cells, here = account.cells, str(place) or "The program"
+    largest = int(cells.span[mine[np.argmax(cells.time_ns[mine])]]) if len(mine) else -1
+    if cause == Cause.LENGTH:
+        length = transform_length(loop.trace, largest)
+        return (
+            (f"{here} transforms signals of length {{}}, which has large prime factors", length),
+            f"Pad or cut them to a length with small prime factors, such as {good_length(length):,} (the argument n= of torch.fft).",
+        )
+    if cause == Cause.ZERO_GRADIENT:
+        table = table_rows(loop.trace, cells.span[rows])
+        text = f"{here} looks up few rows of a table, whose gradient is almost all zeros"
+        return ((f"{text} ({{}} rows)", table) if table else (text,)), _ADVICE[cause]
+    if cause == Cause.DISCARDED:
+        return (f"{here} computes a result of which a small part is used",), _ADVICE[cause]
+    if cause == Cause.CONSTANT:
+        times = units.count(max(1, round(loop.per_step(_runs(loop, cells.span[mine])))), "time")
+        return (f"{here} makes the same constant again, {times} a step",), _ADVICE[cause]
+    if cause == Cause.FRESH_MEMORY:
+        size = int(loop.trace.column("spans", "bytes_moved")[largest])
+        return (f"{here} writes into memory that is new each time, {{}} at once", (size, "bytes")), _ADVICE[
+            cause
+        ]
+    return (
+        f"The loop waits in {place.function} ({here}), such as for a file, a lock or another thread",
+    ), _ADVICE[cause]
+
+
+def _runs(loop: Loop, spans: Rows) -> int:
+    """How often the operator that is called most often among some was called."""
+    return int(np.bincount(loop.trace.column("spans", "name")[spans]).max(initial=1))

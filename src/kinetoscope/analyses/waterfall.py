@@ -1,0 +1,173 @@
+"""From the floor of a step to the step, in a few parts: what stands between what it needs and what it takes, as people read it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.analyses.account import CAUSES, MUST_WAIT, Cause
+from kinetoscope.display.printable import printable
+from kinetoscope.model import units
+
+if TYPE_CHECKING:
+    from kinetoscope.analyses.account import Account, KindAccount
+
+MOST_PARTS = 5
+LEAST_PART = 0.01
+"""Above the floor, so many parts are named that are so much of the step; the rest is one."""
+_WAITS_FOR = (CAUSES[one] for one in MUST_WAIT)
+_FLOOR_WAITS = frozenset(_WAITS_FOR)
+# Small costs of everything: no line is to blame alone.
+_WITHOUT_LINE = frozenset(
+    CAUSES[one]
+    for one in (Cause.CALL, Cause.AUTOGRAD, Cause.LAUNCH, Cause.NO_INPUTS, Cause.PROCESSOR, Cause.DATA)
+)
+_WORDS = {
+    "python": "Python",
+    "slow": "slow operators",
+    "unknown": "unknown",
+    "not needed": "not needed",
+    "waiting": "waiting",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a step.
+
+    Attributes:
+        what: What it is, and the line where it is of one.
+        time_ns: How long it takes in a step, on average.
+        is_floor: Whether it is the floor.
+    """
+
+    what: str
+    time_ns: float
+    is_floor: bool = False
+
+
+def parts_of_step(account: Account, kind: KindAccount, most: int = MOST_PARTS) -> list[Part]:
+    """The parts of the steps of one kind, which add up to the step: the floor, or what operators are known to need, then the largest others."""
+    steps, sums = max(kind.steps, 1), dict[str, int]()
+    for row in _rows(account, kind):
+        what = _label(row)
+        sums[what] = sums.get(what, 0) + row["time_ns"]
+    floor_ns = sums.pop("", 0)
+    named = [one for one in sums if sums[one] >= LEAST_PART * kind.duration_ns]
+    largest = sorted(named, key=lambda one: (-sums[one], one))[:most]
+    found = [
+        Part(
+            "floor" if kind.floor_ns is not None else "needed, as far as known",
+            floor_ns / steps,
+            is_floor=True,
+        )
+    ]
+    found += [Part(one, sums[one] / steps) for one in largest]
+    rest_ns = kind.duration_ns - floor_ns - sum(sums[one] for one in largest)
+    return [*found, Part("everything else", rest_ns / steps)] if rest_ns > 0 else found
+
+
+def no_problem(account: Account) -> str:
+    """What is said where nothing is found: how far a step is from its floor, and what takes most of it."""
+    if not account.kinds:
+        return "No problem found."
+    kind = account.kinds[0]
+    several = "a step" if kind.kind >= 0 else "the run"
+    said = f"{several} takes {_times(kind)} times its floor" if kind.times_floor is not None else ""
+    named = ", ".join(
+        f"{what} ({units.percent(100 * time_ns / kind.duration_ns)})"
+        for what, time_ns in _largest(account, kind)
+        if kind.duration_ns
+    )
+    largest = f"the largest parts are {named}" if named else ""
+    if not said and not largest:
+        return "No problem found."
+    return printable(f"No problem found: {'; '.join(one for one in (said, largest) if one)}.")
+
+
+def floor_sentence(account: Account, kind: KindAccount) -> str:
+    """How long a step of a kind takes, and how far that is from its floor."""
+    several = "a step" if kind.kind >= 0 else "the run"
+    takes = f"{several} takes {units.duration(kind.duration_ns / max(kind.steps, 1))}"
+    if kind.times_floor is None:
+        return f"{takes}; its floor is unknown: record the sizes of inputs (record_shapes=True, --shapes)"
+    by = "" if account.calibrated else ", by the best rates of this trace"
+    return f"{takes}, {_times(kind)} times its floor{by}"
+
+
+def floor_with_parts(account: Account | None, most: int = 3) -> str:
+    """How far a step is from its floor, and by what, in a sentence; empty where the floor is unknown."""
+    if account is None or not account.kinds or account.kinds[0].floor_ns is None:
+        return ""
+    kind = account.kinds[0]
+    above = (one for one in parts_of_step(account, kind, most) if not one.is_floor)
+    named = ", ".join(f"{units.duration(one.time_ns)} {one.what}" for one in above)
+    return printable(f"{floor_sentence(account, kind)}: {named}")
+
+
+def as_mapping(account: Account) -> dict[str, Any] | None:
+    """The account of the kind of steps with most time, for programs; None of a trace without time."""
+    if not account.kinds:
+        return None
+    kind = account.kinds[0]
+    return {
+        "steps": kind.steps,
+        "step_ns": round(kind.duration_ns / max(kind.steps, 1)),
+        "floor_ns": None if kind.floor_ns is None else round(kind.floor_ns / max(kind.steps, 1)),
+        "times_floor": None if kind.times_floor is None else round(kind.times_floor, 2),
+        "calibrated": account.calibrated,
+        "entries_ns": {name: round(time_ns / max(kind.steps, 1)) for name, time_ns in kind.entry_ns.items()},
+        "parts": [{"what": one.what, "time_ns": round(one.time_ns)} for one in parts_of_step(account, kind)],
+    }
+
+
+def bar(before_ns: float, time_ns: float, whole_ns: float, width: int) -> str:
+    """A bar of a waterfall: it begins where the parts before it end."""
+    first, last = (
+        round(width * min(one / whole_ns, 1.0)) if whole_ns else 0 for one in (before_ns, before_ns + time_ns)
+    )
+    return (
+        " " * min(first, width - 1) + "█" * (last - first)
+        if last > first
+        else " " * min(first, width - 1) + "▏"
+    )
+
+
+def _times(kind: KindAccount) -> str:
+    """How many times its floor, as people write it."""
+    times = kind.times_floor or 0.0
+    return f"{times:.1f}" if times < 100 else f"{times:,.0f}"
+
+
+def _rows(account: Account, kind: KindAccount) -> list[dict[str, Any]]:
+    """The rows of the table for one kind of steps of one process."""
+    number = None if kind.kind < 0 else kind.kind
+    return [row for row in account.rows if row["step_kind"] == number and row["process"] == kind.pid]
+
+
+def _label(row: dict[str, Any]) -> str:
+    """What a row of the account is called in a waterfall; empty where it belongs to the floor."""
+    entry, cause = row["entry"], row["cause"] or ""
+    if entry == "needed" or (entry == "waiting" and cause in _FLOOR_WAITS):
+        return ""
+    what = f"waiting for {cause}" if entry == "waiting" and cause not in ("blocked", "processor") else cause
+    what = {"blocked": "waiting", "processor": "waiting for a processor"}.get(cause, what) or _WORDS.get(
+        entry, entry
+    )
+    return what if cause in _WITHOUT_LINE or not row["file"] else f"{what} at {_line(row)}"
+
+
+def _line(row: dict[str, Any]) -> str:
+    """A line as people write it."""
+    return f"{os.path.basename(row['file'])}:{row['line']}"
+
+
+def _largest(account: Account, kind: KindAccount, most: int = 3) -> list[tuple[str, int]]:
+    """The operators, by line, and the lines of Python that take most of the steps, with what they need."""
+    sums: dict[str, int] = {}
+    for row in _rows(account, kind):
+        what = row["operator"] or _label(row) or row["cause"] or "other"
+        what = f"{what} at {_line(row)}" if row["operator"] and row["file"] else what
+        sums[what] = sums.get(what, 0) + row["time_ns"]
+    return sorted(sums.items(), key=lambda one: (-one[1], one[0]))[:most]

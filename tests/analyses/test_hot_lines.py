@@ -1,0 +1,110 @@
+"""Findings that come from the account: planted programs and their twins, and what other findings cover."""
+
+import pytest
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.findings import examine, headline
+from kinetoscope.analyses.hot_lines import CODE, hot_lines
+from kinetoscope.analyses.loop import Loop, Place
+from kinetoscope.display.sentence import plain, sentence
+from kinetoscope.model.schema import SampleState
+from tests.support.trace_builder import TraceBuilder
+
+MS = 1_000_000
+RATES = {
+    "call": [[1, 1000]],
+    "stream": [[100_000_000, 2 * MS]],
+    "fourier float32": [[10_000_000, MS]],
+    "indexing": [[100_000_000, 2 * MS]],
+}
+
+
+def steps(fill, count=8):
+    """Steps of 10 ms that begin with what `fill` adds, on a machine that was calibrated."""
+    builder = TraceBuilder()
+    for step in range(count):
+        builder.step(step, step * 10 * MS, 10 * MS)
+        fill(builder, step * 10 * MS, builder.stack(("train.py", 5, "train")))
+    return builder.know("attainable", RATES).build()
+
+
+def found_in(fill):
+    return [one for one in examine(steps(fill)).findings if one.code == CODE]
+
+
+def fresh_zeros(builder, at, line):
+    size = 64 * 2**20
+    shapes = builder.shapes([[size // 4]], ["float"])
+    builder.span("aten::zeros", at, 8 * MS, stack=line)
+    builder.allocate(at + 10, at + 4096, size, thread=0, device=(0, -1))
+    builder.span("aten::zero_", at + 20, 8 * MS - 40, shapes=shapes, stack=line)
+    builder.free(at + 8 * MS + 5, at + 4096)
+
+
+def test_memory_that_is_new_each_time_is_a_finding_with_its_gain():
+    (one,) = found_in(fresh_zeros)
+    assert str(one.place) == "train.py:5"
+    assert plain(one.finding) == (
+        "train.py:5 writes into memory that is new each time, 64 MiB at once: 66.6 % of step time above what it needs"
+    )
+    assert one.gain_ns == pytest.approx(8 * 6.66 * MS, rel=0.01)
+    assert headline(one, 8 * 10 * MS).endswith("[hot-line, about 66.6 % to gain]")
+    assert "out=" in one.advice
+
+
+def transform(length):
+    def fill(builder, at, line):
+        shapes = builder.shapes(
+            [[16, length], [], [], []], ["float", "ScalarList", "Scalar", "Scalar"], ["", "[1]", "0", "True"]
+        )
+        builder.span("aten::_fft_r2c", at, 8 * MS, shapes=shapes, stack=line)
+
+    return fill
+
+
+def test_a_length_with_large_prime_factors_is_a_finding_with_a_better_one():
+    (one,) = found_in(transform(32_749))
+    assert "length 32,749, which has large prime factors" in plain(one.finding)
+    assert "such as 32,768" in one.advice
+    assert found_in(transform(32_768)) == []
+
+
+def test_a_gradient_that_is_almost_all_zeros_is_a_finding_at_the_line_of_the_lookup():
+    def fill(builder, at, line):
+        shapes = builder.shapes(
+            [[64, 32], [64], [], [], []], ["float", "long int", "Scalar", "Scalar", "Scalar"], ["", "", "100000", "-1", "False"]
+        )  # fmt: skip
+        builder.span("aten::embedding", at, MS, stack=line, sequence=at // MS + 1)
+        builder.backward("EmbeddingBackward0", at + MS, 8 * MS, sequence=at // MS + 1)
+        builder.span("aten::embedding_dense_backward", at + MS + 10, 7 * MS, shapes=shapes)
+
+    (one,) = found_in(fill)
+    assert "(100,000 rows)" in plain(one.finding)
+    assert "sparse=True" in one.advice
+
+
+def waiting(builder, at, line):
+    builder.span("aten::mm", at, MS, stack=line)
+    inside = builder.stack(("train.py", 5, "train"), ("log.py", 9, "flush"))
+    builder.sample(at + 5 * MS, inside, state=SampleState.BLOCKED)
+
+
+def test_a_wait_that_another_finding_names_is_not_named_again():
+    found = examine(steps(waiting)).findings
+    assert [one.code for one in found] == ["python-bound"]
+
+
+def test_without_the_other_finding_it_is():
+    loop = Loop(steps(waiting))
+    (one,) = hot_lines(loop, [])
+    assert plain(one.finding).startswith("The loop waits in flush (log.py:9)")
+    covering = Finding("x", sentence(""), "", 50.0, one.gain_ns, Place("log.py", 9, "flush"))
+    assert hot_lines(loop, [covering]) == []
+
+
+def test_what_needs_its_time_is_no_finding():
+    def fill(builder, at, line):
+        shapes = builder.shapes([[25 * 2**20]], ["float"])
+        builder.span("aten::fill_", at, 2 * MS, shapes=shapes, stack=line)
+
+    assert found_in(fill) == []
