@@ -1,5 +1,6 @@
 """The plan of steps: jittered strata, the same on all ranks, nested."""
 
+import itertools
 import subprocess
 import sys
 from collections import Counter
@@ -30,7 +31,9 @@ def test_a_sparser_plan_records_a_part_of_what_a_denser_one_does(job, level, beg
 @given(JOBS, st.integers(0, 10), st.lists(st.integers(0, 2**40), max_size=30))
 def test_the_answer_depends_on_job_and_step_alone(job, level, steps):
     in_order = StepPlan(job, level)
-    assert [in_order.records(step) for step in steps] == [StepPlan(job, level).records(step) for step in steps]
+    assert [in_order.records(step) for step in steps] == [
+        StepPlan(job, level).records(step) for step in steps
+    ]
 
 
 def test_another_process_plans_the_same():
@@ -56,7 +59,7 @@ def test_no_period_of_the_program_is_met_always_or_never():
 def test_the_distances_between_recorded_steps_vary():
     plan = StepPlan("job", 4)
     recorded = [step for step in range(4000) if plan.records(step)]
-    distances = Counter(after - before for before, after in zip(recorded, recorded[1:], strict=False))
+    distances = Counter(after - before for before, after in itertools.pairwise(recorded))
     assert len(distances) > 20
     assert max(distances) < 32
 

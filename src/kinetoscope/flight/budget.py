@@ -6,6 +6,7 @@ a program that becomes slower or faster meanwhile does not count as a cost. What
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +22,8 @@ FIRST_SHARE = 0.25
 
 _MOST = 1024
 _RECENT = 64
+# How many times between steps are averaged.
+_OWN = 256
 _DECIDE_EVERY = 16
 # The more comparisons there are, the longer they take to average, and the less a few new ones change.
 _DECIDE_AFTER = 1 / 16
@@ -76,22 +79,8 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     low, high = median - _FAR * deviation, median + _FAR * deviation
     if deviation > 0:
         values = [min(max(value, low), high) for value in values]
-    squares = sum((after - before) ** 2 for before, after in zip(values, values[1:], strict=False))
+    squares = sum((after - before) ** 2 for before, after in itertools.pairwise(values))
     return sum(values) / count, math.sqrt(squares / (2 * count * max(count - 1, 1)))
-
-
-class _Average:
-    """An average that forgets: of some 200 last values, or all of fewer. A value far above it counts as three times it."""
-
-    def __init__(self) -> None:
-        self.value = 0.0
-        self._count = 0
-
-    def add(self, value: float) -> None:
-        self._count = min(self._count + 1, 200)
-        if self._count > 8:
-            value = min(value, 3 * self.value + 1e-6)
-        self.value += (value - self.value) / self._count
 
 
 class Budget:
@@ -112,8 +101,8 @@ class Budget:
         # How much longer a recorded step takes than an unrecorded one, as a share of the latter.
         self._differences: deque[float] = deque(maxlen=_MOST)
         # What the recorder does between two steps, as a share of a step: where nothing is recorded, and for each recorded step.
-        self._idle = _Average()
-        self._switching = _Average()
+        self._idle: deque[float] = deque(maxlen=_OWN)
+        self._switching: deque[float] = deque(maxlen=_OWN)
         self._switched = 0.0
         self._undecided = 0
 
@@ -147,19 +136,21 @@ class Budget:
         if not self._differences:
             return Overhead(0.0, 0.0, math.inf, 0)
         mean, error = mean_and_error(self._differences)
-        cost = self._idle.value + planned_share * (mean + self._switching.value)
+        idle = mean_and_error(self._idle)[0] if self._idle else 0.0
+        switching = mean_and_error(self._switching)[0] if self._switching else 0.0
+        cost = idle + planned_share * (mean + switching)
         width = planned_share * _WIDTH * error
         return Overhead(cost, cost - width, cost + width, len(self._differences))
 
     def _add_own(self, share: float, recorded: bool, before: bool) -> None:
         """Add what the recorder did before a step, as a share of it."""
         if not recorded and not before:
-            self._idle.add(share)
+            self._idle.append(share)
             return
         # A recorded step begins with one call, and another one ends it.
         self._switched += share
         if recorded:
-            self._switching.add(self._switched)
+            self._switching.append(self._switched)
             self._switched = 0.0
 
     def _compare(self) -> bool:
@@ -181,7 +172,9 @@ class Budget:
         self._forget_another_program()
         before, cost = self.share, self.overhead(planned_share)
         if cost.high > self.limit:
-            self.share = max(self.share / 2, _LEAST_SHARE)
+            # At least half, and at once down to what the budget allows.
+            allowed = planned_share * self.limit / cost.high
+            self.share = max(min(self.share / 2, allowed), _LEAST_SHARE)
         elif cost.high < _RAISE_BELOW * self.limit:
             self.share = min(self.share * _RAISE, self.most_share)
         return self.share != before

@@ -48,11 +48,7 @@ class Endings:
         if self._hook is not None and sys.excepthook == self._ends_by_exception:
             sys.excepthook = self._hook
         on_main = threading.current_thread() is threading.main_thread()
-        if (
-            self._handler is not None
-            and on_main
-            and signal.getsignal(signal.SIGTERM) == self._ends_by_signal
-        ):
+        if self._handler is not None and on_main and signal.getsignal(signal.SIGTERM) == self._ends_by_signal:
             signal.signal(signal.SIGTERM, self._handler)
         self._on_exception = self._on_exit = None
 

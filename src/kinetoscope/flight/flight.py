@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope.collect import (
     OPTIMIZER_STEPS,
+    STREAM,
     ProfilerActivity,
     SessionState,
+    is_out_of_memory,
     own_rank,
     profile,
     warn_user,
 )
-from kinetoscope.collect.recorder.stream import STREAM
-from kinetoscope.collect.session.out_of_memory import is_out_of_memory
 from kinetoscope.flight.budget import FIRST_SHARE, Budget
 from kinetoscope.flight.endings import Endings
 from kinetoscope.flight.incidents import Incidents, rank_name
@@ -36,7 +36,7 @@ from kinetoscope.flight.settings import (
     job_name,
     settings,
 )
-from kinetoscope.flight.watcher import StepTimes, is_no_number
+from kinetoscope.flight.watcher import StepTimes, is_no_number, loss_value
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -81,7 +81,9 @@ class FlightStatus:
         if not self.on:
             return f"off: {self.problem or 'stopped'}"
         parts = [f"on, step {self.step:,}", f"overhead {self.overhead}"]
-        parts.append("all steps recorded" if self.share >= 1 else f"1 of {round(1 / self.share):,} steps recorded")
+        parts.append(
+            "all steps recorded" if self.share >= 1 else f"1 of {round(1 / self.share):,} steps recorded"
+        )
         parts.append(units.count(len(self.incidents), "incident"))
         if self.problem:
             parts.append(self.problem)
@@ -304,8 +306,8 @@ class FlightRecorder:
                 self._ended(step_ns)
             ended = self._number
             self._number = self._number + 1 if number is None else int(number)
-            if loss is not None and "nan" in self._settings.on and is_no_number(loss):
-                self._incident("nan", {"what": f"the loss of step {ended} is {float(loss)}"})
+            if "nan" in self._settings.on and is_no_number(loss):
+                self._incident("nan", {"what": f"the loss of step {ended} is {loss_value(loss)}"})
             capturing = self._capture_path is not None
             if capturing:
                 self._continue_capture()
@@ -334,11 +336,11 @@ class FlightRecorder:
             return
         if record:
             if not self._recording:
-                engine.toggle(True, _CPU)  # type: ignore[attr-defined]
+                engine.toggle(True, _CPU)
             session.step(self._number)
         elif self._recording:
             session._close_step_range()
-            engine.toggle(False, _CPU)  # type: ignore[attr-defined]
+            engine.toggle(False, _CPU)
         self._recording = record
 
     def _continue_capture(self) -> None:

@@ -1,7 +1,7 @@
 """The folder of a job's incidents: what is written there, how often, and how long it stays.
 
-    FOLDER/JOB/ATTEMPT/rank0.recording            the ring, as long as the process runs, or was killed
-    FOLDER/JOB/ATTEMPT/incidents/TIME-REASON/         rank0.recording and rank0.json of each rank that made one
+In FOLDER/JOB/ATTEMPT, rank0.recording is the ring, as long as the process runs, or if it was killed. Each incident is a folder
+incidents/TIME-REASON, with rank0.recording and rank0.json of each rank that made one.
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ class StepTimes:
     def __init__(self, least_hang_s: float = LEAST_HANG_S) -> None:
         self._least_hang_ns = least_hang_s * 1e9
         self._last: deque[float] = deque(maxlen=_KEPT)
+        # Without slow ones, which would else become usual before they have lasted long enough.
+        self._usual: deque[float] = deque(maxlen=_KEPT)
         self._since_look = 0
         self._slow_from_ns = math.inf
         self._slow: list[float] = []
@@ -47,6 +49,7 @@ class StepTimes:
             self._slow.append(step_ns)
         else:
             self._slow.clear()
+            self._usual.append(step_ns)
         self._last.append(step_ns)
         self._since_look += 1
         if self._since_look >= _LOOK_EVERY or len(self._last) == _FEWEST:
@@ -56,13 +59,16 @@ class StepTimes:
         slow, self._slow = self._slow, []
         # What is slow from now on is the usual duration, until it changes again.
         self._slow_from_ns = math.inf
-        self._last.clear()
+        self._usual.clear()
         return slow
 
     def _look(self) -> None:
         """Find again what is usual."""
         self._since_look = 0
-        ordered = sorted(self._last)
+        if len(self._last) >= _FEWEST:
+            longest_ns = sorted(self._last)[int(0.99 * (len(self._last) - 1))]
+            self.hang_ns = max(self._least_hang_ns, _HANG_TIMES * longest_ns)
+        ordered = sorted(self._usual)
         if len(ordered) < _FEWEST:
             return
         self.median_ns = ordered[len(ordered) // 2]
@@ -70,18 +76,22 @@ class StepTimes:
         self._slow_from_ns = max(
             _SLOW_RATIO * self.median_ns, self.median_ns + _SLOW_DEVIATIONS * deviation_ns
         )
-        self.hang_ns = max(self._least_hang_ns, _HANG_TIMES * ordered[int(0.99 * (len(ordered) - 1))])
+
+
+def loss_value(loss: Any) -> float | None:
+    """The value of a loss: a number of Python, or a tensor of the CPU with one element; None of anything else.
+
+    A tensor on a device is never read, because that would wait for the device.
+    """
+    if isinstance(loss, (int, float)):
+        return float(loss)
+    device = getattr(loss, "device", None)
+    if getattr(device, "type", None) != "cpu" or loss.numel() != 1:
+        return None
+    return float(loss.detach())
 
 
 def is_no_number(loss: Any) -> bool:
-    """Whether a loss is NaN or infinite. A tensor on a device is never read, because that would wait for the device.
-
-    Args:
-        loss: A number of Python, or a tensor with one element; anything else is taken to be in order.
-    """
-    if isinstance(loss, (int, float)):
-        return not math.isfinite(loss)
-    device = getattr(loss, "device", None)
-    if getattr(device, "type", None) != "cpu" or loss.numel() != 1:
-        return False
-    return not math.isfinite(float(loss.detach()))
+    """Whether a loss is NaN or infinite; False if it cannot be read, see `loss_value`."""
+    value = None if loss is None else loss_value(loss)
+    return value is not None and not math.isfinite(value)
