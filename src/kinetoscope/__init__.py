@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         tensorboard_trace_handler,
         uninstall,
     )
+    from kinetoscope.flight.flight import leave_on
     from kinetoscope.launcher.run import LaunchResult, launch
     from kinetoscope.summaries.job import Job, summarize
     from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
@@ -82,6 +83,7 @@ __all__ = [
     "install",
     "kineto_available",
     "launch",
+    "leave_on",
     "merge",
     "profile",
     "record_function",
@@ -119,6 +121,7 @@ _HOMES = {
     "install": "kinetoscope.collect",
     "kineto_available": "kinetoscope.collect",
     "launch": "kinetoscope.launcher.run",
+    "leave_on": "kinetoscope.flight.flight",
     "merge": "kinetoscope.trace.opening",
     "open": "kinetoscope.trace",
     "profile": "kinetoscope.collect",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.process.user_warnings import warn_user
     from kinetoscope.collect.ranks import gather_summaries
     from kinetoscope.collect.recorder.build import BuildError, build, compilers, why_too_old
+    from kinetoscope.collect.recorder.stream import STREAM
     from kinetoscope.collect.request.activities import (
         ActivityItem,
         DeviceType,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.session.base_session import _KinetoProfile
     from kinetoscope.collect.session.cycle import Cycle
     from kinetoscope.collect.session.handlers import tensorboard_trace_handler
-    from kinetoscope.collect.session.out_of_memory import report_out_of_memory
+    from kinetoscope.collect.session.out_of_memory import is_out_of_memory, report_out_of_memory
     from kinetoscope.collect.session.profile import profile
     from kinetoscope.collect.session.schedule import (
         Schedule,
@@ -85,6 +86,7 @@ __all__ = [
     "OPTIMIZER_STEPS",
     "OPTIONS",
     "OPTION_NAMES",
+    "STREAM",
     "ActivityItem",
     "AppendRows",
     "BuildError",
@@ -126,6 +128,7 @@ __all__ = [
     "install",
     "install_and_tell",
     "is_installed",
+    "is_out_of_memory",
     "kineto_available",
     "kineto_status",
     "loaded_namespaces",
@@ -174,6 +177,7 @@ _HOMES = {
     "Recording": "request.options",
     "RecordingOptions": "request.options",
     "RecordingRequest": "request.options",
+    "STREAM": "recorder.stream",
     "Schedule": "session.schedule",
     "SessionState": "session.state",
     "Source": "request.options",
@@ -195,6 +199,7 @@ _HOMES = {
     "install": "torch_compat.install",
     "install_and_tell": "torch_compat.install",
     "is_installed": "torch_compat.install",
+    "is_out_of_memory": "session.out_of_memory",
     "kineto_available": "request.activities",
     "kineto_status": "engines.kineto_text",
     "loaded_namespaces": "torch_compat.install",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 
-_OWN_PACKAGES = ("kinetoscope.collect", "kinetoscope.integrations")
+_OWN_PACKAGES = ("kinetoscope.collect", "kinetoscope.flight", "kinetoscope.integrations")
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

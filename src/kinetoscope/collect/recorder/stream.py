@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 SAMPLES_PER_SECOND = 100
 # Closing a recording takes a thousandth of this.
 _PATIENCE_S = 60.0
+# A session's window has its last pauses.
+_MOST_PAUSES = 1000
 _CALLS = Recorded.CALLS | Recorded.MODULE_SPANS
 # Prefix of a session's metadata keys, and key of its window: as in native/core/recording/cut.h.
 _KEY = "kinetoscope.session."
@@ -210,6 +212,8 @@ class Subscription:
         """Set the start or the end of a pause to the current position."""
         tick = self.recorder.position()[0]
         if paused:
+            # A session may pause at every other step for weeks. What others recorded in forgotten pauses counts as its own.
+            del self._pauses[: 1 - _MOST_PAUSES]
             self._pauses.append([tick, 0])
         else:
             self._pauses[-1][1] = tick
@@ -247,6 +251,16 @@ class Stream:
     def is_ring(self) -> bool:
         """Whether the recording overwrites its oldest records."""
         return self._new_file is not None and self._new_file.ring_bytes is not None
+
+    @property
+    def sessions(self) -> int:
+        """Number of sessions that share the recording now; 0 if nothing is being recorded."""
+        return len(self._subscriptions)
+
+    def path(self) -> Path | None:
+        """The file of the recording; None if nothing is being recorded."""
+        subscriptions = self._subscriptions
+        return subscriptions[0].recorder.recording_path() if subscriptions else None
 
     def start(self, one: Subscription, file: NewFile) -> str:
         """Start a session; see `Subscription.start`."""

@@ -1,0 +1,190 @@
+"""How much recording costs a job, measured inside it, and the share of steps that its budget allows.
+
+Steps that are not recorded are the controls. A step whose two neighbors are of the other kind is compared with their mean, so that
+a program that becomes slower or faster meanwhile does not count as a cost. What the recorder does between two steps is timed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FEWEST = 30
+"""With fewer comparisons no cost is told."""
+
+FIRST_SHARE = 0.25
+"""The share that is recorded until there are enough comparisons: cheap, and they come soon."""
+
+_MOST = 1024
+_RECENT = 64
+# How many times between steps are averaged.
+_OWN = 256
+_DECIDE_EVERY = 16
+# The more comparisons there are, the longer they take to average, and the less a few new ones change.
+_DECIDE_AFTER = 1 / 16
+_LEAST_SHARE = 2.0**-16
+# Of the normal distribution, for an interval of 95 %.
+_WIDTH = 1.96
+# Distances above the median, in median absolute deviations, where a comparison is cut.
+_FAR = 5.0
+_RAISE_BELOW = 0.7
+_RAISE = 1.1
+
+
+class Overhead(NamedTuple):
+    """What recording adds to the time of the steps, as a share of it, with its 95 % interval.
+
+    Attributes:
+        share: The estimate; 0.01 is one percent.
+        low: The lower limit of the interval.
+        high: The upper limit.
+        comparisons: How many recorded steps, or unrecorded ones, were compared with their neighbors.
+    """
+
+    share: float
+    low: float
+    high: float
+    comparisons: int
+
+    def text(self, budget: float) -> str:
+        """In words: `0.6 % (0.4 to 0.8 %) of 1 %`."""
+        if self.comparisons < FEWEST:
+            return f"not known yet ({self.comparisons} of {FEWEST} comparisons) of {_percent(budget)}"
+        low, high = _percent(max(self.low, 0.0)).removesuffix(" %"), _percent(max(self.high, 0.0))
+        return f"{_percent(max(self.share, 0.0))} ({low} to {high}) of {_percent(budget)}"
+
+
+def _percent(share: float) -> str:
+    """A share with one or two digits: `0.6 %`, `12 %`."""
+    value = 100 * share
+    text = f"{value:.2f}" if 0 < value < 0.095 else f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
+    return f"{text.removesuffix('.0')} %"
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean of values in the order of their steps, and its standard error, from the differences of successive ones.
+
+    Values far from the median are cut, so that single steps that did something else do not decide.
+    """
+    values = list(values)
+    count = len(values)
+    ordered = sorted(values)
+    median = ordered[count // 2]
+    deviation = sorted(abs(value - median) for value in ordered)[count // 2]
+    low, high = median - _FAR * deviation, median + _FAR * deviation
+    if deviation > 0:
+        values = [min(max(value, low), high) for value in values]
+    squares = sum((after - before) ** 2 for before, after in itertools.pairwise(values))
+    return sum(values) / count, math.sqrt(squares / (2 * count * max(count - 1, 1)))
+
+
+class Budget:
+    """Measures the cost of recording, and decides which share of the steps may be recorded.
+
+    Attributes:
+        limit: The share of the time of the steps that recording may cost.
+        most_share: The largest share of the steps that may be recorded.
+        share: The share that may be recorded now.
+    """
+
+    def __init__(self, limit: float, most_share: float = 1.0) -> None:
+        self.limit = limit
+        self.most_share = most_share
+        self.share = min(FIRST_SHARE, most_share)
+        # Of the last three steps: the time without our own, and whether it was recorded; None: to be left out.
+        self._last: deque[tuple[float, bool | None]] = deque(maxlen=3)
+        # How much longer a recorded step takes than an unrecorded one, as a share of the latter.
+        self._differences: deque[float] = deque(maxlen=_MOST)
+        # What the recorder does between two steps, as a share of a step: where nothing is recorded, and for each recorded step.
+        self._idle: deque[float] = deque(maxlen=_OWN)
+        self._switching: deque[float] = deque(maxlen=_OWN)
+        self._switched = 0.0
+        self._undecided = 0
+
+    def add(self, step_ns: float, own_ns: float, recorded: bool | None, planned_share: float) -> bool:
+        """Add a step that has ended.
+
+        Args:
+            step_ns: How long it took, without what the recorder did between the steps.
+            own_ns: How long that took before this step.
+            recorded: Whether it was recorded; None if it cannot be compared, because of a capture for example.
+            planned_share: The share of the steps that the plan records at present.
+
+        Returns:
+            Whether `share` has changed.
+        """
+        before = self._last[-1][1] if self._last else None
+        self._last.append((step_ns, recorded))
+        if step_ns > 0 and recorded is not None and before is not None:
+            self._add_own(own_ns / step_ns, recorded, before)
+        if not self._compare():
+            return False
+        self._undecided += 1
+        count = len(self._differences)
+        if count < FEWEST or self._undecided < max(_DECIDE_EVERY, count * _DECIDE_AFTER):
+            return False
+        self._undecided = 0
+        return self._decide(planned_share)
+
+    def overhead(self, planned_share: float) -> Overhead:
+        """What recording this share of the steps costs."""
+        if not self._differences:
+            return Overhead(0.0, 0.0, math.inf, 0)
+        mean, error = mean_and_error(self._differences)
+        idle = mean_and_error(self._idle)[0] if self._idle else 0.0
+        switching = mean_and_error(self._switching)[0] if self._switching else 0.0
+        cost = idle + planned_share * (mean + switching)
+        width = planned_share * _WIDTH * error
+        return Overhead(cost, cost - width, cost + width, len(self._differences))
+
+    def _add_own(self, share: float, recorded: bool, before: bool) -> None:
+        """Add what the recorder did before a step, as a share of it."""
+        if not recorded and not before:
+            self._idle.append(share)
+            return
+        # A recorded step begins with one call, and another one ends it.
+        self._switched += share
+        if recorded:
+            self._switching.append(self._switched)
+            self._switched = 0.0
+
+    def _compare(self) -> bool:
+        """Compare the step before the last one with its neighbors; whether that was possible."""
+        if len(self._last) < 3:
+            return False
+        (before_ns, before), (own_ns, own), (after_ns, after) = self._last
+        if own is None or before is not after or before is own or before is None:
+            return False
+        beside_ns = (before_ns + after_ns) / 2
+        plain_ns = beside_ns if own else own_ns
+        if plain_ns <= 0:
+            return False
+        self._differences.append((own_ns - beside_ns if own else beside_ns - own_ns) / plain_ns)
+        return True
+
+    def _decide(self, planned_share: float) -> bool:
+        """Change the share if the measured cost asks for it; whether it did."""
+        self._forget_another_program()
+        before, cost = self.share, self.overhead(planned_share)
+        if cost.high > self.limit:
+            # At least half, and at once down to what the budget allows.
+            allowed = planned_share * self.limit / cost.high
+            self.share = max(min(self.share / 2, allowed), _LEAST_SHARE)
+        elif cost.high < _RAISE_BELOW * self.limit:
+            self.share = min(self.share * _RAISE, self.most_share)
+        return self.share != before
+
+    def _forget_another_program(self) -> None:
+        """Keep only the last comparisons if they differ from those before more than chance explains."""
+        if len(self._differences) < 4 * _RECENT:
+            return
+        values = list(self._differences)
+        recent, recent_error = mean_and_error(values[-_RECENT:])
+        earlier, earlier_error = mean_and_error(values[:-_RECENT])
+        if abs(recent - earlier) > 4 * math.hypot(recent_error, earlier_error):
+            self._differences = deque(values[-_RECENT:], maxlen=_MOST)

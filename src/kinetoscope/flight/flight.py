@@ -1,0 +1,456 @@
+"""`kinetoscope.leave_on`: record all the time, within a budget, and keep what led to an incident."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import stat
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.collect import (
+    OPTIMIZER_STEPS,
+    STREAM,
+    ProfilerActivity,
+    SessionState,
+    is_out_of_memory,
+    own_rank,
+    profile,
+    warn_user,
+)
+from kinetoscope.flight.budget import FIRST_SHARE, Budget
+from kinetoscope.flight.endings import Endings
+from kinetoscope.flight.incidents import Incidents, rank_name
+from kinetoscope.flight.plan import StepPlan, level_for
+from kinetoscope.flight.settings import (
+    DEFAULT_BUDGET,
+    DEFAULT_KEEP,
+    DEFAULT_LIMITS,
+    REASONS,
+    FlightSettings,
+    attempt_name,
+    job_name,
+    settings,
+)
+from kinetoscope.flight.watcher import StepTimes, is_no_number, loss_value
+from kinetoscope.model import units
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+    from typing import Self
+
+_CPU = frozenset({ProfilerActivity.CPU})
+_LEAST_RING_BYTES = 1 << 20
+# Of the free space of the disk, or of /dev/shm, which is small in containers.
+_MOST_OF_DISK = 2
+
+
+@dataclass(frozen=True)
+class FlightStatus:
+    """The state of a flight recorder.
+
+    Attributes:
+        on: Whether it records.
+        problem: Why it does not, or what failed last; empty if nothing did.
+        step: The number of the step that is under way.
+        overhead: What it costs, in words: `0.6 % (0.4 to 0.8 %) of 1 %`.
+        share: The share of the steps that is recorded, 1 for all.
+        ring: The file with the last steps.
+        folder: The folder of this attempt of the job.
+        incidents: The recordings of the incidents so far, the oldest first.
+        refused: How many incidents were not kept because there were too many within an hour.
+    """
+
+    on: bool
+    problem: str
+    step: int
+    overhead: str
+    share: float
+    ring: Path | None
+    folder: Path
+    incidents: tuple[Path, ...]
+    refused: int
+
+    def __str__(self) -> str:
+        """The state in one line."""
+        if not self.on:
+            return f"off: {self.problem or 'stopped'}"
+        parts = [f"on, step {self.step:,}", f"overhead {self.overhead}"]
+        parts.append(
+            "all steps recorded" if self.share >= 1 else f"1 of {round(1 / self.share):,} steps recorded"
+        )
+        parts.append(units.count(len(self.incidents), "incident"))
+        if self.problem:
+            parts.append(self.problem)
+        return ", ".join(parts)
+
+
+class FlightRecorder:
+    """Records the last steps of a job into a ring, and copies it when something happens; `leave_on` makes it.
+
+    No method raises an exception: a failure is a warning, and a part of `status()`.
+    """
+
+    def __init__(self, wanted: FlightSettings) -> None:
+        """Prepare; `start` begins."""
+        self._settings = wanted
+        self._rank = own_rank() or 0
+        job = job_name()
+        self._attempt = wanted.folder / job / attempt_name()
+        self._plan = StepPlan(job, level_for(FIRST_SHARE))
+        self._budget = Budget(wanted.budget)
+        self._times = StepTimes()
+        self._incidents = Incidents(self._attempt, self._rank, wanted.most_in_an_hour)
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._session: profile | None = None
+        self._endings: Endings | None = None
+        self._follows_optimizers = False
+        self._optimizer: int | None = None
+        self._problem = ""
+        self._number = -1
+        self._began_ns = 0
+        self._own_ns = 0
+        # Of the step under way: whether it is recorded, and whether it can be compared with others.
+        self._recording = True
+        self._comparable = False
+        self._capture_steps = 0
+        self._capture_path: Path | None = None
+
+    # ------------------------------------------------------------------------------------------------------- user
+
+    def step(self, number: int | None = None, loss: Any = None) -> None:
+        """Mark the start of the next step.
+
+        Args:
+            number: The number of the step that begins, such as that of the job in a resumed job; None: one more than before.
+            loss: The loss of the step that has ended, a number or a tensor of the CPU: NaN or an infinite one is an incident. A
+                tensor on a device is not read.
+        """
+        entered_ns = time.monotonic_ns()
+        if self._session is None or os.getpid() != self._process:
+            return
+        try:
+            self._stop_following()
+            self._step(number, loss, entered_ns)
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._failed("a step could not be marked", error)
+
+    def snapshot(self, reason: str = "snapshot") -> Path | None:
+        """Copy the ring now; return the recording, or None with a warning if that failed."""
+        return self._incident(reason, {}, asked=True)
+
+    def capture(self, steps: int = 5) -> Path | str:
+        """Record each of the next steps, and copy the ring after the last of them.
+
+        Args:
+            steps: How many steps, 1 or more.
+
+        Returns:
+            The recording, which is there once the steps have ended; or why there will be none.
+        """
+        with self._lock:
+            if self._session is None:
+                return f"nothing is recorded: {self._problem or 'stopped'}"
+            if self._capture_path is not None:
+                return f"another capture is running: {self._capture_path}"
+            if steps < 1:
+                return f"steps={steps!r}: need 1 step or more"
+            self._capture_steps = steps
+            place = self._attempt / "captures"
+            self._capture_path = place / f"{rank_name(self._rank)}-step{self._number + 1}.recording"
+            return self._capture_path
+
+    def status(self) -> FlightStatus:
+        """The state, with what recording costs."""
+        with self._lock:
+            plan = self._plan
+            return FlightStatus(
+                on=self._session is not None,
+                problem=self._problem,
+                step=self._number,
+                overhead=self._budget.overhead(plan.share).text(self._settings.budget),
+                share=1.0 if plan.level == 0 else plan.share,
+                ring=self._ring(),
+                folder=self._attempt,
+                incidents=tuple(self._incidents.kept),
+                refused=self._incidents.refused,
+            )
+
+    def stop(self) -> None:
+        """Stop recording and remove the ring; incidents stay. A second call does nothing."""
+        with self._lock:
+            session, self._session = self._session, None
+            if session is None or os.getpid() != self._process:
+                return
+            try:
+                atexit.unregister(self.stop)
+                self._stop_following()
+                if self._endings is not None:
+                    self._endings.stop()
+                ring = STREAM.path()
+                session.stop()
+                if ring is not None and ring.parent == self._attempt:
+                    ring.unlink(missing_ok=True)
+                self._remove_empty_folders()
+            except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+                self._failed("the flight recorder could not be stopped", error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        if isinstance(exc_val, Exception):
+            self._crashed(exc_val)
+        self.stop()
+
+    # ------------------------------------------------------------------------------------------------------ start
+
+    def start(self) -> None:
+        """Begin to record; called by `leave_on`."""
+        try:
+            self._start()
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._session = None
+            self._failed("the flight recorder is off", error)
+
+    def _start(self) -> None:
+        """Start the session, and begin to watch."""
+        if STREAM.sessions:
+            self._problem = "another session records in this process: call leave_on() before it starts"
+            warn_user(f"the flight recorder is off: {self._problem}")
+            return
+        make_private_folder(self._settings.folder)
+        self._attempt.mkdir(mode=0o700, parents=True, exist_ok=True)
+        session = profile(
+            activities=[ProfilerActivity.CPU],
+            engine="native",
+            with_stack=True,
+            with_modules=True,
+            path=self._attempt / f"{rank_name(self._rank)}.recording",
+            ring_bytes=self._ring_bytes(),
+            oom_report=False,
+        )
+        session.start()
+        self._session = session
+        on = self._settings.on
+        self._endings = Endings(
+            self._crashed if on & {"crash", "oom"} else None,
+            (lambda: self._incident("exit", {"what": "SIGTERM"})) if "exit" in on else None,
+        )
+        self._endings.watch()
+        atexit.register(self.stop)
+
+    def _ring_bytes(self) -> int:
+        """The size of the ring: less than asked for if the disk is nearly full.
+
+        Raises:
+            OSError: There is no room at all.
+        """
+        found = os.statvfs(self._attempt)
+        room = found.f_bavail * found.f_frsize // _MOST_OF_DISK
+        wanted = self._settings.keep_bytes
+        if room >= wanted:
+            return wanted
+        if room < _LEAST_RING_BYTES:
+            raise OSError(f"{self._attempt} has no room for a ring: {units.size(2 * room)} are free")
+        warn_user(
+            f"the flight recorder keeps {units.size(room)} in place of {units.size(wanted)}: {self._attempt} has no more room. Choose "
+            "another folder (KINETOSCOPE_DIR)."
+        )
+        return room
+
+    def follow_optimizers(self) -> None:
+        """Take each step of the first optimizer for a step, until `step` is called."""
+        if self._session is not None and not self._follows_optimizers:
+            self._follows_optimizers = True
+            OPTIMIZER_STEPS.after(self._optimizer_stepped)
+
+    def _stop_following(self) -> None:
+        if self._follows_optimizers:
+            self._follows_optimizers = False
+            OPTIMIZER_STEPS.forget(self._optimizer_stepped)
+
+    def _optimizer_stepped(self, optimizer: object, _args: object, _kwargs: object) -> None:
+        """Count a step of the first optimizer."""
+        entered_ns = time.monotonic_ns()
+        if self._optimizer is None:
+            self._optimizer = id(optimizer)
+        if id(optimizer) != self._optimizer or self._session is None or os.getpid() != self._process:
+            return
+        try:
+            self._step(None, None, entered_ns)
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._failed("a step could not be marked", error)
+
+    # ------------------------------------------------------------------------------------------------------- steps
+
+    def _step(self, number: int | None, loss: Any, entered_ns: int) -> None:
+        """End a step and begin the next one."""
+        with self._lock:
+            session = self._session
+            if session is None:
+                return
+            step_ns = entered_ns - self._began_ns if self._began_ns else 0
+            if step_ns > 0:
+                self._ended(step_ns)
+            ended = self._number
+            self._number = self._number + 1 if number is None else int(number)
+            if "nan" in self._settings.on and is_no_number(loss):
+                self._incident("nan", {"what": f"the loss of step {ended} is {loss_value(loss)}"})
+            capturing = self._capture_path is not None
+            if capturing:
+                self._continue_capture()
+            self._switch(session, record=self._plan.records(self._number) or self._capture_path is not None)
+            # With another session, unrecorded steps are recorded, too.
+            self._comparable = not capturing and STREAM.sessions == 1
+            self._began_ns = time.monotonic_ns()
+            self._own_ns = self._began_ns - entered_ns
+
+    def _ended(self, step_ns: int) -> None:
+        """Count a step that has ended, and look at what it took."""
+        kind = self._recording if self._comparable else None
+        if self._budget.add(step_ns, self._own_ns, kind, self._plan.share):
+            self._plan.level = level_for(self._budget.share)
+        usual_ns = self._times.median_ns
+        slow = self._times.add(step_ns)
+        if slow and "slow" in self._settings.on:
+            took = units.duration(sum(slow) / len(slow))
+            what = f"the last {len(slow)} steps took {took} each, the ones before {units.duration(usual_ns)}"
+            self._incident("slow", {"what": what})
+
+    def _switch(self, session: profile, *, record: bool) -> None:
+        """Record the step that begins, or not. Between two steps that are not recorded, nothing is done at all."""
+        engine = session._engine
+        if session._state is not SessionState.RECORDING or engine is None:
+            return
+        if record:
+            if not self._recording:
+                engine.toggle(True, _CPU)
+            session.step(self._number)
+        elif self._recording:
+            session._close_step_range()
+            engine.toggle(False, _CPU)
+        self._recording = record
+
+    def _continue_capture(self) -> None:
+        """Count the steps of a capture; copy the ring behind the last one."""
+        if self._capture_steps > 0:
+            self._capture_steps -= 1
+            return
+        path, self._capture_path = self._capture_path, None
+        if path is not None:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            STREAM.clone(path)
+
+    # --------------------------------------------------------------------------------------------------- incidents
+
+    def _crashed(self, error: BaseException) -> None:
+        """Keep what led to an exception that ends the program."""
+        reason = "oom" if is_out_of_memory(error) else "crash"
+        if reason not in self._settings.on:
+            return
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        self._incident(reason, {"what": f"{type(error).__name__}: {error}"[:2000] + where})
+
+    def _incident(self, reason: str, facts: dict[str, Any], *, asked: bool = False) -> Path | None:
+        """Copy the ring with a reason; None if that failed, or there were too many incidents."""
+        with self._lock:
+            if self._session is None or os.getpid() != self._process:
+                return None
+            try:
+                status = self.status()
+                told = {
+                    "step": self._number,
+                    "process": self._process,
+                    "overhead": status.overhead,
+                    "share": status.share,
+                    "ring": str(status.ring),
+                    **facts,
+                }
+                return self._incidents.write(reason, told, STREAM.clone, asked=asked)
+            except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+                self._failed(f"the incident {reason!r} could not be kept", error)
+                return None
+
+    def _failed(self, what: str, error: Exception) -> None:
+        """Remember a failure, and warn of the first of its kind."""
+        problem = f"{what}: {type(error).__name__}: {error}"
+        if problem != self._problem:
+            self._problem = problem
+            # Where warnings are errors, the program still must not fail.
+            try:
+                warn_user(problem)
+            except Warning:
+                return
+
+    def _ring(self) -> Path | None:
+        return None if self._session is None else STREAM.path()
+
+    def _remove_empty_folders(self) -> None:
+        """Remove the folders of the job if there is nothing in them."""
+        for folder in (self._attempt, self._attempt.parent):
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder that only this user can enter, unless there is one that belongs to this user.
+
+    Raises:
+        PermissionError: The folder belongs to another user, or is a link.
+        OSError: It cannot be made.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = os.lstat(folder)
+    if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
+        raise PermissionError(f"{folder} belongs to another user, or is a link: choose another folder")
+
+
+def leave_on(
+    budget: str | float = DEFAULT_BUDGET,
+    keep: str | Iterable[str] = DEFAULT_KEEP,
+    folder: str | os.PathLike[str] | None = None,
+    on: str | Iterable[str] = REASONS,
+    limits: str = DEFAULT_LIMITS,
+) -> FlightRecorder:
+    """Record the last steps of a job all the time, and keep a copy when something happens.
+
+    The recording is a ring in a file, which is there even if the process is killed. Call `step()` of the result once for each
+    step. As many steps are recorded as the budget allows; what they cost is measured by those that are not recorded. The
+    environment variables KINETOSCOPE_BUDGET, _KEEP, _DIR and _ON take the place of the arguments, and with `KINETOSCOPE=off`
+    nothing is recorded.
+
+    Args:
+        budget: The share of the time of the steps that recording may add, such as `"1%"`, or 0.01.
+        keep: How far back the ring should reach, and its size, which is the limit: `("60s", "256MiB")`.
+        folder: The folder for all jobs, on a local disk; by default `kinetoscope-UID` in the folder of temporary files.
+        on: What is kept: `"hang"`, `"crash"` (an exception that nothing catches), `"oom"` (out of memory), `"slow"` (three steps in
+            a row far slower than the ones before), `"nan"` (a loss given to `step`), `"exit"` (SIGTERM).
+        limits: How many incidents are kept within an hour.
+
+    Returns:
+        The recorder; also a context manager that stops at its end. Whatever fails is a warning, and told by its `status()`.
+
+    Raises:
+        ArgumentError: An argument, or an environment variable, has a value that cannot be used.
+    """
+    recorder = FlightRecorder(settings(budget, keep, folder, on, limits))
+    if os.environ.get("KINETOSCOPE", "").lower() in ("off", "0"):
+        recorder._problem = "switched off by KINETOSCOPE"
+    else:
+        recorder.start()
+    return recorder

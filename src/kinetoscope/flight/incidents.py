@@ -1,0 +1,140 @@
+"""The folder of a job's incidents: what is written there, how often, and how long it stays.
+
+In FOLDER/JOB/ATTEMPT, rank0.recording is the ring, as long as the process runs, or if it was killed. Each incident is a folder
+incidents/TIME-REASON, with rank0.recording and rank0.json of each rank that made one.
+"""
+
+from __future__ import annotations
+
+import calendar
+import json
+import shutil
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.storage.atomic_write import open_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+INCIDENTS = "incidents"
+"""The name of the folder of incidents."""
+
+_HOUR_S = 3600.0
+_TOGETHER_S = 90.0
+_MOST_KEPT = 24
+_TIME = "%Y%m%dT%H%M%SZ"
+
+
+def rank_name(rank: int) -> str:
+    """The name that the files of a rank begin with."""
+    return f"rank{rank}"
+
+
+class Incidents:
+    """Writes the incidents of one rank.
+
+    Attributes:
+        kept: The files of the incidents that this process wrote, the oldest first.
+        refused: How many were not written because there were too many within an hour.
+    """
+
+    def __init__(
+        self, attempt: Path, rank: int, most_in_an_hour: int, now_s: Callable[[], float] = time.time
+    ) -> None:
+        """Write below the folder of an attempt; `now_s` is the system's clock."""
+        self._folder = attempt / INCIDENTS
+        self._rank = rank
+        self._most = most_in_an_hour
+        self._now_s = now_s
+        self._written_s: deque[float] = deque()
+        self.kept: list[Path] = []
+        self.refused = 0
+
+    def write(
+        self, reason: str, facts: Mapping[str, Any], copy: Callable[[Path], object], *, asked: bool = False
+    ) -> Path | None:
+        """Write an incident.
+
+        Args:
+            reason: What happened, one of `settings.REASONS`, or the user's words.
+            facts: What else is known, as JSON values.
+            copy: Called with the path to copy the ring to.
+            asked: Whether a person asked for it; then the limit for each hour does not apply.
+
+        Returns:
+            The recording, or None if there were too many incidents within an hour.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        now_s = self._now_s()
+        while self._written_s and now_s - self._written_s[0] >= _HOUR_S:
+            self._written_s.popleft()
+        if not asked and len(self._written_s) >= self._most:
+            self.refused += 1
+            return None
+        if not asked:
+            self._written_s.append(now_s)
+        place = self._place(reason, now_s)
+        path = place / f"{rank_name(self._rank)}.recording"
+        problem = ""
+        try:
+            copy(path)
+        except Exception as error:  # noqa: BLE001  (the reason is worth keeping without the ring)
+            problem = f"{type(error).__name__}: {error}"
+        told = {"reason": reason, "rank": self._rank, "time_s": now_s, **facts}
+        if problem:
+            told["copy_failed"] = problem
+        with open_atomically(path.with_suffix(".json")) as file:
+            file.write(json.dumps(told, indent=1, default=str).encode())
+        self.kept.append(path)
+        self._sweep()
+        return path
+
+    def _place(self, reason: str, now_s: float) -> Path:
+        """The folder of an incident: that of another rank if it had one of the same kind just before."""
+        name = "".join(letter if letter.isalnum() else "-" for letter in reason)[:40].strip("-") or "asked"
+        for other in reversed(incident_folders(self._folder.parent)):
+            began_s = time_of(other)
+            same = other.name.partition("-")[2] == name and not self._has_own(other)
+            if same and began_s is not None and abs(now_s - began_s) <= _TOGETHER_S:
+                return other
+        text = time.strftime(_TIME, time.gmtime(now_s))
+        place = self._folder / f"{text}-{name}"
+        number = 1
+        while place.exists() and self._has_own(place):
+            number += 1
+            place = self._folder / f"{text}-{name}-{number}"
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return place
+
+    def _has_own(self, place: Path) -> bool:
+        """Whether this rank has written to the folder of an incident."""
+        return (place / f"{rank_name(self._rank)}.json").exists()
+
+    def _sweep(self) -> None:
+        """Remove the oldest incidents of too many, but never the first, which may have caused the others."""
+        for place in incident_folders(self._folder.parent)[1:][: -(_MOST_KEPT - 1)]:
+            with suppress(OSError):
+                shutil.rmtree(place)
+
+
+def incident_folders(attempt: Path) -> list[Path]:
+    """The incidents of an attempt, the oldest first."""
+    try:
+        found = [place for place in (attempt / INCIDENTS).iterdir() if time_of(place) is not None]
+    except OSError:
+        return []
+    return sorted(found)
+
+
+def time_of(place: Path) -> float | None:
+    """When an incident began, in seconds since 1970, by the name of its folder; None if it is none."""
+    try:
+        return float(calendar.timegm(time.strptime(place.name.partition("-")[0], _TIME)))
+    except ValueError:
+        return None

@@ -1,0 +1,147 @@
+"""What `leave_on` is asked for, from its arguments or the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.model import units
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+REASONS = ("hang", "crash", "oom", "slow", "nan", "exit")
+"""What can be an incident."""
+
+DEFAULT_BUDGET = "1%"
+DEFAULT_KEEP = ("60s", "256MiB")
+DEFAULT_LIMITS = "6/hour"
+SWITCH = "KINETOSCOPE"
+_BUDGET, _KEEP, _FOLDER, _ON = (f"KINETOSCOPE_{name}" for name in ("BUDGET", "KEEP", "DIR", "ON"))
+
+
+@dataclass(frozen=True)
+class FlightSettings:
+    """The settings of a flight recorder.
+
+    Attributes:
+        budget: The share of the time of the steps that it may cost.
+        keep_s: How many seconds back the ring should reach.
+        keep_bytes: The size of the ring.
+        folder: Where the folders of jobs are.
+        on: What is kept as an incident.
+        most_in_an_hour: How many incidents an hour are kept.
+    """
+
+    budget: float
+    keep_s: float
+    keep_bytes: int
+    folder: Path
+    on: frozenset[str]
+    most_in_an_hour: int
+
+
+def settings(
+    budget: str | float = DEFAULT_BUDGET,
+    keep: str | Iterable[str] = DEFAULT_KEEP,
+    folder: str | os.PathLike[str] | None = None,
+    on: str | Iterable[str] = REASONS,
+    limits: str = DEFAULT_LIMITS,
+    environment: Mapping[str, str] = os.environ,
+) -> FlightSettings:
+    """Check the arguments of `leave_on`; environment variables take their place.
+
+    Raises:
+        ArgumentError: A value cannot be used; the message names it.
+    """
+    keep_s, keep_bytes = _read_keep(_words(environment.get(_KEEP) or keep))
+    chosen = _words(environment.get(_ON) or on)
+    if unknown := [reason for reason in chosen if reason not in REASONS]:
+        raise ArgumentError(f"on={unknown[0]!r} is not an event: choose from {', '.join(REASONS)}.")
+    place = environment.get(_FOLDER) or folder
+    return FlightSettings(
+        budget=_read_budget(environment.get(_BUDGET) or budget),
+        keep_s=keep_s,
+        keep_bytes=keep_bytes,
+        folder=default_folder() if place is None else Path(place).absolute(),
+        on=frozenset(chosen),
+        most_in_an_hour=_read_limits(limits),
+    )
+
+
+def default_folder() -> Path:
+    """The folder of this user's jobs, on a local disk: below the system's folder of temporary files."""
+    return Path(tempfile.gettempdir(), f"kinetoscope-{os.getuid()}")
+
+
+def job_name(environment: Mapping[str, str] = os.environ) -> str:
+    """A name that all ranks of a job on this machine have in common: of its launcher, or of the program and its process."""
+    for variable in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
+        name = environment.get(variable, "")
+        if name and name != "none":
+            return _as_file_name(name)
+    program = Path(sys.argv[0] if sys.argv else "").stem or "python"
+    # The ranks of one machine are children of one launcher.
+    process = os.getppid() if environment.get("LOCAL_RANK") else os.getpid()
+    return _as_file_name(f"{program}-{process}")
+
+
+def attempt_name(environment: Mapping[str, str] = os.environ) -> str:
+    """Which start of the job this is, from 0, by its launcher."""
+    for variable in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"):
+        if (number := environment.get(variable, "")).isdecimal():
+            return number
+    return "0"
+
+
+def _as_file_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text)[:100].lstrip(".") or "job"
+
+
+def _words(given: str | Iterable[str]) -> list[str]:
+    """The words of a text, separated by commas, or those that are given one by one."""
+    words = given.split(",") if isinstance(given, str) else list(given)
+    return [word.strip() for word in words if word.strip()]
+
+
+def _read_budget(given: str | float) -> float:
+    """Read `1%`, `0.5 %` or the fraction 0.01."""
+    text = str(given).strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1 or isinstance(given, bool):
+        raise ArgumentError(f"budget={given!r} is not a share: write a percentage such as '1%'.")
+    return share
+
+
+def _read_keep(words: list[str]) -> tuple[float, int]:
+    """Read a time and a size, in any order; what is missing has its default."""
+    keep_s = units.parse_duration(DEFAULT_KEEP[0]) / 1e9
+    keep_bytes = units.parse_size(DEFAULT_KEEP[1])
+    for word in words:
+        try:
+            keep_s = units.parse_duration(word) / 1e9
+        except ArgumentError:
+            try:
+                keep_bytes = units.parse_size(word)
+            except ArgumentError:
+                raise ArgumentError(
+                    f"keep={word!r} is neither a time nor a size: write such as ('60s', '256MiB')."
+                ) from None
+    return keep_s, keep_bytes
+
+
+def _read_limits(text: str) -> int:
+    """Read `6/hour`."""
+    found = re.fullmatch(r"(\d+)\s*/\s*(?:hour|h)", str(text).strip())
+    if found is None or int(found[1]) == 0:
+        raise ArgumentError(f"limits={text!r} is not a rate: write such as '6/hour'.")
+    return int(found[1])

@@ -1,0 +1,97 @@
+"""What makes a step an incident: much slower than the ones before, a loss that is no number, or no end at all."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+LEAST_HANG_S = 30.0
+"""No step is taken to hang before."""
+
+_HANG_TIMES = 10.0
+_KEPT = 128
+_FEWEST = 20
+_LOOK_EVERY = 32
+_SLOW_RATIO = 1.5
+_SLOW_DEVIATIONS = 5.0
+_IN_A_ROW = 3
+# Short steps are slow for a moment whenever another program needs the processor.
+_LEAST_SLOW_NS = 1e9
+
+
+class StepTimes:
+    """The durations of the last steps, and what is unusual for them.
+
+    Attributes:
+        median_ns: The median; 0 while too few steps have ended.
+        hang_ns: A step that takes longer hangs.
+    """
+
+    def __init__(self, least_hang_s: float = LEAST_HANG_S) -> None:
+        self._least_hang_ns = least_hang_s * 1e9
+        self._last: deque[float] = deque(maxlen=_KEPT)
+        # Without slow ones, which would else become usual before they have lasted long enough.
+        self._usual: deque[float] = deque(maxlen=_KEPT)
+        self._since_look = 0
+        self._slow_from_ns = math.inf
+        self._slow: list[float] = []
+        self.median_ns = 0.0
+        self.hang_ns = self._least_hang_ns
+
+    def add(self, step_ns: float) -> list[float]:
+        """Add the duration of a step that has ended.
+
+        Returns:
+            The durations of the last steps if they are all unusually slow, at least three, and for a second; else nothing.
+        """
+        if step_ns > self._slow_from_ns:
+            self._slow.append(step_ns)
+        else:
+            self._slow.clear()
+            self._usual.append(step_ns)
+        self._last.append(step_ns)
+        self._since_look += 1
+        if self._since_look >= _LOOK_EVERY or len(self._last) == _FEWEST:
+            self._look()
+        if len(self._slow) < _IN_A_ROW or sum(self._slow) < _LEAST_SLOW_NS:
+            return []
+        slow, self._slow = self._slow, []
+        # What is slow from now on is the usual duration, until it changes again.
+        self._slow_from_ns = math.inf
+        self._usual.clear()
+        return slow
+
+    def _look(self) -> None:
+        """Find again what is usual."""
+        self._since_look = 0
+        if len(self._last) >= _FEWEST:
+            longest_ns = sorted(self._last)[int(0.99 * (len(self._last) - 1))]
+            self.hang_ns = max(self._least_hang_ns, _HANG_TIMES * longest_ns)
+        ordered = sorted(self._usual)
+        if len(ordered) < _FEWEST:
+            return
+        self.median_ns = ordered[len(ordered) // 2]
+        deviation_ns = sorted(abs(step_ns - self.median_ns) for step_ns in ordered)[len(ordered) // 2]
+        self._slow_from_ns = max(
+            _SLOW_RATIO * self.median_ns, self.median_ns + _SLOW_DEVIATIONS * deviation_ns
+        )
+
+
+def loss_value(loss: Any) -> float | None:
+    """The value of a loss: a number of Python, or a tensor of the CPU with one element; None of anything else.
+
+    A tensor on a device is never read, because that would wait for the device.
+    """
+    if isinstance(loss, (int, float)):
+        return float(loss)
+    device = getattr(loss, "device", None)
+    if getattr(device, "type", None) != "cpu" or loss.numel() != 1:
+        return None
+    return float(loss.detach())
+
+
+def is_no_number(loss: Any) -> bool:
+    """Whether a loss is NaN or infinite; False if it cannot be read, see `loss_value`."""
+    value = None if loss is None else loss_value(loss)
+    return value is not None and not math.isfinite(value)

@@ -1,0 +1,112 @@
+"""The budget, on simulated programs: what recording costs there is known."""
+
+import math
+import random
+
+import pytest
+
+from kinetoscope.flight.budget import FEWEST, Budget, Overhead, mean_and_error
+from kinetoscope.flight.plan import StepPlan, level_for
+
+STEP_NS = 10e6
+
+
+def simulate(costs_ns, steps, *, limit=0.01, own_ns=2000.0, seed=0, noise=0.01, step_ns=lambda step: STEP_NS):
+    """Runs a budget and its plan over simulated steps; returns both, and what recording added to the last half."""
+    random_ = random.Random(seed)
+    budget, plan = Budget(limit), StepPlan(f"job {seed}", level_for(0.25))
+    added_ns = plain_ns = 0.0
+    for step in range(steps):
+        plain = step_ns(step) * (1 + random_.gauss(0, noise))
+        recorded = plan.records(step)
+        cost = costs_ns(step, random_) if recorded else 0.0
+        if step >= steps // 2:
+            added_ns += cost + own_ns
+            plain_ns += plain
+        if budget.add(plain + cost, own_ns, recorded, plan.share):
+            plan.level = level_for(budget.share)
+    return budget, plan, added_ns / plain_ns
+
+
+def test_where_recording_is_cheap_all_steps_are_recorded():
+    _budget, plan, added = simulate(lambda step, _: 0.002 * STEP_NS, 20_000)
+    assert plan.level == 0
+    assert added < 0.01
+
+
+@pytest.mark.parametrize("cost", [0.03, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_budget_is_kept_whatever_recording_costs(cost, seed):
+    budget, plan, added = simulate(lambda step, _: cost * STEP_NS, 20_000, seed=seed)
+    assert added <= 0.0105
+    assert plan.level > 0
+    told = budget.overhead(plan.share)
+    assert told.low <= cost * plan.share + 0.0002 <= told.high + 0.001
+
+
+def test_a_budget_is_used_and_not_only_kept():
+    _budget, plan, _added = simulate(lambda step, _: 0.03 * STEP_NS, 40_000)
+    assert plan.share >= 0.125
+
+
+def test_rare_costs_are_kept_within_the_budget():
+    _budget, _plan, added = simulate(
+        lambda step, random_: STEP_NS * (1.0 if random_.random() < 0.02 else 0.02), 60_000
+    )
+    assert added <= 0.015
+
+
+def test_a_periodic_program_does_not_mislead():
+    # Logging makes every 50th step three times as long.
+    budget, plan, added = simulate(
+        lambda step, _: 0.03 * STEP_NS, 40_000, step_ns=lambda step: STEP_NS * (3 if step % 50 == 0 else 1)
+    )
+    assert added <= 0.0105
+    told = budget.overhead(plan.share)
+    assert told.low - 0.001 <= 0.03 * plan.share <= told.high + 0.001
+
+
+def test_a_program_that_slows_down_is_no_cost():
+    budget, plan, _added = simulate(
+        lambda step, _: 0.0, 20_000, own_ns=0.0, step_ns=lambda step: STEP_NS * (1 + step / 5000)
+    )
+    assert plan.level == 0
+    assert abs(budget.overhead(plan.share).share) < 0.002
+
+
+def test_costs_that_triple_are_noticed():
+    # First a third of what it costs later: the share must fall.
+    budget, plan, _ = simulate(lambda step, _: STEP_NS * (0.02 if step < 20_000 else 0.06), 100_000)
+    assert plan.share * 0.06 <= 0.0105
+    assert budget.overhead(plan.share).share <= 0.0105
+
+
+def test_too_few_comparisons_are_no_estimate():
+    budget, plan = Budget(0.01), StepPlan("job", 2)
+    for step in range(20):
+        assert not budget.add(STEP_NS, 0.0, plan.records(step), plan.share)
+    told = budget.overhead(plan.share)
+    assert told.comparisons < FEWEST
+    assert told.text(0.01) == f"not known yet ({told.comparisons} of 30 comparisons) of 1 %"
+
+
+def test_steps_that_cannot_be_compared_are_left_out():
+    budget = Budget(0.01)
+    for recorded in (False, None, False, True, None, False, True, True):
+        budget.add(STEP_NS, 0.0, recorded, 0.25)
+    assert budget.overhead(0.25) == Overhead(0.0, 0.0, math.inf, 0)
+
+
+def test_the_interval_is_printed():
+    assert Overhead(0.006, 0.004, 0.008, 100).text(0.01) == "0.6 % (0.4 to 0.8 %) of 1 %"
+    assert Overhead(0.12, -0.01, 0.5, 100).text(0.005) == "12 % (0 to 50 %) of 0.5 %"
+    assert Overhead(0.0004, 0.0, 0.0009, 100).text(0.01) == "0.04 % (0 to 0.09 %) of 1 %"
+
+
+def test_the_interval_covers_the_mean():
+    random_ = random.Random(1)
+    covered = 0
+    for _ in range(300):
+        mean, error = mean_and_error([random_.gauss(1.0, 0.5) for _ in range(100)])
+        covered += abs(mean - 1.0) <= 1.96 * error
+    assert 0.9 <= covered / 300 <= 0.99

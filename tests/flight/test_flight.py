@@ -1,0 +1,247 @@
+"""`leave_on` in real training loops, in processes of their own."""
+
+import json
+import os
+from pathlib import Path
+
+import kinetoscope
+from tests.support import warm_python
+
+LOOP = """
+import os, sys, warnings
+import torch, kinetoscope
+torch.set_num_threads(1)
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def train_step():
+    loss = model(torch.ones(2, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+def record_all(recorder):
+    recorder._plan.records = lambda step: True
+
+"""
+
+
+def run(folder, text, **environment):
+    return warm_python.run(
+        "-c",
+        LOOP + text,
+        cwd=folder,
+        env={**os.environ, "KINETOSCOPE_DIR": str(folder / "jobs"), **environment},
+    )
+
+
+def incidents(folder: Path) -> dict[str, Path]:
+    """The recordings of incidents by reason."""
+    found = sorted((folder / "jobs").glob("*/*/incidents/*/rank*.json"))
+    return {json.loads(path.read_text())["reason"]: path.with_suffix(".recording") for path in found}
+
+
+def test_a_snapshot_has_the_steps_with_their_true_numbers(tmp_path):
+    done = run(
+        tmp_path,
+        "recorder = kinetoscope.leave_on(keep='8MiB')\n"
+        "record_all(recorder)\n"
+        "for number in range(5000, 5020):\n"
+        "    recorder.step(number)\n"
+        "    train_step()\n"
+        "print(recorder.snapshot('look'))\n"
+        "print(recorder.status())\n"
+        "recorder.stop()\n"
+        "print(recorder.status())\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    path, status, stopped = done.stdout.splitlines()
+    with kinetoscope.open(path) as trace:
+        assert trace.table("steps")["number"].to_pylist() == list(range(5000, 5020))
+        assert "aten::linear" in trace.table("spans")["name"].to_pylist()
+    assert status.startswith("on, step 5,019, overhead not known yet")
+    assert stopped == "off: stopped"
+    # The ring of a program that ends well is removed; incidents stay.
+    assert not list((tmp_path / "jobs").glob("*/*/*.recording"))
+    assert list(incidents(tmp_path)) == ["look"]
+
+
+def test_steps_that_are_not_recorded_leave_no_spans(tmp_path):
+    done = run(
+        tmp_path,
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder._plan.records = lambda step: step % 4 == 1\n"
+        "    for number in range(21):\n"
+        "        recorder.step()\n"
+        "        train_step()\n"
+        "    print(recorder.snapshot('look'))\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with kinetoscope.open(done.stdout.strip()) as trace:
+        assert trace.table("steps")["number"].to_pylist() == [1, 5, 9, 13, 17]
+        assert trace.table("spans")["name"].to_pylist().count("aten::linear") == 5
+
+
+def test_an_exception_is_an_incident(tmp_path):
+    done = run(
+        tmp_path,
+        "recorder = kinetoscope.leave_on(keep='8MiB')\n"
+        "record_all(recorder)\n"
+        "for _ in range(5):\n"
+        "    recorder.step()\n"
+        "    train_step()\n"
+        "raise ValueError('no more data')\n",
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith("ValueError: no more data\n")
+    (path,) = incidents(tmp_path).values()
+    told = json.loads(path.with_suffix(".json").read_text())
+    assert told["reason"] == "crash"
+    assert told["step"] == 4
+    assert told["what"].startswith("ValueError: no more data at ")
+    with kinetoscope.open(path) as trace:
+        assert trace.table("steps")["number"].to_pylist()[:4] == [0, 1, 2, 3]
+
+
+def test_memory_that_runs_out_is_an_incident(tmp_path):
+    done = run(
+        tmp_path,
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder.step()\n"
+        "    torch.empty(1 << 60)\n",
+    )
+    assert done.returncode == 1
+    assert list(incidents(tmp_path)) == ["oom"]
+
+
+def test_a_loss_that_is_no_number_is_an_incident(tmp_path):
+    done = run(
+        tmp_path,
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder.step(40)\n"
+        "    recorder.step(loss=train_step())\n"
+        "    recorder.step(loss=train_step() / 0)\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (path,) = incidents(tmp_path).values()
+    assert json.loads(path.with_suffix(".json").read_text())["what"] == "the loss of step 41 is inf"
+
+
+def test_sigterm_is_an_incident(tmp_path):
+    done = run(
+        tmp_path,
+        "import signal\n"
+        "recorder = kinetoscope.leave_on(keep='8MiB')\n"
+        "recorder.step()\n"
+        "train_step()\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "signal.pause()\n",
+    )
+    assert done.returncode == -15
+    assert list(incidents(tmp_path)) == ["exit"]
+
+
+def test_the_ring_of_a_killed_program_stays(tmp_path):
+    done = run(
+        tmp_path,
+        "recorder = kinetoscope.leave_on(keep='8MiB')\n"
+        "record_all(recorder)\n"
+        "for number in range(7):\n"
+        "    recorder.step(70 + number)\n"
+        "    train_step()\n"
+        "os.kill(os.getpid(), 9)\n",
+    )
+    assert done.returncode == -9
+    (ring,) = (tmp_path / "jobs").glob("*/0/rank0.recording")
+    with kinetoscope.open(ring) as trace:
+        assert trace.table("steps")["number"].to_pylist()[:6] == [70, 71, 72, 73, 74, 75]
+
+
+def test_a_session_inside_records_as_ever(tmp_path):
+    done = run(
+        tmp_path,
+        "cpu = [torch.profiler.ProfilerActivity.CPU]\n"
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder._plan.records = lambda step: False\n"
+        "    for _ in range(3):\n"
+        "        recorder.step()\n"
+        "        train_step()\n"
+        "    with kinetoscope.profile(activities=cpu, engine='native') as prof:\n"
+        "        for _ in range(3):\n"
+        "            recorder.step()\n"
+        "            train_step()\n"
+        "    print(prof.trace.table('spans')['name'].to_pylist().count('aten::linear'))\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "3\n"
+
+
+def test_a_capture_records_the_next_steps(tmp_path):
+    done = run(
+        tmp_path,
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder._plan.records = lambda step: False\n"
+        "    recorder.step(10)\n"
+        "    path = recorder.capture(2)\n"
+        "    print(path)\n"
+        "    print(recorder.capture(2))\n"
+        "    for _ in range(4):\n"
+        "        recorder.step()\n"
+        "        train_step()\n"
+        "    print(recorder.capture(0))\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    path, second, none = done.stdout.splitlines()
+    assert second == f"another capture is running: {path}"
+    assert none == "steps=0: need 1 step or more"
+    with kinetoscope.open(path) as trace:
+        assert trace.table("steps")["number"].to_pylist() == [11, 12]
+
+
+def test_no_failure_reaches_the_program(tmp_path):
+    (tmp_path / "jobs").write_text("a file where the folder should be")
+    done = run(
+        tmp_path,
+        "recorder = kinetoscope.leave_on()\n"
+        "recorder.step()\n"
+        "train_step()\n"
+        "print(recorder.snapshot(), recorder.status().on, recorder.capture()[:20])\n"
+        "recorder.stop()\n",
+    )
+    assert (done.returncode, done.stdout) == (0, "None False nothing is recorded:\n")
+    assert done.stderr.count("UserWarning: the flight recorder is off") == 1
+
+
+def test_switched_off_by_the_environment(tmp_path):
+    done = run(
+        tmp_path,
+        "recorder = kinetoscope.leave_on()\nrecorder.step()\nprint(recorder.status())\n",
+        KINETOSCOPE="off",
+    )
+    assert (done.stdout, done.stderr) == ("off: switched off by KINETOSCOPE\n", "")
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_a_fork_records_nothing(tmp_path):
+    done = run(
+        tmp_path,
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder.step()\n"
+        "    if os.fork() == 0:\n"
+        "        recorder.step()\n"
+        "        print(recorder.snapshot())\n"
+        "        sys.stdout.flush()\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+        "    print(recorder.status().on)\n",
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "None\nTrue\n", "")
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "jobs").symlink_to(tmp_path / "other")
+    done = run(tmp_path, "print(kinetoscope.leave_on().status())\n")
+    assert "is a link" in done.stdout
+    assert list((tmp_path / "other").iterdir()) == []

@@ -1,0 +1,61 @@
+"""What `leave_on` accepts."""
+
+from pathlib import Path
+
+import pytest
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.flight.settings import REASONS, attempt_name, default_folder, job_name, settings
+
+
+def test_defaults():
+    made = settings(environment={})
+    assert (made.budget, made.keep_s, made.keep_bytes, made.most_in_an_hour) == (0.01, 60.0, 256 << 20, 6)
+    assert made.folder == default_folder()
+    assert made.on == set(REASONS)
+
+
+def test_arguments():
+    made = settings(0.005, ("1 MiB", "5s"), "here", ("hang",), "2/hour", environment={})
+    assert (made.budget, made.keep_s, made.keep_bytes, made.most_in_an_hour) == (0.005, 5.0, 1 << 20, 2)
+    assert made.folder == Path.cwd() / "here"
+    assert made.on == {"hang"}
+
+
+def test_the_environment_takes_the_place_of_arguments():
+    environment = {
+        "KINETOSCOPE_BUDGET": "2 %",
+        "KINETOSCOPE_KEEP": "10s,64MiB",
+        "KINETOSCOPE_DIR": "/elsewhere",
+        "KINETOSCOPE_ON": "crash, oom",
+    }
+    made = settings("1%", on=("hang",), folder="here", environment=environment)
+    assert (made.budget, made.keep_s, made.keep_bytes) == (0.02, 10.0, 64 << 20)
+    assert (made.folder, made.on) == (Path("/elsewhere"), {"crash", "oom"})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"budget": "much"}, "budget='much'"),
+        ({"budget": "0%"}, "budget='0%'"),
+        ({"budget": 2}, "budget=2"),
+        ({"budget": True}, "budget=True"),
+        ({"keep": "long"}, "keep='long'"),
+        ({"on": "fire"}, "on='fire'"),
+        ({"limits": "6"}, "limits='6'"),
+        ({"limits": "0/hour"}, "limits='0/hour'"),
+    ],
+)
+def test_wrong_values_are_named(wrong, message):
+    with pytest.raises(ArgumentError, match=message):
+        settings(**wrong, environment={})
+
+
+def test_ranks_of_a_launcher_share_a_job():
+    assert job_name({"TORCHELASTIC_RUN_ID": "a/b c"}) == "a_b_c"
+    assert job_name({"SLURM_JOB_ID": "17"}) == "17"
+    assert job_name({"TORCHELASTIC_RUN_ID": "none", "LOCAL_RANK": "1"}) == job_name({"LOCAL_RANK": "0"})
+    assert job_name({}) != job_name({"LOCAL_RANK": "0"})
+    assert attempt_name({"TORCHELASTIC_RESTART_COUNT": "2"}) == "2"
+    assert attempt_name({}) == "0"

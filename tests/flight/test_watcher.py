@@ -1,0 +1,75 @@
+"""What counts as unusual."""
+
+import math
+
+import pytest
+import torch
+
+from kinetoscope.flight.watcher import StepTimes, is_no_number
+
+SECOND_NS = 1e9
+
+
+def fed(*durations_s):
+    times = StepTimes()
+    return times, [times.add(duration_s * SECOND_NS) for duration_s in durations_s]
+
+
+def test_three_slow_steps_in_a_row_are_told_once():
+    times, found = fed(*[0.4] * 100, 0.8, 0.8, 0.8, 0.8)
+    assert found[:-2] == [[]] * 102
+    assert found[-2] == [0.8 * SECOND_NS] * 3
+    assert found[-1] == []
+    assert times.median_ns == 0.4 * SECOND_NS
+
+
+def test_single_slow_steps_are_usual():
+    _, found = fed(*([0.4] * 20 + [2.0, 2.0]) * 10)
+    assert not any(found)
+
+
+def test_short_steps_must_be_slow_for_a_second():
+    _, found = fed(*[0.001] * 100, *[0.003] * 300)
+    assert not any(found)
+    _, found = fed(*[0.001] * 100, *[0.003] * 400)
+    assert sum(map(bool, found)) == 1
+
+
+def test_what_varies_a_lot_is_not_slow():
+    _, found = fed(*[0.4, 0.8, 1.2, 1.6] * 25, 1.7, 1.8, 1.9)
+    assert not any(found)
+
+
+def test_slow_steps_become_the_usual_ones():
+    times, found = fed(*[0.4] * 100, *[0.8] * 200)
+    assert sum(map(bool, found)) == 1
+    assert times.median_ns == 0.8 * SECOND_NS
+
+
+def test_a_hang_is_far_beyond_the_longest_usual_step():
+    assert fed(*[0.1] * 50)[0].hang_ns == 30 * SECOND_NS
+    assert fed(*[10.0] * 50)[0].hang_ns == 100 * SECOND_NS
+    assert fed()[0].hang_ns == 30 * SECOND_NS
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, torch.tensor(math.nan), torch.tensor([[-math.inf]])])
+def test_losses_that_are_no_numbers(loss):
+    assert is_no_number(loss)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        1.0,
+        0,
+        torch.tensor(1.0, requires_grad=True),
+        torch.tensor(3),
+        torch.tensor([math.nan, 1.0]),
+        torch.empty(1, device="meta"),
+        "loss",
+        None,
+    ],
+    ids=repr,
+)
+def test_other_losses(loss):
+    assert not is_no_number(loss)
