@@ -24,7 +24,7 @@ def plug_in() -> None:
     try:
         _do(asked)
     except Exception as error:  # noqa: BLE001  (whatever fails, the server matters more)
-        from kinetoscope.collect.process.user_warnings import warn_user
+        from kinetoscope.collect import warn_user
 
         warn_user(f"{VARIABLE}={asked}: {type(error).__name__}: {error}")
 
