@@ -40,20 +40,24 @@ class Part:
         what: What it is, and the line where it is of one.
         time_ns: How long it takes in a step, on average.
         is_floor: Whether it is the floor.
+        file: The file of its line, empty where it is of none.
+        line: That line, -1 where it is of none.
     """
 
     what: str
     time_ns: float
     is_floor: bool = False
+    file: str = ""
+    line: int = -1
 
 
 def parts_of_step(account: Account, kind: KindAccount, most: int = MOST_PARTS) -> list[Part]:
     """The parts of the steps of one kind, which add up to the step: the floor, or what operators are known to need, then the largest others."""
-    steps, sums = max(kind.steps, 1), dict[str, int]()
+    steps, sums = max(kind.steps, 1), dict[_Place, int]()
     for row in _rows(account, kind):
-        what = _label(row)
-        sums[what] = sums.get(what, 0) + row["time_ns"]
-    floor_ns = sums.pop("", 0)
+        place = _place(row)
+        sums[place] = sums.get(place, 0) + row["time_ns"]
+    floor_ns = sums.pop(_FLOOR, 0)
     named = [one for one in sums if sums[one] >= LEAST_PART * kind.duration_ns]
     largest = sorted(named, key=lambda one: (-sums[one], one))[:most]
     found = [
@@ -63,7 +67,9 @@ def parts_of_step(account: Account, kind: KindAccount, most: int = MOST_PARTS) -
             is_floor=True,
         )
     ]
-    found += [Part(one, sums[one] / steps) for one in largest]
+    found += [
+        Part(what, sums[what, file, line] / steps, file=file, line=line) for what, file, line in largest
+    ]
     rest_ns = kind.duration_ns - floor_ns - sum(sums[one] for one in largest)
     return [*found, Part("everything else", rest_ns / steps)] if rest_ns > 0 else found
 
@@ -116,9 +122,19 @@ def as_mapping(account: Account) -> dict[str, Any] | None:
         "step_ns": round(kind.duration_ns / max(kind.steps, 1)),
         "floor_ns": None if kind.floor_ns is None else round(kind.floor_ns / max(kind.steps, 1)),
         "times_floor": None if kind.times_floor is None else round(kind.times_floor, 2),
+        "sentence": floor_sentence(account, kind),
         "calibrated": account.calibrated,
         "entries_ns": {name: round(time_ns / max(kind.steps, 1)) for name, time_ns in kind.entry_ns.items()},
-        "parts": [{"what": one.what, "time_ns": round(one.time_ns)} for one in parts_of_step(account, kind)],
+        "parts": [
+            {
+                "what": one.what,
+                "time_ns": round(one.time_ns),
+                "is_floor": one.is_floor,
+                "file": one.file or None,
+                "line": one.line if one.file else None,
+            }
+            for one in parts_of_step(account, kind)
+        ],
     }
 
 
@@ -146,16 +162,23 @@ def _rows(account: Account, kind: KindAccount) -> list[dict[str, Any]]:
     return [row for row in account.rows if row["step_kind"] == number and row["process"] == kind.pid]
 
 
-def _label(row: dict[str, Any]) -> str:
-    """What a row of the account is called in a waterfall; empty where it belongs to the floor."""
+_Place = tuple[str, str, int]
+"""What a part is called, its file and its line."""
+_FLOOR: _Place = ("", "", -1)
+
+
+def _place(row: dict[str, Any]) -> _Place:
+    """The part that a row of the account belongs to."""
     entry, cause = row["entry"], row["cause"] or ""
     if entry == "needed" or (entry == "waiting" and cause in _FLOOR_WAITS):
-        return ""
+        return _FLOOR
     what = f"waiting for {cause}" if entry == "waiting" and cause not in ("blocked", "processor") else cause
     what = {"blocked": "waiting", "processor": "waiting for a processor"}.get(cause, what) or _WORDS.get(
         entry, entry
     )
-    return what if cause in _WITHOUT_LINE or not row["file"] else f"{what} at {_line(row)}"
+    if cause in _WITHOUT_LINE or not row["file"]:
+        return what, "", -1
+    return f"{what} at {_line(row)}", row["file"], row["line"]
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -167,7 +190,7 @@ def _largest(account: Account, kind: KindAccount, most: int = 3) -> list[tuple[s
     """The operators, by line, and the lines of Python that take most of the steps, with what they need."""
     sums: dict[str, int] = {}
     for row in _rows(account, kind):
-        what = row["operator"] or _label(row) or row["cause"] or "other"
+        what = row["operator"] or _place(row)[0] or row["cause"] or "other"
         what = f"{what} at {_line(row)}" if row["operator"] and row["file"] else what
         sums[what] = sums.get(what, 0) + row["time_ns"]
     return sorted(sums.items(), key=lambda one: (-one[1], one[0]))[:most]

@@ -1,10 +1,13 @@
 """The overview and the health of a trace: their numbers are the tables', steps lead to the timeline, nothing is an empty frame."""
 
+import itertools
 import json
 import re
 
 import pytest
 
+from kinetoscope.analyses.waterfall import parts_of_step
+from kinetoscope.model import units
 from tests.support.browser import until
 from tests.support.trace_builder import TraceBuilder
 
@@ -135,7 +138,7 @@ def test_findings_come_first_and_lead_to_their_evidence(visit, served):
     card.locator("summary", has_text=re.compile("lacks? data")).click()
     assert card.get_by_text("Cannot tell about memory-growth").is_visible()
     span = json.loads(finding["spans"])[0]
-    hrefs = [link.get_attribute("href") for link in card.get_by_role("link").all()[:3]]
+    hrefs = [link.get_attribute("href") for link in card.locator(".ov-links a").all()[:3]]
     number = page.url.partition("trace=")[2]
     prefix = f"trace={number}&" if number else ""
     assert hrefs == [
@@ -177,3 +180,23 @@ def test_nothing_reaches_beyond_the_page(visits, served, width):
     assert page.evaluate(
         "() => document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth"
     )
+
+
+def test_a_waterfall_leads_from_the_floor_to_the_step(visit, served):
+    builder = TraceBuilder()
+    for step in range(8):
+        builder.step(step, step * 10 * MS, 10 * MS)
+        builder.span("aten::mm", step * 10 * MS, 2 * MS, stack=builder.stack(("train.py", 3, "train")))
+    trace = builder.build()
+    page = visit.open(served.address(trace, "overview"))
+    rows = page.locator(".ov-floor li")
+    rows.first.wait_for()
+    shown = [text.split("\n") for text in rows.all_inner_texts()]
+    parts = parts_of_step(trace.account(), trace.account().kinds[0])
+    assert [row[0] for row in shown] == [part.what for part in parts]
+    assert [row[-1] for row in shown] == [units.duration(part.time_ns) for part in parts]
+    boxes = [row.locator(".ov-fall > span").bounding_box() for row in rows.all()]
+    for before, after in itertools.pairwise(boxes):
+        assert after["x"] == pytest.approx(before["x"] + before["width"], abs=2.5)
+    page.locator(".ov-floor a", has_text="train.py:3").first.click()
+    page.wait_for_function("location.hash.startsWith('#/stacks?')")

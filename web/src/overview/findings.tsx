@@ -4,6 +4,7 @@ import { Shown, useJson, useSource } from "../parts/answer";
 import { Excerpt, lineText } from "../parts/source-text";
 import { address } from "../router";
 import * as units from "../units";
+import { type Account, Floor } from "./floor";
 
 interface Evidence {
   span: number;
@@ -27,6 +28,8 @@ interface Finding {
 }
 
 interface Findings {
+  /** What the time of a step was spent on; null of a trace without time, and of a job. */
+  account?: Account | null;
   /** 0 for a recording without steps: shares are then of recorded time. */
   steps: number;
   findings: readonly Finding[];
@@ -46,9 +49,10 @@ export function FindingsCard(props: { path?: string }) {
     <section class="card ov-findings" aria-label="Findings">
       <h2>Findings</h2>
       <Shown answer={answer}>
-        {({ steps, findings, more, summary, unknown, whose }) => (
+        {({ account, steps, findings, more, summary, unknown, whose }) => (
           <>
             {whose && <p class="muted small">{whose}</p>}
+            {account && <Floor account={account} />}
             {summary && <p>{summary}</p>}
             <ol>
               {findings.map((one) => (
