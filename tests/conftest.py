@@ -65,6 +65,11 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts first what runs long, so that no worker is left with it when the others have nothing more to do."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def nothing_older() -> None:
     """Takes what was imported, and what earlier tests left, out of the garbage collector's sight for good.

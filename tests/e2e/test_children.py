@@ -355,7 +355,7 @@ dist.destroy_process_group()
 
 
 def test_the_ranks_of_torchrun_are_in_one_trace(tmp_path):
-    launch = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     ended = run(tmp_path, RANKS, "--shapes", "-o", "out/ranks", *launch, "ranks.py", name="ranks.py")
     assert ended.code == 0, ended.err
     assert os.listdir(tmp_path / "out") == ["ranks.ktrace"]

@@ -35,6 +35,7 @@ def run(command, environment, expected=0, **more):
 
 
 # The whole takes a minute, or several where many tests run beside it.
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_all_of_it_on_the_tests_own_device(plugin_environment, tmp_path):
     check = [sys.executable, "-m", "tests.gpu", str(tmp_path), "--device", "testdevice", "--quick"]

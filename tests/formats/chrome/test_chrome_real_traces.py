@@ -82,6 +82,7 @@ OF_EACH_MAKER = ("a100_nccl_rank3of8", "mi300_resnet_stack_rccl_rank0of8", "rtx2
 
 
 @needs_holistic
+@pytest.mark.slow
 def test_holistic_trace_analysis_says_the_same_of_our_files(tmp_path: Path) -> None:
     originals = traces_of_a_kind() if STRESS else [shared_trace(name) for name in OF_EACH_MAKER]
     ours = [tmp_path / path.name.removesuffix(".gz") for path in originals]
