@@ -34,8 +34,8 @@ _ADVICE = {
     Cause.DISCARDED: "Take the part first, and compute with it alone: layer(x[rows]) instead of layer(x)[rows].",
     Cause.CONSTANT: "Make it once before the loop, as a buffer of the module (register_buffer) or one for each size.",
     Cause.REPEATED: "If the indices are the same each time, do it once a step, or once before the loop, and pass the result on.",
-    Cause.FRESH_MEMORY: "Make the buffer once and write into it (out=, copy_), or work on smaller parts: blocks of 32 MiB and more go back to the system when "
-    "they are freed, which hands out every page anew.",
+    Cause.FRESH_MEMORY: "Start the program with THP_MEM_ALLOC_ENABLE=1 (torch then asks Linux for pages of 2 MiB), make the buffer once and write into it (out=, "
+    "copy_), or work on smaller parts: blocks of 32 MiB and more go back to the system when they are freed, which hands out every page anew.",
     Cause.BLOCKED: "Wait less often, or let another thread do it while the loop goes on: write files in the background, prepare ahead what the loop "
     "needs, hold locks for a shorter time.",
 }
