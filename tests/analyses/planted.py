@@ -900,3 +900,57 @@ def a_model_in_64_bits(fault: bool) -> tuple[Step, int]:
     model = Net().to(kind)
     x = torch.randn(192, 64, dtype=kind)
     return training(model, sgd(model), lambda number: x), 10
+
+
+@planted("hot-line", record_shapes=True)
+def a_large_buffer_that_is_new_in_each_step(fault: bool) -> tuple[Step, int]:
+    model = Net()
+    buffer = torch.zeros(16 * 2**20)
+
+    def batch(number: int) -> torch.Tensor:
+        rows = torch.zeros(16 * 2**20) if fault else buffer
+        return rows[: 192 * 64].view(192, 64)
+
+    return training(model, sgd(model), batch), 8
+
+
+@planted("hot-line", record_shapes=True)
+def a_transform_of_a_prime_length(fault: bool) -> tuple[Step, int]:
+    model = Net()
+    signal = torch.randn(16, 32_749 if fault else 32_768)
+    batch = torch.randn(192, 64)
+
+    def transformed(number: int) -> torch.Tensor:
+        return batch + torch.fft.rfft(signal).abs()[:1, :64]
+
+    return training(model, sgd(model), transformed), 8
+
+
+@planted("hot-line", record_shapes=True)
+def a_dense_gradient_of_a_large_table(fault: bool) -> tuple[Step, int]:
+    words = nn.Embedding(60_000, 64, sparse=not fault)
+    model = nn.Sequential(words, nn.Flatten(), nn.Linear(512, 64))
+    optimizer = sgd(model)
+
+    def step(number: int) -> None:
+        model(torch.randint(60_000, (64, 8))).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, 10
+
+
+@planted("hot-line", record_shapes=True)
+def a_result_of_which_few_rows_are_used(fault: bool) -> tuple[Step, int]:
+    body, head = nn.Linear(64, 32), nn.Linear(32, 5000)
+    optimizer = sgd(nn.Sequential(body, head))
+    rows = torch.randn(512, 64)
+
+    def step(number: int) -> None:
+        hidden = torch.relu(body(rows))
+        chosen = head(hidden)[::64] if fault else head(hidden[::64])
+        chosen.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, 10

@@ -83,6 +83,31 @@ def test_a_gradient_that_is_almost_all_zeros_is_a_finding_at_the_line_of_the_loo
     assert "sparse=True" in one.advice
 
 
+def test_work_on_indices_that_is_done_again_in_a_step_is_a_finding():
+    def fill(builder, at, line):
+        zeros = builder.shapes(
+            [[], [], [], [], []], ["ScalarList", "", "", "", "Scalar"], ["[5000]", "", "", "cpu", "False"]
+        )
+        ones = builder.shapes(
+            [[], [], [], [], []], ["ScalarList", "", "", "", "Scalar"], ["[20000]", "", "", "cpu", "False"]
+        )
+        types = ["float", "Scalar", "long int", "float", "Scalar"]
+        added = builder.shapes([[5000], [], [20000], [20000], []], types, ["", "0", "", "", "1"])
+        for start in (at, at + 4 * MS):
+            builder.span("aten::zeros", start, 10_000, shapes=zeros, stack=line)
+            builder.span("aten::ones", start + 20_000, 10_000, shapes=ones, stack=line)
+            builder.span("aten::index_add_", start + 40_000, 3 * MS, shapes=added, stack=line)
+            # What a gradient flows through lies between.
+            builder.span("aten::mm", start + 3 * MS + 50_000, 10_000, stack=line, sequence=start)
+            builder.backward("MmBackward0", start + 3 * MS + 70_000, 10_000, sequence=start)
+
+    (one,) = found_in(fill)
+    assert plain(one.finding).startswith(
+        "train.py:5 computes the same from constants and indices more than once in a step: 30.2 %"
+    )
+    assert "once a step" in one.advice
+
+
 def waiting(builder, at, line):
     builder.span("aten::mm", at, MS, stack=line)
     inside = builder.stack(("train.py", 5, "train"), ("log.py", 9, "flush"))

@@ -132,6 +132,41 @@ def test_a_mask_of_constants_is_made_again():
     assert reasons(step)[0] == {Reason.CONSTANT}
 
 
+def degrees(edges, nodes, values):
+    """The weights of the edges of a graph, which no gradient flows through."""
+    degree = torch.zeros(nodes).index_add_(0, edges[1], torch.ones(len(values))).clamp(min=1)
+    return (degree[edges[0]] * degree[edges[1]]).rsqrt()
+
+
+@pytest.mark.parametrize(("layers", "part"), [(1, 0.0), (4, 0.75)])
+def test_what_comes_from_indices_is_needed_once_in_a_step(layers, part):
+    edges, values = torch.randint(5000, (2, 20_000)), torch.randn(20_000, requires_grad=True)
+    optimizer = torch.optim.SGD([values], 0.1)
+
+    def step():
+        optimizer.zero_grad()
+        sum((values * degrees(edges, 5000, values)).sum() for _ in range(layers)).backward()
+        optimizer.step()
+
+    found, waste = reasons(step)
+    assert found == ({Reason.REPEATED} if part else set())
+    assert waste.part.max() == part
+
+
+def test_what_comes_from_other_numbers_is_other_work_each_time():
+    data, weight = torch.randn(4, 20_000), torch.randn(20_000, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1)
+
+    def step():
+        for rows in data:
+            shift = torch.zeros(8192)
+            scaled = (rows - rows.mean()) / rows.std() + shift[0]
+            (scaled * weight).sum().backward()
+        optimizer.step()
+
+    assert reasons(step)[0] == set()
+
+
 def test_a_buffer_that_is_written_is_no_constant():
     places, values = torch.randint(4000, (9000,)), torch.ones(9000)
     assert reasons(lambda: torch.zeros(4000).index_add_(0, places, values))[0] == set()

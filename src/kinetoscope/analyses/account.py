@@ -80,22 +80,23 @@ class Cause(IntEnum):
     LENGTH = Reason.LENGTH
     TYPE = Reason.TYPE
     LAYOUT = Reason.LAYOUT
-    FRESH_MEMORY = 7
-    CALL = 8
-    AUTOGRAD = 9
-    LAUNCH = 10
-    DATA = 11
-    COLLECTIVE = 12
-    COPY = 13
-    DEVICE = 14
-    BLOCKED = 15
-    PROCESSOR = 16
-    NO_INPUTS = 17
+    REPEATED = Reason.REPEATED
+    FRESH_MEMORY = 8
+    CALL = 9
+    AUTOGRAD = 10
+    LAUNCH = 11
+    DATA = 12
+    COLLECTIVE = 13
+    COPY = 14
+    DEVICE = 15
+    BLOCKED = 16
+    PROCESSOR = 17
+    NO_INPUTS = 18
 
 
 CAUSES = (
     "", "gradient that is almost all zeros", "result is mostly discarded", "constant is made again", "awkward length", "type conversion",
-    "layout", "fresh memory", "fixed cost of a call", "autograd engine", "device waits for the host", "data", "collective", "copy",
+    "layout", "same work again in the step", "fresh memory", "fixed cost of a call", "autograd engine", "device waits for the host", "data", "collective", "copy",
     "device", "blocked", "processor", "inputs were not recorded",
 )  # fmt: skip
 """The causes by name."""

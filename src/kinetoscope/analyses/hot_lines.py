@@ -33,8 +33,9 @@ _ADVICE = {
     "that were looked up, and no others.",
     Cause.DISCARDED: "Take the part first, and compute with it alone: layer(x[rows]) instead of layer(x)[rows].",
     Cause.CONSTANT: "Make it once before the loop, as a buffer of the module (register_buffer) or one for each size.",
-    Cause.FRESH_MEMORY: "Make the buffer once and write into it (out=, copy_), or work on smaller parts: blocks of 32 MiB and more go back to the system when "
-    "they are freed, which hands out every page anew.",
+    Cause.REPEATED: "If the indices are the same each time, do it once a step, or once before the loop, and pass the result on.",
+    Cause.FRESH_MEMORY: "Start the program with THP_MEM_ALLOC_ENABLE=1 (torch then asks Linux for pages of 2 MiB), make the buffer once and write into it (out=, "
+    "copy_), or work on smaller parts: blocks of 32 MiB and more go back to the system when they are freed, which hands out every page anew.",
     Cause.BLOCKED: "Wait less often, or let another thread do it while the loop goes on: write files in the background, prepare ahead what the loop "
     "needs, hold locks for a shorter time.",
 }
@@ -48,18 +49,20 @@ def hot_lines(loop: Loop, found: Sequence[Finding]) -> list[Finding]:
         found: What the rules found.
     """
     mine = [one for one in accounts(loop.trace) if one.window.activity.owner.process == loop.process]
-    made = [_finding(loop, mine[0], cause) for cause in (*_ADVICE, Cause.LENGTH)] if mine else []
-    return [one for one in made if one is not None and not _is_covered(one, found)]
+    made = [(cause, _finding(loop, mine[0], cause)) for cause in (*_ADVICE, Cause.LENGTH)] if mine else []
+    return [one for cause, one in made if one is not None and not _is_covered(one, cause, found)]
 
 
-def _is_covered(one: Finding, found: Sequence[Finding]) -> bool:
-    """Whether other findings are about the same line, or the same function where it waits, and most of the gain."""
-    gain_ns = sum(
-        other.gain_ns or 0
-        for other in found
-        if one.place and (other.place.file, other.place.function) == (one.place.file, one.place.function)
-        and (other.code == "python-bound" or other.place.line <= one.place.line <= max(other.place.until, other.place.line))
-    )  # fmt: skip
+def _is_covered(one: Finding, cause: Cause, found: Sequence[Finding]) -> bool:
+    """Whether other findings are about the same line and most of the gain; of a wait, also one about its function."""
+    gain_ns = 0
+    for other in found:
+        if not one.place or (other.place.file, other.place.function) != (one.place.file, one.place.function):
+            continue
+        is_same_line = other.place.line <= one.place.line <= max(other.place.until, other.place.line)
+        # Python between operators is other time than that of operators.
+        if cause == Cause.BLOCKED or (is_same_line and other.code != "python-bound"):
+            gain_ns += other.gain_ns or 0
     return gain_ns >= COVERED * (one.gain_ns or 0)
 
 
@@ -136,6 +139,10 @@ def _words(
     if cause == Cause.CONSTANT:
         times = units.count(max(1, round(loop.per_step(_runs(loop, cells.span[mine])))), "time")
         return (f"{here} makes the same constant again, {times} a step",), _ADVICE[cause]
+    if cause == Cause.REPEATED:
+        return (f"{here} computes the same from constants and indices more than once in a step",), _ADVICE[
+            cause
+        ]
     if cause == Cause.FRESH_MEMORY:
         size = int(loop.trace.column("spans", "bytes_moved")[largest])
         return (f"{here} writes into memory that is new each time, {{}} at once", (size, "bytes")), _ADVICE[

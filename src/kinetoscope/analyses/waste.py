@@ -25,6 +25,7 @@ from kinetoscope.tables.costs.call import Inputs
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
+from kinetoscope.tables.stacks import program_stacks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,6 +46,7 @@ class Reason(IntEnum):
     LENGTH = 4
     TYPE = 5
     LAYOUT = 6
+    REPEATED = 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +88,12 @@ _MIXING = frozenset(
 )
 _LAYOUTS = names("aten::contiguous aten::reshape aten::flatten")
 _CONSTANTS = names("aten::ones aten::zeros aten::full aten::arange aten::eye aten::linspace")
-_OF_CONSTANTS = names(
-    "aten::tril aten::triu aten::to aten::bool aten::float aten::cumsum aten::masked_fill aten::eq aten::ne aten::lt aten::le aten::gt"
-    " aten::ge aten::logical_not aten::bitwise_not aten::rsub aten::neg aten::unsqueeze aten::view aten::reshape aten::expand aten::slice"
-    " aten::transpose aten::t aten::type_as aten::log aten::exp aten::sin aten::cos aten::mul aten::div aten::pow aten::sub aten::add"
+_VIEWS = names(
+    "aten::view aten::reshape aten::select aten::slice aten::t aten::transpose aten::unsqueeze aten::squeeze aten::expand aten::detach"
+    " aten::permute aten::alias"
 )
+_INDEXING = names("aten::index aten::index_select aten::gather")
+_RANDOM = ("rand", "normal", "uniform", "bernoulli", "dropout", "multinomial", "exponential", "poisson")
 
 
 @derived
@@ -103,7 +106,7 @@ def waste_of(trace: TraceData) -> Waste:
     calls = _Calls(trace)
     _zero_gradients(trace, calls, found)
     _discarded(trace, calls, found)
-    _constants(trace, found)
+    _made_again(trace, calls, found)
     _slow(trace, calls, found)
     _fresh_memory(trace, found)
     return found
@@ -276,52 +279,120 @@ def _result(one: _Call) -> Shape:
     return ()
 
 
-def _constants(trace: TraceData, found: Waste) -> None:
-    """Lines that make a constant and transform it, such as a mask, with the same sizes each time."""
+def _made_again(trace: TraceData, calls: _Calls, found: Waste) -> None:
+    """Runs of operators that begin with a constant and compute with that and with indices alone, such as a mask or the degrees of a graph.
+
+    What is made of constants alone is needed once; what indices go into, once in a step, as they may be others in the next one.
+    """
     spans = trace.columns("spans")
     rows = operator_spans(trace).rows
     rows = rows[
         (spans["phase"][rows] == Phase.FORWARD) & (spans["stream"][rows] < 0) & (spans["stack"][rows] >= 0)
     ]
     rows = rows[is_outermost(trace, rows)]
-    texts = trace.strings
-    makes, follows = (
-        np.array([text in chosen for text in texts], dtype=bool)[spans["name"][rows]]
-        for chosen in (_CONSTANTS, _OF_CONSTANTS)
-    )
+    makes = np.array([text in _CONSTANTS for text in trace.strings], dtype=bool)[spans["name"][rows]]
     if not makes.any():
         return
-    # Runs of operators from one stack that begin with a constant and go on with what is done with it alone.
-    same = np.append(False, (np.diff(spans["stack"][rows]) == 0) & (np.diff(spans["thread"][rows]) == 0))
-    run = np.cumsum(~same | makes) - 1
-    first = np.flatnonzero(np.append(True, np.diff(run) > 0))
-    length = np.diff(np.append(first, len(rows)))
-    good = np.ones(len(first), bool) & makes[first] & (length > 1)
-    whole = np.add.reduceat((makes | follows).astype(np.int64), first) == length
-    good &= whole
-    chosen = np.flatnonzero(good)
-    alone = [one for one in chosen.tolist() if _is_chain(trace, rows[first[one] : first[one] + length[one]])]
-    if not alone:
-        return
-    tops = np.concatenate([rows[first[one] : first[one] + length[one]] for one in alone])
+    run, first, length = _runs(trace, rows, makes)
+    # Runs of the same operators with the same sizes are looked at once.
+    mixed = (spans["name"][rows].astype(np.uint64) << np.uint64(32)) + spans["shapes"][rows].astype(np.uint32)
+    place = np.arange(len(rows)) - first[run]
+    mixed = (mixed + np.uint64(1)) * (place.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
+    same, leading = _core.group([np.add.reduceat(mixed, first).astype(np.int64), length])
+    known = {call.row: call for call in calls.all}
+    each = [
+        _again(known, calls.of_span[rows[first[one] : first[one] + length[one]]]) for one in leading.tolist()
+    ]
+    step = np.append(spans["step"], -1)[rows[first]]
+    in_step, _ = _core.group([same, step])
+    times = np.where(step >= 0, _core.group_counts(in_step, len(first))[in_step], 1)
+    for reason in (Reason.CONSTANT, Reason.REPEATED):
+        taken = np.array([one[0] if one[1] == reason else 0 for one in each], np.int64)[same]
+        often = times if reason == Reason.REPEATED else _core.group_counts(same, len(leading))[same]
+        part = np.where(
+            (taken > 0) & (often > 1), 1.0 if reason == Reason.CONSTANT else 1.0 - 1.0 / often, 0.0
+        )
+        mark = np.zeros(len(spans), bool)
+        chosen = rows[(place < taken[run]) & (part[run] > 0)]
+        mark[chosen] = True
+        around = _core.nearest_marked(spans["parent"], spans["depth"], mark)
+        value = np.zeros(len(spans) + 1)
+        value[rows] = part[run]
+        inside = np.flatnonzero((around >= 0) & is_operator(spans["kind"]))
+        _mark(found, inside, value[around[inside]], reason)
+
+
+def _runs(trace: TraceData, rows: Rows, makes: NDArray[np.bool_]) -> tuple[Rows, Rows, Rows]:
+    """Runs of operators of one function in which no gradient flows: for each operator its run, and where each run begins and how long it is.
+
+    One begins with each first constant of a function, and with each operator that is in none, which are as good as no run.
+    """
+    spans, frames = trace.columns("spans"), trace.columns("frames")
+    frame = np.append(trace.column("stacks", "frame"), np.int32(-1))[
+        np.append(program_stacks(trace), np.int32(-1))
+    ]
+    function = np.append(_core.group([frames["file"], frames["function"]])[0], np.int32(-1))[
+        frame[spans["stack"][rows]]
+    ]
+    random = np.array([any(word in text for word in _RANDOM) for text in trace.strings], dtype=bool)
     mark = np.zeros(len(spans), bool)
-    mark[tops] = True
-    inside = _core.nearest_marked(spans["parent"], spans["depth"], mark) >= 0
-    every = np.flatnonzero(inside & is_operator(spans["kind"]))
-    _mark(found, every, np.ones(len(every)), Reason.CONSTANT)
+    mark[rows] = True
+    outer = np.append(_core.nearest_marked(spans["parent"], spans["depth"], mark), np.int32(-1))
+    differentiable = np.zeros(len(spans) + 1, bool)
+    forward = spans["forward"]
+    differentiable[outer[forward[forward >= 0]]] = True
+    apart = differentiable[rows] | random[spans["name"][rows]]
+    changes = [np.diff(values) != 0 for values in (function, spans["thread"][rows], spans["step"][rows])]
+    cut = apart | np.append(True, apart[:-1]) | np.append(True, np.logical_or.reduce(changes))
+    at = np.arange(len(rows))
+    begin = np.maximum.accumulate(np.where(cut, at, 0))
+    made = np.maximum.accumulate(np.where(makes & ~apart, at, -1))
+    made_before = np.append(-1, made[:-1])
+    # In a stretch the first constant begins a run; what comes before is apart.
+    starts = cut | (made < begin) | (makes & (made_before < begin))
+    first = np.flatnonzero(starts)
+    return np.cumsum(starts) - 1, first, np.diff(np.append(first, len(rows)))
 
 
-def _is_chain(trace: TraceData, rows: Rows) -> bool:
-    """Whether each operator has one tensor alone, of as many elements as the one before it: the constant, transformed."""
-    shapes = trace.column("spans", "shapes")[rows].tolist()
-    before = 0
-    for row in shapes[1:]:
-        inputs = parsed_inputs(trace, ShapesRow(row)) if row >= 0 else None
-        tensors = [] if inputs is None else [one for one in inputs.shapes if isinstance(one, tuple) and one]
-        if len(tensors) != 1 or (before and prod(tensors[0]) != before):
-            return False
-        before = prod(tensors[0])
-    return before >= LEAST_ELEMENTS // 16
+def _again(known: dict[int, _Call], calls: NDArray[np.int32]) -> tuple[int, Reason]:
+    """How many operators of a run compute with constants and indices alone, and whether with constants alone; 0 for too few."""
+    sizes: set[int] = set()
+    counted_up, of_indices, taken, computing = False, False, 0, 0
+    for row in calls.tolist():
+        one = known.get(row)
+        if one is None:
+            break
+        if one.name in _CONSTANTS:
+            sizes.add(_made_elements(one))
+            counted_up |= one.name == "aten::arange"
+        else:
+            given = [
+                (prod(shape), dtype in ("int64", "int32"))
+                for shape, dtype in zip(one.inputs.shapes, one.inputs.dtypes, strict=True)
+                if isinstance(shape, tuple) and shape
+            ]
+            if not given or any(count not in sizes and not is_index for count, is_index in given):
+                break
+            # Whole numbers are indices, unless a constant of the run is of them.
+            from_outside = (is_index and not (counted_up and count in sizes) for count, is_index in given)
+            of_indices |= any(from_outside) or one.name in _INDEXING
+            sizes |= {count for count, is_index in given if not is_index}
+            computing += one.name not in _VIEWS
+        taken += 1
+    if computing == 0 or max(sizes, default=0) < LEAST_ELEMENTS // 16:
+        return 0, Reason.NONE
+    return taken, Reason.REPEATED if of_indices else Reason.CONSTANT
+
+
+def _made_elements(one: _Call) -> int:
+    """How many elements a constant has; 0 where that is not known."""
+    sizes = [*one.inputs.values, None][0]
+    if one.name in ("aten::arange", "aten::eye", "aten::linspace"):
+        numbers = [value for value in one.inputs.values if type(value) is int]
+        return (
+            numbers[0] ** (2 if one.name == "aten::eye" else 1) if numbers and 0 <= numbers[0] < 2**20 else 0
+        )
+    return prod(sizes) if isinstance(sizes, list) else 0
 
 
 def _slow(trace: TraceData, calls: _Calls, found: Waste) -> None:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-CALL, FIRST_TOUCH, STREAM = "call", "first touch", "stream"
-"""Curves of no family: an operator that does nothing, memory that is touched for the first time, and reading and writing memory."""
+CALL, FIRST_TOUCH, STREAM, RANDOM = "call", "first touch", "stream", "random"
+"""Curves of no family: an operator that does nothing, memory that is touched for the first time, reading and writing memory, random numbers."""
 
 # Families that are as fast as memory is, each by the bytes they move; others than these by their operations.
 _BY_BYTES = {
@@ -56,6 +56,10 @@ _RANDOM = (
 _NOTHING, _SOMETHING = 16, 4096
 # More than this is no fixed cost, also where all operators of a trace are large.
 _LONGEST_CALL_NS = 5000.0
+# Without a calibration: memory is taken to be slower than the caches by this factor at most, and operations on any size than the best seen.
+_MEMORY_SLACK, _SIZE_SLACK = 6.0, 4.0
+# A Fourier transform does at least this part of the operations that a product of matrices does in its time.
+_SLOWEST = 2.0
 # Of a call of about the fixed cost, so much is taken to be work.
 _LEAST_WORK = 0.1
 FRESH_BYTES = 32 * 2**20
@@ -117,7 +121,7 @@ def curve_name(family: str, operator: str, dtype: str, *, by_bytes: bool) -> str
     """
     if by_bytes:
         if operator.removeprefix("aten::").startswith(_RANDOM):
-            return "random"
+            return RANDOM
         name = _BY_BYTES.get(family, STREAM)
         return f"{name} backward" if name in _BACKWARD and "backward" in operator else name
     name = f"{family} backward" if family in _BACKWARD and "backward" in operator else family
@@ -287,6 +291,19 @@ def _seen_call_ns(trace: TraceData) -> float:
 def _seen(trace: TraceData, call_ns: float) -> dict[str, Curve]:
     """The curves that the fastest call of each distinct one shows."""
     found = _points(trace, _core.group_min)
+    product_rate = max(
+        (size / time for name, points in found.items() if name.startswith("matmul") for size, time in points),
+        default=0.0,
+    )
+    for name, points in found.items():
+        by_bytes = name.removesuffix(" backward") in {*_BY_BYTES.values(), RANDOM}
+        known = max((size / time for size, time in points), default=0.0)
+        best = (
+            known if by_bytes else max(known, product_rate / _SLOWEST if name.startswith("fourier") else 0.0)
+        )
+        slack = _MEMORY_SLACK if by_bytes else _SIZE_SLACK
+        # What is larger may be slower, but not by any factor.
+        found[name] = [(size, min(time, call_ns + slack * size / best)) for size, time in points]
     return {name: curve for name, points in found.items() if (curve := Curve.of(points, call_ns)) is not None}
 
 
