@@ -29,6 +29,7 @@
 #include "python_walk.h"
 #include "sampler.h"
 #include "session.h"
+#include "step_watch.h"
 #include "tensor_reader.h"
 
 namespace kinetoscope {
@@ -78,6 +79,7 @@ uint64_t ticks_a_microsecond(const ClockPair& then, const ClockPair& now) {
 
 void before_fork() {
   control.lock();
+  step_watch::before_fork();
   sampling::before_fork();
   if (recording != nullptr) recording->dictionary().mutex().lock();
 }
@@ -85,6 +87,7 @@ void before_fork() {
 void after_fork_in_parent() {
   if (recording != nullptr) recording->dictionary().mutex().unlock();
   sampling::after_fork_in_parent();
+  step_watch::after_fork_in_parent();
   control.unlock();
 }
 
@@ -100,6 +103,7 @@ void after_fork_in_child() {
     new std::shared_ptr<Session>(std::move(recording));
   }
   sampling::after_fork_in_child();
+  step_watch::after_fork_in_child();
   maintenance_thread::reset_after_fork();
   reset_calls_after_fork();
   forget_other_threads();
@@ -344,6 +348,25 @@ int kinetoscope_recorder_freeze(int frozen) {
     recording->file().thaw();
   }
   return 0;
+}
+
+void* kinetoscope_recorder_watch_steps(const char* path, int signal, char* message, size_t bytes) {
+  const ControlLock lock;
+  if (recording == nullptr || stopped) {
+    say(message, bytes, "nothing is being recorded");
+    return nullptr;
+  }
+  try {
+    return step_watch::start(path, recording->shared_file(), signal);
+  } catch (const std::exception& error) {
+    say(message, bytes, error.what());
+    return nullptr;
+  }
+}
+
+void kinetoscope_recorder_unwatch_steps() {
+  const ControlLock lock;
+  step_watch::stop();
 }
 
 int kinetoscope_recorder_modules(PyObject* into) {

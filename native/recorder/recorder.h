@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KINETOSCOPE_RECORDER_VERSION 12u
+#define KINETOSCOPE_RECORDER_VERSION 13u
 
 struct _object;
 
@@ -77,6 +77,12 @@ KINETOSCOPE_EXPORT int kinetoscope_forget_sessions_before(uint32_t number);
 // 1: the ring of the current recording overwrites nothing any more, see RecordingFile::freeze(); 0: it does
 // again.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_freeze(int frozen);
+
+// Creates a log of steps at `path`, and watches it until kinetoscope_recorder_unwatch_steps(): see
+// step_watch.h. Returns the log, to be written by the caller, or nullptr with the reason in `message`.
+KINETOSCOPE_EXPORT void* kinetoscope_recorder_watch_steps(const char* path, int signal, char* message,
+                                                          size_t bytes);
+KINETOSCOPE_EXPORT void kinetoscope_recorder_unwatch_steps();
 
 // Appends (id, instance) to the list `into` for every known live module. On failure a Python exception is
 // set.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import stat
+import sys
 import threading
 import time
 import traceback
@@ -36,7 +37,8 @@ from kinetoscope.flight.settings import (
     job_name,
     settings,
 )
-from kinetoscope.flight.watcher import StepTimes, is_no_number, loss_value
+from kinetoscope.flight.step_log import SIZE_BYTES, SUFFIX, StepLogWriter
+from kinetoscope.flight.watcher import MEMORY_SHORT, StepTimes, is_no_number, loss_value, memory_limit_bytes
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -110,6 +112,11 @@ class FlightRecorder:
         self._process = os.getpid()
         self._session: profile | None = None
         self._endings: Endings | None = None
+        self._log: StepLogWriter | None = None
+        # Readable when the native watcher has noticed something.
+        self._signal = -1
+        self._listener: threading.Thread | None = None
+        self._watches_hangs = "hang" in wanted.on
         self._follows_optimizers = False
         self._optimizer: int | None = None
         self._problem = ""
@@ -194,6 +201,7 @@ class FlightRecorder:
                 if self._endings is not None:
                     self._endings.stop()
                 ring = STREAM.path()
+                self._stop_watching()
                 session.stop()
                 if ring is not None and ring.parent == self._attempt:
                     ring.unlink(missing_ok=True)
@@ -250,6 +258,72 @@ class FlightRecorder:
         )
         self._endings.watch()
         atexit.register(self.stop)
+        self._watch_steps()
+
+    def _watch_steps(self) -> None:
+        """Let a native thread watch the steps, and a Python thread wait for what it notices; without them, hangs are not noticed."""
+        try:
+            self._signal = os.eventfd(0, os.EFD_CLOEXEC)
+            path = self._attempt / f"{rank_name(self._rank)}{SUFFIX}"
+            path.unlink(missing_ok=True)
+            memory = STREAM.watch_steps(path, self._signal, SIZE_BYTES)
+            most_bytes = memory_limit_bytes() if "oom" in self._settings.on else None
+            self._log = StepLogWriter(memory, int(MEMORY_SHORT * (most_bytes or 0)))
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._failed("hangs are not noticed", error)
+            return
+        self._listener = threading.Thread(target=self._listen, name="kinetoscope-flight", daemon=True)
+        self._listener.start()
+
+    def _stop_watching(self) -> None:
+        """End the two threads, and remove the log of steps."""
+        log, self._log = self._log, None
+        if log is not None:
+            log.stop()
+            log.close()
+            STREAM.unwatch_steps()
+            (self._attempt / f"{rank_name(self._rank)}{SUFFIX}").unlink(missing_ok=True)
+        if self._listener is not None:
+            os.eventfd_write(self._signal, 1)
+
+    def _listen(self) -> None:
+        """Wait for the native watcher, on a thread of its own, and keep what it has noticed."""
+        signal, told_of_memory = self._signal, False
+        try:
+            while True:
+                os.eventfd_read(signal)
+                if self._log is None or os.getpid() != self._process:
+                    break
+                if self._log.memory_is_short and not told_of_memory:
+                    told_of_memory = True
+                    self._incident("oom", {"what": "the process has nearly all memory that it may have"})
+                else:
+                    self._hangs()
+        except OSError:
+            # The program has closed its files, as one that becomes a daemon.
+            return
+        os.close(signal)
+
+    def _hangs(self) -> None:
+        """Keep what led to a step that does not end. Its thread may hold our lock, so it is not taken."""
+        took_s = (time.monotonic_ns() - self._began_ns) / 1e9
+        frames = sys._current_frames()
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        stacks = {
+            f"{names.get(number, '')} ({number})": traceback.format_stack(frame)
+            for number, frame in frames.items()
+            if number != threading.get_ident()
+        }
+        told = {
+            "step": self._number,
+            "process": self._process,
+            "what": f"step {self._number} has not ended for {took_s:.0f} s",
+            "stacks": stacks,
+        }
+        try:
+            self._incidents.write("hang", told, STREAM.clone)
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._failed("the incident 'hang' could not be kept", error)
 
     def _ring_bytes(self) -> int:
         """The size of the ring: less than asked for if the disk is nearly full.
@@ -302,7 +376,10 @@ class FlightRecorder:
             if session is None:
                 return
             step_ns = entered_ns - self._began_ns if self._began_ns else 0
+            log = self._log
             if step_ns > 0:
+                if log is not None:
+                    log.end(self._number, self._began_ns, step_ns, recorded=self._recording)
                 self._ended(step_ns)
             ended = self._number
             self._number = self._number + 1 if number is None else int(number)
@@ -316,6 +393,9 @@ class FlightRecorder:
             self._comparable = not capturing and STREAM.sessions == 1
             self._began_ns = time.monotonic_ns()
             self._own_ns = self._began_ns - entered_ns
+            if log is not None:
+                hang_ns = int(self._times.hang_ns) if self._watches_hangs else 0
+                log.begin(self._number, self._began_ns, recorded=self._recording, hang_ns=hang_ns)
 
     def _ended(self, step_ns: int) -> None:
         """Count a step that has ended, and look at what it took."""

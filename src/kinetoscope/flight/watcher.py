@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 LEAST_HANG_S = 30.0
 """No step is taken to hang before."""
 
+MEMORY_SHORT = 0.95
+"""The share of the memory that a process may have from which it is likely to be killed."""
+
 _HANG_TIMES = 10.0
+# The first steps compile, and load what later ones have.
+_FIRST_HANG_S = 600.0
 _KEPT = 128
 _FEWEST = 20
 _LOOK_EVERY = 32
@@ -28,7 +34,7 @@ class StepTimes:
         hang_ns: A step that takes longer hangs.
     """
 
-    def __init__(self, least_hang_s: float = LEAST_HANG_S) -> None:
+    def __init__(self, least_hang_s: float = LEAST_HANG_S, first_hang_s: float = _FIRST_HANG_S) -> None:
         self._least_hang_ns = least_hang_s * 1e9
         self._last: deque[float] = deque(maxlen=_KEPT)
         # Without slow ones, which would else become usual before they have lasted long enough.
@@ -37,7 +43,7 @@ class StepTimes:
         self._slow_from_ns = math.inf
         self._slow: list[float] = []
         self.median_ns = 0.0
-        self.hang_ns = self._least_hang_ns
+        self.hang_ns = first_hang_s * 1e9
 
     def add(self, step_ns: float) -> list[float]:
         """Add the duration of a step that has ended.
@@ -95,3 +101,15 @@ def is_no_number(loss: Any) -> bool:
     """Whether a loss is NaN or infinite; False if it cannot be read, see `loss_value`."""
     value = None if loss is None else loss_value(loss)
     return value is not None and not math.isfinite(value)
+
+
+def memory_limit_bytes(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """The memory that this container may have; None without a limit, or where the system does not tell."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            limit = int((groups / name).read_text())
+        except (OSError, ValueError):
+            continue
+        # Without a limit, the older one is close to 2^63.
+        return limit if limit < 1 << 60 else None
+    return None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_INTERFACE_VERSION = 12
+_INTERFACE_VERSION = 13
 # Longer than any path that Linux allows.
 _LONGEST_PATH = 1 << 13
 # Ends with a separator, because the name of another package may start with ours.
@@ -138,6 +138,14 @@ class Recorder:
         library.kinetoscope_recorder_position.argtypes = (ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t)
         library.kinetoscope_recorder_path.argtypes = message
         library.kinetoscope_recorder_freeze.argtypes = (ctypes.c_int,)
+        library.kinetoscope_recorder_watch_steps.argtypes = (
+            ctypes.c_char_p,
+            ctypes.c_int,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+        )
+        library.kinetoscope_recorder_watch_steps.restype = ctypes.c_void_p
+        library.kinetoscope_recorder_unwatch_steps.restype = None
         library.kinetoscope_recorder_stop.argtypes = (ctypes.POINTER(_Stopped),)
         library.kinetoscope_recorder_modules.argtypes = (ctypes.py_object,)
         library.kinetoscope_recorder_watch_tensors.argtypes = (ctypes.py_object,)
@@ -383,6 +391,31 @@ class Recorder:
             raise StateError(
                 "the native recorder is not recording in this process: there is nothing to freeze or thaw"
             )
+
+    def watch_steps(self, path: Path, signal: int, size_bytes: int) -> memoryview:
+        """Create a log of the program's steps, and watch it without the GIL; see native/recorder/step_watch.h.
+
+        Args:
+            path: The file of the log, which must not be there yet.
+            signal: An eventfd that becomes readable when a step hangs, or memory runs short.
+            size_bytes: The size of the log.
+
+        Returns:
+            The memory of the log, which must not be used after `unwatch_steps`.
+
+        Raises:
+            RecorderError: Nothing is being recorded, or the file cannot be created.
+        """
+        found = self._library.kinetoscope_recorder_watch_steps(
+            os.fsencode(path), signal, self._message, len(self._message)
+        )
+        if not found:
+            raise RecorderError(f"steps cannot be watched: {self._message.value.decode(errors='replace')}")
+        return memoryview((ctypes.c_char * size_bytes).from_address(found)).cast("B")
+
+    def unwatch_steps(self) -> None:
+        """End `watch_steps`, and unmap the log."""
+        self._library.kinetoscope_recorder_unwatch_steps()
 
     def modules(self) -> list[tuple[int, Any]]:
         """List the live modules that were recorded, each with its id, which is its row in the table `modules` plus 1.

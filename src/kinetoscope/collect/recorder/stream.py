@@ -380,6 +380,25 @@ class Stream:
         with self._changed:
             self._recorder().thaw()
 
+    def watch_steps(self, path: Path, signal: int, size_bytes: int) -> memoryview:
+        """Create a log of the program's steps, and watch it; see `Recorder.watch_steps`.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+            RecorderError: The file cannot be created.
+        """
+        with self._changed:
+            return self._recorder().watch_steps(path, signal, size_bytes)
+
+    def unwatch_steps(self) -> None:
+        """End `watch_steps`.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
+        with self._changed:
+            self._recorder().unwatch_steps()
+
     def _recorder(self) -> Recorder:
         """The recorder of the active sessions; raises StateError if there is none."""
         active = self._active()

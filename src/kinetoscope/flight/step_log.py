@@ -1,0 +1,152 @@
+"""The log of a job's last steps, recorded or not: a file beside the ring, which a native thread watches and anybody can read.
+
+The layout is that of native/recorder/step_watch.h: 16 numbers, then the steps, then readings of memory, all of 8 bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import os
+
+SUFFIX = ".steps"
+"""What the name of a log ends with."""
+
+_MAGIC = int.from_bytes(b"KSSTEPS1", "little")
+_STEPS, _READINGS = 1024, 512
+_STEP, _READING = struct.Struct("<4q"), struct.Struct("<2q")
+_HEADER = struct.Struct("<16q")
+_UNDER_WAY = struct.Struct("<4q")
+_NUMBER = struct.Struct("<q")
+# Offsets of fields of the header.
+_STOPPED, _CURRENT, _MOST_BYTES, _LOGGED, _MEMORY_NOTICED = 16, 24, 56, 64, 96
+_FIRST_READING = _HEADER.size + _STEPS * _STEP.size
+SIZE_BYTES = _FIRST_READING + _READINGS * _READING.size
+"""The size of a log."""
+
+
+class LoggedStep(NamedTuple):
+    """A step that has ended.
+
+    Attributes:
+        number: Its number.
+        began_ns: When it began, by the monotonic clock.
+        duration_ns: How long it took.
+        recorded: Whether the ring has its operators, unless they were overwritten.
+    """
+
+    number: int
+    began_ns: int
+    duration_ns: int
+    recorded: bool
+
+
+@dataclass(frozen=True)
+class StepLog:
+    """What a log says.
+
+    Attributes:
+        process: The process that writes, or wrote.
+        stopped: Whether it has stopped recording, as at its regular end.
+        number: The number of the step under way; -1 before the first.
+        began_ns: When that step began, by the monotonic clock; 0 before the first.
+        recorded: Whether it is recorded.
+        hang_ns: A step that takes longer hangs; 0: that is not watched.
+        hung: Whether the step under way was noticed to hang.
+        steps: The last steps that have ended, the oldest first.
+        memory: The resident memory in bytes, once a second, the oldest first, each with its time by the monotonic clock.
+    """
+
+    process: int
+    stopped: bool
+    number: int
+    began_ns: int
+    recorded: bool
+    hang_ns: int
+    hung: bool
+    steps: tuple[LoggedStep, ...]
+    memory: tuple[tuple[int, int], ...]
+
+
+class StepLogWriter:
+    """Writes a log into its memory."""
+
+    def __init__(self, memory: memoryview, most_bytes: int = 0) -> None:
+        """Begin an empty log.
+
+        Args:
+            memory: The memory of the log, `SIZE_BYTES` long.
+            most_bytes: The resident memory from which the program may be killed; 0 if unknown.
+        """
+        self._memory = memory
+        self._steps = 0
+        _UNDER_WAY.pack_into(memory, _CURRENT, -1, 0, 0, 0)
+        _NUMBER.pack_into(memory, _MOST_BYTES, most_bytes)
+
+    def begin(self, number: int, began_ns: int, *, recorded: bool, hang_ns: int) -> None:
+        """Say which step is under way."""
+        _UNDER_WAY.pack_into(self._memory, _CURRENT, number, began_ns, recorded, hang_ns)
+
+    def end(self, number: int, began_ns: int, duration_ns: int, *, recorded: bool) -> None:
+        """Add a step that has ended."""
+        place = _HEADER.size + self._steps % _STEPS * _STEP.size
+        _STEP.pack_into(self._memory, place, number, began_ns, duration_ns, recorded)
+        self._steps += 1
+        _NUMBER.pack_into(self._memory, _LOGGED, self._steps)
+
+    def stop(self) -> None:
+        """Say that the program has ended well."""
+        _NUMBER.pack_into(self._memory, _STOPPED, 1)
+
+    @property
+    def memory_is_short(self) -> bool:
+        """Whether the watcher has noticed that memory runs short."""
+        return bool(_NUMBER.unpack_from(self._memory, _MEMORY_NOTICED)[0])
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._memory.release()
+
+
+def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
+    """Read a log, which may be written meanwhile.
+
+    Returns:
+        What it says; None if the file is no log of this version.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    data = Path(path).read_bytes()
+    if len(data) != SIZE_BYTES:
+        return None
+    head = _HEADER.unpack_from(data)
+    if head[0] != _MAGIC:
+        return None
+    _, process, stopped, number, began_ns, recorded, hang_ns, _, logged, hung_ns, _, readings = head[:12]
+    steps = []
+    for at in range(max(logged - _STEPS, 0), logged):
+        values = _STEP.unpack_from(data, _HEADER.size + at % _STEPS * _STEP.size)
+        steps.append(LoggedStep(values[0], values[1], values[2], bool(values[3])))
+    # The one that was being replaced while the file was read.
+    steps = [step for step in steps if step.began_ns <= began_ns or not began_ns]
+    steps.sort(key=lambda step: step.began_ns)
+    memory = [
+        _READING.unpack_from(data, _FIRST_READING + at % _READINGS * _READING.size)
+        for at in range(max(readings - _READINGS, 0), readings)
+    ]
+    return StepLog(
+        process=process,
+        stopped=bool(stopped),
+        number=number,
+        began_ns=began_ns,
+        recorded=bool(recorded),
+        hang_ns=hang_ns,
+        hung=hung_ns != 0 and hung_ns == began_ns,
+        steps=tuple(steps),
+        memory=tuple((reading[0], reading[1]) for reading in memory),
+    )
