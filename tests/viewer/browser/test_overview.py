@@ -159,7 +159,7 @@ def test_findings_come_first_and_lead_to_their_evidence(visit, served):
     for number in range(8):
         healthy.step(number, number * 10 * MS, 10 * MS).span("aten::mm", number * 10 * MS, 10 * MS)
     page = visit.open(served.address(healthy.build(), "overview"))
-    assert page.locator(".ov-findings p").first.inner_text().startswith("No problem found")
+    assert page.locator(".ov-findings").get_by_text("No problem found").is_visible()
 
 
 def test_names_that_are_programs_are_texts(visit, served):
