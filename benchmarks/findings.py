@@ -22,6 +22,7 @@ from kinetoscope.analyses.findings import examine
 from kinetoscope.examples import train_convnet, train_gpt
 from kinetoscope.trace import Trace
 from tests.analyses import planted, planted_devices
+from tests.support.undisturbed import undisturbed
 
 LIMIT_S = 1.5
 RECALL_PERCENT, FIRST_PERCENT, FALSE_PERCENT = 90.0, 80.0, 5.0
@@ -69,11 +70,16 @@ def speed(events: int, folder: Path) -> list[Result]:
 
 
 def gains(runs: int) -> Result:
-    """Compare what `hot-line` promises with what a step of the same program without the fault takes less, by processor time."""
+    """Compare what `hot-line` promises with what a step of the same program without the fault takes less, on a quiet machine."""
     near, said, notes = 0, 0, []
     for name, program in planted.PLANTED.items():
         for _ in range(runs if name.startswith("hot-line:") else 0):
-            with program.record(True) as faulty, program.record(False) as mended:
+            with (
+                program.record(True) as one,
+                program.record(False) as other,
+                undisturbed(one) as faulty,
+                undisturbed(other) as mended,
+            ):
                 step_ns = [
                     float(np.median(trace.column("steps", "duration_ns"))) for trace in (faulty, mended)
                 ]
