@@ -1,7 +1,7 @@
-"""Findings: how long they take on a trace of 1,000,000 spans, and how often they name planted faults, and faults where there are none.
+"""Findings and the account: how long they take on 1,000,000 spans, how often they name planted faults, and faults where there are none.
 
 The planted faults are those of the tests: programs that run here, and traces of a simulated device. Clean runs are the same without
-the fault, and this package's examples.
+the fault, and this package's examples. What a `hot-line` promises is compared with the steps of the same program without the fault.
 """
 
 import contextlib
@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 import kinetoscope
 from benchmarks.big_traces import pattern, write_trace
 from benchmarks.harness import Result, run
@@ -20,9 +22,11 @@ from kinetoscope.analyses.findings import examine
 from kinetoscope.examples import train_convnet, train_gpt
 from kinetoscope.trace import Trace
 from tests.analyses import planted, planted_devices
+from tests.support.undisturbed import undisturbed
 
 LIMIT_S = 1.5
 RECALL_PERCENT, FIRST_PERCENT, FALSE_PERCENT = 90.0, 80.0, 5.0
+NEAR, NEAR_PERCENT = 0.3, 80.0
 # The repeated trace has 1.27 events for each span.
 EVENTS = 1_270_000
 TURNS = 3
@@ -33,28 +37,60 @@ def options_of(parser: ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=3, help="runs of each program (%(default)s)")
 
 
-def speed(events: int, folder: Path) -> Result:
-    """Time all rules on a saved trace, with the columns that they need and a file does not have."""
+def speed(events: int, folder: Path) -> list[Result]:
+    """Time all rules, and the account alone, on a saved trace, with the columns that they need and a file does not have."""
     written = folder / "long.json"
     repeated = pattern()
     write_trace(repeated, events, written)
     saved = folder / "long.ktrace"
     with kinetoscope.open(written) as trace:
         trace.save(saved)
-    seconds, spans, found = [], 0, 0
+    seconds, accounts, spans, found = [], [], 0, 0
     for _ in range(TURNS):
+        with kinetoscope.open(saved) as trace:
+            before = time.process_time()
+            trace.account()
+            accounts.append(time.process_time() - before)
         with kinetoscope.open(saved) as trace:
             spans = len(trace.columns("spans"))
             before = time.process_time()
             found = len(examine(trace).findings)
             seconds.append(time.process_time() - before)
-    return Result(
-        f"findings of {spans:,} spans",
-        f"<= {LIMIT_S:g} s",
-        f"{min(seconds):.2f} s",
-        min(seconds) <= LIMIT_S,
-        [f"processor time, {found} findings, {repeated.source}"],
-    )
+    notes = [f"processor time, {found} findings, {repeated.source}"]
+    return [
+        Result(
+            f"{what} of {spans:,} spans",
+            f"<= {LIMIT_S:g} s",
+            f"{min(times):.2f} s",
+            min(times) <= LIMIT_S,
+            notes,
+        )
+        for what, times in (("findings", seconds), ("account", accounts))
+    ]
+
+
+def gains(runs: int) -> Result:
+    """Compare what `hot-line` promises with what a step of the same program without the fault takes less, on a quiet machine."""
+    near, said, notes = 0, 0, []
+    for name, program in planted.PLANTED.items():
+        for _ in range(runs if name.startswith("hot-line:") else 0):
+            with (
+                program.record(True) as one,
+                program.record(False) as other,
+                undisturbed(one) as faulty,
+                undisturbed(other) as mended,
+            ):
+                step_ns = [
+                    float(np.median(trace.column("steps", "duration_ns"))) for trace in (faulty, mended)
+                ]
+                report = examine(faulty)
+            promised = next((one.gain_ns or 0 for one in report.findings if one.code == "hot-line"), 0)
+            ratio = promised / max(report.steps, 1) / max(step_ns[0] - step_ns[1], 1.0)
+            said, near = said + 1, near + (abs(ratio - 1) <= NEAR)
+            notes.append(f"{name}: promised {ratio:.2f} times the gain")
+    percent = 100 * near / max(said, 1)
+    what = f"gains of {said} hot lines within {100 * NEAR:g} % of the mended step"
+    return Result(what, f">= {NEAR_PERCENT:g} %", f"{percent:.0f} %", percent >= NEAR_PERCENT, notes)
 
 
 def programs() -> Iterator[tuple[str, Callable[[bool], Trace]]]:
@@ -119,10 +155,11 @@ def quality(runs: int, most: int | None) -> list[Result]:
 
 
 def measure(options: Namespace) -> list[Result]:
-    """Measure both."""
+    """Measure all of it."""
     with tempfile.TemporaryDirectory() as folder:
         took = speed(20_000 if options.quick else EVENTS, Path(folder))
-    return [took, *quality(1 if options.quick else options.runs, 3 if options.quick else None)]
+    runs = 1 if options.quick else options.runs
+    return [*took, *quality(runs, 3 if options.quick else None), gains(runs)]
 
 
 if __name__ == "__main__":
