@@ -250,6 +250,8 @@ def derived(
 
     @wraps(make)
     def cached(trace: AnyTrace, /, *args: Options.args, **kwargs: Options.kwargs) -> Made:
+        if not defaults:
+            return trace.cached(name, lambda: make(trace, *args, **kwargs))
         others = [kwargs.get(option, default) for option, default in defaults[len(args) :]]
         return trace.cached((name, *args, *others), lambda: make(trace, *args, **kwargs))
 

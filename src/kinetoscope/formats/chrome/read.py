@@ -35,22 +35,27 @@ from kinetoscope.formats.chrome.read_links import (
     name_threads,
     pair_arrows,
 )
+from kinetoscope.formats.chrome.read_own import (
+    OWN,
+    drop_inner_arrows,
+    header_of_list,
+    restore_own_columns,
+    restore_own_times,
+    stop_ns,
+)
 from kinetoscope.formats.chrome.read_tracks import (
     CATEGORIES,
     OPERATORS,
     LazyColumns,
     Tracks,
     add_process_info,
+    made,
     read_tracks,
 )
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns
 from kinetoscope.model.names import device_name
-from kinetoscope.model.nesting import nest, spread_down
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
-    FLAG_ASYNC,
-    FLAG_BEGUN_BEFORE,
-    FLAG_UNFINISHED,
     SCOPE_BACKWARD,
     SCOPE_MODULE,
     SCOPE_PYTHON,
@@ -68,7 +73,7 @@ from kinetoscope.storage.unpacking import LIMIT_IN_WORDS, UnpackedText, default_
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Container, Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -147,16 +152,11 @@ def not_recorded(
         lacking.append("External id")
     if allocations is not None:
         for key, column in (("Total Allocated", "allocated_bytes"), ("Total Reserved", "reserved_bytes")):
-            if column not in allocations or (_made(allocations[column]) < 0).any():
+            if column not in allocations or (made(allocations[column]) < 0).any():
                 lacking.append(key)
-        if not _made(allocations["address"]).any():
+        if not made(allocations["address"]).any():
             lacking.append("Addr")
     return lacking
-
-
-def _made(column: Any) -> Any:
-    """Return a column, or what the function returns that makes it."""
-    return column() if callable(column) else column
 
 
 def read_losses(header: Mapping[str, Any], counted: Mapping[str, int]) -> dict[str, list[Any]]:
@@ -307,184 +307,6 @@ def _columns(names: tuple[str, ...], rows: list[tuple[int, ...]]) -> dict[str, A
     return {name: np.ascontiguousarray(values[:, place]) for place, name in enumerate(names)}
 
 
-# Files that Kinetoscope wrote have the module and the flags of a span among its arguments, so that viewers show them. Here
-# they become columns again. The header of such a file has the modules, see `kinetoscope.formats.chrome.write`.
-
-OWN = "kinetoscope"
-"""The header key that marks a file as written by Kinetoscope."""
-LIST_HEAD = "trace"
-"""The name of the first event of a bare list of events that Kinetoscope wrote."""
-FLAGS = {"Unfinished": FLAG_UNFINISHED, "Begun before": FLAG_BEGUN_BEFORE, "Asynchronous": FLAG_ASYNC}
-MODULE, MODULE_CLASS, MODULE_ROW = "Module", "Module class", "Module row"
-_TIMES = (("spans", "start_ns"), ("allocations", "time_ns"), ("counters", "time_ns"), ("flows", "time_ns"))
-_KEYS = (*FLAGS, MODULE, MODULE_CLASS, MODULE_ROW)
-
-
-def header_of_list(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> dict[str, Any]:
-    """Return the header of a bare list of events that Kinetoscope wrote, stored in its first event; else empty.
-
-    Args:
-        metadata: The native reader's metadata events.
-    """
-    for what, _, _, text, _, _ in metadata[:1]:
-        if what == LIST_HEAD and f'"{OWN}"' in text:
-            try:
-                found = json.loads(text, parse_constant=str)
-            except (ValueError, RecursionError):
-                return {}
-            return found if isinstance(found, dict) and isinstance(found.get(OWN), dict) else {}
-    return {}
-
-
-def restore_own_times(header: Mapping[str, Any], native: MutableMapping[str, Any]) -> None:
-    """In a file that Kinetoscope wrote, make times relative to the start of the trace instead of the first event.
-
-    Args:
-        header: The header of the file.
-        native: The native reader's result, with times relative to its `base_ns`; changed in place.
-    """
-    base_ns = native["base_ns"]
-    if not isinstance(header.get(OWN), dict) or base_ns == 0:
-        return
-    native["base_ns"] = 0
-    native["last_ns"] += base_ns
-    for table, column in _TIMES:
-        if table in native and column in native[table]:
-            native[table][column] = _later_by(native[table][column], base_ns)
-    native["windows"] = [(name, start_ns + base_ns, length) for name, start_ns, length in native["windows"]]
-
-
-def _later_by(times_ns: Any, base_ns: int) -> Any:
-    """Add `base_ns` to times, or to the times that a function returns."""
-    return (lambda: times_ns() + base_ns) if callable(times_ns) else times_ns + base_ns
-
-
-def stop_ns(header: Mapping[str, Any], last_ns: int) -> int:
-    """Return the end of the recording: from the header of a file that Kinetoscope wrote, else the file's last time."""
-    stop_ns = header.get("stop_ns") if isinstance(header.get(OWN), dict) else None
-    return stop_ns if isinstance(stop_ns, int) and last_ns < stop_ns < 2**62 else last_ns
-
-
-def drop_inner_arrows(header: Mapping[str, Any], spans: Mapping[str, Any], arrows: Arrows) -> Arrows:
-    """Drop arrows of a file that Kinetoscope wrote that were matched to a span inside the backward function.
-
-    Such a span can start in the same nanosecond as the function, but only the function has a sequence number.
-    """
-    if not isinstance(header.get(OWN), dict) or "sequence" not in spans:
-        return arrows
-    sure = spans["sequence"][arrows.end] >= 0
-    return Arrows(arrows.category[sure], arrows.begin[sure], arrows.end[sure])
-
-
-def restore_own_columns(
-    header: MutableMapping[str, Any], tables: dict[str, Any], strings: StringTable
-) -> None:
-    """Convert the additional facts in a file that Kinetoscope wrote to columns; do nothing for other files.
-
-    Args:
-        header: The header of the file; Kinetoscope's own key is removed.
-        tables: The columns of all tables; changed in place.
-        strings: The string table; names of modules are added.
-    """
-    if not isinstance(own := header.pop(OWN, None), dict):
-        return
-    spans = tables["spans"]
-    if "own_stack" in spans and "call_texts" in own:
-        # A slice has a stack only if it differs from its parent's.
-        nested = nest(spans["thread"], spans["start_ns"], spans["duration_ns"])
-        spans["own_stack"] = spread_down(nested.parent, nested.depth, spans["own_stack"], -1)
-    if (cycles := _cycles(own.get("cycles"))) is not None:
-        tables["cycles"] = cycles
-    paths = _modules(own.get("modules"), tables, strings)
-    if "arguments" not in spans:
-        return
-    own_arguments = _OwnArguments(paths, len(tables["modules"]["class"]) if paths else 0)
-    row_of = np.array(
-        [own_arguments.row(text) for text in _made(tables["arguments"]["json"])] + [-1], np.int32
-    )
-    column = spans["arguments"]
-    flags = np.array([*own_arguments.flags, 0], np.uint8)
-    modules = np.array([*own_arguments.modules, -1], np.int32)
-    if flags.any():
-        spans["flags"] = spans["flags"] | flags[column]
-    if paths:
-        spans["own_module"] = modules[column]
-    spans["arguments"] = row_of[column]
-    tables["arguments"] = {"json": list(own_arguments.texts)}
-
-
-class _OwnArguments:
-    """Splits the arguments of spans into those that become columns and the rest."""
-
-    def __init__(self, paths: dict[str, int], modules: int) -> None:
-        self._paths, self._modules = paths, modules
-        self.texts: dict[str, int] = {}
-        self.flags: list[int] = []
-        self.modules: list[int] = []
-
-    def row(self, text: str) -> int:
-        """Return the row of the remaining arguments, -1 if none remain; append to `flags` and `modules`."""
-        flags, module = 0, -1
-        if any(f'"{key}":' in text for key in _KEYS):
-            arguments = json.loads(text)
-            for key, flag in FLAGS.items():
-                flags |= flag if arguments.pop(key, None) is True else 0
-            path, row = arguments.pop(MODULE, None), arguments.pop(MODULE_ROW, None)
-            arguments.pop(MODULE_CLASS, None)
-            module = self._paths.get(path, -1) if isinstance(path, str) else -1
-            if type(row) is int and 0 <= row < self._modules:
-                module = row
-            text = json.dumps(arguments, separators=(",", ":"), ensure_ascii=False) if arguments else ""
-        self.flags.append(flags)
-        self.modules.append(module)
-        return self.texts.setdefault(text, len(self.texts)) if text else -1
-
-
-def _modules(listed: object, tables: dict[str, Any], strings: StringTable) -> dict[str, int]:
-    """Build the table `modules` from the header; return the row of each path, the first if it occurs repeatedly."""
-    if not isinstance(listed, dict):
-        return {}
-    names, classes, paths = (_texts(listed.get(key)) for key in ("name", "class", "path"))
-    rows = len(paths)
-    parents, callers = (_own_rows(listed.get(key), rows) for key in ("parent", "caller"))
-    if parents is None or callers is None or not len(names) == len(classes) == rows:
-        return {}
-    tables["modules"] = {
-        "parent": parents,
-        "name": np.array([strings.row(name) for name in names], np.int32),
-        "class": np.array([strings.row(name) for name in classes], np.int32),
-        "caller": callers,
-    }
-    return {path: row for row, path in reversed(list(enumerate(paths)))}
-
-
-def _cycles(listed: object) -> dict[str, NDArray[np.int64]] | None:
-    """Build the table `cycles` from the header; return None if that has none."""
-    names = STORED["cycles"].column_names
-    lists = [listed.get(name) for name in names] if isinstance(listed, dict) else []
-    if not lists or not all(
-        isinstance(values, list) and all(type(value) is int and abs(value) < 2**62 for value in values)
-        for values in lists
-    ):
-        return None
-    columns = {name: np.array(values, np.int64) for name, values in zip(names, lists, strict=True)}
-    return columns if len({len(column) for column in columns.values()}) == 1 else None
-
-
-def _texts(value: object) -> Sequence[str]:
-    """Return a list of strings, empty for anything else."""
-    return value if isinstance(value, list) and all(isinstance(text, str) for text in value) else []
-
-
-def _own_rows(value: object, rows: int) -> NDArray[np.int32] | None:
-    """Return a list of `rows` row numbers of the same table (-1 for none), None for anything else."""
-    if not isinstance(value, list) or len(value) != rows:
-        return None
-    if not all(type(row) is int and -1 <= row < rows for row in value):
-        return None
-    return np.array(value, np.int32)
-
-
 # The names of generated backward functions, and of those that accumulate gradients.
 _BACKWARD = re.compile(r"(?:[A-Za-z_]\w*Backward\d+|torch::autograd::\w+)")
 _MTIA_COPY, _MTIA_WAIT = "dma_request", "event_wait"
@@ -587,9 +409,9 @@ def with_addresses(allocations: Mapping[str, Any]) -> NDArray[np.uint64] | None:
     first = int(address.max()) + 1
     if first > 2**48 - len(allocations["bytes"]) - 1:
         first = 1
-    made = address.copy()
-    made[rows[order]] = (first + order[owner]).astype(np.uint64)
-    return made
+    found = address.copy()
+    found[rows[order]] = (first + order[owner]).astype(np.uint64)
+    return found
 
 
 # torch writes name, group, sizes, data type and peer of a collective as arguments of `record_param_comms` and, in newer
@@ -804,7 +626,7 @@ class _Builder:
         fwdbwd = [row for row, text in enumerate(self.strings.texts) if text == FORWARD_BACKWARD]
         windows = native.pop("windows", ())
         lacking = not_recorded(windows, self.categories, self.spans, native.get("allocations"))
-        has_arrows = flows is not None and bool(np.isin(_made(flows["category"]), fwdbwd).any())
+        has_arrows = flows is not None and bool(np.isin(made(flows["category"]), fwdbwd).any())
         self._dictionaries()
         self._stacks()
         self._categories()
@@ -848,9 +670,9 @@ class _Builder:
             for name, count in self.rows.items()
             if callable(next(iter(self.tables[name].values()), None))
         }
-        made = TraceData.from_columns(self.tables, strings=self.strings.texts, info=info, rows=rows)
-        made.on_close(self._close)
-        return made
+        trace = TraceData.from_columns(self.tables, strings=self.strings.texts, info=info, rows=rows)
+        trace.on_close(self._close)
+        return trace
 
     def _close(self) -> None:
         """Free everything: the functions that make columns refer back to this object."""
@@ -1004,7 +826,7 @@ class _Builder:
                 if name in native["rows"]:
                     self.rows[name] = native["rows"][name]
         if "arguments" in spans and "arguments" in self.tables and native["collective_arguments"]:
-            facts = facts_of_arguments(_made(self.tables["arguments"]["json"]), self.strings)
+            facts = facts_of_arguments(made(self.tables["arguments"]["json"]), self.strings)
             if facts is not None:
                 self.parts["collectives"] = lambda: read_collectives(spans["arguments"], facts)
                 self.tables["collectives"] = {
@@ -1020,12 +842,12 @@ class _Builder:
 
         def device_type() -> NDArray[np.uint8]:
             # torch calls AMD devices CUDA everywhere except in memory events.
-            kinds = _made(columns["device_type"])
+            kinds = made(columns["device_type"])
             return np.where(kinds == DeviceType.HIP, np.uint8(DeviceType.CUDA), kinds)
 
         def address() -> NDArray[np.uint64]:
             names = ("address", "bytes", "freed_bytes", "device_index")
-            blocks = {name: _made(columns[name]) for name in names} | {"device_type": device_type()}
+            blocks = {name: made(columns[name]) for name in names} | {"device_type": device_type()}
             made_up = with_addresses(blocks)
             found: NDArray[np.uint64] = blocks["address"] if made_up is None else made_up
             return found

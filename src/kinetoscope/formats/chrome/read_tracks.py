@@ -73,6 +73,11 @@ DEVICE_WORK = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET, SpanKind.COLLE
 _DEVICE_TYPES: dict[str, int] = {name.lower(): kind for name, kind in COLLECTED_DEVICES.items()}
 
 
+def made(column: Any) -> Any:
+    """Return a column, or what the function returns that makes it."""
+    return column() if callable(column) else column
+
+
 class LazyColumns(Mapping[str, Any]):
     """A mapping whose values may be functions, which are called when a value is first used. Thread-safe."""
 
