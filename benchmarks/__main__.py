@@ -19,6 +19,7 @@ SCRIPTS = (
     "flag_costs",
     "paused_step",
     "nested_session",
+    "leave_on",
     "compiled_programs",
     "samples",
     "stop_cost",

@@ -5,6 +5,7 @@ numpy or pyarrow, and reading a trace does not need torch.
 """
 
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -186,3 +187,7 @@ def _home_in_torch(name: str) -> str | None:
 def __dir__() -> list[str]:
     """List the public names, loaded or not."""
     return sorted({*globals(), *_HOMES, *__all__, *_MODULES})
+
+
+if "KINETOSCOPE" in os.environ:
+    importlib.import_module("kinetoscope.flight.environment").begin_if_asked()

@@ -34,6 +34,8 @@ COMMANDS = {
     "summarize": "Reduce the traces of many ranks to a small file each.",
     "ranks": "Compare the ranks of a job by their summaries.",
     "sql": "Query a trace with SQL.",
+    "last": "Show what happened last to a job that was left on.",
+    "ps": "List the jobs that are left on here.",
     "calibrate": "Measure how fast this machine runs operators.",
     "doctor": "Check which engine can record on this machine.",
     "skill": "Print instructions for coding agents.",

@@ -20,6 +20,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.collect import OPTIONS, RecordingOptions
 from kinetoscope.display.terminal import echo
 from kinetoscope.launcher.children import Children
+from kinetoscope.launcher.left_on import run_left_on
 from kinetoscope.launcher.options import (
     LaunchOptions,
     choose_prefix,
@@ -130,6 +131,12 @@ def _read(given: Mapping[str, Any]) -> RecordingOptions:
     metavar="FOLDER",
     help="Also write a summary of this rank to FOLDER, to compare all ranks with `kinetoscope ranks FOLDER`.",
 )
+@click.option(
+    "--leave-on",
+    is_flag=True,
+    help="Record the last steps all the time, within a budget, and keep a copy when something happens; write no trace at the end. The "
+    "environment chooses the budget (KINETOSCOPE_BUDGET), and more.",
+)
 @click.option("--no-summary", is_flag=True, help="Do not print a summary at the end.")
 @click.argument("program", metavar="PROGRAM")
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
@@ -144,6 +151,7 @@ def command(
     install: bool,
     children: bool,
     summaries: str | None,
+    leave_on: bool,
     no_summary: bool,
     **recording: Any,
 ) -> Callable[[], None]:
@@ -156,6 +164,9 @@ def command(
     Options come before PROGRAM; everything after it belongs to the program.
     """
     to_run = Program(program, arguments, is_module)
+    if leave_on:
+        _refuse_with_leave_on()
+        return lambda: run_left_on(to_run)
     options = LaunchOptions(
         prefix=choose_prefix(output, to_run, Path.cwd(), os.environ),
         recording=_read(recording),
@@ -172,6 +183,26 @@ def command(
     )
     options = replace(options, prefix=prefix)
     return Run(to_run, options, Display(options, summary=not no_summary)).execute
+
+
+def _refuse_with_leave_on() -> None:
+    """Refuse options that a flight recorder does not have.
+
+    Raises:
+        ArgumentError: One was given.
+    """
+    context = click.get_current_context()
+    own = ("leave_on", "is_module", "program", "arguments")
+    given = [
+        option.opts[-1]
+        for option in context.command.params
+        if option.name not in own
+        and context.get_parameter_source(option.name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise ArgumentError(
+            f"{', '.join(given)} cannot be combined with --leave-on, which writes no trace at the end."
+        )
 
 
 def _parse_steps(text: str) -> tuple[int, int | None]:

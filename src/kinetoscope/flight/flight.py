@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import stat
 import sys
 import threading
@@ -32,6 +33,7 @@ from kinetoscope.flight.settings import (
     DEFAULT_KEEP,
     DEFAULT_LIMITS,
     REASONS,
+    SWITCH,
     FlightSettings,
     attempt_name,
     job_name,
@@ -189,6 +191,11 @@ class FlightRecorder:
                 refused=self._incidents.refused,
             )
 
+    @property
+    def is_on(self) -> bool:
+        """Whether it records in this process."""
+        return self._session is not None and os.getpid() == self._process
+
     def stop(self) -> None:
         """Stop recording and remove the ring; incidents stay. A second call does nothing."""
         with self._lock:
@@ -317,11 +324,12 @@ class FlightRecorder:
         told = {
             "step": self._number,
             "process": self._process,
+            "overhead": self._budget.overhead(self._plan.share).text(self._settings.budget),
             "what": f"step {self._number} has not ended for {took_s:.0f} s",
             "stacks": stacks,
         }
         try:
-            self._incidents.write("hang", told, STREAM.clone)
+            self._incidents.write("hang", told, self._copy)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("the incident 'hang' could not be kept", error)
 
@@ -459,10 +467,17 @@ class FlightRecorder:
                     "ring": str(status.ring),
                     **facts,
                 }
-                return self._incidents.write(reason, told, STREAM.clone, asked=asked)
+                return self._incidents.write(reason, told, self._copy, asked=asked)
             except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
                 self._failed(f"the incident {reason!r} could not be kept", error)
                 return None
+
+    def _copy(self, path: Path) -> None:
+        """Copy the ring and the log of steps."""
+        STREAM.clone(path)
+        log = self._attempt / f"{rank_name(self._rank)}{SUFFIX}"
+        if log.exists():
+            shutil.copyfile(log, path.with_suffix(SUFFIX))
 
     def _failed(self, what: str, error: Exception) -> None:
         """Remember a failure, and warn of the first of its kind."""
@@ -512,7 +527,7 @@ def leave_on(
     The recording is a ring in a file, which is there even if the process is killed. Call `step()` of the result once for each
     step. As many steps are recorded as the budget allows; what they cost is measured by those that are not recorded. The
     environment variables KINETOSCOPE_BUDGET, _KEEP, _DIR and _ON take the place of the arguments, and with `KINETOSCOPE=off`
-    nothing is recorded.
+    nothing is recorded. In a program that was left on from outside, this returns the recorder that there is.
 
     Args:
         budget: The share of the time of the steps that recording may add, such as `"1%"`, or 0.01.
@@ -528,9 +543,18 @@ def leave_on(
     Raises:
         ArgumentError: An argument, or an environment variable, has a value that cannot be used.
     """
-    recorder = FlightRecorder(settings(budget, keep, folder, on, limits))
-    if os.environ.get("KINETOSCOPE", "").lower() in ("off", "0"):
+    global _CURRENT
+    wanted = settings(budget, keep, folder, on, limits)
+    if _CURRENT is not None and _CURRENT.is_on:
+        return _CURRENT
+    recorder = FlightRecorder(wanted)
+    if os.environ.get(SWITCH, "").lower() in ("off", "0"):
         recorder._problem = "switched off by KINETOSCOPE"
     else:
         recorder.start()
+        _CURRENT = recorder
     return recorder
+
+
+# The last one that was started in this process.
+_CURRENT: FlightRecorder | None = None

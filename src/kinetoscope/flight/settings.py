@@ -80,6 +80,12 @@ def default_folder() -> Path:
     return Path(tempfile.gettempdir(), f"kinetoscope-{os.getuid()}")
 
 
+def folder_of_jobs(environment: Mapping[str, str] = os.environ) -> Path:
+    """The folder that `KINETOSCOPE_DIR` names, or the default one."""
+    place = environment.get(_FOLDER)
+    return Path(place).absolute() if place else default_folder()
+
+
 def job_name(environment: Mapping[str, str] = os.environ) -> str:
     """A name that all ranks of a job on this machine have in common: of its launcher, or of the program and its process."""
     for variable in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):

@@ -77,14 +77,23 @@ def is_running(run: RunInfo) -> bool:
     # What follows the number of the boot names a clock: other ones tick here, too.
     if boot and _BOOT_ID.exists() and _BOOT_ID.read_text().strip() != boot[0]:
         return False
-    started_ns = _started_ns(run.process)
-    if started_ns is None:
-        return False
-    if not boot or run.start_monotonic_ns is None:
-        return True
-    # The monotonic clock stops while the machine sleeps, so this is no earlier than when the recording began.
+    return is_alive(run.process, run.start_monotonic_ns if boot else None)
+
+
+def is_alive(process: int, wrote_ns: int | None = None) -> bool:
+    """Whether a process of this machine still runs.
+
+    Args:
+        process: Its id.
+        wrote_ns: A time of the monotonic clock, since this boot, at which it ran: a process that was started later is another one
+            with the same id.
+    """
+    started_ns = _started_ns(process)
+    if started_ns is None or wrote_ns is None:
+        return started_ns is not None
+    # The monotonic clock stops while the machine sleeps, so this is no earlier than that time.
     slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-    return started_ns <= run.start_monotonic_ns + slept_ns + _TICK_NS
+    return started_ns <= wrote_ns + slept_ns + _TICK_NS
 
 
 def _started_ns(process: int) -> int | None:

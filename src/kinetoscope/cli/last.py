@@ -1,0 +1,28 @@
+"""`kinetoscope last`: what happened last to a job that was left on."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command("last")
+@click.argument("target", metavar="[PID|FOLDER]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+def command(target: str | None, *, as_json: bool) -> None:
+    """Show the newest incident of the jobs that were left on, or where a job is that hangs right now.
+
+    It is read from outside: nothing in the job has to answer. PID is a process of the job, FOLDER that of a job, of an incident, or
+    of all jobs; without one, all jobs of this user (`KINETOSCOPE_DIR`).
+    """
+    from kinetoscope.display.terminal import echo
+    from kinetoscope.flight.last import last_event
+    from kinetoscope.flight.settings import folder_of_jobs
+
+    found = last_event(target, folder_of_jobs())
+    if as_json:
+        echo(json.dumps(found.as_dict(), ensure_ascii=False))
+        return
+    for line in found.lines():
+        echo(line)

@@ -1,0 +1,140 @@
+"""The jobs that were left on, found from outside: their folders, ranks and incidents. Nothing in a job has to answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.flight.incidents import INCIDENTS, incident_folders, time_of
+from kinetoscope.flight.step_log import SUFFIX, StepLog, read_step_log
+from kinetoscope.storage.live_recording import is_alive
+
+HANGS, RUNS, ENDED, GONE = "hangs", "runs", "ended", "gone"
+"""States of a rank: gone means that its process has ended without stopping, because it was killed or crashed."""
+
+_RANK = re.compile(r"rank(\d+)\.")
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """What there is of a rank, in the folder of its job or of an incident.
+
+    Attributes:
+        rank: The rank.
+        recording: Its recording, or ring; the file may be missing.
+        log: Its log of steps; None if there is none.
+        facts: What it wrote about the incident; empty for a ring.
+        state: What its process does now.
+        changed_s: When it last wrote, in seconds since 1970.
+    """
+
+    rank: int
+    recording: Path
+    log: StepLog | None
+    facts: dict[str, Any]
+    state: str
+    changed_s: float
+
+    @property
+    def process(self) -> int | None:
+        """The id of its process, if known."""
+        return self.log.process if self.log is not None else self.facts.get("process")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A start of a job: `FOLDER/JOB/ATTEMPT`."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The job, and which start of it, if not the first."""
+        number = self.folder.name
+        return self.folder.parent.name + ("" if number == "0" else f", start {number}")
+
+    def rings(self, now_ns: int | None = None) -> list[RankFiles]:
+        """The rings of its ranks, in order of the ranks; `now_ns` is the monotonic clock."""
+        return _ranks(self.folder, time.monotonic_ns() if now_ns is None else now_ns)
+
+    def incidents(self) -> list[Path]:
+        """The folders of its incidents, the oldest first."""
+        return incident_folders(self.folder)
+
+
+def incident_ranks(folder: Path) -> list[RankFiles]:
+    """The ranks that wrote to the folder of an incident, in their order."""
+    return _ranks(folder, None)
+
+
+def attempts_in(folder: Path) -> list[Attempt]:
+    """The attempts in a folder: itself, those of a job, or those of all jobs. The one that wrote last is the last."""
+    found = [
+        place
+        for pattern in ("", "*", "*/*")
+        for place in (sorted(folder.glob(pattern)) if pattern else [folder])
+        if (place / INCIDENTS).is_dir() or any(place.glob(f"rank*{SUFFIX}"))
+    ]
+    found = [place for place in found if INCIDENTS not in (place.parent.name, place.name)]
+    return [Attempt(place) for place in sorted(found, key=_changed_s)]
+
+
+def attempt_of_process(folder: Path, process: int) -> Attempt:
+    """The attempt that a process belongs to.
+
+    Raises:
+        ArgumentError: No attempt in the folder has such a process.
+    """
+    for attempt in reversed(attempts_in(folder)):
+        ranks = [*attempt.rings(), *(rank for place in attempt.incidents() for rank in incident_ranks(place))]
+        if process in (rank.process for rank in ranks):
+            return attempt
+    raise ArgumentError(
+        f"process {process} was not left on, as far as {folder} shows: `kinetoscope ps` lists those that are. If it uses another folder, "
+        "give the folder (KINETOSCOPE_DIR)."
+    )
+
+
+def _ranks(folder: Path, now_ns: int | None) -> list[RankFiles]:
+    """The ranks whose files are in a folder; without the time, they are those of an incident."""
+    numbers = {int(found[1]) for path in folder.glob("rank*.*") if (found := _RANK.match(path.name))}
+    made = []
+    for number in sorted(numbers):
+        recording = folder / f"rank{number}.recording"
+        log = None
+        with suppress(OSError):
+            log = read_step_log(recording.with_suffix(SUFFIX))
+        facts: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            facts = json.loads(recording.with_suffix(".json").read_text())
+        state = ENDED if now_ns is None else _state(log, now_ns)
+        made.append(RankFiles(number, recording, log, facts, state, _changed_s(recording)))
+    return made
+
+
+def _state(log: StepLog | None, now_ns: int) -> str:
+    """What a rank does now, by its log."""
+    if log is None or log.stopped:
+        return ENDED
+    wrote_ns = log.steps[-1].began_ns if log.steps else log.began_ns or None
+    if not is_alive(log.process, wrote_ns):
+        return GONE
+    late = log.hang_ns > 0 and log.began_ns > 0 and now_ns - log.began_ns > log.hang_ns
+    return HANGS if log.hung or late else RUNS
+
+
+def _changed_s(path: Path) -> float:
+    """When a file changed, or the newest file in a folder; 0 if there is none."""
+    times = [0.0]
+    with suppress(OSError):
+        times.append(path.stat().st_mtime)
+        if path.is_dir():
+            times += [one.stat().st_mtime for one in path.glob("rank*.*")]
+            times += [time_of(place) or 0.0 for place in incident_folders(path)]
+    return max(times)

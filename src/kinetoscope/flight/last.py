@@ -1,0 +1,393 @@
+"""What happened last to a job that was left on: the newest incident, or where it is if it hangs right now."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.flight.incidents import time_of
+from kinetoscope.flight.jobs import (
+    ENDED,
+    GONE,
+    HANGS,
+    RUNS,
+    Attempt,
+    RankFiles,
+    attempt_of_process,
+    attempts_in,
+    incident_ranks,
+)
+from kinetoscope.model import units
+from kinetoscope.model.schema import FLAG_UNFINISHED, SAMPLE_STATES, SpanKind
+from kinetoscope.storage.recording_parts import clone
+from kinetoscope.tables.stacks import user_stacks
+from kinetoscope.trace import Trace
+from kinetoscope.trace import open as open_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LAST_STEPS = 20
+"""How many steps are compared with those before."""
+
+
+@dataclass
+class RankPlace:
+    """Where a rank is, or was.
+
+    Attributes:
+        rank: The rank.
+        process: Its process; None if unknown.
+        state: `hangs`, `runs`, `ended`, or `gone` (killed, or crashed).
+        step: The step under way; None before the first.
+        last_step: The last step that ended; None if none did.
+        in_step_s: For how long the step has been under way, if that is known.
+        operator: The innermost operator or range that had begun and not ended; None if there is none.
+        module: The path of the module that it is in.
+        line: The user's line, `file:line function`.
+        thread_state: What the main thread did when it was last sampled.
+        collective: The collective that had not ended.
+        steps: In words, how the last steps differ from those before; empty if there are too few.
+        memory: In words, the memory and its trend; empty if unknown.
+        overhead: In words, what recording cost; empty if unknown.
+        what: What the rank itself said of the incident.
+        path: Its recording.
+        problem: Why the recording could not be read; empty if it was.
+    """
+
+    rank: int
+    process: int | None
+    state: str
+    path: str
+    step: int | None = None
+    last_step: int | None = None
+    in_step_s: float | None = None
+    operator: str | None = None
+    module: str | None = None
+    line: str | None = None
+    thread_state: str | None = None
+    collective: str | None = None
+    steps: str = ""
+    memory: str = ""
+    overhead: str = ""
+    what: str = ""
+    problem: str = ""
+
+
+@dataclass
+class LastEvent:
+    """What happened last to a job.
+
+    Attributes:
+        job: The job, and which start of it.
+        reason: `hang`, `crash` and so on; `gone` if the process ended without a word, `runs` if nothing happened.
+        sentence: What happened.
+        time_s: When, in seconds since 1970.
+        folder: The folder of the incident, or of the rings.
+        ranks: Where each rank is or was.
+        earlier: How many incidents the job had besides.
+    """
+
+    job: str
+    reason: str
+    sentence: str
+    time_s: float
+    folder: str
+    ranks: list[RankPlace] = field(default_factory=list)
+    earlier: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values, with the names of the attributes."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """As lines of text."""
+        lines = [f"{self.job}: {self.sentence}"]
+        for place in self.ranks:
+            lines += _lines_of(place)
+        if self.earlier:
+            lines.append(f"{units.count(self.earlier, 'more incident')} of this job")
+        lines.append(self.folder)
+        return lines
+
+
+def last_event(target: str | None, base: Path) -> LastEvent:
+    """Find what happened last.
+
+    Args:
+        target: The id of a process, or a folder: of all jobs, a job, one start of it, or an incident; None for `base`.
+        base: The folder of all jobs.
+
+    Raises:
+        ArgumentError: There is no such job, or nothing was left on.
+    """
+    if target is not None and Path(target).is_dir():
+        folder = Path(target)
+        if time_of(folder) is not None:
+            return _incident(Attempt(folder.parent.parent), folder)
+        return _newest(attempts_in(folder), folder)
+    if target is not None:
+        if not target.isdecimal():
+            raise ArgumentError(f"{target!r} is neither a folder nor the id of a process.")
+        return _newest([attempt_of_process(base, int(target))], base)
+    return _newest(attempts_in(base), base)
+
+
+def _newest(attempts: Sequence[Attempt], folder: Path) -> LastEvent:
+    """What happened last in some attempts: a hang that goes on, an incident, an end without a word, in this order at the same time."""
+    found: list[tuple[float, int, Attempt, str, Path | None]] = []
+    now_s = time.time()
+    for attempt in attempts:
+        rings = attempt.rings()
+        states = {ring.state for ring in rings}
+        if HANGS in states:
+            found.append((now_s, 3, attempt, "hang", None))
+        elif GONE in states:
+            gone_s = max(_last_seen_s(ring) for ring in rings if ring.state == GONE)
+            if not _hung_before(attempt, rings):
+                found.append((gone_s, 1, attempt, "gone", None))
+        elif RUNS in states:
+            found.append((0.0, 0, attempt, "runs", None))
+        found += [(time_of(place) or 0.0, 2, attempt, "", place) for place in attempt.incidents()]
+    if not found:
+        raise ArgumentError(
+            f"{folder} has no incidents, and no job that was left on: see kinetoscope.leave_on."
+        )
+    _, _, attempt, reason, place = max(found, key=lambda one: one[:2])
+    if place is not None:
+        return _incident(attempt, place)
+    return _of_rings(attempt, reason)
+
+
+def _last_seen_s(ring: RankFiles) -> float:
+    """When a rank was last seen, in seconds since 1970, by its readings of the memory."""
+    if ring.log is None or not ring.log.memory:
+        return ring.changed_s
+    return time.time() - (time.monotonic_ns() - ring.log.memory[-1][0]) / 1e9
+
+
+def _hung_before(attempt: Attempt, rings: Sequence[RankFiles]) -> bool:
+    """Whether the ranks that are gone were noticed to hang before, which says more."""
+    hung = {ring.rank for ring in rings if ring.state == GONE and ring.log is not None and ring.log.hung}
+    incidents = attempt.incidents()
+    return bool(hung and incidents and "-hang" in incidents[-1].name)
+
+
+def _incident(attempt: Attempt, place: Path) -> LastEvent:
+    """Describe an incident."""
+    ranks = incident_ranks(place)
+    reason = next((str(rank.facts["reason"]) for rank in ranks if "reason" in rank.facts), place.name)
+    places = [_place(rank, None) for rank in ranks]
+    what = next((one.what for one in places if one.what), "")
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_of(place) or 0))
+    sentence = f"{reason} at {when}" + (f": {what}" if what else "")
+    earlier = len(attempt.incidents()) - 1
+    sentence += _who_is_missing(places)
+    return LastEvent(
+        attempt.name, reason, sentence, time_of(place) or 0.0, str(place), places, max(earlier, 0)
+    )
+
+
+def _of_rings(attempt: Attempt, reason: str) -> LastEvent:
+    """Describe an attempt by its rings."""
+    now_ns = time.monotonic_ns()
+    rings = [ring for ring in attempt.rings(now_ns) if ring.state != ENDED]
+    places = [_place(ring, now_ns) for ring in rings]
+    of_kind = [place for place in places if place.state == (HANGS if reason == "hang" else reason)]
+    ranks = _ranks_text([place.rank for place in of_kind], len(places))
+    one = of_kind[0]
+    if reason == "hang":
+        sentence = f"{ranks} hangs" if len(of_kind) == 1 else f"{ranks} hang"
+        sentence += f": step {one.step} has not ended for {_time(one.in_step_s)}"
+    elif reason == "gone":
+        sentence = f"{ranks} ended without a word in step {one.step}: killed, or crashed outside of Python"
+    else:
+        sentence = f"{ranks} {'runs' if len(of_kind) == 1 else 'run'}, in step {one.step}"
+    sentence += _who_is_missing(places)
+    return LastEvent(
+        attempt.name,
+        reason,
+        sentence,
+        max(ring.changed_s for ring in rings),
+        str(attempt.folder),
+        places,
+        len(attempt.incidents()),
+    )
+
+
+def _ranks_text(ranks: list[int], count: int) -> str:
+    if count == 1:
+        return "it"
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} of {count} ranks"
+
+
+def _time(seconds: float | None) -> str:
+    return "an unknown time" if seconds is None else units.duration(seconds * 1e9)
+
+
+def _who_is_missing(places: list[RankPlace]) -> str:
+    """Which ranks are not in the collective that others wait in, as the end of a sentence."""
+    waiting = [place for place in places if place.collective]
+    others = [place for place in places if not place.collective]
+    if not waiting or not others:
+        return ""
+    missing = ", ".join(str(place.rank) for place in others)
+    return f"; others wait in {waiting[0].collective}, which rank {missing} has not entered"
+
+
+def _place(files: RankFiles, now_ns: int | None) -> RankPlace:
+    """Where a rank is, by its files; `now_ns` is the monotonic clock if its ring may still be written."""
+    facts, log = files.facts, files.log
+    place = RankPlace(files.rank, files.process, files.state, str(files.recording))
+    place.what, place.overhead = str(facts.get("what", "")), str(facts.get("overhead", ""))
+    if "step" in facts:
+        place.step = int(facts["step"])
+    if log is not None:
+        if log.number >= 0:
+            place.step = log.number
+        if log.steps:
+            place.last_step = log.steps[-1].number
+        if now_ns is not None and log.began_ns:
+            until_ns = (
+                now_ns if files.state in (HANGS, RUNS) else max((at for at, _ in log.memory), default=now_ns)
+            )
+            place.in_step_s = max(until_ns - log.began_ns, 0) / 1e9
+        place.steps = _step_times([step.duration_ns for step in log.steps])
+        place.memory = _memory([bytes_ for _, bytes_ in log.memory], [at for at, _ in log.memory])
+    try:
+        with tempfile.TemporaryDirectory(prefix="kinetoscope-last-") as scratch:
+            # A ring may go on while it is read; what its process writes meanwhile does not matter.
+            copy = Path(scratch, files.recording.name)
+            clone(files.recording, copy)
+            with open_trace(copy) as trace:
+                _look_into(trace, place)
+    except Exception as error:  # noqa: BLE001  (what else is known is shown, whatever is wrong with the file)
+        place.problem = f"{type(error).__name__}: {error}"
+    return place
+
+
+def _look_into(trace: Trace, place: RankPlace) -> None:
+    """Find in a recording what was open when it ended."""
+    steps = trace.columns("steps")
+    if place.last_step is None and len(steps) > 1:
+        place.last_step = int(steps["number"][-2])
+    if place.step is None and len(steps):
+        place.step = int(steps["number"][-1])
+    # Of the process, the main thread has the same id.
+    threads = np.flatnonzero(trace.columns("threads")["os_tid"] == place.process)
+    main = int(threads[0]) if len(threads) else 0
+    spans = trace.columns("spans")
+    is_open = (spans["flags"] & FLAG_UNFINISHED) != 0
+    rows = np.flatnonzero(is_open & (spans["kind"] != SpanKind.STEP))
+    rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
+    own = rows[spans["thread"][rows] == main]
+    if len(own):
+        row = int(own[-1])
+        place.operator = trace.strings[int(spans["name"][row])]
+        place.module = _module(trace, int(spans["module"][row]))
+        place.line = _line(trace, int(spans["stack"][row]))
+    samples = trace.columns("samples")
+    mine = np.flatnonzero(samples["thread"] == main)
+    if len(mine) and (len(own) == 0 or samples["time_ns"][mine[-1]] >= spans["start_ns"][own[-1]]):
+        last = int(mine[-1])
+        place.thread_state = SAMPLE_STATES[int(samples["state"][last])]
+        place.line = _line(trace, int(samples["stack"][last])) or place.line
+        place.module = _module(trace, int(samples["module"][last])) or place.module
+    open_calls = set(rows.tolist())
+    for call in (
+        trace.table("collectives").select(["span", "name", "group_size", "transfer_span"]).to_pylist()
+    ):
+        if call["span"] in open_calls or call["transfer_span"] in open_calls:
+            place.collective = call["name"]
+    if not place.steps:
+        place.steps = _step_times(steps["duration_ns"][:-1].tolist())
+    if place.steps:
+        place.steps += _what_changed(trace)
+
+
+def _module(trace: Trace, row: int) -> str | None:
+    return None if row < 0 else str(trace.columns("modules")["path"][row])
+
+
+def _line(trace: Trace, stack: int) -> str | None:
+    """The user's innermost line of a stack."""
+    if stack < 0:
+        return None
+    shown = int(user_stacks(trace)[stack])
+    frame = int(trace.column("stacks", "frame")[shown if shown >= 0 else stack])
+    frames = trace.columns("frames")
+    file, function = (trace.strings[int(frames[name][frame])] for name in ("file", "function"))
+    return f"{file}:{int(frames['line'][frame])} {function}"
+
+
+def _step_times(durations_ns: list[int]) -> str:
+    """How the last steps differ from those before."""
+    last, before = durations_ns[-LAST_STEPS:], durations_ns[:-LAST_STEPS]
+    if len(before) < LAST_STEPS:
+        return ""
+    now_ns, usual_ns = median(last), median(before)
+    change = units.change_percent(100 * (now_ns / usual_ns - 1)) if usual_ns else "?"
+    return f"the last {len(last)} steps took {units.duration(now_ns)} each, those before {units.duration(usual_ns)} ({change})"
+
+
+def _what_changed(trace: Trace) -> str:
+    """What the last recorded step that has ended had most more of than the others."""
+    numbers = trace.columns("steps")["number"]
+    if len(numbers) < 3:
+        return ""
+    step = int(numbers[-2])
+    found = trace.compare_steps(step).to_pylist()
+    more = [
+        row for row in found if row["kind"] in ("operator", "python") and row["more_ns"] > 0 and row["name"]
+    ]
+    if not more:
+        return ""
+    row = max(more, key=lambda one: one["more_ns"])
+    return f"; step {step:,} has most more of {row['name']}: {units.duration(row['more_ns'])}"
+
+
+def _memory(sizes: list[int], times_ns: list[int]) -> str:
+    """The resident memory and its trend."""
+    if not sizes:
+        return ""
+    text = f"memory {units.size(sizes[-1])}"
+    if len(sizes) < 2:
+        return text
+    change = sizes[-1] - sizes[0]
+    sign = "+" if change >= 0 else "-"
+    return f"{text}, {sign}{units.size(abs(change))} in {units.duration(times_ns[-1] - times_ns[0])}"
+
+
+def _lines_of(place: RankPlace) -> list[str]:
+    """A rank as lines of text."""
+    head = f"rank {place.rank}: "
+    head += "no step began" if place.step is None else f"in step {place.step:,}"
+    if place.in_step_s is not None:
+        head += f" for {_time(place.in_step_s)}"
+    if place.last_step is not None:
+        head += f", last complete step {place.last_step:,}"
+    if place.process is not None:
+        head += f", process {place.process}"
+    lines = [head]
+    where = [
+        *([place.operator] if place.operator else []),
+        *([f"collective {place.collective}"] if place.collective else []),
+        *([f"module {place.module}"] if place.module else []),
+        *([place.line] if place.line else []),
+        *([f"main thread {place.thread_state}"] if place.thread_state else []),
+    ]
+    if where:
+        lines.append("  in " + ", ".join(where))
+    overhead = f"overhead {place.overhead}" if place.overhead else ""
+    lines += [f"  {text}" for text in (place.steps, place.memory, overhead) if text]
+    if place.problem:
+        lines.append(f"  the recording cannot be read: {place.problem}")
+    lines.append(f"  {place.path}")
+    return lines

@@ -1,0 +1,78 @@
+"""Programs that are left on from outside."""
+
+import json
+import os
+import subprocess
+import sys
+
+import kinetoscope
+
+PROGRAM = """
+{first}
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(10):
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+raise ValueError("the end")
+"""
+
+
+def run(folder, words, first="", **environment):
+    (folder / "train.py").write_text(PROGRAM.format(first=first))
+    environment = {
+        **os.environ,
+        "KINETOSCOPE_DIR": str(folder / "jobs"),
+        "KINETOSCOPE_KEEP": "8MiB",
+        **environment,
+    }
+    return subprocess.run(
+        [sys.executable, *words, "train.py"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def check(folder, done):
+    assert done.returncode == 1
+    assert done.stderr.endswith("ValueError: the end\n")
+    assert "kinetoscope" not in done.stderr
+    (path,) = (folder / "jobs").glob("train-*/0/incidents/*-crash/rank0.recording")
+    told = json.loads(path.with_suffix(".json").read_text())
+    # After the tenth step of the optimizer, the tenth by its number from 0 is under way.
+    assert told["step"] == 9
+    assert told["what"].startswith("ValueError: the end")
+    with kinetoscope.open(path) as trace:
+        assert "aten::linear" in trace.table("spans")["name"].to_pylist()
+
+
+def test_run_leave_on(tmp_path):
+    check(tmp_path, run(tmp_path, ["-m", "kinetoscope", "run", "--leave-on"]))
+    assert not list(tmp_path.glob("*.ktrace"))
+
+
+def test_the_environment_leaves_a_program_on_that_imports_us(tmp_path):
+    check(tmp_path, run(tmp_path, [], "import kinetoscope", KINETOSCOPE="on"))
+
+
+def test_nobody_is_left_on_unasked(tmp_path):
+    run(tmp_path, [], "import kinetoscope")
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_a_wrong_setting_is_one_line(tmp_path):
+    done = run(tmp_path, [], "import kinetoscope", KINETOSCOPE="on", KINETOSCOPE_BUDGET="much")
+    assert done.stderr.startswith("kinetoscope: ")
+    assert "the program is not left on: budget='much'" in done.stderr
+    assert done.stderr.endswith("ValueError: the end\n")
+
+
+def test_options_of_traces_are_refused(tmp_path):
+    done = run(tmp_path, ["-m", "kinetoscope", "run", "--leave-on", "--memory", "-o", "x"])
+    assert done.returncode != 0
+    assert "--memory" in done.stderr
+    assert "cannot be combined with --leave-on" in done.stderr

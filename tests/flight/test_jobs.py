@@ -1,0 +1,100 @@
+"""Finding jobs and their ranks from outside, by files that are made by hand."""
+
+import json
+import os
+import time
+
+import pytest
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.flight.jobs import (
+    ENDED,
+    GONE,
+    HANGS,
+    RUNS,
+    attempt_of_process,
+    attempts_in,
+    incident_ranks,
+)
+from kinetoscope.flight.step_log import StepLogWriter
+from tests.flight.test_step_log import empty_log
+
+SECOND_NS = 1_000_000_000
+
+
+def write_log(attempt, rank=0, *, process=None, step=7, for_s=1.0, hang_s=30.0, stopped=False):
+    attempt.mkdir(parents=True, exist_ok=True)
+    data = empty_log()
+    data[8:16] = (os.getpid() if process is None else process).to_bytes(8, "little")
+    log = StepLogWriter(memoryview(data))
+    log.begin(
+        step, int(time.monotonic_ns() - for_s * SECOND_NS), recorded=True, hang_ns=int(hang_s * SECOND_NS)
+    )
+    if stopped:
+        log.stop()
+    (attempt / f"rank{rank}.steps").write_bytes(data)
+    return attempt
+
+
+def write_incident(attempt, name, **facts):
+    place = attempt / "incidents" / name
+    place.mkdir(parents=True)
+    (place / "rank0.json").write_text(json.dumps(facts))
+    return place
+
+
+NOBODY = 2**22 + 1
+
+
+def test_states_of_ranks(tmp_path):
+    attempt = tmp_path / "job" / "0"
+    # Steps that began after this process did.
+    write_log(attempt, 0, for_s=0.001)
+    write_log(attempt, 1, for_s=0.001, hang_s=1e-6)
+    write_log(attempt, 2, process=NOBODY)
+    write_log(attempt, 3, stopped=True)
+    (attempt / "rank4.recording").write_bytes(b"")
+    rings = attempts_in(tmp_path)[0].rings()
+    assert [(ring.rank, ring.state) for ring in rings] == [
+        (0, RUNS),
+        (1, HANGS),
+        (2, GONE),
+        (3, ENDED),
+        (4, ENDED),
+    ]
+
+
+def test_a_later_process_with_the_same_id_is_another_one(tmp_path):
+    began_long_ago_s = time.monotonic() - 0.001
+    write_log(tmp_path / "job" / "0", for_s=began_long_ago_s)
+    assert attempts_in(tmp_path)[0].rings()[0].state == GONE
+
+
+def test_attempts_are_found_from_any_folder_above(tmp_path):
+    first = write_log(tmp_path / "job" / "0")
+    second = write_log(tmp_path / "job" / "1")
+    for path, age in ((first, 50), (second, 10)):
+        os.utime(path / "rank0.steps", times=(time.time() - age, time.time() - age))
+        os.utime(path, times=(time.time() - age, time.time() - age))
+    assert [one.folder for one in attempts_in(tmp_path)] == [first, second]
+    assert [one.folder for one in attempts_in(tmp_path / "job")] == [first, second]
+    assert [one.folder for one in attempts_in(second)] == [second]
+    assert [one.name for one in attempts_in(tmp_path)] == ["job", "job, start 1"]
+    assert attempts_in(tmp_path / "nothing") == []
+
+
+def test_a_process_is_found_by_its_ring_or_its_incident(tmp_path):
+    write_log(tmp_path / "a" / "0", process=NOBODY)
+    attempt = tmp_path / "b" / "0"
+    write_incident(attempt, "20260101T000000Z-crash", process=NOBODY + 1, reason="crash")
+    assert attempt_of_process(tmp_path, NOBODY).name == "a"
+    assert attempt_of_process(tmp_path, NOBODY + 1).name == "b"
+    with pytest.raises(ArgumentError, match=f"process {NOBODY + 2} was not left on"):
+        attempt_of_process(tmp_path, NOBODY + 2)
+
+
+def test_the_facts_of_an_incident(tmp_path):
+    place = write_incident(tmp_path / "job" / "0", "20260101T000000Z-crash", process=3, reason="crash")
+    (rank,) = incident_ranks(place)
+    assert (rank.rank, rank.process, rank.state) == (0, 3, ENDED)
+    assert rank.facts["reason"] == "crash"

@@ -1,0 +1,150 @@
+"""`kinetoscope last` on programs that hang, read from outside."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.flight.last import last_event
+from kinetoscope.flight.step_log import read_step_log
+from tests.flight.test_jobs import NOBODY, write_incident, write_log
+from tests.support import warm_python
+
+PATIENCE_S = 120.0
+
+HANGS = """
+import ctypes, sys, threading
+import torch, kinetoscope
+from kinetoscope.flight.watcher import StepTimes
+
+model = torch.nn.Linear(8, 8)
+recorder = kinetoscope.leave_on(keep="8MiB", folder="jobs")
+recorder._times = StepTimes(0.3, 0.3)
+recorder._plan.records = lambda step: {recorded}
+lock = threading.Lock()
+lock.acquire()
+
+class Stuck(torch.nn.Module):
+    def forward(self, x):
+        with torch.profiler.record_function("waiting"):
+            {hangs}  # here
+        return x
+
+stuck = Stuck()
+for number in range(181_000, 181_050):
+    recorder.step(number)
+    model(torch.ones(2, 8))
+stuck(torch.ones(1))
+"""
+LINE = next(at for at, line in enumerate(HANGS.splitlines(), 1) if line.endswith("# here"))
+
+
+@contextmanager
+def hanging(folder, hangs, recorded="True"):
+    """Runs a program until its hang was noticed and told."""
+    (folder / "train.py").write_text(HANGS.format(hangs=hangs, recorded=recorded))
+    program = subprocess.Popen([sys.executable, "train.py"], cwd=folder)
+    until = time.monotonic() + PATIENCE_S
+    try:
+        while not any(
+            (log := read_step_log(path)) is not None and log.hung for path in folder.glob("jobs/*/0/*.steps")
+        ):
+            look_again(program, until)
+        yield program
+    finally:
+        program.send_signal(signal.SIGKILL)
+        program.wait()
+
+
+def look_again(program, until):
+    assert time.monotonic() < until, "nothing was noticed"
+    with suppress(subprocess.TimeoutExpired):
+        program.wait(0.05)
+        raise AssertionError("the program has ended")
+
+
+def wait_for_incident(folder, program):
+    until = time.monotonic() + PATIENCE_S
+    while not list(folder.glob("jobs/*/0/incidents/*/rank0.json")):
+        look_again(program, until)
+
+
+def test_a_lock_that_is_never_released(tmp_path):
+    with hanging(tmp_path, "lock.acquire()") as program:
+        wait_for_incident(tmp_path, program)
+        found = last_event(None, tmp_path / "jobs")
+        by_process = last_event(str(program.pid), tmp_path / "jobs")
+    assert (found.reason, by_process.reason) == ("hang", "hang")
+    assert found.sentence.startswith("it hangs: step 181049 has not ended for ")
+    (rank,) = found.ranks
+    assert (rank.state, rank.step, rank.last_step) == ("hangs", 181_049, 181_048)
+    assert (rank.operator, rank.module) == ("waiting", "Stuck")
+    assert rank.line == f"{tmp_path / 'train.py'}:{LINE} Stuck.forward"
+    assert rank.thread_state == "blocked"
+    assert rank.memory.startswith("memory ")
+    # Killed, it is still the hang that is told, by the copy that the process made.
+    killed = last_event(None, tmp_path / "jobs")
+    assert killed.reason == "hang"
+    assert killed.sentence.endswith("step 181049 has not ended for " + killed.sentence.split(" for ")[1])
+    assert (killed.ranks[0].operator, killed.ranks[0].last_step) == ("waiting", 181_048)
+    told = json.loads(next(tmp_path.glob("jobs/*/0/incidents/*/rank0.json")).read_text())
+    assert any("train.py" in line for stack in told["stacks"].values() for line in stack)
+
+
+def test_a_call_that_never_gives_the_gil_back_in_a_step_that_is_not_recorded(tmp_path):
+    with hanging(tmp_path, "ctypes.PyDLL(None).sleep(100_000)", "step % 1000 < 25"):
+        found = last_event(None, tmp_path / "jobs")
+    (rank,) = found.ranks
+    assert found.reason == "hang"
+    assert (rank.state, rank.step, rank.last_step) == ("hangs", 181_049, 181_048)
+    assert rank.problem == ""
+    assert not list(tmp_path.glob("jobs/*/0/incidents/*"))
+    # The process needed the GIL for a copy, but its ring is there.
+    gone = last_event(None, tmp_path / "jobs")
+    assert gone.reason == "gone"
+    assert "ended without a word in step 181049" in gone.sentence
+    (rank,) = gone.ranks
+    assert rank.line == f"{tmp_path / 'train.py'}:{LINE} Stuck.forward"
+
+
+def test_commands(tmp_path):
+    environment = {**os.environ, "KINETOSCOPE_DIR": str(tmp_path)}
+    attempt = write_log(tmp_path / "job" / "0", step=12)
+    write_incident(attempt, "20260101T000000Z-nan", process=3, reason="nan", what="the loss is nan", step=12)
+
+    def command(*words):
+        done = warm_python.run("-m", "kinetoscope", *words, env=environment)
+        return done.returncode, done.stdout, done.stderr
+
+    code, told, wrong = command("last", "3", "--json")
+    assert (code, wrong) == (0, "")
+    found = json.loads(told)
+    assert (found["job"], found["reason"], found["ranks"][0]["what"]) == ("job", "nan", "the loss is nan")
+    code, told, _ = command("last", str(attempt))
+    assert (code, told.splitlines()[1]) == (0, "rank 0: in step 12, process 3")
+    assert "nan at " in told.splitlines()[0]
+    assert command("ps")[1].startswith(f"job  rank 0  process {os.getpid()}  ")
+    assert json.loads(command("ps", "--json")[1])[0]["step"] == 12
+    assert command("last", str(NOBODY))[0] == 1
+    assert command("last", "nothing")[2].startswith("kinetoscope: error: 'nothing' is neither a folder")
+
+
+def test_nothing_was_left_on(tmp_path):
+    with pytest.raises(ArgumentError, match="has no incidents"):
+        last_event(None, tmp_path)
+
+
+def test_a_rank_that_did_not_enter_a_collective_is_named():
+    from kinetoscope.flight.last import RankPlace, _who_is_missing
+
+    waiting = [RankPlace(rank, None, "hangs", "", collective="all_reduce") for rank in (0, 2)]
+    missing = RankPlace(1, None, "hangs", "")
+    assert _who_is_missing([*waiting, missing]).endswith("all_reduce, which rank 1 has not entered")
+    assert _who_is_missing(waiting) == ""
+    assert _who_is_missing([missing]) == ""

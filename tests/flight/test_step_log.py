@@ -1,0 +1,47 @@
+"""The log of steps: what is written is read, also while it goes round."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinetoscope.flight.step_log import SIZE_BYTES, StepLogWriter, read_step_log
+
+MAGIC = b"KSSTEPS1"
+
+
+def empty_log():
+    data = bytearray(SIZE_BYTES)
+    data[:8] = MAGIC
+    data[8:16] = (4711).to_bytes(8, "little")
+    return data
+
+
+@given(st.integers(0, 3000), st.integers(0, 2**40))
+def test_the_last_steps_are_read(tmp_path_factory, count, first):
+    data = empty_log()
+    log = StepLogWriter(memoryview(data))
+    for at in range(count):
+        log.begin(first + at, 1000 * at + 1, recorded=at % 2 == 0, hang_ns=77)
+        log.end(first + at, 1000 * at + 1, 900, recorded=at % 2 == 0)
+    log.begin(first + count, 1000 * count + 1, recorded=True, hang_ns=77)
+    path = tmp_path_factory.getbasetemp() / "rank0.steps"
+    path.write_bytes(data)
+    read = read_step_log(path)
+    assert (read.process, read.number, read.began_ns, read.hang_ns) == (
+        4711,
+        first + count,
+        1000 * count + 1,
+        77,
+    )
+    assert [step.number for step in read.steps] == list(range(first + max(count - 1024, 0), first + count))
+    assert all(step.recorded == ((step.number - first) % 2 == 0) for step in read.steps)
+    assert not read.stopped
+    log.stop()
+    path.write_bytes(data)
+    assert read_step_log(path).stopped
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * SIZE_BYTES, MAGIC])
+def test_other_files_are_no_logs(tmp_path, data):
+    (tmp_path / "rank0.steps").write_bytes(data)
+    assert read_step_log(tmp_path / "rank0.steps") is None
