@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 
 import kinetoscope
+from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.account import CAUSES, Cause, Entry, accounts
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
 from kinetoscope.model.schema import SampleState, SpanKind
@@ -154,6 +155,28 @@ def test_a_dense_gradient_of_a_table_of_which_few_rows_are_used_is_not_needed(sp
             prof.step()
     found = {row["cause"] for row in prof.trace.table("account").to_pylist() if row["entry"] == "not needed"}
     assert found == (set() if sparse else {CAUSES[Cause.ZERO_GRADIENT]})
+
+
+def test_what_two_changes_are_about_counts_once():
+    builder = TraceBuilder()
+    mul = builder.shapes([[1000, 250], []], ["float", "Scalar"], ["", "2."])
+    for step in range(3):
+        builder.step(step, step * MS, MS)
+        builder.span(
+            "aten::mul", step * MS, MS // 2, shapes=mul, stack=builder.stack(("src/train.py", 7, "f"))
+        )
+    trace = calibrated(builder, stream=[[2_000_000, 101_000]])
+    alone = trace.what_if("aten::mul")
+    assert (alone.step_ns, alone.then_ns) == (MS, MS - 400_000)
+    assert alone.gain_percent == pytest.approx(40.0)
+    # The line has most of the Python, too.
+    both = trace.what_if("train.py:7", "aten::mul", "src/train.py:7", "python")
+    assert both.then_ns == 100_000
+    assert trace.what_if().then_ns == MS
+    with pytest.raises(ArgumentError, match=r"what_if\('train.py:8'\): nothing above the floor"):
+        trace.what_if("train.py:8")
+    with pytest.raises(ArgumentError, match="nothing above the floor"):
+        TraceBuilder().build().what_if("python")
 
 
 def test_every_cause_has_a_name():

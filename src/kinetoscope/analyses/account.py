@@ -6,6 +6,7 @@ The entries of a step add up to its duration exactly. What an operator needs on 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.waste import Reason, waste_of
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
@@ -712,6 +714,76 @@ class Account:
     kinds: tuple[KindAccount, ...]
     calibrated: bool
     rows: tuple[dict[str, Any], ...]
+
+    def what_if(self, *mended: str) -> WhatIf:
+        """Predict a step in which some things take what they need, and no more.
+
+        On a host this is exact as far as the floor is: what is taken out is time that the step waits for. With a device it is a bound, as what was hidden
+        behind that time may then be waited for.
+
+        Args:
+            mended: For each a line (`train.py:12`), a cause (`fresh memory`), an entry (`python`) or an operator (`aten::zero_`); what several of
+                them are about counts once.
+
+        Returns:
+            The step as it is and as it would be, for the kind of steps with most time.
+
+        Raises:
+            ArgumentError: There is no time above the floor that one of these is about.
+        """
+        if not self.kinds:
+            raise ArgumentError("what_if needs a trace with time in it: this one has none")
+        kind = self.kinds[0]
+        number = None if kind.kind < 0 else kind.kind
+        above = [
+            row
+            for row in self.rows
+            if row["step_kind"] == number and row["process"] == kind.pid
+            and row["entry"] != "needed" and row["cause"] not in _FLOOR_WAITS
+        ]  # fmt: skip
+        taken: set[int] = set()
+        for one in mended:
+            found = {at for at, row in enumerate(above) if one in _handles(row)}
+            if not found:
+                raise ArgumentError(
+                    f"what_if({one!r}): nothing above the floor is of that name; use a line such as 'train.py:12', a cause, an entry or an operator "
+                    "of the table account"
+                )
+            taken |= found
+        steps = max(kind.steps, 1)
+        gain_ns = sum(above[at]["time_ns"] for at in taken)
+        return WhatIf(kind.duration_ns / steps, (kind.duration_ns - gain_ns) / steps)
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A step as it is, and as it would be.
+
+    Attributes:
+        step_ns: How long a step takes, on average.
+        then_ns: How long it would take.
+    """
+
+    step_ns: float
+    then_ns: float
+
+    @property
+    def gain_percent(self) -> float:
+        """What would be gained, in percent of the step."""
+        return 100.0 * (1.0 - self.then_ns / self.step_ns) if self.step_ns else 0.0
+
+
+_FLOOR_WAITS = tuple(CAUSES[one] for one in MUST_WAIT)
+
+
+def _handles(row: dict[str, Any]) -> tuple[str, ...]:
+    """By what a row of the account can be named: its line with and without folders, its cause, its entry and its operator."""
+    lines = (
+        (f"{row['file']}:{row['line']}", f"{os.path.basename(row['file'])}:{row['line']}")
+        if row["file"]
+        else ()
+    )
+    return (*lines, row["cause"] or "", row["entry"], row["operator"] or "")
 
 
 @derived

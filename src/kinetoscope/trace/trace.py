@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from kinetoscope.analyses.account import Account
+    from kinetoscope.analyses.account import Account, WhatIf
     from kinetoscope.analyses.overview import Overview
     from kinetoscope.model.assemble import Strings
     from kinetoscope.model.columns import Columns
@@ -170,6 +170,21 @@ class Trace(TraceData):
 
         self.columns("spans")  # says it if the trace was closed
         return account_of(self)
+
+    def what_if(self, *mended: str) -> WhatIf:
+        """Predict a step in which some lines, causes or operators of the account take what they need on this machine, and no more.
+
+        Args:
+            mended: For each a line (`train.py:12`), a cause (`fresh memory`), an entry (`python`) or an operator (`aten::zero_`) of the table `account`.
+
+        Returns:
+            The step as it is and as it would be; what several of these are about counts once.
+
+        Raises:
+            ArgumentError: There is no time above the floor that one of these is about.
+            StateError: The trace was closed.
+        """
+        return self.account().what_if(*mended)
 
     def overview(self) -> Overview:
         """Return where the time went: the numbers of the summary, of a notebook's page and of the viewer's overview.
