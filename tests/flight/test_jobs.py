@@ -15,6 +15,7 @@ from kinetoscope.flight.jobs import (
     attempt_of_process,
     attempts_in,
     incident_ranks,
+    sweep,
 )
 from kinetoscope.flight.step_log import StepLogWriter
 from tests.flight.test_step_log import empty_log
@@ -98,3 +99,16 @@ def test_the_facts_of_an_incident(tmp_path):
     (rank,) = incident_ranks(place)
     assert (rank.rank, rank.process, rank.state) == (0, 3, ENDED)
     assert rank.facts["reason"] == "crash"
+
+
+def test_only_the_last_ended_attempts_stay(tmp_path):
+    running = write_log(tmp_path / "runs" / "0", for_s=0.001)
+    attempts = [write_log(tmp_path / f"job{number}" / "0", process=NOBODY) for number in range(20)]
+    for age, path in enumerate([running, *attempts], 1):
+        for one in (path / "rank0.steps", path):
+            os.utime(one, times=(time.time() - 60 * age, time.time() - 60 * age))
+    sweep(tmp_path)
+    assert sorted(one.folder for one in attempts_in(tmp_path)) == sorted([running, *attempts[:16]])
+    assert not (tmp_path / "job19").exists()
+    sweep(tmp_path, time.time() + 15 * 86400)
+    assert [one.folder for one in attempts_in(tmp_path)] == [running]

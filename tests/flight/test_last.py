@@ -46,20 +46,28 @@ LINE = next(at for at, line in enumerate(HANGS.splitlines(), 1) if line.endswith
 
 
 @contextmanager
-def hanging(folder, hangs, recorded="True"):
-    """Runs a program until its hang was noticed and told."""
-    (folder / "train.py").write_text(HANGS.format(hangs=hangs, recorded=recorded))
-    program = subprocess.Popen([sys.executable, "train.py"], cwd=folder)
+def hanging(folder, text, ranks=1, environment=None):
+    """Runs a program, or several as the ranks of a job, until their hangs were noticed."""
+    (folder / "train.py").write_text(text)
+    programs = []
     until = time.monotonic() + PATIENCE_S
     try:
-        while not any(
-            (log := read_step_log(path)) is not None and log.hung for path in folder.glob("jobs/*/0/*.steps")
-        ):
-            look_again(program, until)
-        yield program
+        for rank in range(ranks):
+            own = {} if environment is None else {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            words = [sys.executable, "train.py"]
+            programs.append(subprocess.Popen(words, cwd=folder, env={**os.environ, **own}))
+        while sum(is_hung(path) for path in folder.glob("jobs/*/0/*.steps")) < ranks:
+            look_again(programs[0], until)
+        yield programs[0]
     finally:
-        program.send_signal(signal.SIGKILL)
-        program.wait()
+        for program in programs:
+            program.send_signal(signal.SIGKILL)
+            program.wait()
+
+
+def is_hung(path):
+    log = read_step_log(path)
+    return log is not None and log.hung
 
 
 def look_again(program, until):
@@ -69,14 +77,14 @@ def look_again(program, until):
         raise AssertionError("the program has ended")
 
 
-def wait_for_incident(folder, program):
+def wait_for_incident(folder, program, ranks=1):
     until = time.monotonic() + PATIENCE_S
-    while not list(folder.glob("jobs/*/0/incidents/*/rank0.json")):
+    while len(list(folder.glob("jobs/*/0/incidents/*/rank*.json"))) < ranks:
         look_again(program, until)
 
 
 def test_a_lock_that_is_never_released(tmp_path):
-    with hanging(tmp_path, "lock.acquire()") as program:
+    with hanging(tmp_path, HANGS.format(hangs="lock.acquire()", recorded="True")) as program:
         wait_for_incident(tmp_path, program)
         found = last_event(None, tmp_path / "jobs")
         by_process = last_event(str(program.pid), tmp_path / "jobs")
@@ -98,7 +106,8 @@ def test_a_lock_that_is_never_released(tmp_path):
 
 
 def test_a_call_that_never_gives_the_gil_back_in_a_step_that_is_not_recorded(tmp_path):
-    with hanging(tmp_path, "ctypes.PyDLL(None).sleep(100_000)", "step % 1000 < 25"):
+    text = HANGS.format(hangs="ctypes.PyDLL(None).sleep(100_000)", recorded="step % 1000 < 25")
+    with hanging(tmp_path, text):
         found = last_event(None, tmp_path / "jobs")
     (rank,) = found.ranks
     assert found.reason == "hang"
@@ -111,6 +120,40 @@ def test_a_call_that_never_gives_the_gil_back_in_a_step_that_is_not_recorded(tmp
     assert "ended without a word in step 181049" in gone.sentence
     (rank,) = gone.ranks
     assert rank.line == f"{tmp_path / 'train.py'}:{LINE} Stuck.forward"
+
+
+RANKS = """
+import os, threading
+import torch, kinetoscope
+import torch.distributed as distributed
+from kinetoscope.flight.watcher import StepTimes
+
+place = {"rank": int(os.environ["RANK"]), "world_size": 2, "init_method": f"file://{__file__}.meets"}
+distributed.init_process_group("gloo", **place)
+recorder = kinetoscope.leave_on(keep="8MiB", folder="jobs")
+recorder._times = StepTimes(0.3, 0.3)
+lock = threading.Lock()
+lock.acquire()
+for number in range(60):
+    recorder.step(number)
+    if number == 59 and distributed.get_rank() == 1:
+        lock.acquire()  # here
+    distributed.all_reduce(torch.ones(8))
+"""
+
+
+def test_a_rank_that_does_not_enter_a_collective(tmp_path):
+    line = next(at for at, text in enumerate(RANKS.splitlines(), 1) if text.endswith("# here"))
+    with hanging(tmp_path, RANKS, 2, {"WORLD_SIZE": "2"}) as program:
+        wait_for_incident(tmp_path, program, 2)
+        found = last_event(None, tmp_path / "jobs")
+    assert found.sentence.startswith("2 of 2 ranks hang: step 59 has not ended")
+    assert found.sentence.endswith("the others wait in all_reduce, which rank 1 has not entered")
+    assert [(rank.rank, rank.collective, rank.last_step) for rank in found.ranks] == [
+        (0, "all_reduce", 58),
+        (1, None, 58),
+    ]
+    assert found.ranks[1].line == f"{tmp_path / 'train.py'}:{line} <module>"
 
 
 def test_commands(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.flight.settings import REASONS, attempt_name, default_folder, job_name, settings
+from kinetoscope.flight.settings import REASONS, attempt_name, default_folder, job_name, plan_name, settings
 
 
 def test_defaults():
@@ -59,3 +59,11 @@ def test_ranks_of_a_launcher_share_a_job():
     assert job_name({}) != job_name({"LOCAL_RANK": "0"})
     assert attempt_name({"TORCHELASTIC_RESTART_COUNT": "2"}) == "2"
     assert attempt_name({}) == "0"
+
+
+def test_ranks_on_all_machines_plan_the_same():
+    master = {"MASTER_ADDR": "host7", "MASTER_PORT": "29500"}
+    assert plan_name({"TORCHELASTIC_RUN_ID": "a", **master}) == "a"
+    assert plan_name({"TORCHELASTIC_RUN_ID": "none", **master}) == "host7:29500"
+    assert plan_name({"SLURM_JOB_ID": "17", **master}) == "17"
+    assert plan_name({}) == ":"

@@ -27,6 +27,7 @@ from kinetoscope.collect import (
 from kinetoscope.flight.budget import FIRST_SHARE, Budget
 from kinetoscope.flight.endings import Endings
 from kinetoscope.flight.incidents import Incidents, rank_name
+from kinetoscope.flight.jobs import sweep
 from kinetoscope.flight.plan import StepPlan, level_for
 from kinetoscope.flight.settings import (
     DEFAULT_BUDGET,
@@ -37,6 +38,7 @@ from kinetoscope.flight.settings import (
     FlightSettings,
     attempt_name,
     job_name,
+    plan_name,
     settings,
 )
 from kinetoscope.flight.step_log import SIZE_BYTES, SUFFIX, StepLogWriter
@@ -104,9 +106,8 @@ class FlightRecorder:
         """Prepare; `start` begins."""
         self._settings = wanted
         self._rank = own_rank() or 0
-        job = job_name()
-        self._attempt = wanted.folder / job / attempt_name()
-        self._plan = StepPlan(job, level_for(FIRST_SHARE))
+        self._attempt = wanted.folder / job_name() / attempt_name()
+        self._plan = StepPlan(plan_name(), level_for(FIRST_SHARE))
         self._budget = Budget(wanted.budget)
         self._times = StepTimes()
         self._incidents = Incidents(self._attempt, self._rank, wanted.most_in_an_hour)
@@ -246,6 +247,7 @@ class FlightRecorder:
             warn_user(f"the flight recorder is off: {self._problem}")
             return
         make_private_folder(self._settings.folder)
+        sweep(self._settings.folder)
         self._attempt.mkdir(mode=0o700, parents=True, exist_ok=True)
         session = profile(
             activities=[ProfilerActivity.CPU],

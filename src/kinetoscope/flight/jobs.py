@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from kinetoscope.storage.live_recording import is_alive
 HANGS, RUNS, ENDED, GONE = "hangs", "runs", "ended", "gone"
 """States of a rank: gone means that its process has ended without stopping, because it was killed or crashed."""
 
+_MOST_ENDED = 16
+_KEPT_S = 14 * 86400.0
 _RANK = re.compile(r"rank(\d+)\.")
 
 
@@ -99,6 +102,27 @@ def attempt_of_process(folder: Path, process: int) -> Attempt:
         f"process {process} was not left on, as far as {folder} shows: `kinetoscope ps` lists those that are. If it uses another folder, "
         "give the folder (KINETOSCOPE_DIR)."
     )
+
+
+def sweep(folder: Path, now_s: float | None = None) -> None:
+    """Remove the files of attempts that have ended: of all but the last 16, and of those older than two weeks.
+
+    Args:
+        folder: The folder of all jobs.
+        now_s: The time in seconds since 1970; None for now.
+    """
+    ended = [
+        attempt
+        for attempt in attempts_in(folder)
+        if all(ring.state in (ENDED, GONE) for ring in attempt.rings())
+    ]
+    oldest_s = (time.time() if now_s is None else now_s) - _KEPT_S
+    kept = ended[-_MOST_ENDED:]
+    for attempt in ended:
+        if attempt not in kept or _changed_s(attempt.folder) < oldest_s:
+            shutil.rmtree(attempt.folder, ignore_errors=True)
+            with suppress(OSError):
+                attempt.folder.parent.rmdir()
 
 
 def _ranks(folder: Path, now_ns: int | None) -> list[RankFiles]:

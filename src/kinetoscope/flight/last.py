@@ -34,6 +34,7 @@ from kinetoscope.trace import open as open_trace
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_COLLECTIVES = "torch/distributed/distributed_c10d.py"
 LAST_STEPS = 20
 """How many steps are compared with those before."""
 
@@ -239,7 +240,8 @@ def _who_is_missing(places: list[RankPlace]) -> str:
     if not waiting or not others:
         return ""
     missing = ", ".join(str(place.rank) for place in others)
-    return f"; others wait in {waiting[0].collective}, which rank {missing} has not entered"
+    who, has = ("rank", "has") if len(others) == 1 else ("ranks", "have")
+    return f"; the others wait in {waiting[0].collective}, which {who} {missing} {has} not entered"
 
 
 def _place(files: RankFiles, now_ns: int | None) -> RankPlace:
@@ -300,6 +302,8 @@ def _look_into(trace: Trace, place: RankPlace) -> None:
         place.thread_state = SAMPLE_STATES[int(samples["state"][last])]
         place.line = _line(trace, int(samples["stack"][last])) or place.line
         place.module = _module(trace, int(samples["module"][last])) or place.module
+        # In a step that is not recorded, only samples tell of it.
+        place.collective = _collective_in(trace, int(samples["stack"][last]))
     open_calls = set(rows.tolist())
     for call in (
         trace.table("collectives").select(["span", "name", "group_size", "transfer_span"]).to_pylist()
@@ -325,6 +329,20 @@ def _line(trace: Trace, stack: int) -> str | None:
     frames = trace.columns("frames")
     file, function = (trace.strings[int(frames[name][frame])] for name in ("file", "function"))
     return f"{file}:{int(frames['line'][frame])} {function}"
+
+
+def _collective_in(trace: Trace, stack: int) -> str | None:
+    """The collective of torch.distributed that a stack is in."""
+    stacks, frames = trace.columns("stacks"), trace.columns("frames")
+    found = None
+    while stack >= 0:
+        frame = int(stacks["frame"][stack])
+        if trace.strings[int(frames["file"][frame])].endswith(_COLLECTIVES):
+            function = trace.strings[int(frames["function"][frame])]
+            # The outermost one, which the program calls; a decorator's wrapper is not it.
+            found = function if function.isidentifier() and function != "wrapper" else found
+        stack = int(stacks["parent"][stack])
+    return found
 
 
 def _step_times(durations_ns: list[int]) -> str:

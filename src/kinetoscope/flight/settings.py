@@ -98,6 +98,16 @@ def job_name(environment: Mapping[str, str] = os.environ) -> str:
     return _as_file_name(f"{program}-{process}")
 
 
+def plan_name(environment: Mapping[str, str] = os.environ) -> str:
+    """A name that all ranks of a job have in common on all machines, for the plan of its steps."""
+    run = environment.get("TORCHELASTIC_RUN_ID", "")
+    if run and run != "none":
+        return run
+    return environment.get("SLURM_JOB_ID") or ":".join(
+        environment.get(variable, "") for variable in ("MASTER_ADDR", "MASTER_PORT")
+    )
+
+
 def attempt_name(environment: Mapping[str, str] = os.environ) -> str:
     """Which start of the job this is, from 0, by its launcher."""
     for variable in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"):
