@@ -65,6 +65,16 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collects tests without looking for garbage: next to nothing of what is made and imported then becomes any."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts first what runs long, so that no worker is left with it when the others have nothing more to do."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
