@@ -28,6 +28,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # torch.compile takes the kinds of vectors that the processor names. It would compile a program for each to try them, seven seconds.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
+# Not the user's: a calibration of this machine is a part of every recording.
+os.environ.setdefault("KINETOSCOPE_CACHE", str(ROOT / "build" / "test-cache"))
+
 # A shell starts background jobs with interrupts ignored, which the programs of tests would inherit.
 if (
     threading.current_thread() is threading.main_thread()

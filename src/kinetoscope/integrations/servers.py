@@ -1,6 +1,7 @@
 """Plugins of inference servers: vLLM and SGLang call `plug_in` at the start of each of their processes.
 
-They find it by the entry points of this package. Nothing happens unless the environment variable `KINETOSCOPE` asks for it.
+They find it by the entry points of this package. Nothing happens unless the environment variable `KINETOSCOPE` asks for it. With
+`on`, the import of the package has done all, see `kinetoscope.flight.environment`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from kinetoscope._errors import ArgumentError
 
 VARIABLE = "KINETOSCOPE"
 INSTALL = "install"
+# What the import of the package looks at.
+_OF_THE_PACKAGE = ("on", "off")
 
 
 def plug_in() -> None:
@@ -19,7 +22,7 @@ def plug_in() -> None:
     A failure is a warning: the server goes on without.
     """
     asked = os.environ.get(VARIABLE, "")
-    if not asked:
+    if asked.lower() in ("", *_OF_THE_PACKAGE):
         return
     try:
         _do(asked)
@@ -36,7 +39,9 @@ def _do(asked: str) -> None:
         ArgumentError: There is no such value.
     """
     if asked != INSTALL:
-        raise ArgumentError(f"the variable can be `{INSTALL}`, which replaces torch.profiler")
+        raise ArgumentError(
+            f"the variable can be `{INSTALL}`, which replaces torch.profiler, or `on`, which records all the time"
+        )
     from kinetoscope.collect import install
 
     install()
