@@ -908,7 +908,8 @@ def a_large_buffer_that_is_new_in_each_step(fault: bool) -> tuple[Step, int]:
     buffer = torch.zeros(16 * 2**20)
 
     def batch(number: int) -> torch.Tensor:
-        rows = torch.zeros(16 * 2**20) if fault else buffer
+        # Filling it again is not filling a gradient.
+        rows = torch.zeros(16 * 2**20) if fault else buffer.zero_()
         return rows[: 192 * 64].view(192, 64)
 
     return training(model, sgd(model), batch), 8

@@ -27,6 +27,8 @@ def zero_grad_fill(loop: Loop) -> Finding | None:
     by_hand = loop.outermost[fills] & ~loop.in_optimizer[fills] & ~loop.in_loading[fills]
     gradients = len(loop.rows_named(_ADDS_GRADIENT))
     counts = MOST_MISSING * gradients <= int(by_hand.sum()) <= gradients
+    # A single one is rather of a buffer of the program.
+    counts &= loop.per_step(int(by_hand.sum())) > 1
     fills = fills[by_optimizer | (by_hand & counts)]
     if len(fills) == 0:
         return None
