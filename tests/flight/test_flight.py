@@ -245,3 +245,42 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
     done = run(tmp_path, "print(kinetoscope.leave_on().status())\n")
     assert "is a link" in done.stdout
     assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_steps_that_are_looked_at_together_keep_their_numbers(tmp_path):
+    done = run(
+        tmp_path,
+        "from kinetoscope.flight.step_log import read_step_log\n"
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder._budget.add = lambda *step: False\n"
+        "    recorder._budget.together, recorder._plan.level = 4, 3\n"
+        "    for number in range(700, 764):\n"
+        "        recorder.step(number)\n"
+        "        train_step()\n"
+        "    print([number for number in range(700, 764) if recorder._plan.records(number)])\n"
+        "    path = recorder.snapshot('look')\n"
+        "    print(path)\n"
+        "    log = read_step_log(path.with_suffix('.steps'))\n"
+        "    print(log.number, len(log.steps) < 40)\n"
+        "    print([step.number for step in log.steps if step.recorded])\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    planned, path, log, logged = done.stdout.splitlines()
+    with kinetoscope.open(path) as trace:
+        assert str(trace.table("steps")["number"].to_pylist()) == planned
+    assert log == "763 True"
+    assert json.loads(logged) == [number for number in json.loads(planned) if number < 763]
+
+
+def test_without_calls_of_step_the_optimizer_makes_the_steps(tmp_path):
+    done = run(
+        tmp_path,
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    for _ in range(5):\n"
+        "        train_step()\n"
+        "    print(recorder.status().step)\n"
+        "    recorder.step(90)\n"
+        "    train_step()\n"
+        "    print(recorder.status().step)\n",
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "4\n90\n", "")

@@ -129,6 +129,9 @@ class FlightRecorder:
         # Of the step under way: whether it is recorded, and whether it can be compared with others.
         self._recording = True
         self._comparable = False
+        # How many steps are still to be looked at together with the one under way, and how many have been.
+        self._passing = 0
+        self._passed = 0
         self._capture_steps = 0
         self._capture_path: Path | None = None
 
@@ -142,11 +145,15 @@ class FlightRecorder:
             loss: The loss of the step that has ended, a number or a tensor of the CPU: NaN or an infinite one is an incident. A
                 tensor on a device is not read.
         """
-        entered_ns = time.monotonic_ns()
         if self._session is None or os.getpid() != self._process:
             return
+        if self._passing > 0 and loss is None:
+            self._pass(number)
+            return
+        entered_ns = time.monotonic_ns()
         try:
-            self._stop_following()
+            if self._follows_optimizers:
+                self._stop_following()
             self._step(number, loss, entered_ns)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("a step could not be marked", error)
@@ -171,6 +178,7 @@ class FlightRecorder:
                 return f"another capture is running: {self._capture_path}"
             if steps < 1:
                 return f"steps={steps!r}: need 1 step or more"
+            self._passing = 0
             self._capture_steps = steps
             place = self._attempt / "captures"
             self._capture_path = place / f"{rank_name(self._rank)}-step{self._number + 1}.recording"
@@ -372,6 +380,9 @@ class FlightRecorder:
             self._optimizer = id(optimizer)
         if id(optimizer) != self._optimizer or self._session is None or os.getpid() != self._process:
             return
+        if self._passing > 0:
+            self._pass(None)
+            return
         try:
             self._step(None, None, entered_ns)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
@@ -385,8 +396,12 @@ class FlightRecorder:
             session = self._session
             if session is None:
                 return
-            step_ns = entered_ns - self._began_ns if self._began_ns else 0
+            # Of each of those that were looked at together.
+            passed = self._passed + 1
+            step_ns = (entered_ns - self._began_ns) // passed if self._began_ns else 0
+            self._own_ns //= passed
             log = self._log
+            self._passed = self._passing = 0
             if step_ns > 0:
                 if log is not None:
                     log.end(self._number, self._began_ns, step_ns, recorded=self._recording)
@@ -401,11 +416,23 @@ class FlightRecorder:
             self._switch(session, record=self._plan.records(self._number) or self._capture_path is not None)
             # With another session, unrecorded steps are recorded, too.
             self._comparable = not capturing and STREAM.sessions == 1
+            if not self._recording and self._budget.together > 1:
+                ahead = self._plan.next_after(self._number) - self._number
+                self._passing = min(self._budget.together, ahead) - 1
             self._began_ns = time.monotonic_ns()
             self._own_ns = self._began_ns - entered_ns
             if log is not None:
                 hang_ns = int(self._times.hang_ns) if self._watches_hangs else 0
                 log.begin(self._number, self._began_ns, recorded=self._recording, hang_ns=hang_ns)
+
+    def _pass(self, number: int | None) -> None:
+        """Begin a step that is looked at together with those before."""
+        self._passing -= 1
+        self._passed += 1
+        self._number = self._number + 1 if number is None else int(number)
+        log = self._log
+        if log is not None:
+            log.next(self._number)
 
     def _ended(self, step_ns: int) -> None:
         """Count a step that has ended, and look at what it took."""
@@ -413,10 +440,10 @@ class FlightRecorder:
         if self._budget.add(step_ns, self._own_ns, kind, self._plan.share):
             self._plan.level = level_for(self._budget.share)
         usual_ns = self._times.median_ns
-        slow = self._times.add(step_ns)
+        slow, slow_ns = self._times.add(step_ns)
         if slow and "slow" in self._settings.on:
-            took = units.duration(sum(slow) / len(slow))
-            what = f"the last {len(slow)} steps took {took} each, the ones before {units.duration(usual_ns)}"
+            took = units.duration(slow_ns / slow)
+            what = f"the last {slow} steps took {took} each, the ones before {units.duration(usual_ns)}"
             self._incident("slow", {"what": what})
 
     def _switch(self, session: profile, *, record: bool) -> None:
@@ -527,7 +554,7 @@ def leave_on(
     """Record the last steps of a job all the time, and keep a copy when something happens.
 
     The recording is a ring in a file, which is there even if the process is killed. Call `step()` of the result once for each
-    step. As many steps are recorded as the budget allows; what they cost is measured by those that are not recorded. The
+    step; until then, as with a trainer, each step of the first optimizer counts as one. As many steps are recorded as the budget allows; what they cost is measured by those that are not recorded. The
     environment variables KINETOSCOPE_BUDGET, _KEEP, _DIR and _ON take the place of the arguments, and with `KINETOSCOPE=off`
     nothing is recorded. In a program that was left on from outside, this returns the recorder that there is.
 
@@ -554,6 +581,7 @@ def leave_on(
         recorder._problem = "switched off by KINETOSCOPE"
     else:
         recorder.start()
+        recorder.follow_optimizers()
         _CURRENT = recorder
     return recorder
 
