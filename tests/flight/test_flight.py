@@ -283,4 +283,4 @@ def test_without_calls_of_step_the_optimizer_makes_the_steps(tmp_path):
         "    train_step()\n"
         "    print(recorder.status().step)\n",
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "4\n90\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "5\n90\n", "")

@@ -384,7 +384,8 @@ class FlightRecorder:
             self._pass(None)
             return
         try:
-            self._step(None, None, entered_ns)
+            # The first one ends step 0.
+            self._step(1 if self._number < 0 else None, None, entered_ns)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("a step could not be marked", error)
 
