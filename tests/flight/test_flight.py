@@ -284,3 +284,27 @@ def test_without_calls_of_step_the_optimizer_makes_the_steps(tmp_path):
         "    print(recorder.status().step)\n",
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "5\n90\n", "")
+
+
+def test_a_second_process_of_a_rank_leaves_the_first_one_alone(tmp_path):
+    done = run(
+        tmp_path,
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder.step(7)\n"
+        "    ring = recorder.status().ring\n"
+        "    if os.fork() == 0:\n"
+        "        warnings.simplefilter('ignore')\n"
+        "        second = kinetoscope.leave_on(keep='8MiB')\n"
+        "        second.step(3)\n"
+        "        assert second.status().ring not in (ring, None), second.status()\n"
+        "        second.stop()\n"
+        "        os._exit(0)\n"
+        "    print(os.wait()[1])\n"
+        "    train_step()\n"
+        "    recorder.step()\n"
+        "    print(sorted(path.name for path in ring.parent.iterdir()))\n",
+        LOCAL_RANK="0",
+        TORCHELASTIC_RUN_ID="run",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "0\n['rank0.recording', 'rank0.steps']\n"

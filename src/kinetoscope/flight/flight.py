@@ -116,6 +116,7 @@ class FlightRecorder:
         self._session: profile | None = None
         self._endings: Endings | None = None
         self._log: StepLogWriter | None = None
+        self._log_path: Path | None = None
         # Readable when the native watcher has noticed something.
         self._signal = -1
         self._listener: threading.Thread | None = None
@@ -281,9 +282,12 @@ class FlightRecorder:
         """Let a native thread watch the steps, and a Python thread wait for what it notices; without them, hangs are not noticed."""
         try:
             self._signal = os.eventfd(0, os.EFD_CLOEXEC)
-            path = self._attempt / f"{rank_name(self._rank)}{SUFFIX}"
+            ring = STREAM.path()
+            # The ring has another name if a process with the same rank has that one.
+            path = (ring or self._attempt / rank_name(self._rank)).with_suffix(SUFFIX)
             path.unlink(missing_ok=True)
             memory = STREAM.watch_steps(path, self._signal, SIZE_BYTES)
+            self._log_path = path
             most_bytes = memory_limit_bytes() if "oom" in self._settings.on else None
             self._log = StepLogWriter(memory, int(MEMORY_SHORT * (most_bytes or 0)))
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
@@ -299,7 +303,8 @@ class FlightRecorder:
             log.stop()
             log.close()
             STREAM.unwatch_steps()
-            (self._attempt / f"{rank_name(self._rank)}{SUFFIX}").unlink(missing_ok=True)
+        if self._log_path is not None:
+            self._log_path.unlink(missing_ok=True)
         if self._listener is not None:
             os.eventfd_write(self._signal, 1)
 
@@ -505,9 +510,8 @@ class FlightRecorder:
     def _copy(self, path: Path) -> None:
         """Copy the ring and the log of steps."""
         STREAM.clone(path)
-        log = self._attempt / f"{rank_name(self._rank)}{SUFFIX}"
-        if log.exists():
-            shutil.copyfile(log, path.with_suffix(SUFFIX))
+        if self._log_path is not None and self._log_path.exists():
+            shutil.copyfile(self._log_path, path.with_suffix(SUFFIX))
 
     def _failed(self, what: str, error: Exception) -> None:
         """Remember a failure, and warn of the first of its kind."""
