@@ -110,3 +110,14 @@ def test_the_interval_covers_the_mean():
         mean, error = mean_and_error([random_.gauss(1.0, 0.5) for _ in range(100)])
         covered += abs(mean - 1.0) <= 1.96 * error
     assert 0.9 <= covered / 300 <= 0.99
+
+
+def test_short_steps_are_looked_at_together():
+    budget, plan = Budget(0.01), StepPlan("job", 5)
+    for step in range(1000):
+        # Looking costs 3 % of a step; of n steps together a part of n.
+        budget.add(1e6, 0.03e6 / budget.together, plan.records(step), plan.share)
+    assert 12 <= budget.together <= 24
+    for step in range(1000, 2000):
+        budget.add(1e9, 0.03e6 / budget.together, plan.records(step), plan.share)
+    assert budget.together == 1

@@ -43,8 +43,8 @@ def check(folder, done):
     assert "kinetoscope" not in done.stderr
     (path,) = (folder / "jobs").glob("train-*/0/incidents/*-crash/rank0.recording")
     told = json.loads(path.with_suffix(".json").read_text())
-    # After the tenth step of the optimizer, the tenth by its number from 0 is under way.
-    assert told["step"] == 9
+    # Ten steps, 0 to 9, have ended.
+    assert told["step"] == 10
     assert told["what"].startswith("ValueError: the end")
     with kinetoscope.open(path) as trace:
         assert "aten::linear" in trace.table("spans")["name"].to_pylist()

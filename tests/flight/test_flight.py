@@ -245,3 +245,66 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
     done = run(tmp_path, "print(kinetoscope.leave_on().status())\n")
     assert "is a link" in done.stdout
     assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_steps_that_are_looked_at_together_keep_their_numbers(tmp_path):
+    done = run(
+        tmp_path,
+        "from kinetoscope.flight.step_log import read_step_log\n"
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder._budget.add = lambda *step: False\n"
+        "    recorder._budget.together, recorder._plan.level = 4, 3\n"
+        "    for number in range(700, 764):\n"
+        "        recorder.step(number)\n"
+        "        train_step()\n"
+        "    print([number for number in range(700, 764) if recorder._plan.records(number)])\n"
+        "    path = recorder.snapshot('look')\n"
+        "    print(path)\n"
+        "    log = read_step_log(path.with_suffix('.steps'))\n"
+        "    print(log.number, len(log.steps) < 40)\n"
+        "    print([step.number for step in log.steps if step.recorded])\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    planned, path, log, logged = done.stdout.splitlines()
+    with kinetoscope.open(path) as trace:
+        assert str(trace.table("steps")["number"].to_pylist()) == planned
+    assert log == "763 True"
+    assert json.loads(logged) == [number for number in json.loads(planned) if number < 763]
+
+
+def test_without_calls_of_step_the_optimizer_makes_the_steps(tmp_path):
+    done = run(
+        tmp_path,
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    for _ in range(5):\n"
+        "        train_step()\n"
+        "    print(recorder.status().step)\n"
+        "    recorder.step(90)\n"
+        "    train_step()\n"
+        "    print(recorder.status().step)\n",
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "5\n90\n", "")
+
+
+def test_a_second_process_of_a_rank_leaves_the_first_one_alone(tmp_path):
+    done = run(
+        tmp_path,
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder.step(7)\n"
+        "    ring = recorder.status().ring\n"
+        "    if os.fork() == 0:\n"
+        "        warnings.simplefilter('ignore')\n"
+        "        second = kinetoscope.leave_on(keep='8MiB')\n"
+        "        second.step(3)\n"
+        "        assert second.status().ring not in (ring, None), second.status()\n"
+        "        second.stop()\n"
+        "        os._exit(0)\n"
+        "    print(os.wait()[1])\n"
+        "    train_step()\n"
+        "    recorder.step()\n"
+        "    print(sorted(path.name for path in ring.parent.iterdir()))\n",
+        LOCAL_RANK="0",
+        TORCHELASTIC_RUN_ID="run",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "0\n['rank0.recording', 'rank0.steps']\n"

@@ -21,6 +21,17 @@ def test_each_stratum_has_exactly_one_recorded_step(job, level, stratum):
     assert sum(plan.records(step) for step in range(first, first + 2**level)) == 1
 
 
+@given(JOBS, st.integers(0, 6), st.integers(0, 2**40))
+def test_the_next_recorded_step(job, level, step):
+    plan = StepPlan(job, level)
+    following = plan.next_after(step)
+    if level == 0:
+        assert following == step + 1
+    else:
+        assert plan.records(following)
+        assert not any(plan.records(between) for between in range(step + 1, following))
+
+
 @given(JOBS, LEVELS, st.integers(0, 2**40))
 def test_a_sparser_plan_records_a_part_of_what_a_denser_one_does(job, level, begin):
     steps = range(begin, begin + 200)

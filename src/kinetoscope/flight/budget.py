@@ -34,6 +34,10 @@ _WIDTH = 1.96
 _FAR = 5.0
 _RAISE_BELOW = 0.7
 _RAISE = 1.1
+# What looking at steps that are not recorded may take of the budget, and the most steps that are looked at together.
+_LOOKING = 0.25
+MOST_TOGETHER = 64
+_LOOK_AGAIN = 32
 
 
 class Overhead(NamedTuple):
@@ -90,12 +94,15 @@ class Budget:
         limit: The share of the time of the steps that recording may cost.
         most_share: The largest share of the steps that may be recorded.
         share: The share that may be recorded now.
+        together: How many steps that are not recorded are to be looked at together, because they are so short that looking at each
+            would cost too much.
     """
 
     def __init__(self, limit: float, most_share: float = 1.0) -> None:
         self.limit = limit
         self.most_share = most_share
         self.share = min(FIRST_SHARE, most_share)
+        self.together = 1
         # Of the last three steps: the time without our own, and whether it was recorded; None: to be left out.
         self._last: deque[tuple[float, bool | None]] = deque(maxlen=3)
         # How much longer a recorded step takes than an unrecorded one, as a share of the latter.
@@ -146,12 +153,23 @@ class Budget:
         """Add what the recorder did before a step, as a share of it."""
         if not recorded and not before:
             self._idle.append(share)
+            if len(self._idle) % _LOOK_AGAIN == 0:
+                self._choose_together()
             return
         # A recorded step begins with one call, and another one ends it.
         self._switched += share
         if recorded:
             self._switching.append(self._switched)
             self._switched = 0.0
+
+    def _choose_together(self) -> None:
+        """Choose how many steps are looked at together."""
+        needed = math.ceil(self.together * mean_and_error(self._idle)[0] / (_LOOKING * self.limit))
+        needed = min(max(needed, 1), MOST_TOGETHER)
+        # Fewer only if that is clear, because the cost varies.
+        if needed > self.together or 2 * needed <= self.together:
+            self.together = needed
+            self._idle.clear()
 
     def _compare(self) -> bool:
         """Compare the step before the last one with its neighbors; whether that was possible."""

@@ -40,7 +40,6 @@ class LeftOn:
             from kinetoscope.flight.flight import leave_on
 
             self.recorder = leave_on()
-            self.recorder.follow_optimizers()
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             complain(f"the program is not left on: {error}")
 

@@ -116,6 +116,7 @@ class FlightRecorder:
         self._session: profile | None = None
         self._endings: Endings | None = None
         self._log: StepLogWriter | None = None
+        self._log_path: Path | None = None
         # Readable when the native watcher has noticed something.
         self._signal = -1
         self._listener: threading.Thread | None = None
@@ -129,6 +130,9 @@ class FlightRecorder:
         # Of the step under way: whether it is recorded, and whether it can be compared with others.
         self._recording = True
         self._comparable = False
+        # How many steps are still to be looked at together with the one under way, and how many have been.
+        self._passing = 0
+        self._passed = 0
         self._capture_steps = 0
         self._capture_path: Path | None = None
 
@@ -142,11 +146,15 @@ class FlightRecorder:
             loss: The loss of the step that has ended, a number or a tensor of the CPU: NaN or an infinite one is an incident. A
                 tensor on a device is not read.
         """
-        entered_ns = time.monotonic_ns()
         if self._session is None or os.getpid() != self._process:
             return
+        if self._passing > 0 and loss is None:
+            self._pass(number)
+            return
+        entered_ns = time.monotonic_ns()
         try:
-            self._stop_following()
+            if self._follows_optimizers:
+                self._stop_following()
             self._step(number, loss, entered_ns)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("a step could not be marked", error)
@@ -171,6 +179,7 @@ class FlightRecorder:
                 return f"another capture is running: {self._capture_path}"
             if steps < 1:
                 return f"steps={steps!r}: need 1 step or more"
+            self._passing = 0
             self._capture_steps = steps
             place = self._attempt / "captures"
             self._capture_path = place / f"{rank_name(self._rank)}-step{self._number + 1}.recording"
@@ -273,9 +282,12 @@ class FlightRecorder:
         """Let a native thread watch the steps, and a Python thread wait for what it notices; without them, hangs are not noticed."""
         try:
             self._signal = os.eventfd(0, os.EFD_CLOEXEC)
-            path = self._attempt / f"{rank_name(self._rank)}{SUFFIX}"
+            ring = STREAM.path()
+            # The ring has another name if a process with the same rank has that one.
+            path = (ring or self._attempt / rank_name(self._rank)).with_suffix(SUFFIX)
             path.unlink(missing_ok=True)
             memory = STREAM.watch_steps(path, self._signal, SIZE_BYTES)
+            self._log_path = path
             most_bytes = memory_limit_bytes() if "oom" in self._settings.on else None
             self._log = StepLogWriter(memory, int(MEMORY_SHORT * (most_bytes or 0)))
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
@@ -291,7 +303,8 @@ class FlightRecorder:
             log.stop()
             log.close()
             STREAM.unwatch_steps()
-            (self._attempt / f"{rank_name(self._rank)}{SUFFIX}").unlink(missing_ok=True)
+        if self._log_path is not None:
+            self._log_path.unlink(missing_ok=True)
         if self._listener is not None:
             os.eventfd_write(self._signal, 1)
 
@@ -372,8 +385,12 @@ class FlightRecorder:
             self._optimizer = id(optimizer)
         if id(optimizer) != self._optimizer or self._session is None or os.getpid() != self._process:
             return
+        if self._passing > 0:
+            self._pass(None)
+            return
         try:
-            self._step(None, None, entered_ns)
+            # The first one ends step 0.
+            self._step(1 if self._number < 0 else None, None, entered_ns)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("a step could not be marked", error)
 
@@ -385,8 +402,12 @@ class FlightRecorder:
             session = self._session
             if session is None:
                 return
-            step_ns = entered_ns - self._began_ns if self._began_ns else 0
+            # Of each of those that were looked at together.
+            passed = self._passed + 1
+            step_ns = (entered_ns - self._began_ns) // passed if self._began_ns else 0
+            self._own_ns //= passed
             log = self._log
+            self._passed = self._passing = 0
             if step_ns > 0:
                 if log is not None:
                     log.end(self._number, self._began_ns, step_ns, recorded=self._recording)
@@ -401,11 +422,23 @@ class FlightRecorder:
             self._switch(session, record=self._plan.records(self._number) or self._capture_path is not None)
             # With another session, unrecorded steps are recorded, too.
             self._comparable = not capturing and STREAM.sessions == 1
+            if not self._recording and self._budget.together > 1:
+                ahead = self._plan.next_after(self._number) - self._number
+                self._passing = min(self._budget.together, ahead) - 1
             self._began_ns = time.monotonic_ns()
             self._own_ns = self._began_ns - entered_ns
             if log is not None:
                 hang_ns = int(self._times.hang_ns) if self._watches_hangs else 0
                 log.begin(self._number, self._began_ns, recorded=self._recording, hang_ns=hang_ns)
+
+    def _pass(self, number: int | None) -> None:
+        """Begin a step that is looked at together with those before."""
+        self._passing -= 1
+        self._passed += 1
+        self._number = self._number + 1 if number is None else int(number)
+        log = self._log
+        if log is not None:
+            log.next(self._number)
 
     def _ended(self, step_ns: int) -> None:
         """Count a step that has ended, and look at what it took."""
@@ -413,10 +446,10 @@ class FlightRecorder:
         if self._budget.add(step_ns, self._own_ns, kind, self._plan.share):
             self._plan.level = level_for(self._budget.share)
         usual_ns = self._times.median_ns
-        slow = self._times.add(step_ns)
+        slow, slow_ns = self._times.add(step_ns)
         if slow and "slow" in self._settings.on:
-            took = units.duration(sum(slow) / len(slow))
-            what = f"the last {len(slow)} steps took {took} each, the ones before {units.duration(usual_ns)}"
+            took = units.duration(slow_ns / slow)
+            what = f"the last {slow} steps took {took} each, the ones before {units.duration(usual_ns)}"
             self._incident("slow", {"what": what})
 
     def _switch(self, session: profile, *, record: bool) -> None:
@@ -477,9 +510,8 @@ class FlightRecorder:
     def _copy(self, path: Path) -> None:
         """Copy the ring and the log of steps."""
         STREAM.clone(path)
-        log = self._attempt / f"{rank_name(self._rank)}{SUFFIX}"
-        if log.exists():
-            shutil.copyfile(log, path.with_suffix(SUFFIX))
+        if self._log_path is not None and self._log_path.exists():
+            shutil.copyfile(self._log_path, path.with_suffix(SUFFIX))
 
     def _failed(self, what: str, error: Exception) -> None:
         """Remember a failure, and warn of the first of its kind."""
@@ -527,7 +559,7 @@ def leave_on(
     """Record the last steps of a job all the time, and keep a copy when something happens.
 
     The recording is a ring in a file, which is there even if the process is killed. Call `step()` of the result once for each
-    step. As many steps are recorded as the budget allows; what they cost is measured by those that are not recorded. The
+    step; until then, as with a trainer, each step of the first optimizer counts as one. As many steps are recorded as the budget allows; what they cost is measured by those that are not recorded. The
     environment variables KINETOSCOPE_BUDGET, _KEEP, _DIR and _ON take the place of the arguments, and with `KINETOSCOPE=off`
     nothing is recorded. In a program that was left on from outside, this returns the recorder that there is.
 
@@ -554,6 +586,7 @@ def leave_on(
         recorder._problem = "switched off by KINETOSCOPE"
     else:
         recorder.start()
+        recorder.follow_optimizers()
         _CURRENT = recorder
     return recorder
 

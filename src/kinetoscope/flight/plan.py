@@ -52,6 +52,14 @@ class StepPlan:
             return self._chosen_of(step, CONTROL_LEVEL) != step
         return self._chosen_of(step, self.level) == step
 
+    def next_after(self, step: int) -> int:
+        """The first recorded step after one that is not recorded, if not all are; else the next step."""
+        if self.level == 0:
+            return step + 1
+        stratum = step >> self.level
+        chosen = self._chosen_of(step, self.level)
+        return chosen if chosen > step else self._chosen_of((stratum + 1) << self.level, self.level)
+
     def _chosen_of(self, step: int, level: int) -> int:
         """The chosen step of the stratum of 2^level steps that a step is in."""
         stratum = step >> level

@@ -35,7 +35,8 @@ class LoggedStep(NamedTuple):
     Attributes:
         number: Its number.
         began_ns: When it began, by the monotonic clock.
-        duration_ns: How long it took.
+        duration_ns: How long it took; of several short ones that were looked at together, how long each did on average. They have
+            one row, with the number of the last.
         recorded: Whether the ring has its operators, unless they were overwritten.
     """
 
@@ -90,6 +91,10 @@ class StepLogWriter:
     def begin(self, number: int, began_ns: int, *, recorded: bool, hang_ns: int) -> None:
         """Say which step is under way."""
         _UNDER_WAY.pack_into(self._memory, _CURRENT, number, began_ns, recorded, hang_ns)
+
+    def next(self, number: int) -> None:
+        """Say which step is under way, of several that are looked at together."""
+        _NUMBER.pack_into(self._memory, _CURRENT, number)
 
     def end(self, number: int, began_ns: int, duration_ns: int, *, recorded: bool) -> None:
         """Add a step that has ended."""

@@ -41,28 +41,31 @@ class StepTimes:
         self._usual: deque[float] = deque(maxlen=_KEPT)
         self._since_look = 0
         self._slow_from_ns = math.inf
-        self._slow: list[float] = []
+        self._slow_steps, self._slow_ns = 0, 0.0
         self.median_ns = 0.0
         self.hang_ns = first_hang_s * 1e9
 
-    def add(self, step_ns: float) -> list[float]:
+    def add(self, step_ns: float) -> tuple[int, float]:
         """Add the duration of a step that has ended.
 
         Returns:
-            The durations of the last steps if they are all unusually slow, at least three, and for a second; else nothing.
+            How many of the last steps were all unusually slow, at least three, and for a second, and how long they took together;
+            0 and 0 if they were not.
         """
         if step_ns > self._slow_from_ns:
-            self._slow.append(step_ns)
+            self._slow_steps += 1
+            self._slow_ns += step_ns
         else:
-            self._slow.clear()
+            self._slow_steps, self._slow_ns = 0, 0.0
             self._usual.append(step_ns)
         self._last.append(step_ns)
         self._since_look += 1
         if self._since_look >= _LOOK_EVERY or len(self._last) == _FEWEST:
             self._look()
-        if len(self._slow) < _IN_A_ROW or sum(self._slow) < _LEAST_SLOW_NS:
-            return []
-        slow, self._slow = self._slow, []
+        if self._slow_steps < _IN_A_ROW or self._slow_ns < _LEAST_SLOW_NS:
+            return 0, 0.0
+        slow = self._slow_steps, self._slow_ns
+        self._slow_steps, self._slow_ns = 0, 0.0
         # What is slow from now on is the usual duration, until it changes again.
         self._slow_from_ns = math.inf
         self._usual.clear()
