@@ -1,7 +1,8 @@
 """How much recording costs a job, measured inside it, and the share of steps that its budget allows.
 
-Steps that are not recorded are the controls. A step whose two neighbors are of the other kind is compared with their mean, so that
-a program that becomes slower or faster meanwhile does not count as a cost. What the recorder does between two steps is timed.
+Steps that are not recorded are the controls. A recorded step, with the one after it, is compared with the ones before and behind, and an
+unrecorded one among recorded ones with its two neighbors, so that a program that becomes slower or faster meanwhile does not count as a
+cost. What the recorder does between two steps is timed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ FEWEST = 30
 FIRST_SHARE = 0.25
 """The share that is recorded until there are enough comparisons: cheap, and they come soon."""
 
+_WINDOW = 4
 _MOST = 1024
 _RECENT = 64
 # How many times between steps are averaged.
@@ -103,8 +105,8 @@ class Budget:
         self.most_share = most_share
         self.share = min(FIRST_SHARE, most_share)
         self.together = 1
-        # Of the last three steps: the time without our own, and whether it was recorded; None: to be left out.
-        self._last: deque[tuple[float, bool | None]] = deque(maxlen=3)
+        # Of the last steps: the time without our own, and whether it was recorded; None: to be left out.
+        self._last: deque[tuple[float, bool | None]] = deque(maxlen=_WINDOW)
         # How much longer a recorded step takes than an unrecorded one, as a share of the latter.
         self._differences: deque[float] = deque(maxlen=_MOST)
         # What the recorder does between two steps, as a share of a step: where nothing is recorded, and for each recorded step.
@@ -172,17 +174,24 @@ class Budget:
             self._idle.clear()
 
     def _compare(self) -> bool:
-        """Compare the step before the last one with its neighbors; whether that was possible."""
-        if len(self._last) < 3:
+        """Compare a step with its neighbors, once two more have ended; whether that was possible."""
+        if len(self._last) < _WINDOW:
             return False
-        (before_ns, before), (own_ns, own), (after_ns, after) = self._last
-        if own is None or before is not after or before is own or before is None:
+        (before_ns, before), (own_ns, own), (after_ns, after), (later_ns, later) = self._last
+        if own is None or before is None or before is own or after is not before:
             return False
         beside_ns = (before_ns + after_ns) / 2
-        plain_ns = beside_ns if own else own_ns
+        if not own:
+            plain_ns, more_ns = own_ns, beside_ns - own_ns
+        elif later is False:
+            # The step after a recorded one still pays for it: torch and the caches of the processor find their state again.
+            plain_ns = (before_ns + later_ns) / 2
+            more_ns = own_ns + after_ns - before_ns - later_ns
+        else:
+            plain_ns, more_ns = beside_ns, own_ns - beside_ns
         if plain_ns <= 0:
             return False
-        self._differences.append((own_ns - beside_ns if own else beside_ns - own_ns) / plain_ns)
+        self._differences.append(more_ns / plain_ns)
         return True
 
     def _decide(self, planned_share: float) -> bool:

@@ -419,10 +419,12 @@ class FlightRecorder:
             capturing = self._capture_path is not None
             if capturing:
                 self._continue_capture()
+            was_recording = self._recording
             self._switch(session, record=self._plan.records(self._number) or self._capture_path is not None)
             # With another session, unrecorded steps are recorded, too.
             self._comparable = not capturing and STREAM.sessions == 1
-            if not self._recording and self._budget.together > 1:
+            # The step after a recorded one is looked at alone: it may still pay for that.
+            if not self._recording and not was_recording and self._budget.together > 1:
                 ahead = self._plan.next_after(self._number) - self._number
                 self._passing = min(self._budget.together, ahead) - 1
             self._began_ns = time.monotonic_ns()
