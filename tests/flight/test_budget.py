@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from kinetoscope.flight.budget import FEWEST, Budget, Overhead, mean_and_error
-from kinetoscope.flight.plan import StepPlan, level_for
+from kinetoscope.flight.budget import FEWEST, Budget, Overhead, StepPlan, level_for, mean_and_error
 
 STEP_NS = 10e6
 

@@ -21,7 +21,7 @@ PATIENCE_S = 120.0
 HANGS = """
 import ctypes, sys, threading
 import torch, kinetoscope
-from kinetoscope.flight.watcher import StepTimes
+from kinetoscope.flight.triggers import StepTimes
 
 model = torch.nn.Linear(8, 8)
 recorder = kinetoscope.leave_on(keep="8MiB", folder="jobs")
@@ -107,8 +107,13 @@ def test_a_lock_that_is_never_released(tmp_path):
 
 def test_a_call_that_never_gives_the_gil_back_in_a_step_that_is_not_recorded(tmp_path):
     text = HANGS.format(hangs="ctypes.PyDLL(None).sleep(100_000)", recorded="step % 1000 < 25")
-    with hanging(tmp_path, text):
+    with hanging(tmp_path, text) as program:
         found = last_event(None, tmp_path / "jobs")
+        until = time.monotonic() + PATIENCE_S
+        # The sampler begins when the hang is noticed.
+        while found.ranks[0].line is None:
+            look_again(program, until)
+            found = last_event(None, tmp_path / "jobs")
     (rank,) = found.ranks
     assert found.reason == "hang"
     assert (rank.state, rank.step, rank.last_step) == ("hangs", 181_049, 181_048)
@@ -126,7 +131,7 @@ RANKS = """
 import os, threading
 import torch, kinetoscope
 import torch.distributed as distributed
-from kinetoscope.flight.watcher import StepTimes
+from kinetoscope.flight.triggers import StepTimes
 
 place = {"rank": int(os.environ["RANK"]), "world_size": 2, "init_method": f"file://{__file__}.meets"}
 distributed.init_process_group("gloo", **place)

@@ -19,7 +19,7 @@ WITHOUT_TORCH = (
     "call_hooks_monitoring.cpp", "call_hooks_profile.cpp", "clock.cpp", "dictionary.cpp", "dictionary_collection.cpp",
     "frame_layout.c", "helper_thread.cpp", "interpreter_view.cpp", "maintenance_thread.cpp", "memory_reader.cpp",
     "module_registry.cpp", "python_calls.cpp", "python_walk.cpp", "recorder.cpp", "recording_file.cpp",
-    "row_writer.cpp", "sampler.cpp", "session.cpp", "thread_state.cpp",
+    "row_writer.cpp", "sampler.cpp", "session.cpp", "step_watch.cpp", "thread_state.cpp",
 )  # fmt: skip
 STACKS, MODULES, CALLS, MODULE_SPANS = 4, 8, 0x100, 0x200
 PYTHON, MODULE = 100, 101

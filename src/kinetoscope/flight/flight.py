@@ -24,11 +24,9 @@ from kinetoscope.collect import (
     profile,
     warn_user,
 )
-from kinetoscope.flight.budget import FIRST_SHARE, Budget
-from kinetoscope.flight.endings import Endings
+from kinetoscope.flight.budget import FIRST_SHARE, Budget, StepPlan, level_for
 from kinetoscope.flight.incidents import Incidents, rank_name
 from kinetoscope.flight.jobs import sweep
-from kinetoscope.flight.plan import StepPlan, level_for
 from kinetoscope.flight.settings import (
     DEFAULT_BUDGET,
     DEFAULT_KEEP,
@@ -42,7 +40,14 @@ from kinetoscope.flight.settings import (
     settings,
 )
 from kinetoscope.flight.step_log import SIZE_BYTES, SUFFIX, StepLogWriter
-from kinetoscope.flight.watcher import MEMORY_SHORT, StepTimes, is_no_number, loss_value, memory_limit_bytes
+from kinetoscope.flight.triggers import (
+    MEMORY_SHORT,
+    Endings,
+    StepTimes,
+    is_no_number,
+    loss_value,
+    memory_limit_bytes,
+)
 from kinetoscope.model import units
 
 if TYPE_CHECKING:

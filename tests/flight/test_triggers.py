@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kinetoscope.flight.watcher import StepTimes, is_no_number
+from kinetoscope.flight.triggers import StepTimes, is_no_number
 
 SECOND_NS = 1e9
 

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.flight.plan import MOST_LEVEL, StepPlan, level_for
+from kinetoscope.flight.budget import MOST_LEVEL, StepPlan, level_for
 
 LEVELS = st.integers(1, 10)
 JOBS = st.text(max_size=20)
@@ -48,7 +48,7 @@ def test_the_answer_depends_on_job_and_step_alone(job, level, steps):
 
 
 def test_another_process_plans_the_same():
-    text = "from kinetoscope.flight.plan import StepPlan as P; p = P('job', 3); print([k for k in range(100) if p.records(k)])"
+    text = "from kinetoscope.flight.budget import StepPlan as P; p = P('job', 3); print([k for k in range(100) if p.records(k)])"
     told = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout
     plan = StepPlan("job", 3)
     assert told.strip() == str([step for step in range(100) if plan.records(step)])

@@ -6,7 +6,7 @@ from tests.support import warm_python
 
 PROGRAM = """
 import os, signal, sys
-from kinetoscope.flight.endings import Endings
+from kinetoscope.flight.triggers import Endings
 {before}
 endings = Endings(lambda error: print("told", type(error).__name__), lambda: print("told of exit", flush=True))
 endings.watch()
