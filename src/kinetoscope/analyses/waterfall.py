@@ -104,7 +104,7 @@ def floor_sentence(account: Account, kind: KindAccount) -> str:
 
 def floor_with_parts(account: Account | None, most: int = 3) -> str:
     """How far a step is from its floor, and by what, in a sentence; empty where the floor is unknown."""
-    if account is None or not account.kinds or account.kinds[0].floor_ns is None:
+    if account is None or not account.kinds or account.kinds[0].times_floor is None:
         return ""
     kind = account.kinds[0]
     above = (one for one in parts_of_step(account, kind, most) if not one.is_floor)
