@@ -1,7 +1,7 @@
 #include "helper_thread.h"
 
-#include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 namespace kinetoscope {
 namespace {
@@ -28,6 +28,14 @@ bool start_helper_thread(void* (*run)(void*), void* argument, const char* name) 
   if (failure != 0) return false;
   pthread_setname_np(thread, name);
   return true;
+}
+
+void init_monotonic(pthread_cond_t& condition) {
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&condition, &monotonic);
+  pthread_condattr_destroy(&monotonic);
 }
 
 }  // namespace kinetoscope

@@ -21,6 +21,7 @@ namespace kinetoscope::maintenance_thread {
 namespace {
 
 struct State {
+  State() { sem_init(&signal, 0, 0); }
   std::mutex mutex;  // guards watched, dropped and in_use
   std::shared_ptr<RecordingFile> watched;
   std::shared_ptr<Session> session;  // of the file
@@ -126,19 +127,7 @@ void* run(void* argument) {
 
 }  // namespace
 
-bool ensure_running() {
-  std::lock_guard lock(start_mutex);
-  if (state != nullptr) return true;
-  auto* fresh = new (std::nothrow) State;
-  if (fresh == nullptr) return false;
-  sem_init(&fresh->signal, 0, 0);
-  if (!start_helper_thread(run, fresh, "kinetoscope")) {
-    delete fresh;
-    return false;
-  }
-  state = fresh;
-  return true;
-}
+bool ensure_running() { return ensure_started(start_mutex, state, run, "kinetoscope"); }
 
 void watch(std::shared_ptr<RecordingFile> file, std::shared_ptr<Session> session) {
   if (state == nullptr) return;

@@ -318,6 +318,7 @@ namespace {
 
 // The sampler's thread: one for the process, which waits between recordings.
 struct Service {
+  Service() { init_monotonic(changed); }
   std::mutex mutex;  // held during a round; guards what follows
   pthread_cond_t changed;
   std::unique_ptr<Sampler> sampler;
@@ -391,31 +392,14 @@ void let_round_end() {
   std::lock_guard lock(service->mutex);
 }
 
-bool ensure_running() {
-  std::lock_guard lock(start_mutex);
-  if (service != nullptr) return true;
-  auto* fresh = new (std::nothrow) Service;
-  if (fresh == nullptr) return false;
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&fresh->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
-  if (!start_helper_thread(run, fresh, "kscope sampler")) {
-    delete fresh;
-    return false;
-  }
-  service = fresh;
-  return true;
-}
-
 }  // namespace
 
 std::string start(Session& session, const kinetoscope_interpreter& interpreter, const void* module_call,
                   int64_t interval_ns) {
   auto sampler = std::make_unique<Sampler>(session, interpreter, module_call);
   if (std::string problem = sampler->view().problem(); !problem.empty()) return problem;
-  if (!ensure_running()) return "the system refuses another thread";
+  if (!ensure_started(start_mutex, service, run, "kscope sampler"))
+    return "the system refuses another thread";
   wait_for_sampler(let_round_end);
   {
     std::lock_guard lock(service->mutex);

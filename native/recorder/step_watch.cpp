@@ -30,6 +30,7 @@ constexpr int64_t kSampleNs = 2'500'000'000;
 
 // The watcher's thread: one for the process, which waits while there is nothing to watch.
 struct Service {
+  Service() { init_monotonic(changed); }
   std::mutex mutex;  // held during a look; guards what follows
   pthread_cond_t changed;
   StepLog* log = nullptr;
@@ -132,24 +133,6 @@ void* run(void* argument) {
   return nullptr;
 }
 
-bool ensure_running() {
-  std::lock_guard lock(start_mutex);
-  if (service != nullptr) return true;
-  auto* fresh = new (std::nothrow) Service;
-  if (fresh == nullptr) return false;
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&fresh->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
-  if (!start_helper_thread(run, fresh, "kscope steps")) {
-    delete fresh;
-    return false;
-  }
-  service = fresh;
-  return true;
-}
-
 [[noreturn]] void fail(const char* path, const char* what, int error) {
   throw std::runtime_error(std::string(path) + ": " + what + ": " + std::strerror(error));
 }
@@ -175,7 +158,8 @@ StepLog* map_new(const char* path) {
 
 StepLog* start(const char* path, std::weak_ptr<RecordingFile> recording, int signal) {
   stop();
-  if (!ensure_running()) throw std::runtime_error("the system refuses another thread");
+  if (!ensure_started(start_mutex, service, run, "kscope steps"))
+    throw std::runtime_error("the system refuses another thread");
   StepLog* log = map_new(path);
   log->process = getpid();
   log->magic = kStepLogMagic;

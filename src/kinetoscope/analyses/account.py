@@ -715,6 +715,11 @@ class Account:
     calibrated: bool
     rows: tuple[dict[str, Any], ...]
 
+    def rows_of(self, kind: KindAccount) -> list[dict[str, Any]]:
+        """The rows of one kind of steps of one process."""
+        number = None if kind.kind < 0 else kind.kind
+        return [row for row in self.rows if row["step_kind"] == number and row["process"] == kind.pid]
+
     def what_if(self, *mended: str) -> WhatIf:
         """Predict a step in which some things take what they need, and no more.
 
@@ -734,13 +739,7 @@ class Account:
         if not self.kinds:
             raise ArgumentError("what_if needs a trace with time in it: this one has none")
         kind = self.kinds[0]
-        number = None if kind.kind < 0 else kind.kind
-        above = [
-            row
-            for row in self.rows
-            if row["step_kind"] == number and row["process"] == kind.pid
-            and row["entry"] != "needed" and row["cause"] not in _FLOOR_WAITS
-        ]  # fmt: skip
+        above = [row for row in self.rows_of(kind) if not is_floor(row)]
         taken: set[int] = set()
         for one in mended:
             found = {at for at, row in enumerate(above) if one in _handles(row)}
@@ -776,13 +775,19 @@ class WhatIf:
 _FLOOR_WAITS = tuple(CAUSES[one] for one in MUST_WAIT)
 
 
+def is_floor(row: dict[str, Any]) -> bool:
+    """Whether a row of the account is a part of the floor: what is needed, and what must be waited for."""
+    return row["entry"] == "needed" or row["cause"] in _FLOOR_WAITS
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """The line of a row without folders, such as `train.py:12`."""
+    return f"{os.path.basename(row['file'])}:{row['line']}"
+
+
 def _handles(row: dict[str, Any]) -> tuple[str, ...]:
     """By what a row of the account can be named: its line with and without folders, its cause, its entry and its operator."""
-    lines = (
-        (f"{row['file']}:{row['line']}", f"{os.path.basename(row['file'])}:{row['line']}")
-        if row["file"]
-        else ()
-    )
+    lines = (f"{row['file']}:{row['line']}", line_of(row)) if row["file"] else ()
     return (*lines, row["cause"] or "", row["entry"], row["operator"] or "")
 
 

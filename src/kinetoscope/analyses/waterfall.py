@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.analyses.account import CAUSES, MUST_WAIT, Cause
+from kinetoscope.analyses.account import CAUSES, Cause, is_floor, line_of
 from kinetoscope.display.printable import printable
 from kinetoscope.model import units
 
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 MOST_PARTS = 5
 LEAST_PART = 0.01
 """Above the floor, so many parts are named that are so much of the step; the rest is one."""
-_WAITS_FOR = (CAUSES[one] for one in MUST_WAIT)
-_FLOOR_WAITS = frozenset(_WAITS_FOR)
 # Small costs of everything: no line is to blame alone.
 _WITHOUT_LINE = frozenset(
     CAUSES[one]
@@ -54,7 +51,7 @@ class Part:
 def parts_of_step(account: Account, kind: KindAccount, most: int = MOST_PARTS) -> list[Part]:
     """The parts of the steps of one kind, which add up to the step: the floor, or what operators are known to need, then the largest others."""
     steps, sums = max(kind.steps, 1), dict[_Place, int]()
-    for row in _rows(account, kind):
+    for row in account.rows_of(kind):
         place = _place(row)
         sums[place] = sums.get(place, 0) + row["time_ns"]
     floor_ns = sums.pop(_FLOOR, 0)
@@ -156,12 +153,6 @@ def _times(kind: KindAccount) -> str:
     return f"{times:.1f}" if times < 100 else f"{times:,.0f}"
 
 
-def _rows(account: Account, kind: KindAccount) -> list[dict[str, Any]]:
-    """The rows of the table for one kind of steps of one process."""
-    number = None if kind.kind < 0 else kind.kind
-    return [row for row in account.rows if row["step_kind"] == number and row["process"] == kind.pid]
-
-
 _Place = tuple[str, str, int]
 """What a part is called, its file and its line."""
 _FLOOR: _Place = ("", "", -1)
@@ -170,7 +161,7 @@ _FLOOR: _Place = ("", "", -1)
 def _place(row: dict[str, Any]) -> _Place:
     """The part that a row of the account belongs to."""
     entry, cause = row["entry"], row["cause"] or ""
-    if entry == "needed" or (entry == "waiting" and cause in _FLOOR_WAITS):
+    if is_floor(row):
         return _FLOOR
     what = f"waiting for {cause}" if entry == "waiting" and cause not in ("blocked", "processor") else cause
     what = {"blocked": "waiting", "processor": "waiting for a processor"}.get(cause, what) or _WORDS.get(
@@ -178,19 +169,14 @@ def _place(row: dict[str, Any]) -> _Place:
     )
     if cause in _WITHOUT_LINE or not row["file"]:
         return what, "", -1
-    return f"{what} at {_line(row)}", row["file"], row["line"]
-
-
-def _line(row: dict[str, Any]) -> str:
-    """A line as people write it."""
-    return f"{os.path.basename(row['file'])}:{row['line']}"
+    return f"{what} at {line_of(row)}", row["file"], row["line"]
 
 
 def _largest(account: Account, kind: KindAccount, most: int = 3) -> list[tuple[str, int]]:
     """The operators, by line, and the lines of Python that take most of the steps, with what they need."""
     sums: dict[str, int] = {}
-    for row in _rows(account, kind):
+    for row in account.rows_of(kind):
         what = row["operator"] or _place(row)[0] or row["cause"] or "other"
-        what = f"{what} at {_line(row)}" if row["operator"] and row["file"] else what
+        what = f"{what} at {line_of(row)}" if row["operator"] and row["file"] else what
         sums[what] = sums.get(what, 0) + row["time_ns"]
     return sorted(sums.items(), key=lambda one: (-one[1], one[0]))[:most]
