@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.storage.atomic_write import open_atomically
@@ -126,6 +126,6 @@ def _note(found: Any) -> Note:
     return Note(start, end, text.strip(), span)
 
 
-def _is_integer(value: Any) -> bool:
+def _is_integer(value: Any) -> TypeGuard[int]:
     """Whether a JSON value is a whole number."""
     return isinstance(value, int) and not isinstance(value, bool)
