@@ -3,7 +3,7 @@
 import { useMemo } from "preact/hooks";
 import { type About, KINDS, leadsTo, moduleBoxes, ROLES } from "../compare/compare";
 import { Steps } from "../compare/steps";
-import { Nothing, Shown, useColumns, useJson } from "../parts/answer";
+import { Nothing, Outlines, Shown, useColumns, useJson } from "../parts/answer";
 import { Choice, Select } from "../parts/choice";
 import { Icicle } from "../parts/icicle";
 import type { Look } from "../parts/icicle-paint";
@@ -26,7 +26,16 @@ export function ComparePage() {
         <h1>Compare</h1>
         {answer.value && answer.value.traces.length > 1 && <Choices about={answer.value} />}
       </header>
-      <Shown answer={answer}>{(about) => <Whole about={about} query={query} />}</Shown>
+      <Shown
+        answer={answer}
+        meanwhile={
+          <Outlines lines={[3, 4, 18, 12]}>
+            Comparing the two traces: steps are matched, and each operator, module and count…
+          </Outlines>
+        }
+      >
+        {(about) => <Whole about={about} query={query} />}
+      </Shown>
     </>
   );
 }
