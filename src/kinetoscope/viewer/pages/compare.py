@@ -77,7 +77,7 @@ def about(found: Comparison) -> dict[str, Any]:
     return {
         "verdict": found.verdict,
         "headline": headline(found),
-        "reason": found.reason,
+        "reason": ". ".join(one for one in (found.reason, f"Why: {found.why}" if found.why else "") if one),
         "basis": basis(found),
         "sides": [summary_of_side(side) for side in (found.base, found.new)],
         "losses": [
@@ -160,7 +160,7 @@ def _typical(run: Run) -> int:
 @derived
 def _run(trace: Trace) -> Run:
     """Return the `Run` of a trace, which is cached."""
-    return run_of(trace)
+    return run_of(trace, with_account=True)
 
 
 def _place(offers: Sequence[Offer], query: Query, name: str, default: int) -> int:
