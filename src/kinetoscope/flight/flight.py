@@ -24,7 +24,7 @@ from kinetoscope.collect import (
     profile,
     warn_user,
 )
-from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, Budget, Overhead, StepPlan, level_for
+from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, Budget, StepPlan, level_for
 from kinetoscope.flight.control.answers import ControlledRank
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.settings import DEFAULT_CONTROL
@@ -221,11 +221,29 @@ class FlightRecorder:
                 capture=self._capture_path,
             )
 
-    def measured_overhead(self) -> tuple[Overhead | None, float]:
-        """What recording costs, None while that is not known, and what it may cost; both as shares of the time of the steps."""
+    @property
+    def running_capture(self) -> Path | None:
+        """What a capture that is running will write; None if none is."""
+        return self._capture_path
+
+    def facts(self) -> dict[str, Any]:
+        """The state as JSON values, with shares in percent, for those who ask from outside."""
         with self._lock:
-            measured = self._budget.overhead(self._plan.share)
-            return None if measured.comparisons < FEWEST else measured, self._settings.budget
+            status, budget = self.status(), self._settings.budget
+            cost = self._budget.overhead(self._plan.share)
+        known = cost.comparisons >= FEWEST
+        return {
+            "recorded_percent": 100 * status.share,
+            "overhead": status.overhead,
+            "budget_percent": 100 * budget,
+            "overhead_percent": 100 * cost.share if known else None,
+            "overhead_low_percent": 100 * cost.low if known else None,
+            "overhead_high_percent": 100 * cost.high if known else None,
+            "incidents": [str(path) for path in status.incidents],
+            "refused": status.refused,
+            "problem": status.problem,
+            "capture": None if status.capture is None else str(status.capture),
+        }
 
     @property
     def is_on(self) -> bool:

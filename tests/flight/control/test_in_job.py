@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ def servers(job):
 
 def wait_until(condition):
     while not condition():
-        time.sleep(0.01)
+        os.sched_yield()
 
 
 def descriptors(job):
@@ -67,7 +66,7 @@ def test_all_is_closed_when_it_stops(job):
     job.do("steps", 1)
     job.do("stop")
     before, threads_before = descriptors(job), threads(job)
-    for _ in range(3):
+    for _ in range(5):
         assert job.do("leave_on", "socket") == ""
         assert job.target().ask("GET", "/status")[0] == 200
         (path,) = job.folder.glob("*/0/rank0.control")
@@ -75,7 +74,8 @@ def test_all_is_closed_when_it_stops(job):
         job.do("stop")
         assert not path.exists()
     wait_until(lambda: not servers(job))
-    wait_until(lambda: (descriptors(job), threads(job)) == (before, threads_before))
+    # When they were counted first, the recorder's own thread may not have ended yet.
+    wait_until(lambda: descriptors(job) <= before and threads(job) <= threads_before)
 
 
 def test_the_process_that_answers_is_no_child_of_the_job(job):

@@ -60,7 +60,7 @@ def wait_for_answers(askers):
     """Wait until each has had an answer to a request that it sent meanwhile."""
     before = [len(one.answers) for one in askers]
     while any(len(one.answers) < count + 2 for one, count in zip(askers, before, strict=True)):
-        time.sleep(0.001)
+        os.sched_yield()
 
 
 def put_into(job, state, askers):

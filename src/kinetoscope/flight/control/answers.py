@@ -27,7 +27,7 @@ MOST_STEPS = 100_000
 
 _MOST_REASON = 100
 # A request is answered within two seconds, so what it waits for takes less.
-_STATUS_S, _BEHIND_S, _PROGRAM_S, _FILE_S = 0.5, 0.1, 0.9, 0.8
+_STATUS_S, _BEHIND_S, _PROGRAM_S, _FILE_S = 0.5, 0.1, 0.7, 0.7
 _MOST_KEPT = 24
 
 

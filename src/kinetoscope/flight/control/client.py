@@ -21,7 +21,7 @@ from kinetoscope.flight.step_log import SUFFIX as LOG_SUFFIX
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ANSWER_S = 2.0
+ANSWER_S = 1.9
 """A job that has not answered within so many seconds does not answer."""
 
 _LOOK_S = 0.2

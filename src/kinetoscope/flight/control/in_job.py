@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kinetoscope.collect import warn_user
 from kinetoscope.flight.control.answers import ControlledRank
@@ -21,9 +21,6 @@ from kinetoscope.flight.control.settings import SUFFIX, ControlSettings, read_to
 from kinetoscope.flight.control.short_path import short_path
 from kinetoscope.flight.thread_stacks import thread_stacks
 from kinetoscope.storage.atomic_write import open_atomically
-
-if TYPE_CHECKING:
-    from kinetoscope.flight.flight import FlightRecorder
 
 _BACKLOG = 128
 _START_S = 30.0
@@ -39,6 +36,20 @@ main()
 """
 
 
+class Controllable(Protocol):
+    """What is asked of the recorder; every method may be called from another thread."""
+
+    @property
+    def running_capture(self) -> Path | None:
+        """What a capture that is running will write."""
+
+    def capture_to(self, path: Path | None, steps: int) -> Path | str:
+        """Record each of the next steps; returns why not, if so."""
+
+    def facts(self) -> dict[str, Any]:
+        """What only the program knows of its state, as JSON values."""
+
+
 class Control:
     """Makes one rank controllable.
 
@@ -46,7 +57,7 @@ class Control:
         address: The port that listens, as HOST:PORT; empty if none does.
     """
 
-    def __init__(self, settings: ControlSettings, recorder: FlightRecorder, rank: ControlledRank) -> None:
+    def __init__(self, settings: ControlSettings, recorder: Controllable, rank: ControlledRank) -> None:
         """Prepare; `start` opens the socket."""
         self._settings = settings
         self._recorder = recorder
@@ -195,37 +206,17 @@ class Control:
     def _reply(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Do one thing."""
         if asked["do"] == "status":
-            return {"status": self._status()}
+            return {"status": {**self._recorder.facts(), "address": self.address}}
         if asked["do"] == "stacks":
             with open_atomically(Path(asked["path"])) as file:
                 for name, lines in thread_stacks().items():
                     file.write(f"thread {name}\n{''.join(lines)}\n".encode())
             return {"path": asked["path"]}
-        running = self._recorder.status().capture
+        running = self._recorder.running_capture
         made = self._recorder.capture_to(Path(asked["path"]), asked["steps"])
         if isinstance(made, Path):
             return {"path": str(made)}
         return {"problem": made} if running is None else {"busy": str(running)}
-
-    def _status(self) -> dict[str, Any]:
-        """What only the program knows of its state."""
-        status = self._recorder.status()
-        measured, budget = self._recorder.measured_overhead()
-        shares = (None,) * 3 if measured is None else (measured.share, measured.low, measured.high)
-        low, middle, high = (None if one is None else 100 * one for one in (shares[1], shares[0], shares[2]))
-        return {
-            "recorded_percent": 100 * status.share,
-            "overhead": status.overhead,
-            "budget_percent": 100 * budget,
-            "overhead_percent": middle,
-            "overhead_low_percent": low,
-            "overhead_high_percent": high,
-            "incidents": [str(path) for path in status.incidents],
-            "refused": status.refused,
-            "problem": status.problem,
-            "capture": None if status.capture is None else str(status.capture),
-            "address": self.address,
-        }
 
 
 # Those of this process whose channel is open.
