@@ -9,7 +9,6 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.analyses.loop import Loop
-from kinetoscope.comparison.explanation import OTHER
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, Run, run_of
 from kinetoscope.comparison.result import Comparison, basis, headline, summary_of_side
 from kinetoscope.comparison.runs import compare_runs
@@ -81,12 +80,8 @@ def _explanation(found: Comparison) -> dict[str, Any] | None:
     known = found.explanation
     if known is None or not found.differs:
         return None
-    made = known.to_dict()
+    made = replace(known, parts=known.largest(_MOST_PARTS)).to_dict()
     parts = [{name: one[name] for name in _OF_PART} for one in made["parts"]]
-    left = parts[_MOST_PARTS:]
-    if left:
-        rest = {name: sum(one[name] for one in left) for name in ("base_ns", "new_ns", "change_ns")}
-        parts[_MOST_PARTS:] = [dict.fromkeys(_OF_PART) | {"what": OTHER} | rest]
     return {
         "title": found.explanation_title,
         "base_ns": made["base_ns"],
