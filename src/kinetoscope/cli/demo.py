@@ -216,6 +216,8 @@ class Story:
 
     def _compare(self) -> None:
         """Record each a few times, in turn, and print what differs."""
+        from kinetoscope.comparison.result import FASTER, headline
+        from kinetoscope.display.text_table import folded
         from kinetoscope.trace.opening import compare
 
         self._say(f"Recording each {ROUNDS} times more in turn shows how sure the difference is:")
@@ -225,7 +227,10 @@ class Story:
                 traces.append(self._record(example, min(self._steps, STEPS_A_ROUND), number)[0].trace)
         found = compare(recorded[SLOW], recorded[MENDED])
         self._printer.print()
-        self._print(found.to_brief_text(3, self._width).split("\n"))
+        lines = found.to_brief_text(3, self._width).split("\n")
+        verdict = len(folded(headline(found), self._width))
+        self._print(lines[:verdict], "bold green" if found.verdict == FASTER else "bold")
+        self._print(lines[verdict:])
 
     def _show_next(self, slow: Finished) -> None:
         """Print the commands to try next."""
