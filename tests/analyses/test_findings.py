@@ -951,3 +951,31 @@ def test_waiting_names_the_line_that_recorded_workers_spend_their_time_in(record
     (found,) = [one for one in examine(builder.build()).findings if one.code == "input-wait"]
     assert str(found.place) == ("data.py:7" if recorded else "")
     assert ("--children" in found.advice) is not recorded
+
+
+def alternating(every, *, rollout_ms=30, count=40, irregular=False):
+    """Steps of an optimizer of 10 ms, and a rollout that runs Python for 20 of its milliseconds in every so manieth."""
+    builder, at = TraceBuilder(), 0
+    train, rollout = (builder.stack(("rl.py", line, name)) for line, name in ((3, "train"), (9, "rollout")))
+    for step in range(count):
+        is_rollout = step == 7 if irregular else step % every == every - 1
+        took = (rollout_ms if is_rollout else 10) * 1_000_000
+        builder.step(step, at, took)
+        if is_rollout:
+            builder.span("aten::bernoulli", at, 5_000_000, stack=rollout)
+            builder.span("aten::stack", at + took - 5_000_000, 5_000_000, stack=rollout)
+        else:
+            builder.span("aten::mm", at, 10_000_000, stack=train)
+        at += took
+    return builder.build()
+
+
+@pytest.mark.parametrize("every", [2, 5, 10])
+def test_what_every_tenth_step_does_is_found(every):
+    (finding,) = examine(alternating(every)).findings
+    assert (finding.code, finding.place.function) == ("python-bound", "rollout")
+    assert finding.gain_ns == 40 // every * 20_000_000
+
+
+def test_what_a_single_step_does_is_no_work_of_the_loop():
+    assert [one.code for one in examine(alternating(1, irregular=True)).findings] == []
