@@ -360,6 +360,13 @@ class Comparison:
         return self.explanation.sentence if self.explanation is not None and self.differs else ""
 
     @property
+    def explanation_title(self) -> str:
+        """The title of the parts of `explanation`."""
+        if self.verdict == CANNOT_TELL:
+            return "What the difference of a step is spent on"
+        return f"Why a step takes {'longer' if self.whole.change_ns > 0 else 'less'}"
+
+    @property
     def differs(self) -> bool:
         """Whether a step differs by as much as counts, whether or not that is sure."""
         large = abs(self.whole.change_ns) >= self.margins.of_step(self.whole.base_ns)
@@ -691,10 +698,6 @@ def _explanation_sections(
     explanation = comparison.explanation
     if explanation is None or not comparison.differs:
         return []
-    change_ns = explanation.new_ns - explanation.base_ns
-    title = f"Why a step takes {'longer' if change_ns > 0 else 'less'}"
-    if comparison.verdict == CANNOT_TELL:
-        title = "What the difference of a step is spent on"
     shown = explanation.parts[: rows or None]
     body = [
         [
@@ -710,7 +713,7 @@ def _explanation_sections(
     rest = (
         f"{units.count(len(left), 'more part')}: {signed(sum(one.change_ns for one in left))}" if left else ""
     )
-    found = [(title, ["where", "base", "new", "change", "what"], body, rest)]
+    found = [(comparison.explanation_title, ["where", "base", "new", "change", "what"], body, rest)]
     if len(explanation.kinds) > 1:
         lines = [
             [
