@@ -151,6 +151,12 @@ class Explanation:
     parts: tuple[PartChange, ...]
     kinds: tuple[KindChange, ...]
 
+    def largest(self, most: int) -> tuple[PartChange, ...]:
+        """Return the first parts, and the others as one, so that they still add up to the difference."""
+        shown, left = self.parts[:most], self.parts[most:]
+        rest = PartChange(OTHER, sum(one.base_ns for one in left), sum(one.new_ns for one in left))
+        return (*shown, rest) if left else shown
+
     @property
     def sentence(self) -> str:
         """The largest parts in a sentence; empty where nothing is known."""
