@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         tensorboard_trace_handler,
         uninstall,
     )
+    from kinetoscope.collect.sources.requests import request
     from kinetoscope.flight.flight import leave_on
     from kinetoscope.launcher.run import LaunchResult, launch
     from kinetoscope.summaries.job import Job, summarize
@@ -91,6 +92,7 @@ __all__ = [
     "register_flops",
     "register_peak_flops",
     "report",
+    "request",
     "schedule",
     "steps",
     "summarize",
@@ -130,6 +132,7 @@ _HOMES = {
     "register_flops": "kinetoscope.tables.costs",
     "register_peak_flops": "kinetoscope.tables.costs",
     "report": "kinetoscope.viewer.server.report",
+    "request": "kinetoscope.collect.sources.requests",
     "schedule": "kinetoscope.collect",
     "steps": "kinetoscope.collect",
     "summarize": "kinetoscope.summaries.job",

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
     from kinetoscope.collect.sources.ranges import ITT
     from kinetoscope.collect.sources.rank_clock import align_clocks
+    from kinetoscope.collect.sources.requests import follow
     from kinetoscope.collect.sources.storages import tensor_parts
     from kinetoscope.collect.sources.system_counters import SystemCounters
     from kinetoscope.collect.torch_compat.install import (
@@ -122,6 +123,7 @@ __all__ = [
     "choose_engine",
     "compilers",
     "copied_function",
+    "follow",
     "gather_summaries",
     "hybrid_status",
     "import_for_forks",
@@ -194,6 +196,7 @@ _HOMES = {
     "choose_engine": "engines.choose",
     "compilers": "recorder.build",
     "copied_function": "torch_compat.install",
+    "follow": "sources.requests",
     "gather_summaries": "ranks",
     "hybrid_status": "engines.hybrid_check",
     "install": "torch_compat.install",
@@ -232,6 +235,7 @@ _WITH_ANY_TORCH = (
     "request.options",
     "session.state",
     "sources.optimizer_steps",
+    "sources.requests",
 )
 # Modules that a forked child of a recorded process needs to record itself.
 _NEEDED_IN_FORKS = (
