@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
     from kinetoscope.collect.sources.ranges import ITT
     from kinetoscope.collect.sources.rank_clock import align_clocks
-    from kinetoscope.collect.sources.requests import follow
+    from kinetoscope.collect.sources.requests import Request, follow
     from kinetoscope.collect.sources.storages import tensor_parts
     from kinetoscope.collect.sources.system_counters import SystemCounters
     from kinetoscope.collect.torch_compat.install import (
@@ -107,6 +107,7 @@ __all__ = [
     "Recording",
     "RecordingOptions",
     "RecordingRequest",
+    "Request",
     "Schedule",
     "SessionState",
     "Source",
@@ -178,6 +179,7 @@ _HOMES = {
     "ProfilerActivity": "request.activities",
     "Recording": "request.options",
     "RecordingOptions": "request.options",
+    "Request": "sources.requests",
     "RecordingRequest": "request.options",
     "STREAM": "recorder.stream",
     "Schedule": "session.schedule",

@@ -152,8 +152,8 @@ class OpenRequest:
         _NUMBERS.give_back(self._number)
 
 
-class request:  # noqa: N801  (used like a function)
-    """Mark a request of a server, so that its time, and that of the operators in it, can be told from other requests.
+class Request:
+    """Marks a request of a server, as `kinetoscope.request`, so that its time, and that of the operators in it, can be told from other requests.
 
     A context manager for a block, and a decorator for functions, coroutine functions and generators. Many requests may be in progress at once, on
     one event loop or on many threads; work that a request hands to a pool of threads, by `asyncio.to_thread`, `loop.run_in_executor`,
@@ -226,7 +226,7 @@ class request:  # noqa: N801  (used like a function)
         else:
 
             def made(*args: Any, **kwargs: Any) -> Any:
-                with request(self._name, **self._arguments):
+                with Request(self._name, **self._arguments):
                     return function(*args, **kwargs)
 
         return cast("Function", functools.wraps(function)(made))
