@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         tensorboard_trace_handler,
         uninstall,
     )
+    from kinetoscope.collect import Request as request  # noqa: N813  (it is used like a function)
     from kinetoscope.flight.flight import leave_on
     from kinetoscope.integrations.trackers import log_to_tracker
     from kinetoscope.launcher.run import LaunchResult, launch
@@ -93,6 +94,7 @@ __all__ = [
     "register_flops",
     "register_peak_flops",
     "report",
+    "request",
     "schedule",
     "steps",
     "summarize",
@@ -133,6 +135,7 @@ _HOMES = {
     "register_flops": "kinetoscope.tables.costs",
     "register_peak_flops": "kinetoscope.tables.costs",
     "report": "kinetoscope.viewer.server.report",
+    "request": "kinetoscope.collect",
     "schedule": "kinetoscope.collect",
     "steps": "kinetoscope.collect",
     "summarize": "kinetoscope.summaries.job",
@@ -142,6 +145,9 @@ _HOMES = {
     "unregister_flops": "kinetoscope.tables.costs",
     "view": "kinetoscope.viewer.server.serve",
 }
+
+# Names that are other ones at home: there is a folder `collect.request`.
+_NAMES_AT_HOME = {"request": "Request"}
 
 # A room that is not imported before something of it is used.
 _PAGES = "kinetoscope.viewer."
@@ -166,7 +172,7 @@ def __getattr__(name: str) -> object:
     _import_aside.import_aside(*([home] if home is not None and home.startswith(_PAGES) else []))
     try:
         value: object = (
-            getattr(importlib.import_module(home), name)
+            getattr(importlib.import_module(home), _NAMES_AT_HOME.get(name, name))
             if home is not None
             else importlib.import_module(f"kinetoscope.{name}")
         )
