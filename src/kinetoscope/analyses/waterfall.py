@@ -164,9 +164,9 @@ def _place(row: dict[str, Any]) -> _Place:
     if is_floor(row):
         return _FLOOR
     what = f"waiting for {cause}" if entry == "waiting" and cause not in ("blocked", "processor") else cause
-    what = {"blocked": "waiting", "processor": "waiting for a processor"}.get(cause, what) or _WORDS.get(
-        entry, entry
-    )
+    what = {"blocked": "waiting", "processor": "waiting for a processor", "sleep": "sleeping"}.get(
+        cause, what
+    ) or _WORDS.get(entry, entry)
     if cause in _WITHOUT_LINE or not row["file"]:
         return what, "", -1
     return f"{what} at {line_of(row)}", row["file"], row["line"]
