@@ -60,6 +60,8 @@ const GROUPS: readonly (readonly [title: string, lines: readonly Line[]])[] = [
       [["0"], "the whole trace"],
       [["n", "N"], "next, previous match"],
       [["r"], "select the time range of the span"],
+      [["m"], "measure the time from the span to others"],
+      [["e"], "write a note on the span or range"],
     ],
   ],
 ];

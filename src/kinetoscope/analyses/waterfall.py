@@ -153,6 +153,13 @@ def _times(kind: KindAccount) -> str:
     return f"{times:.1f}" if times < 100 else f"{times:,.0f}"
 
 
+def words_of(entry: str, cause: str) -> str:
+    """What an entry of the account with a cause, empty without, is called."""
+    what = f"waiting for {cause}" if entry == "waiting" and cause not in ("blocked", "processor") else cause
+    waits = {"blocked": "waiting", "processor": "waiting for a processor", "sleep": "sleeping"}
+    return waits.get(cause, what) or _WORDS.get(entry, entry)
+
+
 _Place = tuple[str, str, int]
 """What a part is called, its file and its line."""
 _FLOOR: _Place = ("", "", -1)
@@ -160,13 +167,10 @@ _FLOOR: _Place = ("", "", -1)
 
 def _place(row: dict[str, Any]) -> _Place:
     """The part that a row of the account belongs to."""
-    entry, cause = row["entry"], row["cause"] or ""
+    cause = row["cause"] or ""
     if is_floor(row):
         return _FLOOR
-    what = f"waiting for {cause}" if entry == "waiting" and cause not in ("blocked", "processor") else cause
-    what = {"blocked": "waiting", "processor": "waiting for a processor", "sleep": "sleeping"}.get(
-        cause, what
-    ) or _WORDS.get(entry, entry)
+    what = words_of(row["entry"], cause)
     if cause in _WITHOUT_LINE or not row["file"]:
         return what, "", -1
     return f"{what} at {line_of(row)}", row["file"], row["line"]

@@ -12,9 +12,19 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
+from kinetoscope.analyses.account import (
+    CAUSES,
+    ENTRIES,
+    Cause,
+    Entry,
+    ProcessAccount,
+    accounts,
+    frame_of_stacks,
+)
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.step_difference import PART_NAMES
 from kinetoscope.analyses.warm_up import LEAST_STEPS, leading_steps
+from kinetoscope.analyses.waterfall import words_of
 from kinetoscope.model import units
 from kinetoscope.model.device_time import counted_launches
 from kinetoscope.model.hierarchy import host_work
@@ -32,6 +42,7 @@ from kinetoscope.tables.host.source_lines import source_lines
 from kinetoscope.tables.host.steps import step_parts
 from kinetoscope.tables.memory.peak import device_peaks, memory_peak, requesting_operators
 from kinetoscope.tables.stacks import user_stacks
+from kinetoscope.tables.step_kinds import kinds_of_steps, operators_of_kinds
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
@@ -143,6 +154,10 @@ class Run:
         machine: What times depend on beside the program: processor, number of processors and threads, devices, release of torch.
         reasons: For counts that were not recorded, how to record them.
         undisturbed: The part of the steps' time that is left where each operator takes as long as it does when nothing disturbs it.
+        account: What the time of the steps was spent on: a row for each place and what was spent there, which add up to each step. None
+            where it was not asked for.
+        step_kind: The kind of each step, as in the table `step_kinds`; -1 without.
+        kind_operators: For each kind how often each operator runs in a typical step, and how long a call takes, in ns.
     """
 
     name: str
@@ -161,6 +176,9 @@ class Run:
     machine: str
     reasons: dict[str, str] = field(default_factory=dict)
     undisturbed: float = 1.0
+    account: Population | None = None
+    step_kind: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
+    kind_operators: list[dict[str, tuple[float, float]]] = field(default_factory=list)
 
     @property
     def counted(self) -> Rows:
@@ -168,7 +186,14 @@ class Run:
         return np.arange(self.warm_up, len(self.step_ns))
 
 
-def run_of(trace: TraceData, name: str = "", warm_up: int | None = None, scopes: Iterable[Scope] = ()) -> Run:
+def run_of(
+    trace: TraceData,
+    name: str = "",
+    warm_up: int | None = None,
+    scopes: Iterable[Scope] = (),
+    *,
+    with_account: bool = False,
+) -> Run:
     """Look at one recording.
 
     Args:
@@ -176,6 +201,7 @@ def run_of(trace: TraceData, name: str = "", warm_up: int | None = None, scopes:
         name: What to call it.
         warm_up: How many of the first steps to leave out; None: those that compile or are slow, and at least one of three or more.
         scopes: Modules and operators to count alone.
+        with_account: Whether to look at what the time was spent on, too.
 
     Returns:
         What it did in each step; it does not refer to the trace, which may be closed.
@@ -211,6 +237,9 @@ def run_of(trace: TraceData, name: str = "", warm_up: int | None = None, scopes:
         {scope: recording.scoped(scope) for scope in scopes},
         _machine(trace),
         undisturbed=recording.undisturbed(left_out),
+        account=recording.account() if with_account else None,
+        step_kind=kinds_of_steps(trace)[loop.steps] if len(loop.steps) else np.full(1, -1),
+        kind_operators=operators_of_kinds(trace),
     )
     for count in ("allocations", "allocated_bytes", "peak_bytes"):
         if not memory_recorded(trace):
@@ -369,6 +398,56 @@ class _Recording:
         share, at = found.shares.of_kinds(found.kind[rows])
         row = rows[at]
         return share, self.of_step[found.step[row]], found.duration_ns[row] * found.shares.part[share]
+
+    def account(self) -> Population:
+        """What the time of the steps was spent on; the rows of a step add up to it."""
+        found = [
+            one for one in accounts(self.trace) if one.window.activity.owner.process == self.loop.process
+        ]
+        if not found:
+            return _population([], *_nothing()[:3], self.steps)
+        one = found[0]
+        cells = one.cells
+        step = self.of_step[np.append(one.window.step, -1)[cells.step]]
+        rows = np.flatnonzero(step >= 0)
+        line, first = line_groups(self.trace)
+        frame = frame_of_stacks(self.trace)[cells.stack[rows]]
+        is_operator_time = _of_operators(cells.entry[rows], cells.cause[rows])
+        line = np.append(line, -1)[frame]
+        group, begin = _grouped(
+            line.astype(np.int32),
+            np.where(line >= 0, -1, cells.module[rows]).astype(np.int32),
+            np.where(is_operator_time, cells.name[rows], -1).astype(np.int32),
+            np.where(is_operator_time, 0, cells.entry[rows] * len(Cause) + cells.cause[rows] + 1).astype(
+                np.int32
+            ),
+        )
+        keys = self._account_keys(one, rows[begin], line[begin], first)
+        return _population(keys, group, step[rows], cells.time_ns[rows].astype(np.float64), self.steps)
+
+    def _account_keys(
+        self, one: ProcessAccount, rows: Rows, line: NDArray[np.int32], first: NDArray[np.int32]
+    ) -> list[Key]:
+        """For some cells of the account the kind of their place, what tells that place from others, and what was spent there."""
+        cells, strings, texts = one.cells, self.trace.strings, source_lines(self.trace)
+        frames, paths = self.trace.columns("frames"), self.trace.column("modules", "path")
+        is_operator_time = _of_operators(cells.entry[rows], cells.cause[rows]).tolist()
+        keys: list[Key] = []
+        for at, row in enumerate(rows.tolist()):
+            entry, cause = ENTRIES[cells.entry[row]], CAUSES[cells.cause[row]]
+            name = strings[cells.name[row]] if cells.name[row] >= 0 else ""
+            what = name if is_operator_time[at] and name else words_of(entry, cause)
+            if line[at] >= 0:
+                frame = first[line[at]]
+                file, function = strings[frames["file"][frame]], strings[frames["function"][frame]]
+                number = int(frames["line"][frame])
+                text = texts.get(file, {}).get(number, "").strip()
+                keys.append(("line", file, function, number, text, what))
+            elif cells.module[row] >= 0:
+                keys.append(("module", str(paths[cells.module[row]]), what))
+            else:
+                keys.append(("operator", what, what) if name else ("", what, what))
+        return keys
 
     def _kernels(self) -> Population:
         trace, spans, rows = self.trace, self.trace.columns("spans"), self._device_work
@@ -585,6 +664,12 @@ def _place(strings: Sequence[str], text: str) -> int:
         return strings.index(text)
     except ValueError:
         return -1
+
+
+def _of_operators(entry: Rows, cause: Rows) -> NDArray[np.bool_]:
+    """Which cells of the account are best called by their operator: what it needs, takes besides, or takes for an unknown reason."""
+    is_plain = (entry == Entry.NEEDED) | ((entry == Entry.SLOW) & (cause == Cause.NONE))
+    return np.asarray(is_plain | (cause == Cause.NO_INPUTS))
 
 
 def _nothing() -> tuple[Rows, Rows, Numbers, Numbers]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.comparison.explanation import signed
+from kinetoscope.comparison.kinds import classes_of_steps
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIMED, Run
 from kinetoscope.comparison.statistics import Series
 from kinetoscope.display.html import note, page, table
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
     import pyarrow
     from numpy.typing import NDArray
+
+    from kinetoscope.comparison.explanation import Explanation
 
     Numbers = NDArray[np.float64]
     Key = tuple[Any, ...]
@@ -250,7 +254,7 @@ class Side:
         return Series(
             np.concatenate([run.step_ns[run.counted] for run in self.runs]),
             np.repeat(np.arange(len(self.runs)), [len(run.counted) for run in self.runs]),
-            np.concatenate([run.step_counts["operators"][run.counted] for run in self.runs]).astype(np.int64),
+            classes_of_steps(self.runs),
         )
 
     def keys(self, kind: str) -> list[Key]:
@@ -313,6 +317,7 @@ class Comparison:
         row_step_ns: How long a step of the base takes if it is as little disturbed as its rows: what the margin of a row is a part of.
         reason: Why there is no better verdict; empty where there is one.
         net_of_rows_ns: Where the step itself is too noisy, and its verdict is that of its rows: what these come to; else None.
+        explanation: What the difference of a step is spent on; None where the recordings were measured without their account.
     """
 
     base: Side
@@ -327,6 +332,7 @@ class Comparison:
     row_step_ns: float
     reason: str = ""
     net_of_rows_ns: float | None = None
+    explanation: Explanation | None = None
 
     @property
     def verdict(self) -> str:
@@ -347,6 +353,24 @@ class Comparison:
     def changed_counts(self) -> list[CountDifference]:
         """The counts that are not the same."""
         return [row for row in self.counts if row.verdict in (MORE, FEWER)]
+
+    @property
+    def why(self) -> str:
+        """What the largest parts of the difference of a step are spent on, in a sentence; empty where the step is not known to differ."""
+        return self.explanation.sentence if self.explanation is not None and self.differs else ""
+
+    @property
+    def explanation_title(self) -> str:
+        """The title of the parts of `explanation`."""
+        if self.verdict == CANNOT_TELL:
+            return "What the difference of a step is spent on"
+        return f"Why a step takes {'longer' if self.whole.change_ns > 0 else 'less'}"
+
+    @property
+    def differs(self) -> bool:
+        """Whether a step differs by as much as counts, whether or not that is sure."""
+        large = abs(self.whole.change_ns) >= self.margins.of_step(self.whole.base_ns)
+        return self.verdict in (FASTER, SLOWER) or (self.verdict == CANNOT_TELL and large)
 
     def table(self, name: str = "times") -> pyarrow.Table:
         """Return a table: `times`, `counts` or `memory`.
@@ -410,6 +434,7 @@ class Comparison:
             "times": [_as_dict(row) for row in self.differences],
             "counts": [_as_dict(row) for row in self.counts],
             "memory": [_as_dict(row) for row in self.memory],
+            "explanation": None if self.explanation is None else self.explanation.to_dict(),
         }
 
     def to_json(self) -> str:
@@ -618,7 +643,7 @@ def as_html(comparison: Comparison, rows: int) -> str:
 
 def _sections(comparison: Comparison, rows: int) -> list[tuple[str, list[str], list[list[str]], str]]:
     """The tables to show: of each its title, headings, rows and a remark on what is not shown."""
-    found = []
+    found = _explanation_sections(comparison, rows)
     for title, per_run in (("Counts a step", False), ("Counts of the run", True)):
         counts = [one for one in comparison.counts if (one.name in RUN_COUNTS) == per_run]
         changed = [one for one in counts if one.verdict != SAME]
@@ -664,6 +689,47 @@ def _sections(comparison: Comparison, rows: int) -> list[tuple[str, list[str], l
         header = [TITLES[kind].lower(), *HEADINGS]
         found.append((TITLES[kind], header, [_row(one, comparison) for one in shown], ", ".join(said)))
     return [(title, *_filled(header, body), rest) for title, header, body, rest in found]
+
+
+def _explanation_sections(
+    comparison: Comparison, rows: int
+) -> list[tuple[str, list[str], list[list[str]], str]]:
+    """The tables of what the difference of a step is spent on, and of the kinds of steps where there are several."""
+    explanation = comparison.explanation
+    if explanation is None or not comparison.differs:
+        return []
+    shown = explanation.parts[: rows or None]
+    body = [
+        [
+            cut(f"{one.where} {one.text}".strip() or "-", _WIDEST),
+            units.duration(one.base_ns),
+            units.duration(one.new_ns),
+            signed(one.change_ns),
+            cut(one.what, _WIDEST),
+        ]
+        for one in shown
+    ]
+    left = explanation.parts[len(shown) :]
+    rest = (
+        f"{units.count(len(left), 'more part')}: {signed(sum(one.change_ns for one in left))}" if left else ""
+    )
+    found = [(comparison.explanation_title, ["where", "base", "new", "change", "what"], body, rest)]
+    if len(explanation.kinds) > 1:
+        lines = [
+            [
+                f"like step {one.new_step if one.new_step >= 0 else one.base_step}",
+                units.percent(100 * one.base_share),
+                units.percent(100 * one.new_share),
+                units.duration(one.base_ns) if one.base_share else "-",
+                units.duration(one.new_ns) if one.new_share else "-",
+                signed(one.change_ns) if one.base_share and one.new_share else "",
+                cut(one.parts[0].sentence if one.parts and one.parts[0].spent else "", _WIDEST),
+            ]
+            for one in explanation.kinds
+        ]
+        header = ["steps", "of base", "of new", "base", "new", "change", "most of it"]
+        found.append(("Kinds of steps", header, lines[: rows or None], ""))
+    return found
 
 
 def _filled(header: list[str], body: list[list[str]]) -> tuple[list[str], list[list[str]]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.comparison.explanation import explained
 from kinetoscope.comparison.matching import LEVELS, matched, same_files
 from kinetoscope.comparison.measures import COUNTS, TIMED, Run
 from kinetoscope.comparison.result import (
@@ -145,6 +146,7 @@ class _Comparing:
             self.row_step_ns,
             reason,
             moved if by_rows else None,
+            explained(self.base.runs, self.new.runs, *self.bootstrap.own_weights),
         )
 
     def _undisturbed_ns(self) -> float:

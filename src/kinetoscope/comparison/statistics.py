@@ -4,7 +4,7 @@ The steps of a run are correlated, drift, and some of them are slowed down by wh
 
 - A side is described by the mean of its fastest steps. Which fraction of them is decided by the data: the largest one that is nearly
   as precise as the best one. C. Léger and J. P. Romano, "Bootstrap adaptive estimation: the trimmed-mean example", Canadian Journal
-  of Statistics 18 (1990). The fraction is taken of each class of steps (those with equal numbers of operators), so that a program
+  of Statistics 18 (1990). The fraction is taken of each class of steps (those of one kind with equal numbers of operators), so that a program
   whose steps differ by design keeps all its kinds of steps.
 - Where other programs interrupt nearly every step, no step is a clean one; but most steps run any single module or line without an interruption.
   A row of several recordings may therefore be described by the fastest steps of its own in each recording, if that is more precise. Where steps are
@@ -45,7 +45,8 @@ FEW_RECORDINGS = 8
 """Of fewer recordings, blocks of steps are resampled, too: recordings alone would show too little of the spread."""
 REPLICATES = 400
 _NEARLY = 1.25
-_MOST_CLASSES = 8
+MOST_CLASSES = 8
+"""Where steps are of more classes, hardly two are alike, and all of them count."""
 _MOST_FREEDOM = 200.0
 
 
@@ -72,7 +73,7 @@ class Series:
     def classes(self) -> list[Rows]:
         """The steps of each class, the fastest first; all are one class where hardly two are alike."""
         kinds = np.unique(self.kind)
-        if len(kinds) > _MOST_CLASSES:
+        if len(kinds) > MOST_CLASSES:
             return [np.argsort(self.step_ns, kind="stable")]
         members = [np.flatnonzero(self.kind == one) for one in kinds]
         return [rows[np.argsort(self.step_ns[rows], kind="stable")] for rows in members]
@@ -80,7 +81,7 @@ class Series:
     @cached_property
     def alike(self) -> bool:
         """Whether steps are alike, so that those that took longer were slowed down by something else."""
-        return len(np.unique(self.kind)) <= _MOST_CLASSES
+        return len(np.unique(self.kind)) <= MOST_CLASSES
 
     def of_fastest(self, values: Numbers, fraction: float) -> Numbers:
         """Values whose mean over all steps is, for each column, the mean of its smallest ones in each class of steps of each recording.

@@ -57,7 +57,7 @@ def device_name(kind: int, index: int) -> str:
 
 # Words at the head of a kernel's template arguments that do not tell it from others.
 _GENERIC = re.compile(
-    r"(?:bool|char|short|int|long|float|double|half|unsigned|void|const|true|false|lambda|at|c10|std|native|detail|internal)$"
+    r"(?:bool|char|short|int|long|float|double|half|unsigned|void|const|true|false|decltype|ul|ull|ll|lambda|at|c10|std|native|detail|internal)$"
     r"|gpu_kernel_impl|unrolled_|.*_t$"
 )
 _QUALIFIED = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")

@@ -7,6 +7,7 @@ __all__ = [
     "cache",
     "ktrace",
     "live_recording",
+    "notes",
     "recording",
     "recording_parts",
     "table_files",

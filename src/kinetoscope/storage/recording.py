@@ -64,11 +64,12 @@ def from_json(text: str) -> Any:
 # Notes are what a recording stores about a span outside of its record: memory blocks, torch's record function number, facts
 # about collectives, keyword arguments.
 
-_OPERAND, _GRADIENT, _RECORD_FUNCTION, _COLLECTIVE, _ARGUMENTS, _TENSOR_VERSION = (
+_OPERAND, _GRADIENT, _RECORD_FUNCTION, _COLLECTIVE, _ARGUMENTS = (
     LAYOUT["note_kinds"][kind]
-    for kind in ("operand", "gradient", "record_function", "between_ranks", "arguments", "tensor_version")
+    for kind in ("operand", "gradient", "record_function", "between_ranks", "arguments")
 )
-# TensorFlag in native/core/recording/format.h.
+# NoteKind and TensorFlag in native/core/recording/format.h.
+_TENSOR_VERSION = 6
 _IS_RESULT, _IS_SHARED, _IS_WHOLE, _IS_NUMBER = 1, 2, 4, 8
 
 

@@ -104,6 +104,20 @@ def kinds_of_steps(trace: TraceData) -> NDArray[np.int64]:
     return found
 
 
+@derived
+def operators_of_kinds(trace: TraceData) -> list[dict[str, tuple[float, float]]]:
+    """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns."""
+    operators, kind = _operators(trace), kinds_of_steps(trace)
+    names = [trace.strings[name] for name in operators.names.tolist()]
+    found = []
+    for one in range(int(kind.max(initial=-1)) + 1):
+        rows = np.flatnonzero(kind == one)
+        counts = operators.counts_in(int(rows[len(rows) // 2])).tolist()
+        each = zip(names, counts, operators.mean_ns.tolist(), strict=True)
+        found.append({name: (count, mean_ns) for name, count, mean_ns in each if count})
+    return found
+
+
 class _Operators:
     """The operators and backward functions in steps, by name."""
 

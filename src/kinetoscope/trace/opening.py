@@ -286,14 +286,18 @@ def _runs(side: AnyTrace | Sequence[AnyTrace], name: str, warm_up: int | None) -
     for place, one in enumerate(given, start=1):
         if isinstance(one, Trace):
             label = str(one.path) if one.path is not None else name if len(given) == 1 else f"{name} {place}"
-            found.append(run_of(one, label, warm_up))
+            found.append(run_of(one, label, warm_up, with_account=True))
         else:
-            found += measure_runs([one], warm_up=warm_up)
+            found += measure_runs([one], warm_up=warm_up, with_account=True)
     return found
 
 
 def measure_runs(
-    paths: Sequence[str | os.PathLike[str]], scopes: Sequence[Scope] = (), warm_up: int | None = None
+    paths: Sequence[str | os.PathLike[str]],
+    scopes: Sequence[Scope] = (),
+    warm_up: int | None = None,
+    *,
+    with_account: bool = False,
 ) -> list[Run]:
     """Open traces, measure what they did in their steps, and close them.
 
@@ -301,6 +305,7 @@ def measure_runs(
         paths: The paths or URLs of traces.
         scopes: Modules and operators to count alone.
         warm_up: How many of the first steps of each to leave out; see `compare`.
+        with_account: Whether to look at what the time was spent on, too.
 
     Raises:
         ArgumentError: All steps of a trace are left out.
@@ -313,7 +318,7 @@ def measure_runs(
     found = []
     for path in paths:
         with open(path) as trace:
-            found.append(run_of(trace, os.fspath(path), warm_up, scopes))
+            found.append(run_of(trace, os.fspath(path), warm_up, scopes, with_account=with_account))
     return found
 
 

@@ -52,6 +52,18 @@ def test_one_row_for_each_name():
     }  # fmt: skip
 
 
+def test_an_occupancy_of_zero_is_one_that_was_not_reported():
+    builder = TraceBuilder()
+    stream = builder.stream(7)
+    for start, occupancy in ((0, 0.0), (10, 50.0), (20, 0.0)):
+        name = "known" if occupancy else "unknown"
+        for one in (name, "both"):
+            launch = {"occupancy_percent": occupancy}
+            builder.kernel(one, start + (5 if one == "both" else 0), 5, stream=stream, launch=launch)
+    found = {row["name"]: row["occupancy_percent"] for row in builder.build().table("kernels").to_pylist()}
+    assert found == {"known": 50.0, "unknown": None, "both": 50.0}
+
+
 def test_one_row_for_each_size():
     rows = launched().table("kernels", by="launch").to_pylist()
     assert [(row["name"], row["count"], row["total_ns"], row["grid_x"], row["shared_bytes"]) for row in rows] == [

@@ -32,6 +32,9 @@ def test_rows_open_in_both_traces(visit, served, traces):
     text = looked_at(page)
     assert RISE in text
     assert "second (Linear)" in text
+    falls = page.locator(".waterfall li").all_inner_texts()
+    assert [fall.split("\n")[0] for fall in (falls[0], falls[-1])] == ["a step of base", "a step of new"]
+    assert any("net.py:40" in fall for fall in falls[1:-1])
     row = page.locator("section[aria-label='Times'] .row", has_text="second (Linear)")
     assert "cannot tell" in row.inner_text()
     row.get_by_title("Show in base").click()

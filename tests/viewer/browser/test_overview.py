@@ -195,7 +195,7 @@ def test_a_waterfall_leads_from_the_floor_to_the_step(visit, served):
     parts = parts_of_step(trace.account(), trace.account().kinds[0])
     assert [row[0] for row in shown] == [part.what for part in parts]
     assert [row[-1] for row in shown] == [units.duration(part.time_ns) for part in parts]
-    boxes = [row.locator(".ov-fall > span").bounding_box() for row in rows.all()]
+    boxes = [row.locator(".fall > span").bounding_box() for row in rows.all()]
     for before, after in itertools.pairwise(boxes):
         assert after["x"] == pytest.approx(before["x"] + before["width"], abs=2.5)
     page.locator(".ov-floor a", has_text="train.py:3").first.click()

@@ -5,6 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+import kinetoscope
 from kinetoscope.viewer.server.routes import answer
 from tests.support.trace_builder import TraceBuilder
 
@@ -261,6 +262,79 @@ def test_all_counters_come_with_one_request(visit, served):
         open_timeline(visit, served, builder.build())
     (one,) = [parse_qs(one.query) for one in asked if one.path.endswith("/counter")]
     assert len(one["track"][0].split(",")) == 4
+
+
+def rank(number):
+    """One rank: a main thread, and a loader's."""
+    builder = TraceBuilder()
+    main, other = builder.thread("MainThread"), builder.thread("loader")
+    for start in (0, 30):
+        builder.span(f"forward {number}", start * US, 20 * US, thread=main)
+    builder.span("fetch", 0, 20 * US, thread=other)
+    builder.know("distributedInfo", {"rank": number, "world_size": 3})
+    trace = builder.build()
+    trace.info.update(process=100 + number, start_monotonic_ns=1_000, boot_id="x")
+    return trace
+
+
+def test_tracks_are_filtered_by_name_and_processes_collapse_to_one_row_each(visit, served):
+    page = open_timeline(visit, served, kinetoscope.merge([rank(number) for number in range(3)]))
+    page.get_by_placeholder("Filter tracks").fill("loader")
+    page.wait_for_function("() => document.querySelectorAll('.tl-label').length === 3")
+    assert {text.split("\n")[0] for text in page.locator(".tl-label").all_inner_texts()} == {"loader"}
+    page.get_by_placeholder("Filter tracks").fill("none of them")
+    page.get_by_role("button", name="Show all").click()
+    page.get_by_role("button", name="Collapse all").click()
+    page.wait_for_function("() => !document.querySelector('.tl-label')")
+    headings = page.locator(".tl-heading")
+    assert headings.count() == 3
+    # The row beside the heading can be clicked: it is that of the main thread.
+    box, area = headings.nth(1).bounding_box(), page.locator(".tl-area").bounding_box()
+    page.mouse.click(area["x"] + area["width"] * 40 / 50, box["y"] + box["height"] / 2)
+    chosen(page, "forward 1")
+    assert page.get_by_role("button", name="Expand all").is_visible()
+    # Who follows a link to the span sees its process open.
+    page.reload()
+    page.get_by_role("button", name="Collapse all").wait_for()
+
+
+def test_time_is_measured_from_one_span_to_another(visit, served, device_trace):
+    page = open_timeline(visit, served, device_trace)
+    page.mouse.click(*place(page, 40 * US, 0))
+    chosen(page, "aten::mm")
+    page.keyboard.press("m")
+    page.get_by_text("Choose another span to measure").wait_for()
+    page.mouse.click(*place(page, 240 * US, 0))
+    measured = page.locator(".tl-measured")
+    measured.wait_for()
+    assert measured.inner_text().split("\n")[-2:] == ["starts 200 µs after it", "120 µs between them"]
+    page.reload()
+    measured.wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => !location.hash.includes('from=')")
+
+
+def test_a_note_is_kept_beside_the_trace_until_it_is_deleted(visit, served, device_trace, tmp_path):
+    device_trace.save(tmp_path / "run.ktrace")
+    with kinetoscope.open(tmp_path / "run.ktrace") as trace:
+        page = open_timeline(visit, served, trace)
+        page.mouse.click(*place(page, 240 * US, 0))
+        chosen(page, "aten::relu")
+        page.keyboard.press("e")
+        page.get_by_label("Note", exact=True).fill("  <b>too late</b> ")
+        page.keyboard.press("Enter")
+        page.locator(".tl-note", has_text="too late").wait_for()
+        (note,) = trace.notes
+        assert (note.start_ns, note.end_ns, note.text) == (200 * US, 280 * US, "<b>too late</b>")
+        page.keyboard.press("Escape")
+        again = open_timeline(visit, served, trace)
+        again.locator(".tl-note button").first.click()
+        chosen(again, "aten::relu")
+        again.get_by_label("Delete the note").click()
+        again.wait_for_function("() => !document.querySelector('.tl-note')")
+        assert trace.notes == []
+        assert [one.name for one in tmp_path.iterdir()] == ["run.ktrace"]
 
 
 def test_names_of_any_kind_are_texts(visit, served):

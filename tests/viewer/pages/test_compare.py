@@ -7,6 +7,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.viewer.open_traces import Offer
+from kinetoscope.viewer.pages import compare
 from kinetoscope.viewer.server.report import comparison_page
 from kinetoscope.viewer.server.routes import respond
 from tests.comparison.test_runs import built
@@ -44,6 +45,19 @@ def test_the_second_trace_is_compared_with_the_first(offers):
     other = told(respond(offers, "api/0/compare", {"base": "1", "new": "0"}))
     assert (other["base"], other["new"]) == (1, 0)
     assert other["headline"].startswith("time fell by about 4.8 %")
+
+
+def test_the_parts_of_the_difference_add_up_to_it_and_the_small_ones_are_one(offers, monkeypatch):
+    explanation = told(respond(offers, "api/1/compare", {}))["explanation"]
+    parts = explanation["parts"]
+    assert explanation["base_ns"] + sum(part["change_ns"] for part in parts) == pytest.approx(
+        explanation["new_ns"]
+    )
+    monkeypatch.setattr(compare, "_MOST_PARTS", 1)
+    first, rest = told(respond(offers, "api/1/compare", {}))["explanation"]["parts"]
+    assert first == parts[0]
+    assert (rest["what"], rest["file"]) == ("everything else", None)
+    assert rest["change_ns"] == pytest.approx(sum(part["change_ns"] for part in parts[1:]))
 
 
 def test_tables_are_those_of_the_comparison(offers):

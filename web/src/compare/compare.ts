@@ -11,6 +11,8 @@ export interface About {
   reason: string;
   /** What the times are means of. */
   basis: string;
+  /** What the difference of a step is spent on; null where there is none, or it is not known. */
+  explanation: Explanation | null;
   /** The recordings of both sides, in words. */
   sides: readonly string[];
   /** What is missing from the recordings. */
@@ -23,6 +25,23 @@ export interface About {
   /** The numbers of the two that are compared. */
   base: number;
   new: number;
+}
+
+export interface Explanation {
+  title: string;
+  base_ns: number;
+  new_ns: number;
+  /** They add up to the difference. */
+  parts: readonly {
+    what: string;
+    base_ns: number;
+    new_ns: number;
+    change_ns: number;
+    file: string | null;
+    line: number | null;
+    text: string | null;
+    module: string | null;
+  }[];
 }
 
 /** The kinds of rows, in the order in which they are offered. */

@@ -1,7 +1,8 @@
-/** How far a step is from its floor, and what stands between: a bar for each part, which begins where the one before it ends. */
+/** How far a step is from its floor, and what stands between: a waterfall. */
 
 import { useSource } from "../parts/answer";
 import { lineText } from "../parts/source-text";
+import { Waterfall } from "../parts/waterfall";
 import { address } from "../router";
 import * as units from "../units";
 
@@ -24,33 +25,27 @@ interface Part {
 export function Floor(props: { account: Account }) {
   const { sentence, parts, step_ns } = props.account;
   let before = 0;
+  const falls = parts.map((part) => {
+    const from = before;
+    before += part.time_ns;
+    const share = (100 * part.time_ns) / Math.max(step_ns, 1);
+    return {
+      key: `${part.what} ${part.file}`,
+      label: <Name part={part} />,
+      number: units.time(part.time_ns),
+      title: `${part.what}: ${units.percent(share)} of a step`,
+      from,
+      to: before,
+      color: part.is_floor ? "compute" : "warn",
+    };
+  });
   return (
     <section class="ov-floor" aria-label="From the floor to the step">
       <p>
         <strong>{sentence.charAt(0).toUpperCase() + sentence.slice(1)}.</strong>
       </p>
-      <ol>
-        {parts.map((part) => {
-          const left = (100 * before) / Math.max(step_ns, 1);
-          before += part.time_ns;
-          return <Row key={`${part.what} ${part.file}`} part={part} left={left} whole={step_ns} />;
-        })}
-      </ol>
+      <Waterfall label="Parts of a step" falls={falls} />
     </section>
-  );
-}
-
-function Row(props: { part: Part; left: number; whole: number }) {
-  const { part, left, whole } = props;
-  const share = (100 * part.time_ns) / Math.max(whole, 1);
-  return (
-    <li class={part.is_floor ? "floor" : ""} title={`${part.what}: ${units.percent(share)} of a step`}>
-      <Name part={part} />
-      <span class="number">{units.time(part.time_ns)}</span>
-      <span class="ov-fall">
-        <span style={{ left: `${Math.min(left, 100)}%`, width: `${Math.min(share, 100 - left)}%` }} />
-      </span>
-    </li>
   );
 }
 

@@ -1,13 +1,14 @@
 /** Two of the open traces: what takes longer or less in one than in the other. */
 
 import { useMemo } from "preact/hooks";
-import { type About, KINDS, leadsTo, moduleBoxes, ROLES } from "../compare/compare";
+import { type About, type Explanation, KINDS, leadsTo, moduleBoxes, ROLES } from "../compare/compare";
 import { Steps } from "../compare/steps";
-import { Nothing, Shown, useColumns, useJson } from "../parts/answer";
+import { Nothing, Outlines, Shown, useColumns, useJson } from "../parts/answer";
 import { Choice, Select } from "../parts/choice";
 import { Icicle } from "../parts/icicle";
 import type { Look } from "../parts/icicle-paint";
 import { type ShownColumn, Table } from "../parts/table";
+import { type Fall, Waterfall } from "../parts/waterfall";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
 import { plain } from "../timeline/names";
@@ -26,7 +27,16 @@ export function ComparePage() {
         <h1>Compare</h1>
         {answer.value && answer.value.traces.length > 1 && <Choices about={answer.value} />}
       </header>
-      <Shown answer={answer}>{(about) => <Whole about={about} query={query} />}</Shown>
+      <Shown
+        answer={answer}
+        meanwhile={
+          <Outlines lines={[3, 4, 18, 12]}>
+            Comparing the two traces: steps are matched, and each operator, module and count…
+          </Outlines>
+        }
+      >
+        {(about) => <Whole about={about} query={query} />}
+      </Shown>
     </>
   );
 }
@@ -82,6 +92,7 @@ function Whole(props: { about: About; query: Sides }) {
           </>
         )}
       </dl>
+      {about.explanation && <Explained explanation={about.explanation} />}
       <Counts about={about} query={query} />
       <Steps about={about} query={query} />
       <Shown answer={times}>
@@ -93,6 +104,48 @@ function Whole(props: { about: About; query: Sides }) {
         )}
       </Shown>
     </div>
+  );
+}
+
+/** From a step of the base to one of the new run, part by part. */
+function Explained(props: { explanation: Explanation }) {
+  const { title, base_ns, new_ns, parts } = props.explanation;
+  const step = (name: string, time: number): Fall => ({
+    key: name,
+    label: <strong>a step of {name}</strong>,
+    number: units.time(time),
+    title: "",
+    from: 0,
+    to: time,
+    color: "compute",
+  });
+  let reached = base_ns;
+  const falls = parts.map((part, index): Fall => {
+    const from = reached;
+    reached += part.change_ns;
+    const { what, file, line, module, text } = part;
+    const where = file !== null && line !== null ? `${file.split(/[\\/]/).pop()}:${line}` : (module ?? "");
+    return {
+      key: `${index}`,
+      label: (
+        <span>
+          {plain(what)}
+          {where && ` ${file === null ? "in" : "at"} ${plain(where)}`}{" "}
+          {text && <code class="muted">{plain(text)}</code>}
+        </span>
+      ),
+      number: signed(part.change_ns, units.time),
+      title: `${what}: ${units.time(part.base_ns)} → ${units.time(part.new_ns)} a step${file ? `, ${file}:${line}` : ""}`,
+      from,
+      to: reached,
+      color: part.change_ns < 0 ? "copy" : "sync",
+    };
+  });
+  return (
+    <section class="card cmp-why" aria-label={title}>
+      <h2>{title}</h2>
+      <Waterfall label={title} falls={[step("base", base_ns), ...falls, step("new", new_ns)]} />
+    </section>
   );
 }
 

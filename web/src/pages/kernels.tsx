@@ -150,7 +150,7 @@ function kernelColumns(table: Columns, byName: boolean): ShownColumn[] {
     {
       name: "operator",
       title: "Launched by",
-      width: [9, 2],
+      width: [10, 3.5],
       cell: (row) =>
         operators[row] === null ? (
           "–"

@@ -65,12 +65,28 @@ export function words(error: unknown): string {
 /** Shows an answer when it is there, what went wrong, or that it is on its way. */
 export function Shown<T>(props: {
   answer: Answer<T>;
+  /** What is shown while it is on its way, where that takes long. */
+  meanwhile?: ComponentChildren;
   children: (value: T) => ComponentChildren;
 }): ComponentChildren {
-  const { answer, children } = props;
+  const { answer, meanwhile, children } = props;
   if (answer.error !== undefined) return <Problem>{answer.error}</Problem>;
-  if (answer.value === undefined) return <p class="waiting">Loading…</p>;
+  if (answer.value === undefined) return meanwhile ?? <p class="waiting">Loading…</p>;
   return children(answer.value);
+}
+
+/** The outlines of what is to come, each as high as so many lines, under a line that says what is done. */
+export function Outlines(props: { lines: readonly number[]; children: ComponentChildren }) {
+  return (
+    <div class="outlines" aria-busy="true">
+      <p class="muted" role="status">
+        {props.children}
+      </p>
+      {props.lines.map((lines, index) => (
+        <div key={`${index} ${lines}`} style={{ height: `${lines * 1.5}rem` }} />
+      ))}
+    </div>
+  );
 }
 
 export function Problem(props: { children: ComponentChildren }) {

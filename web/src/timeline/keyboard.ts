@@ -4,6 +4,7 @@ import { isTyping } from "../keys";
 import { change } from "../router";
 import { listening, MOVES } from "./input";
 import type { Side } from "./neighbors";
+import { beginNote } from "./notes";
 import type { Timeline } from "./timeline";
 import { panned } from "./view";
 
@@ -35,7 +36,7 @@ function inTable(event: KeyboardEvent): boolean {
 
 /** Do what a key stands for; false where it stands for nothing. */
 function done(timeline: Timeline, event: KeyboardEvent): boolean {
-  const { scroll, layout, height, view, motion, details, range, pinned } = timeline;
+  const { scroll, layout, height, view, motion, details, range, anchor, pinned } = timeline;
   const chosen = timeline.chosen.peek();
   const beside = (side: Side, otherwise: () => void) => {
     if (chosen) void timeline.chooseBeside(side);
@@ -61,6 +62,8 @@ function done(timeline: Timeline, event: KeyboardEvent): boolean {
     Home: showAll,
     n: find(1),
     N: find(-1),
+    m: () => timeline.measure(),
+    e: () => beginNote(timeline),
     r: () => {
       if (!chosen) return false;
       return timeline.chooseRange({ start: chosen.start, end: chosen.start + Math.max(chosen.duration, 1) });
@@ -68,6 +71,7 @@ function done(timeline: Timeline, event: KeyboardEvent): boolean {
     Escape: () => {
       if (details.peek()) return timeline.choose(null, false);
       if (range.peek()) return timeline.chooseRange(null);
+      if (anchor.peek()) return change({ from: undefined }, true);
       return pinned.peek() !== null && change({ time: undefined }, true);
     },
   };

@@ -53,6 +53,8 @@ export interface Lane {
   opens: boolean;
   /** Whether it stays at the top while the others scroll. */
   pinned: boolean;
+  /** Whether it lies beside the heading of its closed process, as the only one of it that is shown. */
+  folded: boolean;
 }
 
 /** The line above the tracks of a process. */
@@ -81,6 +83,8 @@ export interface Wishes {
   /** Numbers of tracks, in the order in which they stand at the top. */
   pinned?: readonly number[];
   hidden?: ReadonlySet<number>;
+  /** Only tracks with this text in their name, or in that of their process, are shown. */
+  filter?: string;
   /** How many rows of each track have had spans in sight so far. */
   seen?: ReadonlyMap<number, number>;
   /** The height that is there: rows grow to fill it. */
@@ -107,17 +111,19 @@ export function opensAtFirst(track: Track): boolean {
 }
 
 export function layout(groups: readonly Group[], wishes: Wishes): Layout {
-  const { turned, pinned = [], hidden = new Set(), seen, room = 0, scroll = 0 } = wishes;
+  const { turned, pinned = [], hidden = new Set(), filter = "", seen, room = 0, scroll = 0 } = wishes;
   const shown = groups.flatMap((group, index) =>
     group.tracks
-      .filter(({ id }) => !hidden.has(id))
+      .filter((track) => !hidden.has(track.id) && matches(group, track, filter))
       .map((track) => sized(track, index, turned, seen?.get(track.id))),
   );
   const atTop = pinned.flatMap((id) => shown.filter(({ track }) => track.id === id));
-  const below = shown.filter(
-    ({ track, group }) => !pinned.includes(track.id) && !turned.has(groupKey(group)),
-  );
-  const withHeadings = groups.length > 1 ? groups.length * HEADING_PX : 0;
+  const unpinned = shown.filter(({ track }) => !pinned.includes(track.id));
+  const closed = (group: number) => groups.length > 1 && turned.has(groupKey(group));
+  const below = unpinned.filter(({ group }) => !closed(group));
+  // A process of which the filter leaves nothing is not worth a heading.
+  const headed = groups.map((_, index) => !filter || shown.some(({ group }) => group === index));
+  const withHeadings = groups.length > 1 ? headed.filter(Boolean).length * HEADING_PX : 0;
   const most = [...atTop, ...below].reduce((sum, lane) => sum + mostOf(lane), withHeadings);
   grow([...atTop, ...below], room - withHeadings);
   let held = 0;
@@ -127,10 +133,13 @@ export function layout(groups: readonly Group[], wishes: Wishes): Layout {
     held += lane.height;
   }
   const headings: Heading[] = [];
+  const folded: Unplaced[] = [];
   let top = held;
   groups.forEach((group, index) => {
-    if (groups.length > 1) {
-      headings.push({ group: index, label: group.label, top, open: !turned.has(groupKey(index)) });
+    if (groups.length > 1 && headed[index]) {
+      headings.push({ group: index, label: group.label, top, open: !closed(index) });
+      const main = closed(index) && mainOf(unpinned.filter((lane) => lane.group === index));
+      if (main) folded.push(foldedAt(main, top));
       top += HEADING_PX;
     }
     for (const lane of below.filter((one) => one.group === index)) {
@@ -138,14 +147,35 @@ export function layout(groups: readonly Group[], wishes: Wishes): Layout {
       top += lane.height;
     }
   });
-  return { lanes: [...atTop, ...below], headings, height: top, most, held };
+  return { lanes: [...atTop, ...below, ...folded], headings, height: top, most, held };
+}
+
+/** The track that stands for a closed process: its busiest stream; without streams, its busiest thread. */
+function mainOf(lanes: readonly Unplaced[]): Unplaced | undefined {
+  for (const sort of ["stream", "thread", "steps"] satisfies Sort[]) {
+    const [first, ...others] = lanes.filter(({ track }) => track.sort === sort);
+    if (first)
+      return others.reduce((most, lane) => (lane.track.spans > most.track.spans ? lane : most), first);
+  }
+  return undefined;
+}
+
+function foldedAt(lane: Unplaced, top: number): Unplaced {
+  const rowHeight = (HEADING_PX - 2 * LANE_PADDING_PX) / lane.rows;
+  return { ...lane, top, height: HEADING_PX, rowHeight, open: false, opens: false, folded: true };
+}
+
+/** Whether a track is among those that a filter leaves; letters of both cases are the same. */
+export function matches(group: Group, { label, detail }: Track, filter: string): boolean {
+  const wanted = filter.trim().toLowerCase();
+  return [label, detail, group.label].some((text) => text.toLowerCase().includes(wanted));
 }
 
 type Unplaced = { -readonly [Key in keyof Lane]: Lane[Key] };
 
 function sized(track: Track, group: number, turned: ReadonlySet<string>, seen = UNSEEN_ROWS): Unplaced {
   const rows = Math.max(Math.min(track.rows, seen), 1);
-  const base = { track, group, rows, top: 0, pinned: false };
+  const base = { track, group, rows, top: 0, pinned: false, folded: false };
   if (track.sort === "counter")
     return { ...base, rows: 1, height: COUNTER_PX, rowHeight: COUNTER_PX, open: true, opens: false };
   const opens = track.rows > 1;

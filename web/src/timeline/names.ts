@@ -2,7 +2,7 @@
 
 /** What is not worth a look at the head of a kernel's template arguments. */
 const GENERIC =
-  /^(?:bool|char|short|int|long|float|double|half|unsigned|void|const|true|false|B?[Ff]loat16|Half|__\w*|OpaqueType|lambda|at|c10|std|native|detail|internal|\d.*)$/;
+  /^(?:bool|char|short|int|long|float|double|half|unsigned|void|const|true|false|decltype|ul|ull|ll|B?[Ff]loat16|Half|__\w*|OpaqueType|lambda|at|c10|std|native|detail|internal|\d.*)$/;
 const MOST = 400;
 
 /** Control characters, and those that turn the direction of the text after them. */
@@ -55,9 +55,13 @@ export function pythonName(name: string): string {
   return `${called}  ${path.slice(Math.max(path.lastIndexOf("/"), path.lastIndexOf("\\")) + 1)}:${line}`;
 }
 
+/** What torch puts before the names of all backward functions, and of all steps of optimizers. */
+const COMMON = /^(?:autograd::engine::evaluate_function: |Optimizer\.\w+#)(?=\w)/;
+
 /** The name without what it is in, for boxes that have no room for both. */
-export function lastName(name: string): string {
-  if (name.startsWith("ProfilerStep#")) return name.slice("ProfilerStep".length);
+export function lastName(whole: string): string {
+  if (whole.startsWith("ProfilerStep#")) return whole.slice("ProfilerStep".length);
+  const name = whole.replace(COMMON, "");
   const cut = name.lastIndexOf("::");
   return cut >= 0 && cut + 2 < name.length ? name.slice(cut + 2) : name;
 }

@@ -122,6 +122,41 @@ export function paintSign(sheet: Sheet, text: string, x: number): void {
   context.fillText(text, left + 5 * ratio, 9.5 * ratio);
 }
 
+/** The notes along the axis: as much of each text as there is room for up to the next one. */
+export function paintFlags(
+  sheet: Sheet,
+  view: View,
+  notes: readonly { start_ns: number; text: string }[],
+): void {
+  const { context, width, height, ratio } = sheet;
+  context.font = `600 ${fontOf(sheet, 10.5)}`;
+  context.textBaseline = "middle";
+  notes.forEach(({ start_ns, text }, index) => {
+    const x = Math.round(pixelOf(view, sheet, start_ns));
+    if (x < 0 || x > width) return;
+    const next = pixelOf(view, sheet, notes[index + 1]?.start_ns ?? Number.POSITIVE_INFINITY);
+    const room = Math.min(next - x - 2 * ratio, width - x, 160 * ratio);
+    const end = Math.min(context.measureText(text).width + 10 * ratio, Math.max(room, 6 * ratio));
+    fill(sheet, "note", x, 0, end, height);
+    if (end < 24 * ratio) return;
+    context.save();
+    context.beginPath();
+    context.rect(x, 0, end - 3 * ratio, height);
+    context.clip();
+    context.fillStyle = sheet.colors("text");
+    context.fillText(text, x + 5 * ratio, height / 2);
+    context.restore();
+  });
+}
+
+/** Where a note lies over the tracks. */
+export function paintNoted(sheet: Sheet, view: View, note: { start_ns: number; end_ns: number }): void {
+  const left = Math.round(pixelOf(view, sheet, note.start_ns));
+  const right = Math.max(Math.round(pixelOf(view, sheet, note.end_ns)), left + sheet.ratio);
+  fill(sheet, "note", left, 0, right - left, sheet.height, 0.18);
+  upright(sheet, "note", left, 0.9);
+}
+
 /** The moment that another page points to. */
 export function paintPin(sheet: Sheet, x: number): void {
   const { height, ratio } = sheet;
@@ -155,6 +190,23 @@ export function paintOutline(
   // A rim of the background keeps the outline apart from boxes of any color.
   if (strong) outline("surface", 4);
   outline("text", strong ? 2 : 1);
+}
+
+/** The time from the start of one span to that of another: a line between them, and one across the tracks at each. */
+export function paintMeasure(
+  sheet: Sheet,
+  view: View,
+  from: Place,
+  to: Place,
+  where: (place: Place) => number | null,
+): void {
+  const { ratio } = sheet;
+  const [x1, x2] = [pixelOf(view, sheet, from.start), pixelOf(view, sheet, to.start)];
+  for (const x of [x1, x2]) upright(sheet, "accent", x, 0.8);
+  const y = Math.round((where(from) ?? where(to) ?? 0) * ratio);
+  const [left, right] = [Math.max(Math.min(x1, x2), 0), Math.min(Math.max(x1, x2), sheet.width)];
+  for (let x = left; x < right; x += 8 * ratio)
+    fill(sheet, "accent", x, y, Math.min(5 * ratio, right - x), 1.5 * ratio);
 }
 
 /** Lines from causes to effects. `where` gives the middle of a row in CSS pixels, or null where it is not shown. */

@@ -12,6 +12,7 @@ import * as units from "../units";
 import { argumentText } from "./details";
 import { drag } from "./input";
 import { plain } from "./names";
+import { NotesLine } from "./notes";
 import { RangeTable } from "./range-table";
 import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
@@ -58,6 +59,7 @@ export function Panel(props: { timeline: Timeline }) {
         onKeyDown={onKey}
       />
       {timeline.problem.value && <Problem>{timeline.problem.value}</Problem>}
+      <NotesLine timeline={timeline} />
       {details ? (
         <div class="tl-chosen" aria-live="polite">
           {details.error !== undefined && <Problem>{details.error}</Problem>}
@@ -93,6 +95,13 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
         </h2>
         <span class="muted">{span.kind.replaceAll("_", " ")}</span>
         <div class="tools">
+          <Button
+            title="Measure from this span: then choose another one (m)"
+            aria-pressed={timeline.anchor.value?.span === span.id}
+            onClick={() => timeline.measure()}
+          >
+            Measure
+          </Button>
           {all && (
             <a class="button" href={all}>
               All calls
@@ -101,6 +110,7 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
           <FitOrClose timeline={timeline} onClose={() => timeline.choose(null, false)} />
         </div>
       </header>
+      <Measured timeline={timeline} span={span} />
       <div class="tl-columns">
         <div class="tl-column wide">
           <dl class="tl-facts">
@@ -157,6 +167,39 @@ function Chosen(props: { timeline: Timeline; span: SpanFacts }) {
         </Column>
       </div>
     </>
+  );
+}
+
+/** How far the chosen span is from the one that is measured from. */
+function Measured(props: { timeline: Timeline; span: SpanFacts }) {
+  const { timeline, span } = props;
+  const from = timeline.anchor.value;
+  if (!from) return null;
+  if (from.span === span.id) return <p class="muted">Choose another span to measure the time to it.</p>;
+  const start = span.start_ns - from.start;
+  const end = from.start + from.duration;
+  const gap = start >= 0 ? span.start_ns - end : from.start - (span.start_ns + span.duration_ns);
+  return (
+    <p class="tl-measured">
+      <Button class="plain" onClick={() => timeline.choose(from.span, true)} title={from.name.slice(0, 2000)}>
+        <span class="muted">Measured from</span>{" "}
+        <span class="name">
+          <Middle>{plain(from.name)}</Middle>
+        </span>
+      </Button>
+      <span title={exact(Math.abs(start))}>
+        starts <strong>{units.time(Math.abs(start))}</strong> {start < 0 ? "before it" : "after it"}
+      </span>
+      <span title={exact(Math.abs(gap))}>
+        {gap < 0 ? (
+          "they overlap"
+        ) : (
+          <>
+            <strong>{units.time(gap)}</strong> between them
+          </>
+        )}
+      </span>
+    </p>
   );
 }
 

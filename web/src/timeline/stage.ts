@@ -11,8 +11,11 @@ import {
   paintArrows,
   paintAxis,
   paintBrush,
+  paintFlags,
   paintGrid,
   paintMarks,
+  paintMeasure,
+  paintNoted,
   paintOutline,
   paintPin,
   paintRange,
@@ -80,8 +83,10 @@ export class Stage {
         this.draw();
       }),
       effect(() => {
-        const { range, pinned, arrows } = timeline;
-        for (const one of [search.found, pointer, cursor, chosen, details, range, pinned, arrows]) one.value;
+        const { range, pinned, arrows, anchor, notes } = timeline;
+        for (const one of [search.found, pointer, cursor, chosen, details, range, pinned, arrows, anchor])
+          one.value;
+        notes.all.value;
         this.draw();
       }),
     ];
@@ -172,9 +177,11 @@ export class Stage {
       else painter.boxes(lane, timeline.loader.boxes(id), scene);
       painter.line(lane, scene);
     };
-    for (const lane of inSight) if (!lane.pinned) paint(lane);
+    const below = (lane: Lane) => !lane.pinned && !lane.folded;
+    for (const lane of inSight) if (below(lane)) paint(lane);
     for (const { top } of layout.headings)
       fill(sheet, "sunken", 0, (top - scroll) * sheet.ratio, sheet.width, HEADING_PX * sheet.ratio);
+    for (const lane of inSight) if (lane.folded) paint(lane);
     // Pinned tracks lie over the others.
     fill(sheet, "surface", 0, 0, sheet.width, layout.held * sheet.ratio);
     for (const lane of inSight) if (lane.pinned) paint(lane);
@@ -188,6 +195,7 @@ export class Stage {
     clear(sheet);
     const range = timeline.range.peek();
     if (range) paintRange(sheet, view, range);
+    for (const note of timeline.notes.all.peek()) paintNoted(sheet, view, note);
     const pinned = timeline.pinned.peek();
     if (pinned !== null) paintPin(sheet, pixelOf(view, sheet, pinned));
     const cursor = timeline.cursor.peek();
@@ -204,7 +212,10 @@ export class Stage {
     outline(timeline.hovered.peek(), false);
     const details = timeline.details.peek()?.value;
     if (details) paintArrows(sheet, view, arrowsOf(details), where, true);
-    outline(timeline.chosen.peek(), true);
+    const [anchor, chosen] = [timeline.anchor.peek(), timeline.chosen.peek()];
+    outline(anchor, true);
+    outline(chosen, true);
+    if (anchor && chosen && anchor.span !== chosen.span) paintMeasure(sheet, view, anchor, chosen, where);
   }
 
   #paintAround(): void {
@@ -218,6 +229,10 @@ export class Stage {
       const middle = (Math.max(range.start, view.start) + Math.min(range.end, view.end)) / 2;
       sign(time(range.end - range.start), middle);
     }
+    const [anchor, chosen] = [timeline.anchor.peek(), timeline.chosen.peek()];
+    if (anchor && chosen && anchor.span !== chosen.span)
+      sign(time(Math.abs(chosen.start - anchor.start)), (anchor.start + chosen.start) / 2);
+    paintFlags(axis, view, timeline.notes.all.peek());
     const resolution = (view.end - view.start) / (axis.width / axis.ratio);
     for (const at of [timeline.pinned.peek(), timeline.cursor.peek()])
       if (at !== null && at >= view.start && at <= view.end) sign(moment(at, resolution), at);
@@ -235,9 +250,10 @@ export class Stage {
     clear(sheet);
     sheet.context.drawImage(picture.context.canvas, 0, 0);
     paintBrush(sheet, view, whole);
+    const noted = timeline.notes.all.peek().map((note) => note.start_ns);
+    paintMarks(sheet, whole, noted, "accent", true);
     const found = timeline.search.found.peek();
     if (found) paintMarks(sheet, whole, found.numbers("start_ns"), "warn", false);
-    const chosen = timeline.chosen.peek();
     if (chosen) paintMarks(sheet, whole, [chosen.start], "text", true);
   }
 }

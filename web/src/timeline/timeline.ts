@@ -6,10 +6,11 @@ import { change, route } from "../router";
 import type { Source } from "../source/source";
 import { rowsWithin } from "./boxes";
 import { type Details, placeOf } from "./details";
-import { groupKey, type Layout, laneOf, layout, type Tracks, trackKey } from "./layout";
+import { type Group, groupKey, type Layout, laneOf, layout, matches, type Tracks, trackKey } from "./layout";
 import { Loader } from "./loader";
 import { Motion } from "./motion";
 import { type Known, neighbor, type Side } from "./neighbors";
+import { Notes } from "./notes";
 import type { Arrow, Place } from "./paint-frame";
 import { Palette } from "./palette";
 import { Search } from "./search";
@@ -29,6 +30,11 @@ export interface Hovered extends Place {
   /** Where the pointer is, in CSS pixels of the tracks' area. */
   x: number;
   y: number;
+}
+
+/** A span from which times are measured. */
+export interface Anchor extends Known {
+  name: string;
 }
 
 export class Timeline {
@@ -54,6 +60,10 @@ export class Timeline {
   /** Tracks that stay at the top, and those that are hidden. */
   readonly atTop = signal<readonly number[]>([]);
   readonly hidden = signal<ReadonlySet<number>>(new Set());
+  /** Only tracks whose names have this text are shown. */
+  readonly filter = signal("");
+  /** The span from which times are measured. */
+  readonly anchor = signal<Anchor | null>(null);
   /** How many rows of each track had spans in sight since the view last jumped. */
   readonly seen = signal<ReadonlyMap<number, number>>(new Map());
   readonly layout: ReadonlySignal<Layout>;
@@ -65,6 +75,7 @@ export class Timeline {
   readonly loader: Loader;
   readonly motion: Motion;
   readonly search: Search;
+  readonly notes: Notes;
   readonly whole: View;
   /** What is shown at first: a median step, else all. */
   readonly home: View;
@@ -91,10 +102,11 @@ export class Timeline {
     this.motion = new Motion(this.whole, still);
     this.layout = computed(() => {
       const [turned, pinned, hidden] = [this.turned.value, this.atTop.value, this.hidden.value];
+      const filter = this.filter.value;
       // Only pinned tracks depend on what is scrolled.
       const scroll = pinned.length ? this.scroll.value : 0;
       const [seen, room] = [this.seen.value, this.height.value];
-      return layout(tracks.groups, { turned, pinned, hidden, seen, room, scroll });
+      return layout(tracks.groups, { turned, pinned, hidden, filter, seen, room, scroll });
     });
     const query = route.peek().query;
     this.view = signal<View>(clamped(parsedView(query["start"], query["end"]) ?? this.home, this.whole));
@@ -105,6 +117,7 @@ export class Timeline {
     };
     this.loader = new Loader(source, this.whole, this.palette.label, arrived, this.fail);
     this.search = new Search(source, (span) => this.choose(span, true));
+    this.notes = new Notes(source);
     if (before) this.#goOnFrom(before);
     this.#unbind = effect(() => this.#follow(route.value.page === "timeline" ? route.value.query : {}));
   }
@@ -126,6 +139,7 @@ export class Timeline {
     this.view.value = same(view, before.whole) ? this.whole : clamped(view, this.whole);
     this.scroll.value = before.scroll.peek();
     this.chosen.value = before.chosen.peek();
+    this.anchor.value = before.anchor.peek();
     this.pinned.value = before.pinned.peek();
   }
 
@@ -211,6 +225,16 @@ export class Timeline {
     change({ range: written ?? undefined, ...(range ? { span: undefined } : {}) }, range === null);
   }
 
+  /** Close all processes, each to one row, or open them all. */
+  foldAll(fold: boolean): void {
+    const turned = new Set(this.turned.peek());
+    for (const index of this.tracks.groups.keys()) {
+      if (fold) turned.add(groupKey(index));
+      else turned.delete(groupKey(index));
+    }
+    change({ turned: [...turned].join(".") || undefined }, true);
+  }
+
   turn(key: string): void {
     const turned = new Set(this.turned.peek());
     if (!turned.delete(key)) turned.add(key);
@@ -228,6 +252,14 @@ export class Timeline {
   hide(id: number | null): void {
     const next = id === null ? [] : [...this.hidden.peek(), id];
     change({ hidden: next.join(".") || undefined }, true);
+  }
+
+  /** Measure from the chosen span on; if it is measured from that one already, no longer. */
+  measure(): boolean {
+    const span = this.chosen.peek()?.span;
+    if (span === undefined) return false;
+    change({ from: span === this.anchor.peek()?.span ? undefined : String(span) }, true);
+    return true;
   }
 
   /** Bring a row into sight. */
@@ -270,7 +302,9 @@ export class Timeline {
     if (this.atTop.peek().join(".") !== pins) this.atTop.value = numbered(pins);
     const hidden = query["hidden"] ?? "";
     if ([...this.hidden.peek()].join(".") !== hidden) this.hidden.value = new Set(numbered(hidden));
+    this.filter.value = query["tracks"] ?? "";
     this.allArrows.value = query["arrows"] === "all";
+    this.#measureFrom(query["from"]);
     this.#pin(query["time"]);
     this.search.follow(query["find"] ?? "");
     const span = Number(query["span"] || -1);
@@ -290,6 +324,22 @@ export class Timeline {
       const near = (this.whole.end - this.whole.start) / PINNED_PART;
       const seen = time > start && time < end && end - start <= near;
       if (!seen) queueMicrotask(() => this.glide({ start: time - near / 2, end: time + near / 2 }));
+    }
+  }
+
+  #measureFrom(text: string | undefined): void {
+    const span = text ? Number(text) : Number.NaN;
+    if (!Number.isSafeInteger(span)) this.anchor.value = null;
+    else if (span !== this.anchor.peek()?.span) {
+      const current = () => route.peek().query["from"] === text;
+      this.source.span(span).then(
+        (value) => {
+          if (current()) this.anchor.value = { span, name: value.name, ...placeOf(value) };
+        },
+        (error: unknown) => {
+          if (current()) this.fail(error);
+        },
+      );
     }
   }
 
@@ -321,7 +371,11 @@ export class Timeline {
       change({ hidden: others.join(".") || undefined }, true);
     }
     const group = this.tracks.groups.findIndex((one) => one.tracks.some((track) => track.id === place.track));
-    if (group >= 0 && !laneOf(this.layout.peek(), place.track)) this.turn(groupKey(group));
+    const track = this.tracks.groups[group]?.tracks.find((one) => one.id === place.track);
+    if (track && !matches(this.tracks.groups[group] as Group, track, this.filter.peek()))
+      change({ tracks: undefined }, true);
+    const lane = laneOf(this.layout.peek(), place.track);
+    if (group >= 0 && (!lane || lane.folded)) this.turn(groupKey(group));
     if (laneOf(this.layout.peek(), place.track)?.open === false) this.turn(trackKey(place.track));
     this.#deepen(place);
     const aim = this.motion.aim ?? this.view.peek();

@@ -4,6 +4,7 @@ import { dialog } from "../keys";
 import { Button } from "../parts/button";
 import { change } from "../router";
 import * as units from "../units";
+import { beginNote } from "./notes";
 import type { Timeline } from "./timeline";
 import { zoomed } from "./view";
 
@@ -13,6 +14,8 @@ export function Toolbar(props: { timeline: Timeline }) {
     const view = timeline.motion.aim ?? timeline.view.peek();
     timeline.glide(zoomed(view, factor, (view.start + view.end) / 2, timeline.whole));
   };
+  const { headings } = timeline.layout.value;
+  const folded = headings.length > 0 && headings.every((heading) => !heading.open);
   const nothing = !timeline.chosen.value && !timeline.range.value;
   return (
     <header class="title tl-title">
@@ -31,6 +34,16 @@ export function Toolbar(props: { timeline: Timeline }) {
             />
             All arrows
           </label>
+        )}
+        {timeline.tracks.groups.length > 1 && (
+          <Button
+            title={
+              folded ? "Show all tracks of each process" : "Show each process as one row, to compare them"
+            }
+            onClick={() => timeline.foldAll(!folded)}
+          >
+            {folded ? "Expand all" : "Collapse all"}
+          </Button>
         )}
         {timeline.hidden.value.size > 0 && (
           <Button title="Show all tracks" onClick={() => timeline.hide(null)}>
@@ -118,9 +131,15 @@ function SearchBox(props: { timeline: Timeline }) {
 
 /** What can be done with what is chosen. */
 export function FitOrClose(props: { timeline: Timeline; onClose: () => void }) {
+  const { timeline } = props;
   return (
     <>
-      <Button title="Zoom to it (f)" onClick={() => props.timeline.fit()}>
+      {timeline.notes.writable.value && (
+        <Button title="Write a note on it (e)" onClick={() => beginNote(timeline)}>
+          Note
+        </Button>
+      )}
+      <Button title="Zoom to it (f)" onClick={() => timeline.fit()}>
         Fit
       </Button>
       <Button title="Clear selection (Esc)" aria-label="Close" onClick={props.onClose}>

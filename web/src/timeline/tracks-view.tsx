@@ -7,6 +7,7 @@ import { Button } from "../parts/button";
 import { Chevron } from "../parts/chevron";
 import { Grip } from "../parts/grip";
 import { rem } from "../parts/lengths";
+import { change } from "../router";
 import * as units from "../units";
 import { onAxis, onTracks, onWhole } from "./input";
 import { groupKey, type Lane, laneOf, trackKey } from "./layout";
@@ -17,6 +18,8 @@ import type { Timeline } from "./timeline";
 
 const LEAST_LABELS_REM = 6;
 const MOST_LABELS_REM = 60;
+/** Where no track is shown, there is room for the line that says so. */
+const LEAST_TRACKS_PX = 40;
 
 /** It stays as it was pulled while other pages are looked at. */
 const labels = signal(14);
@@ -59,11 +62,20 @@ export function TracksView(props: { timeline: Timeline }) {
   }, [timeline]);
 
   const { lanes: placed, headings, height, most } = timeline.layout.value;
+  // What was to be scrolled to may lie in tracks that only now have their room.
+  useLayoutEffect(() => {
+    const scroller = frame.current?.querySelector(".tl-scroller") as HTMLElement;
+    scroller.scrollTop = timeline.scroll.peek();
+    timeline.scroll.value = scroller.scrollTop;
+  }, [timeline, height]);
   return (
     <div
       class="tl-frame"
       ref={frame}
-      style={{ "--tl-labels": `${labels.value}rem`, "--tl-most": `${Math.ceil(most)}px` }}
+      style={{
+        "--tl-labels": `${labels.value}rem`,
+        "--tl-most": `${Math.ceil(Math.max(most, LEAST_TRACKS_PX))}px`,
+      }}
     >
       <div class="tl-side">
         <Grip
@@ -77,7 +89,22 @@ export function TracksView(props: { timeline: Timeline }) {
         <InView timeline={timeline} />
       </div>
       <canvas class="tl-whole" aria-label="The whole trace; drag to move the view" role="img" />
-      <div class="tl-corner">{base.value !== null && <span>from {moment(base.value)}</span>}</div>
+      <div class="tl-corner">
+        <input
+          class="tl-filter"
+          type="search"
+          placeholder="Filter tracks"
+          aria-label="Show only tracks with this in their name"
+          value={timeline.filter.value}
+          onInput={(event) => change({ tracks: event.currentTarget.value || undefined }, true)}
+          onKeyDown={(event) => {
+            if (event.key !== "Escape") return;
+            change({ tracks: undefined }, true);
+            event.currentTarget.blur();
+          }}
+        />
+        {base.value !== null && <span>from {moment(base.value)}</span>}
+      </div>
       <canvas class="tl-axis" aria-label="Time; drag to select a range" role="img" />
       <div
         class="tl-scroller"
@@ -96,6 +123,7 @@ export function TracksView(props: { timeline: Timeline }) {
               key={groupKey(heading.group)}
               class="tl-heading"
               style={{ top: `${heading.top}px` }}
+              data-folded={heading.open ? undefined : ""}
               aria-expanded={heading.open}
               onClick={() => timeline.turn(groupKey(heading.group))}
               title={plain(heading.label)}
@@ -104,9 +132,17 @@ export function TracksView(props: { timeline: Timeline }) {
               <span class="name">{plain(heading.label)}</span>
             </Button>
           ))}
-          {placed.map((lane) => (
-            <Label key={lane.track.id} lane={lane} timeline={timeline} />
-          ))}
+          {placed.map(
+            (lane) => !lane.folded && <Label key={lane.track.id} lane={lane} timeline={timeline} />,
+          )}
+          {!placed.length && !headings.length && (
+            <p class="tl-none muted">
+              No tracks match.{" "}
+              <Button class="plain" onClick={() => change({ tracks: undefined, hidden: undefined }, true)}>
+                Show all
+              </Button>
+            </p>
+          )}
         </div>
         <div class="tl-area">
           <canvas />

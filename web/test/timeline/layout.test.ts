@@ -64,7 +64,43 @@ test("processes have headings, and a closed one hides its tracks", () => {
   const groups = [group(track(1, "thread", 1)), group(track(2, "thread", 1))];
   const made = layout(groups, { turned: new Set(["g0"]) });
   expect(made.headings.map((heading) => heading.open)).toEqual([false, true]);
-  expect(made.lanes.map((lane) => lane.track.id)).toEqual([2]);
+  expect(made.lanes.filter((lane) => !lane.folded).map((lane) => lane.track.id)).toEqual([2]);
+});
+
+test("a closed process is one row: its busiest stream, or thread, beside its heading", () => {
+  const busy = { ...track(3, "stream", 2), spans: 9 };
+  const groups = [
+    group(track(1, "thread", 4), track(2, "stream", 1), busy),
+    group(track(4, "steps", 1), track(5, "thread", 1)),
+    group(track(6, "counter", 1)),
+  ];
+  const made = layout(groups, { turned: new Set(["g0", "g1", "g2"]), seen: all });
+  expect(made.lanes.map((lane) => [lane.track.id, lane.top, lane.folded])).toEqual([
+    [3, made.headings[0]?.top, true],
+    [5, made.headings[1]?.top, true],
+  ]);
+  for (const lane of made.lanes)
+    for (let row = 0; row < lane.track.rows; row++)
+      expect(rowAt(lane, rowTop(lane, row) + lane.rowHeight / 2)).toBe(row);
+  expect(layout(groups, { turned: new Set(["g0"]), pinned: [3] }).lanes.map((lane) => lane.track.id)).toEqual(
+    [3, 4, 5, 6, 2],
+  );
+});
+
+test("a filter leaves the tracks that it matches, and processes that have some", () => {
+  const named = { ...group(track(3, "thread", 1)), label: "Rank 1" };
+  const groups = [group(track(1, "thread", 1), { ...track(2, "python", 1), detail: "Loader" }), named];
+  const shown = (filter: string) => {
+    const made = layout(groups, { turned: new Set(), filter });
+    return [made.headings.map((heading) => heading.group), made.lanes.map((lane) => lane.track.id)];
+  };
+  expect(shown(" LOADER ")).toEqual([[0], [2]]);
+  expect(shown("rank 1")).toEqual([[1], [3]]);
+  expect(shown("track")).toEqual([
+    [0, 1],
+    [1, 2, 3],
+  ]);
+  expect(shown("none")).toEqual([[], []]);
 });
 
 test("rows grow into the room that is left: closed tracks first, and no more than can be read", () => {

@@ -42,6 +42,10 @@ test("texts are cut to the room they have", () => {
   expect(fitting.fit("aten::convolution", 5)).toBe("");
   expect(fitting.fit("aten::convolution_backward", 150)).toBe("convolutio…ward");
   expect(fitting.fit("evaluate_everything_twice  model.py:12", 240)).toBe("evaluate_e…  model.py:12");
+  expect(fitting.fit("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 200)).toBe(
+    "AccumulateGrad",
+  );
+  expect(fitting.fit("Optimizer.step#AdamW.step", 120)).toBe("AdamW.step");
   expect(fitting.width("abc")).toBe(30);
 });
 

@@ -49,7 +49,8 @@ KERNELS_SCHEMA = Table(
         Column("shared_bytes", "int64", "bytes", "Shared memory per block; null if it differs."),
         Column("blocks_per_sm", "float64", "", "Blocks per SM: the mean, weighted by time."),
         Column("warps_per_sm", "float64", "", "Warps per SM: the mean, weighted by time."),
-        Column("occupancy_percent", "float64", "%", "Estimated achieved occupancy: the mean, weighted by time."),
+        Column("occupancy_percent", "float64", "%", "Estimated achieved occupancy: the mean, weighted by time; null where it was not "
+                                                      "reported, which Kineto writes as 0."),
         Column("operator", "category", "", "The operator or range that launched most of its time; null if unknown."),
         Column("operators", "string", "", f"All of them joined by `; `, most time first, at most {_MOST_OPERATORS}."),
         Column("module", "category", "", "The path of the module that launched most of its time; in backward that of "
@@ -140,8 +141,16 @@ def _launch_columns(trace: TraceData, rows: NDArray[np.int64]) -> dict[str, NDAr
         made[name] = np.append(own[name], own[name].dtype.type(-1))[at]
     for name in _MEANS:
         values = np.append(own[name], -1.0)[at]
-        made[name] = np.where(values >= 0, values, np.nan)
+        made[name] = np.where(values >= least_reported(name), values, np.nan)
     return made
+
+
+def least_reported(column: str) -> float:
+    """Return the least value of a column of `kernels` that was reported; smaller ones mean that it is unknown.
+
+    Kineto writes an occupancy of 0 for kernels of which it has none; no kernel that runs can have that.
+    """
+    return np.finfo(np.float64).tiny if column == "occupancy_percent" else 0.0
 
 
 def _shared(group: NDArray[np.int32], groups: int, values: NDArray[Any]) -> NDArray[np.int64]:

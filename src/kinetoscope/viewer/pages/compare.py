@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 TABLES = ("times", "counts", "memory")
 SIDES = ("base", "new")
+# So many parts of the difference of a step are shown, and the rest as one.
+_MOST_PARTS = 9
+_OF_PART = ("what", "base_ns", "new_ns", "change_ns", "file", "line", "text", "module")
 # Width in pixels of the drawn step of each trace.
 _PIXELS = 4_000
 _DRAWN = (THREAD, MODULES, STREAM)
@@ -72,6 +75,21 @@ def answer(offers: Sequence[Offer], path: str, query: Query) -> Answer:
     return about(found) | {"traces": names, "base": places[0], "new": places[1]}
 
 
+def _explanation(found: Comparison) -> dict[str, Any] | None:
+    """Return what the difference of a step is spent on; None where steps do not differ, or no account was made of them."""
+    known = found.explanation
+    if known is None or not found.differs:
+        return None
+    made = replace(known, parts=known.largest(_MOST_PARTS)).to_dict()
+    parts = [{name: one[name] for name in _OF_PART} for one in made["parts"]]
+    return {
+        "title": found.explanation_title,
+        "base_ns": made["base_ns"],
+        "new_ns": made["new_ns"],
+        "parts": parts,
+    }
+
+
 def about(found: Comparison) -> dict[str, Any]:
     """Return the data above the tables, as a report needs it, where no traces can be selected."""
     return {
@@ -79,6 +97,7 @@ def about(found: Comparison) -> dict[str, Any]:
         "headline": headline(found),
         "reason": found.reason,
         "basis": basis(found),
+        "explanation": _explanation(found),
         "sides": [summary_of_side(side) for side in (found.base, found.new)],
         "losses": [
             f"{run.name}: {run.losses}" for side in (found.base, found.new) for run in side.runs if run.losses
@@ -160,7 +179,7 @@ def _typical(run: Run) -> int:
 @derived
 def _run(trace: Trace) -> Run:
     """Return the `Run` of a trace, which is cached."""
-    return run_of(trace)
+    return run_of(trace, with_account=True)
 
 
 def _place(offers: Sequence[Offer], query: Query, name: str, default: int) -> int:

@@ -30,6 +30,7 @@ from kinetoscope.model.schema import (
 )
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.copies import Direction, direction_of
+from kinetoscope.tables.device.kernels import least_reported
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.stored import processes, ranks
 from kinetoscope.viewer.requests import Limited, span_of_time, whole_number
@@ -388,7 +389,7 @@ def _launch_facts(trace: Trace, row: int) -> list[Fact]:
         found.append((label, " × ".join(map(str, sizes)) if min(sizes) >= 0 else None, ""))
     for label, name, unit in _LAUNCH:
         value = kernels[name][row].item()
-        found.append((label, value if value >= 0 else None, unit))
+        found.append((label, value if value >= least_reported(name) else None, unit))
     return found
 
 

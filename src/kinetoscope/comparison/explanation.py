@@ -1,0 +1,391 @@
+"""Why the steps of one run take longer than those of another: the difference of their accounts, line by line.
+
+The parts add up to the difference. Steps are compared with those of the same kind, so that a run with more evaluation is not one whose training
+became slower.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.comparison.kinds import matched_kinds
+from kinetoscope.comparison.matching import LEVELS, matched, same_files
+from kinetoscope.display.printable import printable
+from kinetoscope.model import units
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.comparison.measures import Run
+
+    Numbers = NDArray[np.float64]
+    Key = tuple[Any, ...]
+
+LEAST_SHARE = 0.05
+"""A part is named if it changes by this share of the largest change, and by `LEAST_OF_STEP` of a step."""
+LEAST_OF_STEP = 0.001
+MOST_PARTS = 50
+MOST_NAMED = 3
+"""A sentence names at most this many parts, and of a part this many things that the time is spent on."""
+NAMED_SHARE = 0.2
+"""What a part is spent on is named if it has this share of the change."""
+OTHER = "everything else"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What time is spent on at one place.
+
+    Attributes:
+        what: A cause or an entry of the account, or an operator.
+        base_ns: How long, in a step of the base.
+        new_ns: The same in the other run.
+    """
+
+    what: str
+    base_ns: float
+    new_ns: float
+
+    @property
+    def change_ns(self) -> float:
+        """How much longer."""
+        return self.new_ns - self.base_ns
+
+
+@dataclass(frozen=True)
+class PartChange:
+    """One part of the difference of a step.
+
+    Attributes:
+        what: What the changed time is spent on, such as `fresh memory`.
+        base_ns: How long, in a step of the base.
+        new_ns: The same in the other run.
+        spent: The same by what it is spent on, what changed most first.
+        file: The file of its line, as the base names it; empty where it has none.
+        line: The line in the other run, or in the base where it is there only; -1 where it has none.
+        base_line: The line in the base; -1 where it has none.
+        function: The function of the line.
+        text: The text of the line, where the traces have it.
+        module: The module, of a part that has no line.
+    """
+
+    what: str
+    base_ns: float
+    new_ns: float
+    spent: tuple[Spent, ...] = ()
+    file: str = ""
+    line: int = -1
+    base_line: int = -1
+    function: str = ""
+    text: str = ""
+    module: str = ""
+
+    @property
+    def change_ns(self) -> float:
+        """How much longer."""
+        return self.new_ns - self.base_ns
+
+    @property
+    def where(self) -> str:
+        """The line without folders, or the module; empty where it has neither."""
+        if not self.file:
+            return self.module
+        moved = f"{self.base_line} -> " if self.base_line not in (-1, self.line) else ""
+        return f"{os.path.basename(self.file)}:{moved}{self.line}"
+
+    @property
+    def sentence(self) -> str:
+        """The part in words, such as `+38 ms: fresh memory at prog.py:5`."""
+        at = f" {'at' if self.file else 'in'} {self.where}" if self.where else ""
+        return printable(f"{signed(self.change_ns)}: {self.what}{at}")
+
+
+@dataclass(frozen=True)
+class KindChange:
+    """The steps of one kind in both runs.
+
+    Attributes:
+        base_step: The number of the first of these steps in the base; -1 where it has none.
+        new_step: The same in the other run.
+        base_share: Which part of the steps of the base these are.
+        new_share: The same in the other run.
+        base_ns: How long one takes in the base, on average; 0 where it has none.
+        new_ns: The same in the other run.
+        parts: The parts of the difference, which add up to it; empty where one run has no such steps.
+    """
+
+    base_step: int
+    new_step: int
+    base_share: float
+    new_share: float
+    base_ns: float
+    new_ns: float
+    parts: tuple[PartChange, ...]
+
+    @property
+    def change_ns(self) -> float:
+        """How much longer one takes; 0 where one run has no such steps."""
+        return self.new_ns - self.base_ns if self.base_share and self.new_share else 0.0
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a step takes longer in one run than in another.
+
+    Attributes:
+        base_ns: How long a step of the base takes on average.
+        new_ns: The same of the other run.
+        parts: The parts of the difference, which add up to it: those that go the same way first, what changed most first, and the rest last.
+        kinds: The kinds of steps, most time first.
+    """
+
+    base_ns: float
+    new_ns: float
+    parts: tuple[PartChange, ...]
+    kinds: tuple[KindChange, ...]
+
+    def largest(self, most: int) -> tuple[PartChange, ...]:
+        """Return the first parts, and the others as one, so that they still add up to the difference."""
+        shown, left = self.parts[:most], self.parts[most:]
+        rest = PartChange(OTHER, sum(one.base_ns for one in left), sum(one.new_ns for one in left))
+        return (*shown, rest) if left else shown
+
+    @property
+    def sentence(self) -> str:
+        """The largest parts in a sentence; empty where nothing is known."""
+        named = [one for one in self.parts if one.what != OTHER][:MOST_NAMED]
+        return "; ".join(one.sentence for one in named)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as values that JSON has, with stable keys."""
+        return {
+            "base_ns": self.base_ns,
+            "new_ns": self.new_ns,
+            "change_ns": self.new_ns - self.base_ns,
+            "sentence": self.sentence,
+            "parts": [_part_as_dict(one) for one in self.parts],
+            "kinds": [
+                {
+                    "base_step": None if one.base_step < 0 else one.base_step,
+                    "new_step": None if one.new_step < 0 else one.new_step,
+                    "base_share_percent": 100 * one.base_share,
+                    "new_share_percent": 100 * one.new_share,
+                    "base_ns": one.base_ns if one.base_share else None,
+                    "new_ns": one.new_ns if one.new_share else None,
+                    "change_ns": one.change_ns if one.base_share and one.new_share else None,
+                    "parts": [_part_as_dict(part) for part in one.parts],
+                }
+                for one in self.kinds
+            ],
+        }
+
+
+def _part_as_dict(one: PartChange) -> dict[str, Any]:
+    """A part for programs."""
+    return {
+        "what": one.what,
+        "base_ns": one.base_ns,
+        "new_ns": one.new_ns,
+        "change_ns": one.change_ns,
+        "file": one.file or None,
+        "line": one.line if one.file else None,
+        "base_line": one.base_line if one.base_line >= 0 else None,
+        "function": one.function or None,
+        "text": one.text or None,
+        "module": one.module or None,
+        "spent": [
+            {"what": each.what, "base_ns": each.base_ns, "new_ns": each.new_ns, "change_ns": each.change_ns}
+            for each in one.spent
+        ],
+    }
+
+
+def signed(time_ns: float) -> str:
+    """A difference of times with its sign."""
+    rounded = round(time_ns)
+    return ("+" if rounded > 0 else "") + units.duration(rounded)
+
+
+def explained(
+    base: Sequence[Run], new: Sequence[Run], base_weights: Numbers, new_weights: Numbers
+) -> Explanation | None:
+    """Explain the difference of the mean step of two runs.
+
+    Args:
+        base: The recordings of the base.
+        new: Those of the other run.
+        base_weights: The weight of each step that counts, one recording after the other; together they are 1.
+        new_weights: The same for the other run.
+
+    Returns:
+        The explanation; None where a recording has no account.
+    """
+    if any(run.account is None for run in (*base, *new)):
+        return None
+    groups = matched_kinds(base, new)
+    sides = [
+        _Side(runs, weights, [kinds[at] for kinds in groups])
+        for at, (runs, weights) in enumerate(((base, base_weights), (new, new_weights)))
+    ]
+    places = _Places(*(list(dict.fromkeys(key for one in side.spent for key in one)) for side in sides))
+    kinds, whole = [], defaultdict[int, dict[str, list[float]]](dict)
+    mixed_ns, moved = 0.0, []
+    for group in range(len(groups)):
+        share = [side.share[group] for side in sides]
+        if not any(share):
+            continue
+        mean_ns = [side.time_ns[group] / side.share[group] if side.share[group] else 0.0 for side in sides]
+        parts: tuple[PartChange, ...] = ()
+        if all(share):
+            mine: dict[int, dict[str, list[float]]] = defaultdict(dict)
+            for at, side in enumerate(sides):
+                for key, time_ns in side.spent[group].items():
+                    for found, factor in ((mine, 1 / share[at]), (whole, share[0] / share[at])):
+                        spent = found[places.of[at][key[:-1]]].setdefault(key[-1], [0.0, 0.0])
+                        spent[at] += time_ns * factor
+            parts = _parts(places, mine, mean_ns)
+            mixed_ns += (share[1] - share[0]) * mean_ns[1]
+        else:
+            mixed_ns += share[1] * mean_ns[1] - share[0] * mean_ns[0]
+        step = [side.step[group] for side in sides]
+        kinds.append(KindChange(step[0], step[1], share[0], share[1], mean_ns[0], mean_ns[1], parts))
+        moved.append((abs(share[1] - share[0]) * max(mean_ns), kinds[-1]))
+    total_ns = [sum(side.time_ns) for side in sides]
+    mix = _mix(max(moved, key=lambda one: one[0])[1], mixed_ns) if len(kinds) > 1 else None
+    return Explanation(
+        total_ns[0],
+        total_ns[1],
+        _parts(places, whole, total_ns, mix),
+        tuple(sorted(kinds, key=lambda one: -max(one.base_share * one.base_ns, one.new_share * one.new_ns))),
+    )
+
+
+class _Side:
+    """What the steps of one run were spent on, by the kind of the steps, each step with its weight."""
+
+    def __init__(self, runs: Sequence[Run], weights: Numbers, groups: list[set[tuple[int, int]]]) -> None:
+        """Add it up.
+
+        Args:
+            runs: The recordings.
+            weights: The weight of each step that counts.
+            groups: For each group of kinds its kinds: a recording, and the kind in it.
+        """
+        place = {kind: group for group, kinds in enumerate(groups) for kind in kinds}
+        self.share = [0.0] * len(groups)
+        self.time_ns = [0.0] * len(groups)
+        self.step = [-1] * len(groups)
+        self.spent: list[dict[Key, float]] = [defaultdict(float) for _ in groups]
+        begin = 0
+        for recording, run in enumerate(runs):
+            counted = run.counted
+            weight = np.zeros(len(run.step_ns))
+            weight[counted] = weights[begin : begin + len(counted)]
+            begin += len(counted)
+            group = np.array([place[recording, kind] for kind in run.step_kind.tolist()])
+            for one in np.unique(group[counted]).tolist():
+                mine = np.where(group == one, weight, 0.0)
+                self.share[one] += float(mine.sum())
+                self.time_ns[one] += float(mine @ run.step_ns)
+                if self.step[one] < 0:
+                    self.step[one] = int(run.numbers[counted[np.argmax(group[counted] == one)]])
+                assert run.account is not None  # noqa: S101  (checked before)
+                means = run.account.means(mine)
+                for key, time_ns in zip(run.account.keys, means.tolist(), strict=True):
+                    if time_ns:
+                        self.spent[one][key] += time_ns
+
+
+class _Places:
+    """The places of both runs, matched: lines that have moved are one."""
+
+    def __init__(self, base: list[Key], new: list[Key]) -> None:
+        """Match them.
+
+        Args:
+            base: The keys of the accounts of the base.
+            new: Those of the other run.
+        """
+        self.known: list[tuple[Key | None, Key | None]] = []
+        self.of: tuple[dict[Key, int], dict[Key, int]] = ({}, {})
+        sides = [list(dict.fromkeys(key[:-1] for key in keys)) for keys in (base, new)]
+        for kind in dict.fromkeys(key[0] for keys in sides for key in keys):
+            mine = [[key for key in keys if key[0] == kind] for keys in sides]
+            compared = [[key[1:] for key in keys] for keys in mine]
+            levels = LEVELS["line"] if kind == "line" else (lambda key: key,)
+            if kind == "line":
+                files = same_files(*((key[0] for key in keys) for keys in compared))
+                compared[1] = [(files[key[0]], *key[1:]) for key in compared[1]]
+            pairs, gone, added = matched(compared[0], compared[1], levels)
+            for one, other in [*pairs, *((at, -1) for at in gone), *((-1, at) for at in added)]:
+                keys = [keys[at] if at >= 0 else None for keys, at in zip(mine, (one, other), strict=True)]
+                for found, key in zip(self.of, keys, strict=True):
+                    if key is not None:
+                        found[key] = len(self.known)
+                self.known.append((keys[0], keys[1]))
+
+
+def _parts(
+    places: _Places,
+    spent: dict[int, dict[str, list[float]]],
+    whole_ns: Sequence[float],
+    mix: PartChange | None = None,
+) -> tuple[PartChange, ...]:
+    """The parts of a difference: those that go its way first, and what is not worth a name last."""
+    made = [_part(places.known[place], of) for place, of in spent.items()]
+    if mix is not None:
+        made.append(mix)
+    least_ns = max(
+        LEAST_SHARE * max((abs(one.change_ns) for one in made), default=0.0), LEAST_OF_STEP * max(whole_ns)
+    )
+    up = whole_ns[1] >= whole_ns[0]
+    made.sort(key=lambda one: ((one.change_ns > 0) != up, -abs(one.change_ns), one.where, one.what))
+    named = [one for one in made if abs(one.change_ns) >= least_ns][:MOST_PARTS]
+    rest_ns = [
+        whole_ns[at] - sum(side[at] for side in ((one.base_ns, one.new_ns) for one in named)) for at in (0, 1)
+    ]
+    return (*named, PartChange(OTHER, rest_ns[0], rest_ns[1])) if len(named) < len(made) else tuple(named)
+
+
+def _part(keys: tuple[Key | None, Key | None], spent: dict[str, list[float]]) -> PartChange:
+    """One place with what is spent there."""
+    each = sorted(
+        (Spent(what, *times) for what, times in spent.items()),
+        key=lambda one: (-abs(one.change_ns), one.what),
+    )
+    base_ns, new_ns = (sum(times) for times in zip(*spent.values(), strict=True))
+    change_ns = new_ns - base_ns
+    named = [
+        one
+        for one in each
+        if one.change_ns * change_ns > 0 and abs(one.change_ns) >= NAMED_SHARE * abs(change_ns)
+    ]
+    what = _listed([one.what for one in named[:MOST_NAMED]] or [each[0].what])
+    base, new = keys
+    key = base if new is None else new
+    assert key is not None  # noqa: S101  (a place is of at least one side)
+    if key[0] == "line":
+        _, file, function, line, text = key
+        moved = base[3] if base is not None else -1
+        named_as = base[1] if base is not None else file
+        return PartChange(what, base_ns, new_ns, tuple(each), named_as, line, moved, function, text)
+    return PartChange(what, base_ns, new_ns, tuple(each), module=key[1] if key[0] == "module" else "")
+
+
+def _listed(names: list[str]) -> str:
+    """Some names in a row: `Python, fixed cost of a call and aten::add`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _mix(kind: KindChange, change_ns: float) -> PartChange:
+    """The part of a difference that is one of how many steps of each kind there are, named by the kind whose number changed most."""
+    step = kind.new_step if kind.new_step >= 0 else kind.base_step
+    shares = f"{units.percent(100 * kind.new_share)} of the steps, not {units.percent(100 * kind.base_share)}"
+    return PartChange(f"steps like step {step} are {shares}", max(-change_ns, 0.0), max(change_ns, 0.0))

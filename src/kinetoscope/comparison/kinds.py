@@ -1,0 +1,146 @@
+"""Which kinds of steps of several recordings are the same, so that like is compared with like: training with training, evaluation with evaluation.
+
+Kinds are those of the table `step_kinds`, whose numbers are of one trace.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.comparison.statistics import MOST_CLASSES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.comparison.measures import Run
+
+    # How often each operator runs in a step, and how long a call takes, in ns.
+    Operators = dict[str, tuple[float, float]]
+    # The number of a recording, and that of a kind in it.
+    Kinds = set[tuple[int, int]]
+
+ALIKE = 0.75
+"""Kinds of steps of two recordings are one if they have so much of their operators in common, in the time that these take."""
+
+
+def kind_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:
+    """For each step that counts, one recording after the other, the number of its kind, common to all recordings."""
+    place = {kind: at for at, (_, kinds) in enumerate(merged_kinds(runs)) for kind in kinds}
+    found = [
+        place[recording, kind]
+        for recording, run in enumerate(runs)
+        for kind in run.step_kind[run.counted].tolist()
+    ]
+    return np.array(found, np.int64)
+
+
+def classes_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:
+    """For each step that counts, one recording after the other, its class: steps of one kind with equal numbers of operators.
+
+    Where that makes more than `MOST_CLASSES`, the kinds themselves are the classes.
+    """
+    kind = kind_of_steps(runs)
+    operators = np.concatenate([run.step_counts["operators"][run.counted] for run in runs]).astype(np.int64)
+    _, found = np.unique(np.stack((kind, operators)), axis=1, return_inverse=True)
+    found = np.asarray(found, dtype=np.int64).reshape(-1)
+    return found if found.max(initial=-1) < MOST_CLASSES or kind.max(initial=0) == 0 else kind
+
+
+def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, Kinds]]:
+    """Match the kinds of steps of two runs.
+
+    Kinds that only one run has are compared with those of the other that they contain: a step that also evaluates with one that does not.
+
+    Args:
+        base: The recordings of one run.
+        new: Those of the other.
+
+    Returns:
+        For each group of kinds that are compared with each other those of the base and those of the other run; one of them may be empty.
+    """
+    ours, theirs = merged_kinds(base), merged_kinds(new)
+    pairs = _nearest([one for one, _ in ours], [one for one, _ in theirs], ALIKE)
+    alone = [set(range(len(side))) - {pair[at] for pair in pairs} for at, side in enumerate((ours, theirs))]
+    if not pairs and ours and theirs:
+        # The programs have little in common: what takes most of one is compared with what takes most of the other.
+        pairs.append((0, 0))
+        alone = [one - {0} for one in alone]
+    group_of = (
+        {one: at for at, (one, _) in enumerate(pairs)},
+        {other: at for at, (_, other) in enumerate(pairs)},
+    )
+    for at, (mine, others) in enumerate(((ours, theirs), (theirs, ours))):
+        for one in sorted(alone[at]):
+            held = [(_contained(others[other][0], mine[one][0]), -other) for other in group_of[1 - at]]
+            part, nearest = max(held, default=(0.0, 0))
+            if part >= ALIKE:
+                group_of[at][one] = group_of[1 - at][-nearest]
+    count = len(pairs)
+    found: list[tuple[Kinds, Kinds]] = [(set(), set()) for _ in range(count)]
+    for at, side in enumerate((ours, theirs)):
+        for one, (_, members) in enumerate(side):
+            if one not in group_of[at]:
+                group_of[at][one] = len(found)
+                found.append((set(), set()))
+            found[group_of[at][one]][at].update(members)
+    return found
+
+
+def merged_kinds(runs: Sequence[Run]) -> list[tuple[Operators, Kinds]]:
+    """The kinds of steps of several recordings of one program.
+
+    Args:
+        runs: The recordings.
+
+    Returns:
+        For each kind the operators of an example, and which kinds of which recordings it is.
+    """
+    found: list[tuple[Operators, Kinds]] = []
+    for recording, run in enumerate(runs):
+        numbers = np.unique(run.step_kind).tolist()
+        operators = [run.kind_operators[kind] if kind >= 0 else {} for kind in numbers]
+        pairs = dict(_nearest(operators, [one for one, _ in found], ALIKE))
+        for at, kind in enumerate(numbers):
+            if at in pairs:
+                found[pairs[at]][1].add((recording, kind))
+            else:
+                found.append((operators[at], {(recording, kind)}))
+    return found
+
+
+def _nearest(ours: Sequence[Operators], theirs: Sequence[Operators], least: float) -> list[tuple[int, int]]:
+    """Pairs of kinds of steps that are alike, the most similar ones first; each is in one pair at most."""
+    every = sorted(
+        (-_similarity(one, other), at, place)
+        for at, one in enumerate(ours)
+        for place, other in enumerate(theirs)
+    )
+    found: list[tuple[int, int]] = []
+    for similarity, at, place in every:
+        if -similarity >= least and not any(at == one or place == other for one, other in found):
+            found.append((at, place))
+    return found
+
+
+def _similarity(one: Operators, other: Operators) -> float:
+    """How much of their operators two kinds of steps have in common, by time: 1 for the same, 0 for nothing (weighted Jaccard similarity)."""
+    least = most = 0.0
+    for name in one.keys() | other.keys():
+        (count, time_ns), (others, others_ns) = one.get(name, (0.0, 0.0)), other.get(name, (0.0, 0.0))
+        mean_ns = (time_ns + others_ns) / ((count > 0) + (others > 0))
+        least += min(count, others) * mean_ns
+        most += max(count, others) * mean_ns
+    return least / most if most else 1.0
+
+
+def _contained(part: Operators, whole: Operators) -> float:
+    """How much of the operators of one kind of steps another one has, too, by time."""
+    own = sum(count * time_ns for count, time_ns in part.values())
+    both = sum(
+        min(count, whole.get(name, (0.0, 0.0))[0]) * time_ns for name, (count, time_ns) in part.items()
+    )
+    return both / own if own else 0.0
