@@ -479,22 +479,24 @@ void write_samples_of_each_thread() {
   CHECK(samples.period_ns[1] == samples.time_ns[1] - samples.time_ns[0]);
   CHECK(samples.period_ns[2] < samples.time_ns[2] - samples.time_ns[1]);
   CHECK(recording.losses.torn_samples == 0 && recording.losses.damaged_records == 0);
-  const auto state_of = [&](uint32_t id) {
+  const auto last_of = [&](uint32_t id) {
     for (size_t row = rows; row-- > 0;) {
       const auto thread =
           recording.dictionary.threads.at(recording.thread_index[static_cast<size_t>(samples.thread[row])]);
-      if (thread.os_tid == id) return static_cast<SampleState>(samples.state[row]);
+      if (thread.os_tid == id) return row;
     }
-    return SampleState::Unknown;
+    return rows;
   };
+  const auto state_of = [&](uint32_t id) {
+    const size_t row = last_of(id);
+    return row < rows ? static_cast<SampleState>(samples.state[row]) : SampleState::Unknown;
+  };
+  const auto wait_of = [&](uint32_t id) { return static_cast<SampleWait>(samples.wait[last_of(id)]); };
   if (state_of(ids[2]) != SampleState::Unknown) {
     CHECK(state_of(ids[2]) == SampleState::Running);
     CHECK(state_of(ids[0]) == SampleState::WaitingForGil);
     CHECK(state_of(ids[1]) == SampleState::Blocked);
-    for (size_t row = 0; row < rows; ++row) {
-      const bool blocked = samples.state[row] == static_cast<uint8_t>(SampleState::Blocked);
-      CHECK(samples.wait[row] == static_cast<uint8_t>(blocked ? SampleWait::Lock : SampleWait::Unknown));
-    }
+    CHECK(wait_of(ids[1]) == SampleWait::Lock && wait_of(ids[2]) == SampleWait::Unknown);
   } else {
     std::fprintf(stderr, "not tested: this system does not say what a thread does\n");
   }

@@ -33,6 +33,8 @@ COVERED = 0.5
 CODE = "hot-line"
 # Work that repeats other work is named by its line where that has so much of it, else by the innermost call that nearly all of it is in.
 _MOST_OF_ONE, _MOST_OF_ALL = 0.6, 0.85
+# Where so much of what operators do repeats the step before, that is the purpose of the program.
+_EVERYTHING = 0.8
 _REPEATS = (Cause.RECOMPUTED, Cause.UNCHANGED, Cause.OVERWRITTEN)
 # What the program can change, with what to do about it.
 _ADVICE = {
@@ -83,6 +85,8 @@ def _finding(loop: Loop, account: ProcessAccount, cause: Cause) -> Finding | Non
         & account.counted[cells.step]
         & (cells.entry != Entry.NEEDED)
     )
+    if cause == Cause.UNCHANGED and _is_everything(account, rows):
+        return None
     gain_ns = _usual_ns(account, rows)
     share = loop.share(gain_ns)
     if share < LEAST_PERCENT or (cause == Cause.BLOCKED and loop.machine_is_busy):
@@ -105,6 +109,15 @@ def _finding(loop: Loop, account: ProcessAccount, cause: Cause) -> Finding | Non
         tuple(spans.tolist()),
         is_predicted=True,
     )
+
+
+def _is_everything(account: ProcessAccount, rows: Rows) -> bool:
+    """Whether some cells are nearly all that operators do: a program that runs one batch again and again, such as a benchmark, is meant to repeat it."""
+    cells = account.cells
+    computes = (
+        np.isin(cells.entry, (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED)) & account.counted[cells.step]
+    )
+    return bool(cells.time_ns[rows].sum() >= _EVERYTHING * cells.time_ns[computes].sum())
 
 
 def _usual_ns(account: ProcessAccount, rows: Rows) -> int:
