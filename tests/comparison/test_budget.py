@@ -140,6 +140,53 @@ def test_times_are_compared_with_the_stored_baseline():
     assert verdicts == {10.0: HELD, 10.5: BROKEN, 9.5: WON}
 
 
+def evaluating(seed, *, every=10, evaluation_ms=30.0, training_ms=10.0, steps=40):
+    """Training steps of three operators, and an evaluation of eight others in every so manieth step."""
+    random, builder, at_ns = np.random.default_rng(seed), TraceBuilder(), 1_000_000
+    for number in range(steps):
+        evaluates = number % every == every - 1
+        name, count, took = ("aten::conv2d", 8, evaluation_ms) if evaluates else ("aten::mm", 3, training_ms)
+        total = round(took * 1e6 * random.normal(1, 0.002))
+        builder.step(number, at_ns, total)
+        for place in range(count):
+            builder.span(name, at_ns + place * (total // count), total // count - 1)
+        at_ns += total
+    return builder.build()
+
+
+def test_times_of_steps_are_compared_with_those_of_their_kind():
+    text = updated_budget("", [run_of(evaluating(seed)) for seed in range(4)], times=True)
+    budget = read_budget(text)
+    assert [np.unique(each).tolist() for each in budget.time.kinds] == [[3, 8]] * 4
+    verdicts = {}
+    for name, more in {
+        "same": {},
+        "more evaluation": {"every": 5},
+        "slower evaluation": {"evaluation_ms": 45.0},
+        "slower training": {"training_ms": 10.6},
+    }.items():
+        (checked,) = [
+            one
+            for one in outcome_of(text, *(evaluating(seed + 50, **more) for seed in range(4))).checked
+            if one.name == "step time"
+        ]
+        verdicts[name] = checked.verdict
+    assert verdicts == {
+        "same": HELD, "more evaluation": HELD, "slower evaluation": BROKEN, "slower training": BROKEN,
+    }  # fmt: skip
+    # Written again, the kinds are those of the new recordings.
+    again = updated_budget(text, [run_of(evaluating(seed, every=5)) for seed in range(2)])
+    assert [int((each == 8).sum()) for each in read_budget(again).time.kinds] == [8, 8]
+    alike = updated_budget(again, [run_of(program(seed=seed)) for seed in range(2)])
+    assert read_budget(alike).time.kinds == []
+
+
+@pytest.mark.parametrize("kinds", ["[[1]]", "[[1, 2], [3]]", "[[1, -2]]", "[[1, 2.5]]", "3"])
+def test_kinds_that_are_not_those_of_the_steps_are_refused(kinds):
+    with pytest.raises(FormatError, match=r"time\.step_kinds must have a whole number for each"):
+        read_budget(f"[time]\nsteps_us = [[1.0, 2.0]]\nstep_kinds = {kinds}\n")
+
+
 def test_times_that_one_cannot_tell_are_not_held():
     traces = [program(steps=40, seed=seed, step_ms=step_ms) for seed, step_ms in enumerate((9, 11, 10, 12))]
     outcome = outcome_of(timed(), *traces)

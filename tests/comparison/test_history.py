@@ -20,6 +20,7 @@ from kinetoscope.comparison.runs import compare_runs
 from tests.comparison.test_runs import built
 from tests.support.effort import times
 from tests.support.strict_json import read_strictly
+from tests.support.trace_builder import TraceBuilder
 
 
 def noisy(seed, *parts, noise=0.01):
@@ -123,3 +124,13 @@ def test_what_cannot_be_used_is_refused(options, said):
 def test_a_history_needs_some_builds():
     with pytest.raises(ArgumentError, match="3 builds cannot be searched"):
         history([1.0, 1.0, 1.0])
+
+
+def test_the_fastest_steps_of_each_kind_are_those_of_a_build():
+    builder, at_ns = TraceBuilder(), 1_000_000
+    for number in range(40):
+        name, took = ("aten::conv2d", 30_000_000) if number % 10 == 9 else ("aten::mm", 10_000_000)
+        builder.step(number, at_ns, took).span(name, at_ns, took)
+        at_ns += took
+    build = build_of([run_of(builder.build(), warm_up=0)], "1")
+    assert build.values[STEP] == pytest.approx(0.9 * 10e6 + 0.1 * 30e6)

@@ -12,7 +12,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.analyses.account import BLOCKED, Cause, Entry, ProcessAccount, accounts, wait_of
 from kinetoscope.analyses.finding import Finding
-from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place, medians
+from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place, usual_kinds, usual_totals
 from kinetoscope.analyses.repeats import repeats_of
 from kinetoscope.analyses.rules.python_bound import OTHER_WAITS, waiting
 from kinetoscope.analyses.waste import good_length, table_rows, transform_length
@@ -122,13 +122,12 @@ def _is_everything(account: ProcessAccount, rows: Rows) -> bool:
 
 def _usual_ns(account: ProcessAccount, rows: Rows) -> int:
     """What some cells usually take: the median over the steps of each kind times their number, so that one slow step is no cause."""
-    cells, count = account.cells, len(account.window.step)
-    each = np.bincount(cells.step[rows], weights=cells.time_ns[rows], minlength=count)
-    steps = np.flatnonzero(account.counted)
-    kinds, which = np.unique(account.kind[steps], return_inverse=True)
-    number = np.bincount(which, minlength=len(kinds))
-    usual = [medians(np.zeros(int(number[kind]), np.int64), each[steps[which == kind]], 1, int(number[kind])) for kind in range(len(kinds))]  # fmt: skip
-    return int(sum(float(one[0]) * many for one, many in zip(usual, number.tolist(), strict=True)))
+    cells, steps = account.cells, np.flatnonzero(account.counted)
+    each = np.bincount(cells.step[rows], weights=cells.time_ns[rows], minlength=len(account.window.step))[
+        steps
+    ]
+    kind = usual_kinds(account.kind[steps])
+    return int(usual_totals(np.zeros(len(steps), np.int64), np.arange(len(steps)), each, 1, kind)[0])
 
 
 def _worst_line(loop: Loop, account: ProcessAccount, rows: Rows) -> tuple[Place, Rows]:

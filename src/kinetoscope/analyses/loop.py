@@ -27,6 +27,7 @@ from kinetoscope.tables.host.steps import closures
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.processor_waits import processor_waits
 from kinetoscope.tables.stacks import library_frames, program_stacks, stacks_inside, stacks_with
+from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import recorded_extent, start_up_steps
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ _WRAPPER_FILES = ("/torch/nn/parallel/distributed.py",)
 _OPTIMIZERS = "/torch/optim/"
 BUSY_MACHINE = 10.0
 """Where the loop's thread waits for a processor for this part of step time, in percent, what gets slower may be the machine's doing."""
+LEAST_OF_KIND = 3
+"""Fewer steps of a kind are single events, such as a checkpoint, and not what the loop does again and again."""
 LEAST_BUSY = 1.0
 """A program whose device is busy for less of its step time, in percent, is looked at as a program of the host."""
 
@@ -85,8 +88,8 @@ class Gap:
     Attributes:
         place: Where: the line that samples say or, without any, the lines of the innermost function from which both the operator before
             and the one after were called.
-        time_ns: How long in all steps: what a step usually spends there (the median) times the number of steps, so that a pause of
-            the machine in one step is not taken for the program's.
+        time_ns: How long in all steps: what a step of each kind usually spends there (the median) times the number of these steps, so that a
+            pause of the machine in one step is not taken for the program's.
         count: How many times.
         rows: The spans before the longest ones, the longest first.
         blocked_part: In which part of it, between 0 and 1, samples say that the thread did not run.
@@ -173,6 +176,23 @@ class Loop:
         """A count over all steps, in words: `5 operators a step`, `once a step`."""
         each = max(1, round(self.per_step(amount)))
         return "once a step" if (each, noun) == (1, "time") else f"{units.count(each, noun)} a step"
+
+    @cached_property
+    def kind_of_step(self) -> Rows:
+        """The kind of each step, numbered from 0: rollout and optimizer steps, or evaluation after every tenth, are compared with their like.
+
+        A kind with fewer than `LEAST_OF_KIND` steps is no part of the loop's work: its steps count for the kind with most of them.
+        """
+        if len(self.steps) == 0:
+            return np.zeros(len(self.start_ns), np.int64)
+        return usual_kinds(kinds_of_steps(self.trace)[self.steps])
+
+    def usual_sum(self, step: Rows, values: NDArray[Any]) -> int:
+        """The sum over all steps of some values, each of a step, at their usual pace: the median over the steps of each kind times their number."""
+        each = np.bincount(step[step >= 0], weights=values[step >= 0], minlength=len(self.start_ns))
+        return int(
+            usual_totals(np.zeros(len(each), np.int64), np.arange(len(each)), each, 1, self.kind_of_step)[0]
+        )
 
     @cached_property
     def processor_wait_ns(self) -> int:
@@ -308,14 +328,12 @@ class Loop:
         return self.typical_sum(rows, self.trace.column("spans", "duration_ns")[rows])
 
     def typical_sum(self, rows: Rows, values: Rows) -> int:
-        """The median over steps of the sum of some values, one for each row, times the number of steps."""
+        """The sum over all steps of some values, one for each row, at their usual pace: see `usual_sum`."""
         return self.typical_at(self.trace.column("spans", "start_ns")[rows], values)
 
     def typical_at(self, time_ns: Rows, values: Rows) -> int:
-        """The median over steps of the sum of some values, each at a moment, times the number of steps."""
-        step = self.step_at(time_ns)
-        each = np.bincount(step[step >= 0], weights=values[step >= 0], minlength=len(self.start_ns))
-        return int(np.median(each) * len(each)) if len(each) else 0
+        """The sum over all steps of some values, each at a moment, at their usual pace: see `usual_sum`."""
+        return self.usual_sum(self.step_at(time_ns), values)
 
     def cost_ns(self, rows: Rows, *, with_device: bool = True) -> int:
         """What some spans of the host usually cost: their time or, with a device, its idle time while they ran and its work for them.
@@ -609,7 +627,7 @@ class Loop:
         in_share = np.bincount(share, weights=each, minlength=len(place_of))
         order = np.argsort(in_share, kind="stable")
         largest[place_of[order]] = order  # the last one counts
-        usual = medians(cells // steps, of_step, len(numbers), steps)
+        usual = usual_totals(cells // steps, cells % steps, of_step, len(numbers), self.kind_of_step)
         of_others = self._in_other_libraries[found.shares.stack]
         whole, blocked, called = (
             np.bincount(place_of, weights=weights, minlength=len(numbers))
@@ -634,7 +652,7 @@ class Loop:
             made.append(
                 Gap(
                     distinct[which_lines[largest[number]]],
-                    int(usual[number] * steps),
+                    int(usual[number]),
                     int(last[number] - first[number]),
                     rows,
                     float(blocked[number] / whole[number]) if whole[number] else 0.0,
@@ -682,6 +700,32 @@ class Loop:
             return here
         low, high = sorted((here.line, there.line))
         return Place(here.file, low, here.function, high)
+
+
+def usual_kinds(kind: Rows) -> Rows:
+    """Some kinds of steps, numbered from 0 without gaps; those of fewer than `LEAST_OF_KIND` steps count for the kind with most of them."""
+    _, found, often = np.unique(kind, return_inverse=True, return_counts=True)
+    if len(often) == 0:
+        return np.asarray(found, dtype=np.int64)
+    place = np.where(often >= LEAST_OF_KIND, np.arange(len(often)), np.argmax(often))
+    return np.asarray(np.unique(place[found], return_inverse=True)[1], dtype=np.int64)
+
+
+def usual_totals(key: Rows, step: Rows, value: NDArray[Any], keys: int, kind: Rows) -> NDArray[np.float64]:
+    """What the values of each key come to in all steps at their usual pace: the median over the steps of each kind times their number.
+
+    Args:
+        key: The key of each value.
+        step: Its step; no two values of a key are of one step, and steps without a value have 0.
+        value: The values.
+        keys: How many keys there are.
+        kind: The kind of each step, from 0.
+    """
+    found = np.zeros(keys)
+    for one, often in enumerate(np.bincount(kind).tolist()):
+        mine = kind[step] == one
+        found += medians(key[mine], value[mine], keys, often) * often
+    return found
 
 
 def medians(key: Rows, value: NDArray[Any], keys: int, count: int) -> NDArray[np.float64]:

@@ -36,6 +36,8 @@ COMMANDS = {
     "sql": "Query a trace with SQL.",
     "last": "Show what happened last to a job that was left on.",
     "ps": "List the jobs that are left on here.",
+    "status": "Show the state of a job that is left on.",
+    "capture": "Record the next steps of a job that is left on.",
     "calibrate": "Measure how fast this machine runs operators.",
     "doctor": "Check which engine can record on this machine.",
     "skill": "Print instructions for coding agents.",

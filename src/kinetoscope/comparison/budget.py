@@ -21,6 +21,7 @@ A budget is a TOML file::
     confidence = 0.99
     machine = "..."
     steps_us = [[1593.2, 1601.7], [1590.0, 1604.4]]
+    step_kinds = [[477, 120], [477, 120]]  # where steps are of several kinds: how many operators a step of the kind of each has
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ from xml.etree import ElementTree as Xml
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, FormatError
+from kinetoscope.comparison.kinds import kind_of_steps, merged_kinds, nearest_numbers, typical_operators
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Run
 from kinetoscope.comparison.result import FASTER, SLOWER, Margins, time_verdict
-from kinetoscope.comparison.statistics import Bootstrap, Series
+from kinetoscope.comparison.statistics import MOST_CLASSES, Bootstrap, Series
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.display.text_table import folded, text_table
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from kinetoscope.comparison.verdict import Where
 
     Numbers = NDArray[np.float64]
+    Rows = NDArray[np.int64]
 
 HELD, BROKEN, WON, CANNOT_TELL = "held", "broken", "better", "cannot tell"
 EXIT_CODES = {HELD: 0, WON: 0, BROKEN: 1, CANNOT_TELL: 2}
@@ -94,11 +97,13 @@ class Baseline:
         steps: The steps of each recording, in nanoseconds.
         machine: What they were measured on.
         margins: When a difference counts.
+        kinds: For each step how many operators a step of its kind has; empty where all steps are of one kind.
     """
 
     steps: list[Numbers]
     machine: str
     margins: Margins
+    kinds: list[Rows] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -343,7 +348,12 @@ def _limits(
 
 def _baseline(source: str, content: dict[str, Any]) -> Baseline:
     """The times of a budget."""
-    _known(source, content, ("percent", "least", "confidence", "machine", "steps_us"), "key in [time]")
+    _known(
+        source,
+        content,
+        ("percent", "least", "confidence", "machine", "steps_us", "step_kinds"),
+        "key in [time]",
+    )
     steps = content.get("steps_us", [])
     fits = (
         isinstance(steps, list)
@@ -361,6 +371,11 @@ def _baseline(source: str, content: dict[str, Any]) -> Baseline:
         raise FormatError(
             f"{source}: time.steps_us must be lists of times above 0, one for each recording: write them with --update"
         )
+    kinds = content.get("step_kinds", [])
+    if not isinstance(kinds, list) or (kinds and not _fits(kinds, steps)):
+        raise FormatError(
+            f"{source}: time.step_kinds must have a whole number for each of time.steps_us: write them with --update"
+        )
     try:
         margins = Margins(
             float(content.get("percent", 3.0)),
@@ -370,7 +385,20 @@ def _baseline(source: str, content: dict[str, Any]) -> Baseline:
     except (ArgumentError, TypeError, ValueError) as error:
         raise FormatError(f"{source}: [time]: {error}") from error
     return Baseline(
-        [1000 * np.array(each, dtype=np.float64) for each in steps], str(content.get("machine", "")), margins
+        [1000 * np.array(each, dtype=np.float64) for each in steps],
+        str(content.get("machine", "")),
+        margins,
+        [np.array(each, np.int64) for each in kinds],
+    )
+
+
+def _fits(kinds: list[Any], steps: list[Any]) -> bool:
+    """Whether some lists have a whole number for each step of others."""
+    return len(kinds) == len(steps) and all(
+        isinstance(each, list)
+        and len(each) == len(of)
+        and all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < 2**53 for one in each)
+        for each, of in zip(kinds, steps, strict=True)
     )
 
 
@@ -465,10 +493,13 @@ def updated_budget(
         elif found and section == "places" and places is not None:
             # Those that were measured now stand below the heading.
             continue
-        elif section == "time" and (start := re.match(r"\s*(steps_us|machine)\s*=", line)):
+        elif section == "time" and (start := re.match(r"\s*(steps_us|step_kinds|machine)\s*=", line)):
             if start[1] == "steps_us":
                 skipping = "]]" not in line.replace(" ", "")
-                line = _steps_line(runs)
+                line = "\n".join([_steps_line(runs), *_kinds_line(runs)])
+            elif start[1] == "step_kinds":
+                skipping = "]]" not in line.replace(" ", "")
+                continue
             else:
                 line = f"machine = {json.dumps(runs[0].machine, ensure_ascii=False)}"
         lines.append(line)
@@ -524,6 +555,7 @@ def _time_lines(runs: Sequence[Run]) -> list[str]:
         "confidence = 0.99",
         f"machine = {json.dumps(runs[0].machine, ensure_ascii=False)}",
         _steps_line(runs),
+        *_kinds_line(runs),
     ]
 
 
@@ -534,6 +566,19 @@ def _steps_line(runs: Sequence[Run]) -> str:
         for run in runs
     )
     return "steps_us = [" + ", ".join(f"[{each}]" for each in lists) + "]"
+
+
+def _kinds_line(runs: Sequence[Run]) -> list[str]:
+    """How many operators a step of the kind of each of these steps has, where there are several kinds."""
+    kinds, merged = kind_of_steps(runs), merged_kinds(runs)
+    if len(np.unique(kinds)) < 2:
+        return []
+    ends = np.cumsum([len(run.counted) for run in runs])
+    lists = (
+        ", ".join(str(typical_operators(merged[kind][0])) for kind in mine[-_MOST_STEPS:].tolist())
+        for mine in np.split(kinds, ends[:-1])
+    )
+    return ["step_kinds = [" + ", ".join(f"[{each}]" for each in lists) + "]"]
 
 
 def _places_lines(places: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -647,10 +692,7 @@ def _how(count: str, runs: Sequence[Run]) -> str:
 
 def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
     """Compare the time of a step with the baseline."""
-    mixed = any(len(np.unique(run.step_counts["operators"][run.counted])) > 1 for run in runs)
-    base, new = (
-        _series(each, mixed=mixed) for each in (time.steps, [run.step_ns[run.counted] for run in runs])
-    )
+    base, new = _like_with_like(time, runs)
     estimate = Bootstrap(base, new).estimate_step()
     old, now = (float(np.exp(each[0])) for each in (estimate.base, estimate.new))
     width = float(estimate.half_width(time.margins.confidence)[0])
@@ -686,10 +728,35 @@ def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
     return Checked(_STEP_TIME, CANNOT_TELL, old, now, said)
 
 
-def _series(steps: Sequence[Numbers], *, mixed: bool) -> Series:
-    """The steps of some recordings; if they differ by design, all of them count."""
-    count = sum(len(each) for each in steps)
-    kind = np.arange(count) if mixed else np.zeros(count, dtype=np.int64)
+def _like_with_like(time: Baseline, runs: Sequence[Run]) -> tuple[Series, Series]:
+    """The steps of the baseline and of a run: those of each kind are compared with each other, and have the weight that they have in the baseline.
+
+    Where the kinds do not match, all steps count alike if they differ by design.
+    """
+    measured = [run.step_ns[run.counted] for run in runs]
+    kinds, merged = kind_of_steps(runs), merged_kinds(runs)
+    known = np.concatenate(time.kinds) if time.kinds else np.zeros(0, np.int64)
+    before, after = np.unique(known).tolist(), np.unique(kinds).tolist()
+    pairs = nearest_numbers(before, [typical_operators(merged[kind][0]) for kind in after])
+    if 1 < len(before) <= MOST_CLASSES and len(pairs) == len(before) == len(after):
+        place = dict(pairs)
+        base_kind = np.array([before.index(one) for one in known.tolist()])
+        share = np.bincount(base_kind) / len(base_kind)
+        of_new = {after[other]: one for one, other in place.items()}
+        return (
+            _series(time.steps, base_kind, share),
+            _series(measured, np.array([of_new[kind] for kind in kinds.tolist()]), share),
+        )
+    mixed = any(len(np.unique(run.step_counts["operators"][run.counted])) > 1 for run in runs)
+    counts = [sum(len(each) for each in steps) for steps in (time.steps, measured)]
+    return (
+        _series(time.steps, np.arange(counts[0]) if mixed else np.zeros(counts[0], np.int64)),
+        _series(measured, np.arange(counts[1]) if mixed else np.zeros(counts[1], np.int64)),
+    )
+
+
+def _series(steps: Sequence[Numbers], kind: Rows, share: Numbers | None = None) -> Series:
+    """The steps of some recordings, with the class of each."""
     return Series(
-        np.concatenate(steps), np.repeat(np.arange(len(steps)), [len(each) for each in steps]), kind
+        np.concatenate(steps), np.repeat(np.arange(len(steps)), [len(each) for each in steps]), kind, share
     )

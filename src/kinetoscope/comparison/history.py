@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.comparison.kinds import classes_of_steps
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, Run
-from kinetoscope.comparison.statistics import two_sided_p
+from kinetoscope.comparison.statistics import Series, two_sided_p
 from kinetoscope.display.html import note, page, safe, table
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
@@ -88,14 +89,15 @@ class Change:
 def build_of(runs: Sequence[Run], name: str) -> Build:
     """What the recordings of one build measured.
 
-    Times are means of the fastest half of the steps, of counts the largest of a step, as in budgets.
+    Times are means of the fastest half of the steps of each kind, so that all kinds keep their weight; of counts the largest of a step, as in budgets.
     """
     values: dict[str, float] = {}
-    times = np.sort(
-        np.concatenate([run.step_ns[run.counted] for run in runs if run.has_steps] or [np.zeros(0)])
-    )
-    if len(times):
-        values[STEP] = float(times[: max(1, math.ceil(_FASTEST * len(times)))].mean())
+    if timed := [run for run in runs if run.has_steps and len(run.counted)]:
+        step_ns, kind = np.concatenate([run.step_ns[run.counted] for run in timed]), classes_of_steps(timed)
+        fastest = Series(step_ns, np.zeros(len(step_ns), np.int64), kind).weights(
+            np.ones((1, len(step_ns))), _FASTEST
+        )
+        values[STEP] = float(fastest[0] @ step_ns)
     for count in COUNTS:
         found = [
             float(run.run_counts[count])

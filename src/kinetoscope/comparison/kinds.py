@@ -50,6 +50,21 @@ def classes_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:
     return found if found.max(initial=-1) < MOST_CLASSES or kind.max(initial=0) == 0 else kind
 
 
+def typical_operators(operators: Operators) -> int:
+    """How many operators a step of a kind has."""
+    return round(sum(count for count, _ in operators.values()))
+
+
+def nearest_numbers(ours: Sequence[int], theirs: Sequence[int]) -> list[tuple[int, int]]:
+    """Pair kinds of which only the numbers of operators are known, the most similar first: their places; none that differ by more than `ALIKE`."""
+    every = sorted(
+        (-min(one, other) / max(one, other, 1), at, place)
+        for at, one in enumerate(ours)
+        for place, other in enumerate(theirs)
+    )
+    return _first_pairs(every, ALIKE)
+
+
 def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, Kinds]]:
     """Match the kinds of steps of two runs.
 
@@ -119,6 +134,11 @@ def _nearest(ours: Sequence[Operators], theirs: Sequence[Operators], least: floa
         for at, one in enumerate(ours)
         for place, other in enumerate(theirs)
     )
+    return _first_pairs(every, least)
+
+
+def _first_pairs(every: list[tuple[float, int, int]], least: float) -> list[tuple[int, int]]:
+    """Of pairs in order, with their similarity times -1, those of which neither is in an earlier one."""
     found: list[tuple[int, int]] = []
     for similarity, at, place in every:
         if -similarity >= least and not any(at == one or place == other for one, other in found):

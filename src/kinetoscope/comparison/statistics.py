@@ -58,11 +58,13 @@ class Series:
         step_ns: How long each took.
         recording: Which recording it is of, from 0.
         kind: Its class: steps that are alike by design have the same number.
+        share: The weight of each class by its number, together 1; None for that which its steps have.
     """
 
     step_ns: Numbers
     recording: Rows
     kind: Rows
+    share: Numbers | None = None
 
     @property
     def recordings(self) -> int:
@@ -109,13 +111,15 @@ class Series:
         """
         found = np.zeros(copies.shape)
         whole = copies.sum(axis=1, keepdims=True)
-        for rows in self.classes:
+        for number, rows in enumerate(self.classes):
             mine = copies[:, rows]
             reached = np.cumsum(mine, axis=1)
             total = reached[:, -1:]
             used = np.clip(fraction * total - (reached - mine), 0.0, mine)
-            found[:, rows] = used * (total / whole / np.maximum(used.sum(axis=1, keepdims=True), 1e-300))
-        return found
+            share = total / whole if self.share is None else self.share[number]
+            found[:, rows] = used * (share / np.maximum(used.sum(axis=1, keepdims=True), 1e-300))
+        # A replicate may have no step of a class.
+        return found if self.share is None else found / found.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import stat
-import sys
 import threading
 import time
 import traceback
@@ -24,7 +24,10 @@ from kinetoscope.collect import (
     profile,
     warn_user,
 )
-from kinetoscope.flight.budget import FIRST_SHARE, Budget, StepPlan, level_for
+from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, Budget, StepPlan, level_for
+from kinetoscope.flight.control.answers import ControlledRank
+from kinetoscope.flight.control.in_job import Control
+from kinetoscope.flight.control.settings import DEFAULT_CONTROL
 from kinetoscope.flight.incidents import Incidents, rank_name
 from kinetoscope.flight.jobs import sweep
 from kinetoscope.flight.settings import (
@@ -40,6 +43,7 @@ from kinetoscope.flight.settings import (
     settings,
 )
 from kinetoscope.flight.step_log import SIZE_BYTES, SUFFIX, StepLogWriter
+from kinetoscope.flight.thread_stacks import thread_stacks
 from kinetoscope.flight.triggers import (
     MEMORY_SHORT,
     Endings,
@@ -75,6 +79,7 @@ class FlightStatus:
         folder: The folder of this attempt of the job.
         incidents: The recordings of the incidents so far, the oldest first.
         refused: How many incidents were not kept because there were too many within an hour.
+        capture: What a capture that is running will write; None if none is.
     """
 
     on: bool
@@ -86,6 +91,7 @@ class FlightStatus:
     folder: Path
     incidents: tuple[Path, ...]
     refused: int
+    capture: Path | None = None
 
     def __str__(self) -> str:
         """The state in one line."""
@@ -140,6 +146,8 @@ class FlightRecorder:
         self._passed = 0
         self._capture_steps = 0
         self._capture_path: Path | None = None
+        self._captured: list[int] = []
+        self._control: Control | None = None
 
     # ------------------------------------------------------------------------------------------------------- user
 
@@ -175,8 +183,13 @@ class FlightRecorder:
             steps: How many steps, 1 or more.
 
         Returns:
-            The recording, which is there once the steps have ended; or why there will be none.
+            The recording, which is there once the steps have ended; or why there will be none. A file with the same name and the
+            suffix `.json` says which steps they were.
         """
+        return self.capture_to(None, steps)
+
+    def capture_to(self, path: Path | None, steps: int) -> Path | str:
+        """Do as `capture` does, into a given file; None chooses one."""
         with self._lock:
             if self._session is None:
                 return f"nothing is recorded: {self._problem or 'stopped'}"
@@ -186,8 +199,9 @@ class FlightRecorder:
                 return f"steps={steps!r}: need 1 step or more"
             self._passing = 0
             self._capture_steps = steps
-            place = self._attempt / "captures"
-            self._capture_path = place / f"{rank_name(self._rank)}-step{self._number + 1}.recording"
+            self._captured = []
+            name = f"{rank_name(self._rank)}-step{self._number + 1}.recording"
+            self._capture_path = self._attempt / "captures" / name if path is None else path
             return self._capture_path
 
     def status(self) -> FlightStatus:
@@ -204,7 +218,32 @@ class FlightRecorder:
                 folder=self._attempt,
                 incidents=tuple(self._incidents.kept),
                 refused=self._incidents.refused,
+                capture=self._capture_path,
             )
+
+    @property
+    def running_capture(self) -> Path | None:
+        """What a capture that is running will write; None if none is."""
+        return self._capture_path
+
+    def facts(self) -> dict[str, Any]:
+        """The state as JSON values, with shares in percent, for those who ask from outside."""
+        with self._lock:
+            status, budget = self.status(), self._settings.budget
+            cost = self._budget.overhead(self._plan.share)
+        known = cost.comparisons >= FEWEST
+        return {
+            "recorded_percent": 100 * status.share,
+            "overhead": status.overhead,
+            "budget_percent": 100 * budget,
+            "overhead_percent": 100 * cost.share if known else None,
+            "overhead_low_percent": 100 * cost.low if known else None,
+            "overhead_high_percent": 100 * cost.high if known else None,
+            "incidents": [str(path) for path in status.incidents],
+            "refused": status.refused,
+            "problem": status.problem,
+            "capture": None if status.capture is None else str(status.capture),
+        }
 
     @property
     def is_on(self) -> bool:
@@ -220,8 +259,12 @@ class FlightRecorder:
             try:
                 atexit.unregister(self.stop)
                 self._stop_following()
+                if self._control is not None:
+                    self._control.stop()
                 if self._endings is not None:
                     self._endings.stop()
+                # One that is running, for which the job has too few steps.
+                self._end_capture()
                 ring = STREAM.path()
                 self._stop_watching()
                 session.stop()
@@ -282,6 +325,30 @@ class FlightRecorder:
         self._endings.watch()
         atexit.register(self.stop)
         self._watch_steps()
+        self._accept_requests()
+
+    def _accept_requests(self) -> None:
+        """Let the job be controlled from outside, if that is wanted."""
+        ring = STREAM.path()
+        if not self._settings.control.on or self._log_path is None or ring is None:
+            return
+        attempt = self._attempt
+        rank = ControlledRank(
+            self._process,
+            attempt.parent.name,
+            attempt.name,
+            self._rank,
+            str(attempt),
+            str(self._log_path),
+            str(ring),
+        )
+        control = Control(self._settings.control, self, rank)
+        try:
+            control.start()
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._failed("the job cannot be controlled", error)
+        else:
+            self._control = control
 
     def _watch_steps(self) -> None:
         """Let a native thread watch the steps, and a Python thread wait for what it notices; without them, hangs are not noticed."""
@@ -334,19 +401,12 @@ class FlightRecorder:
     def _hangs(self) -> None:
         """Keep what led to a step that does not end. Its thread may hold our lock, so it is not taken."""
         took_s = (time.monotonic_ns() - self._began_ns) / 1e9
-        frames = sys._current_frames()
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        stacks = {
-            f"{names.get(number, '')} ({number})": traceback.format_stack(frame)
-            for number, frame in frames.items()
-            if number != threading.get_ident()
-        }
         told = {
             "step": self._number,
             "process": self._process,
             "overhead": self._budget.overhead(self._plan.share).text(self._settings.budget),
             "what": f"step {self._number} has not ended for {took_s:.0f} s",
-            "stacks": stacks,
+            "stacks": thread_stacks(),
         }
         try:
             self._incidents.write("hang", told, self._copy)
@@ -422,10 +482,11 @@ class FlightRecorder:
             if "nan" in self._settings.on and is_no_number(loss):
                 self._incident("nan", {"what": f"the loss of step {ended} is {loss_value(loss)}"})
             capturing = self._capture_path is not None
-            if capturing:
-                self._continue_capture()
+            captured = capturing and self._continue_capture()
             was_recording = self._recording
-            self._switch(session, record=self._plan.records(self._number) or self._capture_path is not None)
+            self._switch(session, record=self._plan.records(self._number) or (capturing and not captured))
+            if captured:
+                self._end_capture()
             # With another session, unrecorded steps are recorded, too.
             self._comparable = not capturing and STREAM.sessions == 1
             # The step after a recorded one is looked at alone: it may still pay for that.
@@ -473,15 +534,24 @@ class FlightRecorder:
             engine.toggle(False, _CPU)
         self._recording = record
 
-    def _continue_capture(self) -> None:
-        """Count the steps of a capture; copy the ring behind the last one."""
-        if self._capture_steps > 0:
-            self._capture_steps -= 1
-            return
+    def _continue_capture(self) -> bool:
+        """Count the step that begins as one of a capture; return whether the last one has ended."""
+        if self._capture_steps == 0:
+            return True
+        self._capture_steps -= 1
+        self._captured.append(self._number)
+        return False
+
+    def _end_capture(self) -> None:
+        """Copy the ring behind the last step of a capture."""
         path, self._capture_path = self._capture_path, None
-        if path is not None:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            STREAM.clone(path)
+        steps, self._captured = self._captured, []
+        if path is None:
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        told = {"steps": steps, "rank": self._rank, "process": self._process}
+        path.with_suffix(".json").write_text(json.dumps(told))
+        STREAM.clone(path)
 
     # --------------------------------------------------------------------------------------------------- incidents
 
@@ -562,6 +632,7 @@ def leave_on(
     folder: str | os.PathLike[str] | None = None,
     on: str | Iterable[str] = REASONS,
     limits: str = DEFAULT_LIMITS,
+    control: str | int = DEFAULT_CONTROL,
 ) -> FlightRecorder:
     """Record the last steps of a job all the time, and keep a copy when something happens.
 
@@ -577,6 +648,8 @@ def leave_on(
         on: What is kept: `"hang"`, `"crash"` (an exception that nothing catches), `"oom"` (out of memory), `"slow"` (three steps in
             a row far slower than the ones before), `"nan"` (a loss given to `step`), `"exit"` (SIGTERM).
         limits: How many incidents are kept within an hour.
+        control: Where requests are accepted: `"off"`, `"socket"` (a Unix socket of this user), or a port of this machine, which needs a
+            token (KINETOSCOPE_TOKEN_FILE). KINETOSCOPE_CONTROL takes its place.
 
     Returns:
         The recorder; also a context manager that stops at its end. Whatever fails is a warning, and told by its `status()`.
@@ -585,7 +658,7 @@ def leave_on(
         ArgumentError: An argument, or an environment variable, has a value that cannot be used.
     """
     global _CURRENT
-    wanted = settings(budget, keep, folder, on, limits)
+    wanted = settings(budget, keep, folder, on, limits, control)
     if _CURRENT is not None and _CURRENT.is_on:
         return _CURRENT
     recorder = FlightRecorder(wanted)

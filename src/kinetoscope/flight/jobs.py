@@ -137,13 +137,13 @@ def _ranks(folder: Path, now_ns: int | None) -> list[RankFiles]:
         facts: dict[str, Any] = {}
         with suppress(OSError, ValueError):
             facts = json.loads(recording.with_suffix(".json").read_text())
-        state = ENDED if now_ns is None else _state(log, now_ns)
+        state = ENDED if now_ns is None else state_of(log, now_ns)
         made.append(RankFiles(number, recording, log, facts, state, _changed_s(recording)))
     return made
 
 
-def _state(log: StepLog | None, now_ns: int) -> str:
-    """What a rank does now, by its log."""
+def state_of(log: StepLog | None, now_ns: int) -> str:
+    """What a rank does now, by its log; `now_ns` is the monotonic clock."""
     if log is None or log.stopped:
         return ENDED
     wrote_ns = log.steps[-1].began_ns if log.steps else log.began_ns or None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.flight.control.settings import DEFAULT_CONTROL, ControlSettings, control_settings
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class FlightSettings:
         folder: Where the folders of jobs are.
         on: What is kept as an incident.
         most_in_an_hour: How many incidents an hour are kept.
+        control: Where requests are accepted.
     """
 
     budget: float
@@ -45,6 +47,7 @@ class FlightSettings:
     folder: Path
     on: frozenset[str]
     most_in_an_hour: int
+    control: ControlSettings
 
 
 def settings(
@@ -53,6 +56,7 @@ def settings(
     folder: str | os.PathLike[str] | None = None,
     on: str | Iterable[str] = REASONS,
     limits: str = DEFAULT_LIMITS,
+    control: str | int = DEFAULT_CONTROL,
     environment: Mapping[str, str] = os.environ,
 ) -> FlightSettings:
     """Check the arguments of `leave_on`; environment variables take their place.
@@ -72,6 +76,7 @@ def settings(
         folder=default_folder() if place is None else Path(place).absolute(),
         on=frozenset(chosen),
         most_in_an_hour=_read_limits(limits),
+        control=control_settings(control, environment),
     )
 
 

@@ -1,0 +1,111 @@
+"""`kinetoscope capture`: record the next steps of a job that is left on."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinetoscope._errors import ArgumentError, StateError
+
+if TYPE_CHECKING:
+    from kinetoscope.flight.control.client import ControlTarget
+
+
+@click.command("capture")
+@click.argument("target", metavar="TARGET")
+@click.option(
+    "--steps", metavar="N", default=5, show_default=True, type=click.IntRange(1), help="How many steps."
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write these steps as a trace, such as x.ktrace; with several ranks, x-rank0.ktrace and so on.",
+)
+@click.option("--rank", metavar="N", type=int, help="Only this rank.")
+@click.option(
+    "--wait", metavar="TIME", default="5min", show_default=True, help="How long to wait for the steps."
+)
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The token for HOST:PORT.  [default: KINETOSCOPE_TOKEN_FILE]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+def command(
+    target: str,
+    *,
+    steps: int,
+    output: Path | None,
+    rank: int | None,
+    wait: str,
+    token_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Record each of the next steps of a job that is left on with control, and write them as a trace.
+
+    TARGET is the id of a process, the name of a job or its folder, or HOST:PORT. The job goes on.
+    """
+    from kinetoscope.display.terminal import echo
+    from kinetoscope.flight.control.client import targets, wait_for_capture
+    from kinetoscope.flight.settings import folder_of_jobs
+    from kinetoscope.model import units
+
+    wait_s = units.parse_duration(wait) / 1e9
+    found = targets(target, folder_of_jobs(), rank, token_file)
+    if output is not None and any(one.files is None for one in found):
+        raise ArgumentError(
+            "-o: the capture stays on the machine of the job, for HOST:PORT; copy it from the path that is printed."
+        )
+    asked = [(one, _ask(one, steps)) for one in found]
+    rows = []
+    for one, said in asked:
+        if not as_json and said.get("note"):
+            echo(f"{one.label} {said['note']}", err=True)
+        wait_for_capture(one, said["path"], wait_s)
+        path = Path(said["path"])
+        if output is not None:
+            path = _write(path, output if len(found) == 1 else _name_of_rank(output, one))
+        rows.append({"rank": None if one.files is None else one.files.rank, "path": str(path)})
+    if as_json:
+        echo(json.dumps(rows, ensure_ascii=False))
+        return
+    for row in rows:
+        echo(str(row["path"]))
+
+
+def _ask(target: ControlTarget, steps: int) -> dict[str, Any]:
+    """Ask for a capture.
+
+    Raises:
+        StateError: The job refuses, or does not answer.
+    """
+    code, said = target.ask("POST", "/capture", steps=steps)
+    if code != 202:
+        raise StateError(f"{target.label} does not capture: {said.get('error', code)}")
+    return said
+
+
+def _name_of_rank(output: Path, target: ControlTarget) -> Path:
+    rank = 0 if target.files is None else target.files.rank
+    return output.with_name(f"{output.stem}-rank{rank}{output.suffix}")
+
+
+def _write(capture: Path, output: Path) -> Path:
+    """Write the steps of a capture, without those that the ring had before, as a trace."""
+    from kinetoscope.storage.recording_parts import cut_steps
+    from kinetoscope.trace import open as open_trace
+
+    steps = json.loads(capture.with_suffix(".json").read_text())["steps"]
+    with tempfile.TemporaryDirectory(prefix="kinetoscope-capture-") as scratch:
+        part = Path(scratch, capture.name)
+        cut_steps(capture, part, min(steps), max(steps) + 1)
+        with open_trace(part) as trace:
+            trace.save(output)
+    return output
