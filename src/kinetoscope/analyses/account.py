@@ -697,6 +697,7 @@ class KindAccount:
         duration_ns: How long they took.
         floor_ns: What they need on this machine, and what they must wait for; None where too little is known of it.
         entry_ns: The time of each entry by its name; together `duration_ns`.
+        above_ns: What is known to be above the floor, also where the floor is unknown: Python, waits, what is slow or not needed.
     """
 
     process: int
@@ -706,6 +707,7 @@ class KindAccount:
     duration_ns: int
     floor_ns: int | None
     entry_ns: dict[str, int]
+    above_ns: int
 
     @property
     def times_floor(self) -> float | None:
@@ -814,6 +816,7 @@ def account_of(trace: TraceData) -> Account:
             entry_ns = one.entry_ns[mine].sum(axis=0).tolist()
             duration_ns = int(one.duration_ns[mine].sum())
             known = entry_ns[Entry.UNKNOWN] <= MOST_UNKNOWN * duration_ns
+            floor_ns = int(one.floor_ns[mine].sum())
             kinds.append(
                 KindAccount(
                     one.window.activity.owner.process,
@@ -821,8 +824,9 @@ def account_of(trace: TraceData) -> Account:
                     kind,
                     int(mine.sum()),
                     duration_ns,
-                    int(one.floor_ns[mine].sum()) if known else None,
+                    floor_ns if known else None,
                     dict(zip(ENTRIES, entry_ns, strict=True)),
+                    duration_ns - floor_ns - entry_ns[Entry.UNKNOWN],
                 )
             )
     return Account(
