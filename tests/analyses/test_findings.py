@@ -248,6 +248,42 @@ def test_without_samples_the_time_after_backward_is_not_at_the_line_that_calls_i
     assert examine(steps_with(8, fill)).findings == ()
 
 
+def loop_over_rows(engine_ns):
+    """Steps in which one line runs 100 operators, each with a node in backward; the engine takes some time between nodes."""
+
+    def fill(builder, at):
+        line = builder.stack(("train.py", 9, "<module>"), ("train.py", 4, "loss"))
+        first = at // 1_000
+        for number in range(100):
+            builder.span("aten::select", at + number * 10_000, 8_000, sequence=first + number, stack=line)
+        for number in range(100):
+            start = at + 2_000_000 + number * (10_000 + engine_ns)
+            builder.backward(
+                "SelectBackward0",
+                start,
+                10_000 - 2,
+                sequence=first + 99 - number,
+                stack=builder.stack(*BACKWARD),
+            )
+
+    return steps_with(8, fill, length_ns=15_000_000)
+
+
+@pytest.mark.parametrize(
+    ("engine_ns", "counted_percent"), [(0, 0), (5_000, 3.3), (20_000, 0)], ids=["none", "engine", "a pause"]
+)
+def test_a_loop_in_forward_costs_what_the_engine_takes_between_its_nodes_in_backward(
+    engine_ns, counted_percent
+):
+    def share(between_ns):
+        (one,) = [one for one in examine(loop_over_rows(between_ns)).findings if one.code == "tiny-operators"]
+        return one.share_percent, plain(one.finding)
+
+    (alone, _), (found, text) = share(0), share(engine_ns)
+    assert found - alone == pytest.approx(counted_percent, abs=0.1)
+    assert ("and the autograd engine between them" in text) == (counted_percent > 0)
+
+
 def reducing(passes, *, first, sizes=(40_000, 60_000)):
     """Steps of an optimizer with several backward passes, of which those from `first` on sum gradients over the ranks."""
     builder = TraceBuilder()

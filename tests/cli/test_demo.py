@@ -16,14 +16,12 @@ def train(display: LossDisplay, steps: int) -> None:
             print(f"step {step + 1:4d}/{steps}  loss {2 / (step + 1):.4f}", flush=True)
 
 
-def test_without_a_terminal_every_tenth_of_the_way_is_printed():
+def test_without_a_terminal_every_quarter_of_the_way_is_printed():
     stream = io.StringIO()
     train(LossDisplay(Console(file=stream, width=80), 50), 50)
     lines = stream.getvalue().splitlines()
     assert lines[0] == "preparing"
-    assert [line.split()[1] for line in lines[1:]] == [
-        f"{n}/50" for n in (1, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50)
-    ]
+    assert [line.split()[1] for line in lines[1:]] == [f"{n}/50" for n in (1, 12, 25, 38, 50)]
     assert lines[-1].endswith("loss 0.0400")
 
 
@@ -49,3 +47,12 @@ def test_a_narrow_terminal_is_not_overrun():
     train(LossDisplay(Console(file=stream, width=40, force_terminal=True, color_system=None), 30), 30)
     steps = [line for line in stream.getvalue().splitlines() if "step 30/30" in line]
     assert steps
+
+
+def test_nothing_is_shown_of_a_run_that_is_not_to_be_seen():
+    stream = io.StringIO()
+    display = LossDisplay(Console(file=stream, width=80, force_terminal=True), 3, is_shown=False)
+    with display:
+        display.write("step 1/3  loss 1.5000\n")
+    assert display.losses == (1.5,)
+    assert stream.getvalue() == ""

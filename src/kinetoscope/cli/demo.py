@@ -1,35 +1,42 @@
-"""`kinetoscope demo`: a training run with a mistake in it, what Kinetoscope finds, and the run without the mistake."""
+"""`kinetoscope demo`: a training run with a mistake in it, how Kinetoscope finds it, and the proof that mending it helps."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import io
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.collect import RecordingOptions
+from kinetoscope.display.terminal import reading_width
+from kinetoscope.display.text_table import cut
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
     from typing import Self
 
     from rich.console import Console
 
-    from kinetoscope.launcher.overhead import Overhead
+    from kinetoscope.analyses.findings import Report
     from kinetoscope.launcher.recording import Finished
+    from kinetoscope.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -39,28 +46,20 @@ class Example:
     Attributes:
         name: Its files are named after it.
         arguments: The program's own, without the number of steps.
-        what: What is trained, in words.
     """
 
     name: str
     arguments: tuple[str, ...]
-    what: str
 
 
 _MODULE = "kinetoscope.examples.train_gpt"
 # Small enough that the mistake, thousands of operators a step, is most of the step on every machine. One thread, because several
 # that wait for each other are the slower, the busier the machine is with other things.
 _SIZE = ("--width", "32", "--layers", "2", "--threads", "1")
-EXAMPLES = (
-    Example(
-        "slow",
-        (*_SIZE, "--loss-one-by-one"),
-        "a small GPT on Alice in Wonderland, with a mistake: a loop computes the loss of one character at a time",
-    ),
-    Example(
-        "mended", _SIZE, "the same GPT with the mistake mended: one call computes the loss of all characters"
-    ),
-)
+SLOW, MENDED = Example("slow", (*_SIZE, "--loss-one-by-one")), Example("mended", _SIZE)
+# One recording of each does not show how much recordings of one program differ.
+ROUNDS, STEPS_A_ROUND = 5, 12
+_INDENT = "   "
 
 
 @click.command("demo")
@@ -81,70 +80,217 @@ EXAMPLES = (
     help="Train for N steps.",
 )
 def command(output: str, steps: int) -> None:
-    """Profile the training of a small GPT with a mistake in it, train it again without, and compare the two.
+    """Find a mistake in the training of a small GPT: where its time goes, the line, the mended run, and the proof.
 
-    Prints what Kinetoscope finds, and writes the traces to a folder.
+    Trains on one processor for less than a minute, and writes the traces to a folder.
     """
     if importlib.util.find_spec("torch") is None:
         raise MissingDependencyError(
             "the demo trains with PyTorch, which is not installed here: `pip install torch`."
         )
-    from kinetoscope.cli.summary import print_summary
     from kinetoscope.display.terminal import console
-    from kinetoscope.launcher.overhead import measure_overhead
 
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    printer = console()
-    overhead: Overhead | None = None
-    all_finished = []
-    for number, example in enumerate(EXAMPLES, 1):
-        printer.print(f"[bold]{number}/3  Training {example.what}")
-        finished = _record(example, steps, folder, printer)
-        overhead = overhead or measure_overhead(finished.options)
-        all_finished.append(replace(finished, overhead=overhead))
-        print_summary(all_finished[-1], printer, rows=5)
-        printer.print()
-    printer.print("[bold]3/3  Comparing the two")
-    printer.print(_compared(all_finished, printer.width), markup=False, highlight=False, soft_wrap=True)
-    printer.print()
-    _say_what_next(printer, all_finished)
+    Story(console(), folder, steps).tell()
 
 
-def _compared(all_finished: list[Finished], width: int) -> str:
-    """Lines of a width about what changed from the first run to the second."""
-    from kinetoscope.trace.opening import compare
+class Story:
+    """The parts of the demo, each printed as soon as it is known."""
 
-    slow, mended = (str(finished.options.shown(finished.options.trace_path)) for finished in all_finished)
-    return compare(slow, mended).to_text(3, width)
+    def __init__(self, printer: Console, folder: Path, steps: int) -> None:
+        self._printer = printer
+        self._folder = folder
+        self._steps = steps
+        self._width = reading_width(printer) - len(_INDENT)
+
+    def tell(self) -> None:
+        """Train the slow program and the mended one, and print what Kinetoscope finds."""
+        self._begin("1  A slow training run")
+        self._say(
+            f"A small GPT learns to write like Alice in Wonderland. This records {units.count(self._steps, 'step')} of it:"
+        )
+        self._show_command(
+            f"kinetoscope run --shapes --memory -m {_MODULE} {' '.join(SLOW.arguments)} --steps {self._steps}"
+        )
+        slow, losses = self._record(SLOW)
+        self._say_what_was_recorded(slow)
+
+        self._begin("2  Where the time of a step goes")
+        report = slow.trace.overview().report
+        self._show_waterfall(report)
+
+        self._begin("3  The line")
+        self._show_first_finding(report)
+
+        self._begin("4  The mended run")
+        self._say("One call computes the loss of all characters:")
+        self._show_change()
+        _, mended_losses = self._record(MENDED)
+
+        self._begin("5  The proof")
+        self._say(
+            f"The loss after {units.count(self._steps, 'step')} was {losses[-1]:.3f} and is {mended_losses[-1]:.3f}."
+        )
+        self._compare()
+
+        self._begin("What next")
+        self._show_next(slow)
+
+    def _begin(self, title: str) -> None:
+        """Print the heading of a part."""
+        self._printer.print(Text(f"\n{title}", style="bold"))
+
+    def _print(self, lines: Sequence[str], style: str = "") -> None:
+        """Print lines, indented, that are not wrapped."""
+        for line in lines:
+            self._printer.print(Text(f"{_INDENT}{line}" if line else "", style=style), soft_wrap=True)
+
+    def _say(self, text: str) -> None:
+        """Print a paragraph."""
+        self._print(textwrap.wrap(text, self._width))
+
+    def _show_command(self, line: str) -> None:
+        """Print a command."""
+        self._print(
+            textwrap.wrap(line, self._width, subsequent_indent="    ", break_on_hyphens=False), "cyan"
+        )
+
+    def _say_what_was_recorded(self, slow: Finished) -> None:
+        """Say how long steps took, what of them was recorded, and at what cost."""
+        from kinetoscope.launcher.overhead import measure_overhead, records_of
+
+        shown = slow.trace.overview()
+        for note in slow.messages:
+            self._say(f"note: {note}")
+        operators = shown.work_counts["operators"] // max(self._steps, 1)
+        said = f"Each step runs {units.count(operators, 'operator')}."
+        if shown.steps is not None:
+            times = shown.steps.shown_ns
+            self._say(f"{units.sparkline(times, 32)}  {_usual(times)}")
+        overhead = measure_overhead(slow.options)
+        if overhead is not None:
+            share, _, _ = overhead.share(records_of(slow.trace)[0])
+            said += (
+                f" Recording all of them took roughly {units.percent(share, 1.0)} of the time;"
+                " in steps of fewer and larger operators it takes less."
+            )
+        self._say(said)
+
+    def _show_waterfall(self, report: Report) -> None:
+        """Print the way from the floor of a step to the step."""
+        from kinetoscope.analyses.findings import waterfall_lines
+
+        for text, style in waterfall_lines(report, self._width):
+            self._print([text], style)
+        self._say(
+            "The floor is what the operators of a step need on this machine. All that is above it has a cause."
+        )
+
+    def _show_first_finding(self, report: Report) -> None:
+        """Print what makes the run slow, and the lines of the program."""
+        from kinetoscope.analyses.findings import headline
+
+        # That other programs had the processors is no mistake in this one.
+        mine = [one for one in report.findings if one.place]
+        if not mine:
+            self._say(report.no_problem)
+            return
+        self._print(textwrap.wrap(headline(mine[0], report.whole_ns), self._width), "yellow")
+        self._say(mine[0].advice)
+        code, first = _lines_of_loss()
+        self._printer.print()
+        for number, line in enumerate(code, first):
+            here = number == mine[0].place.line
+            self._print(
+                [cut(f"{'>' if here else ' '} {number}  {line}", self._width)], "yellow" if here else ""
+            )
+
+    def _show_change(self) -> None:
+        """Print the lines that are mended, as a patch."""
+        code, _ = _lines_of_loss()
+        slow = code[next(place for place, line in enumerate(code) if "new_zeros" in line) :]
+        mended = next(line for line in code if "cross_entropy" in line)
+        self._print([f"- {line}" for line in slow], "red")
+        self._print([f"+ {textwrap.indent(mended.strip(), '    ')}"], "green")
+
+    def _compare(self) -> None:
+        """Record each a few times, in turn, and print what differs."""
+        from kinetoscope.comparison.result import FASTER, headline
+        from kinetoscope.display.text_table import folded
+        from kinetoscope.trace.opening import compare
+
+        self._say(f"Recording each {ROUNDS} times more in turn shows how sure the difference is:")
+        recorded: dict[Example, list[Trace]] = {SLOW: [], MENDED: []}
+        for number in range(1, ROUNDS + 1):
+            for example, traces in recorded.items():
+                traces.append(self._record(example, min(self._steps, STEPS_A_ROUND), number)[0].trace)
+        found = compare(recorded[SLOW], recorded[MENDED])
+        self._printer.print()
+        lines = found.to_brief_text(3, self._width).split("\n")
+        verdict = len(folded(headline(found), self._width))
+        self._print(lines[:verdict], "bold green" if found.verdict == FASTER else "bold")
+        self._print(lines[verdict:])
+
+    def _show_next(self, slow: Finished) -> None:
+        """Print the commands to try next."""
+        trace = slow.options.shown(slow.options.trace_path)
+        several = [str(self._folder / f"{one.name}-*.ktrace") for one in (SLOW, MENDED)]
+        rows = (
+            ("kinetoscope run train.py", "your own program, unchanged"),
+            (f"kinetoscope view {trace}", "the trace in the browser"),
+            (f"kinetoscope findings {trace}", "all findings"),
+            (f"kinetoscope compare '{several[0]}' '{several[1]}'", "all that changed"),
+            ("kinetoscope --help", "everything else"),
+        )
+        for line, meaning in rows:
+            self._printer.print(Text.assemble(_INDENT, (line, "cyan"), f"  # {meaning}"), soft_wrap=True)
+
+    def _record(
+        self, example: Example, steps: int | None = None, number: int | None = None
+    ) -> tuple[Finished, tuple[float, ...]]:
+        """Run an example under a recording, showing its loss as it falls unless the recording has a number."""
+        from kinetoscope.launcher.options import LaunchOptions
+        from kinetoscope.launcher.program import Program, take_name_of_python
+        from kinetoscope.launcher.recording import ProgramRecording
+
+        steps = steps or self._steps
+        name = example.name if number is None else f"{example.name}-{number}"
+        program = Program(_MODULE, (*example.arguments, "--steps", str(steps)), is_module=True)
+        options = LaunchOptions(
+            prefix=(self._folder / name).absolute(),
+            recording=RecordingOptions.launched(profile_memory=True, record_shapes=True),
+        )
+        recording = ProgramRecording(program, options)
+        take_name_of_python()
+        display = LossDisplay(self._printer, steps, _INDENT, is_shown=number is None)
+        with _put_back():
+            try:
+                with display, contextlib.redirect_stdout(display):
+                    recording.begin()
+                    program.run()
+            except BaseException:
+                recording.finish("interrupted")
+                raise
+            finished = recording.finish("exit code 0")
+        if finished is None:
+            raise MissingDependencyError(f"the demo recorded nothing: {recording.why_nothing()}.")
+        return finished, display.losses
 
 
-def _record(example: Example, steps: int, folder: Path, printer: Console) -> Finished:
-    """Run an example under a recording, showing its loss as it falls."""
-    from kinetoscope.launcher.options import LaunchOptions
-    from kinetoscope.launcher.program import Program, take_name_of_python
-    from kinetoscope.launcher.recording import ProgramRecording
+def _usual(times: Sequence[int]) -> str:
+    """How long steps took."""
+    from statistics import median
 
-    program = Program(_MODULE, (*example.arguments, "--steps", str(steps)), is_module=True)
-    options = LaunchOptions(
-        prefix=(folder / example.name).absolute(),
-        recording=RecordingOptions.launched(profile_memory=True),
-        chrome=True,
-    )
-    recording = ProgramRecording(program, options)
-    take_name_of_python()
-    with _put_back():
-        try:
-            with LossDisplay(printer, steps) as display, contextlib.redirect_stdout(display):
-                recording.begin()
-                program.run()
-        except BaseException:
-            recording.finish("interrupted")
-            raise
-        finished = recording.finish("exit code 0")
-    if finished is None:
-        raise MissingDependencyError(f"the demo recorded nothing: {recording.why_nothing()}.")
-    return finished
+    return f"a step takes {units.duration(median(times))} (median of {len(times)})"
+
+
+def _lines_of_loss() -> tuple[list[str], int]:
+    """The source of the function that computes the loss, and the number of its first line."""
+    from kinetoscope.examples import train_gpt
+
+    lines, first = inspect.getsourcelines(train_gpt.mean_loss)
+    return [line.rstrip("\n") for line in lines], first
 
 
 @contextlib.contextmanager
@@ -161,44 +307,34 @@ def _put_back() -> Iterator[None]:
         sys.modules["__main__"], sys.argv[:], sys.path[:] = main, arguments, path
 
 
-def _say_what_next(printer: Console, all_finished: list[Finished]) -> None:
-    """Print the next commands to try."""
-    first, second = all_finished
-    trace, chrome = (
-        first.options.shown(path) for path in (first.options.trace_path, first.options.chrome_path)
-    )
-    mended = second.options.shown(second.options.trace_path)
-    printer.print("[bold]What next")
-    for command_line, meaning in (
-        (f"kinetoscope findings {trace}", "what makes the run slow, where, and what to change"),
-        (f"kinetoscope compare {trace} {mended}", "all that changed"),
-        (f"kinetoscope view {trace}", "the trace in the browser: timeline, flame graphs, memory"),
-        (f"kinetoscope report {trace}", "the same as one HTML file"),
-        (f"kinetoscope table {trace} modules", "all modules: forward, backward, memory"),
-        (f"kinetoscope info {trace}", "what was recorded, where, and whether it is complete"),
-        ("https://ui.perfetto.dev", f"open {chrome} there for its timeline"),
-        ("kinetoscope run your_script.py", "your own program, without changes to it"),
-    ):
-        printer.print(f"  {command_line}", style="cyan", markup=False, soft_wrap=True)
-        printer.print(f"      {meaning}", markup=False)
-
-
 _STEP = re.compile(r"step\s+(\d+)/\d+\s+loss\s+([\d.]+)")
 
 
 class LossDisplay(io.TextIOBase):
     """Stands in for standard output while an example trains.
 
-    On a terminal the newest step replaces the one before; elsewhere a line is printed every tenth of the way.
+    On a terminal the newest step replaces the one before; elsewhere a line is printed every quarter of the way.
     """
 
-    def __init__(self, printer: Console, steps: int) -> None:
+    def __init__(self, printer: Console, steps: int, indent: str = "", *, is_shown: bool = True) -> None:
+        """Prepare.
+
+        Args:
+            printer: Where to show the loss.
+            steps: How many steps there will be.
+            indent: What each line begins with.
+            is_shown: Whether to show anything.
+        """
         self._printer = printer
         self._steps = steps
+        self._indent = indent
+        self._is_shown = is_shown
         self._losses: list[float] = []
         self._unfinished = ""
         self._live = (
-            Live(self._line(), console=printer, refresh_per_second=10) if printer.is_terminal else None
+            Live(self._line(), console=printer, refresh_per_second=10)
+            if printer.is_terminal and is_shown
+            else None
         )
 
     @property
@@ -230,16 +366,16 @@ class LossDisplay(io.TextIOBase):
         for line in lines:
             found = _STEP.match(line)
             if found is None:
-                self._printer.print(Text(line))
+                self._printer.print(Text(f"{self._indent}{line}"))
                 continue
             self._losses.append(float(found[2]))
             if self._live is not None:
                 self._live.update(self._line())
-            elif len(self._losses) in _milestones(self._steps):
-                self._printer.print(Text(line.strip()))
+            elif self._is_shown and len(self._losses) in _milestones(self._steps):
+                self._printer.print(Text(f"{self._indent}{line.strip()}"))
         return len(text)
 
-    def _line(self) -> Table:
+    def _line(self) -> Padding:
         """Draw the progress, the loss, and its curve."""
         done = len(self._losses)
         grid = Table.grid(padding=(0, 2, 0, 0))
@@ -249,13 +385,13 @@ class LossDisplay(io.TextIOBase):
             Text(f"loss {self._losses[-1]:.3f}" if done else "loss –", style="bold"),
             Text(units.sparkline(self._losses, 24), style="green"),
         ]
-        room = self._printer.width - 44
+        room = self._printer.width - 44 - len(self._indent)
         if room < 24:
             cells[3] = Text(units.sparkline(self._losses, max(0, room)), style="green")
         grid.add_row(*cells)
-        return grid
+        return Padding(grid, (0, 0, 0, len(self._indent)))
 
 
 def _milestones(steps: int) -> frozenset[int]:
-    """The first step, the last one, and every tenth in between."""
-    return frozenset({1, *(round(steps * tenth / 10) for tenth in range(1, 11))})
+    """The first step, the last one, and every quarter in between."""
+    return frozenset({1, *(round(steps * quarter / 4) for quarter in range(1, 5))})

@@ -450,6 +450,15 @@ class Comparison:
         """
         return as_text(self, rows, width)
 
+    def to_brief_text(self, rows: int = 3, width: int = UNLIMITED) -> str:
+        """The verdict, what the difference of a step is spent on, and the counts of a step, as plain text.
+
+        Args:
+            rows: The most parts of the difference; 0 for all.
+            width: The width of its lines.
+        """
+        return as_brief_text(self, rows, width)
+
     def to_html(self, rows: int = 10) -> str:
         """The comparison as HTML, for notebooks and pages."""
         return as_html(self, rows)
@@ -608,13 +617,8 @@ def as_text(comparison: Comparison, rows: int, width: int = UNLIMITED) -> str:
         basis(comparison),
     ]
     lines = [line for text in sentences for line in folded(text, width)]
-    for title, header, body, rest in _sections(comparison, rows):
-        alignment = "<" + ">" * (len(header) - 2) + "<"
-        dispensable = [header.index(name) for name in _DISPENSABLE if name in header]
-        lines += ["", title]
-        if body:
-            lines += text_table([header, *body], alignment, width=width, dispensable=dispensable)
-        lines += folded(rest, width, "  ") if rest else []
+    for section in _sections(comparison, rows):
+        lines += ["", *_section_lines(section, width)]
     lost = [
         f"{run.name}: {run.losses}"
         for side in (comparison.base, comparison.new)
@@ -624,6 +628,31 @@ def as_text(comparison: Comparison, rows: int, width: int = UNLIMITED) -> str:
     if lost:
         lines += ["", *(line for one in lost for line in folded(f"incomplete: {printable(one)}", width))]
     return "\n".join(lines)
+
+
+def as_brief_text(comparison: Comparison, rows: int, width: int = UNLIMITED) -> str:
+    """The verdict, what the difference of a step is spent on, and the counts of a step, in lines of a width."""
+    sentences = [
+        headline(comparison),
+        *([comparison.reason] if comparison.reason else []),
+        basis(comparison),
+    ]
+    lines = [line for text in sentences for line in folded(text, width)]
+    for title, header, body, rest in (
+        *_explanation_sections(comparison, rows)[:1],
+        *_count_sections(comparison)[:1],
+    ):
+        lines += ["", *_section_lines((title, *_filled(header, body), rest), width)]
+    return "\n".join(lines)
+
+
+def _section_lines(section: _Section, width: int) -> list[str]:
+    """A table with its title and what is not shown of it, in lines of a width."""
+    title, header, body, rest = section
+    alignment = "<" + ">" * (len(header) - 2) + "<"
+    dispensable = [header.index(name) for name in _DISPENSABLE if name in header]
+    table = text_table([header, *body], alignment, width=width, dispensable=dispensable) if body else []
+    return [title, *table, *(folded(rest, width, "  ") if rest else [])]
 
 
 def as_html(comparison: Comparison, rows: int) -> str:
@@ -641,9 +670,13 @@ def as_html(comparison: Comparison, rows: int) -> str:
     return page(*parts)
 
 
-def _sections(comparison: Comparison, rows: int) -> list[tuple[str, list[str], list[list[str]], str]]:
-    """The tables to show: of each its title, headings, rows and a remark on what is not shown."""
-    found = _explanation_sections(comparison, rows)
+_Section = tuple[str, list[str], list[list[str]], str]
+"""A table to show: its title, headings, rows and a remark on what is not shown."""
+
+
+def _count_sections(comparison: Comparison) -> list[_Section]:
+    """The tables of counts, of a step and of the run, where there are any."""
+    found = []
     for title, per_run in (("Counts a step", False), ("Counts of the run", True)):
         counts = [one for one in comparison.counts if (one.name in RUN_COUNTS) == per_run]
         changed = [one for one in counts if one.verdict != SAME]
@@ -652,6 +685,12 @@ def _sections(comparison: Comparison, rows: int) -> list[tuple[str, list[str], l
         rest = f"the same: {', '.join(equal)}" if equal else ""
         if body or equal:
             found.append((title, [title.split()[0].lower(), "base", "new", "change", ""], body, rest))
+    return found
+
+
+def _sections(comparison: Comparison, rows: int) -> list[_Section]:
+    """All tables to show."""
+    found = [*_explanation_sections(comparison, rows), *_count_sections(comparison)]
     memory = [one for one in comparison.memory if one.base != one.new]
     if memory:
         body = [_count_row(one, one.holder, size=True) for one in memory[: rows or None]]
@@ -691,9 +730,7 @@ def _sections(comparison: Comparison, rows: int) -> list[tuple[str, list[str], l
     return [(title, *_filled(header, body), rest) for title, header, body, rest in found]
 
 
-def _explanation_sections(
-    comparison: Comparison, rows: int
-) -> list[tuple[str, list[str], list[list[str]], str]]:
+def _explanation_sections(comparison: Comparison, rows: int) -> list[_Section]:
     """The tables of what the difference of a step is spent on, and of the kinds of steps where there are several."""
     explanation = comparison.explanation
     if explanation is None or not comparison.differs:

@@ -205,7 +205,7 @@ class _Comparing:
                 "record more, in turn"
             )
         return (
-            f"the recordings differ by more than the margin: a difference below {100 * width:.2g} % of a step "
+            f"the recordings differ by more than the margin: a difference below {float(f'{100 * width:.2g}'):,.10g} % of a step "
             "does not show; record more, in turn"
         )
 

@@ -110,7 +110,7 @@ class Text:
 
 
 def mean_loss(logits: Tensor, targets: Tensor, *, one_by_one: bool) -> Tensor:
-    """Cross entropy of a prediction for each character; one character at a time it is the same, and slow."""
+    """Cross entropy of a prediction for each character."""
     if not one_by_one:
         return functional.cross_entropy(logits, targets)
     total = logits.new_zeros(())
