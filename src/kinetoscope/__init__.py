@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     )
     from kinetoscope.collect import Request as request  # noqa: N813  (it is used like a function)
     from kinetoscope.flight.flight import leave_on
+    from kinetoscope.integrations.trackers import log_to_tracker
     from kinetoscope.launcher.run import LaunchResult, launch
     from kinetoscope.summaries.job import Job, summarize
     from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
@@ -86,6 +87,7 @@ __all__ = [
     "kineto_available",
     "launch",
     "leave_on",
+    "log_to_tracker",
     "merge",
     "profile",
     "record_function",
@@ -125,6 +127,7 @@ _HOMES = {
     "kineto_available": "kinetoscope.collect",
     "launch": "kinetoscope.launcher.run",
     "leave_on": "kinetoscope.flight.flight",
+    "log_to_tracker": "kinetoscope.integrations.trackers",
     "merge": "kinetoscope.trace.opening",
     "open": "kinetoscope.trace",
     "profile": "kinetoscope.collect",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.analyses.account import accounts
 from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import is_outermost, lies_in
@@ -620,7 +621,9 @@ class Loop:
         # Imports are start-up, also in a run without steps and in the middle of one.
         importing = np.append(stacks_with(self.trace, "importlib._bootstrap>"), False)[found.shares.stack]
         part = np.where(importing | self._shares_of_torch, 0.0, found.shares.part)
-        place, each = place_of[share], in_cell[cell] * part[share]
+        # Time without a processor is no Python.
+        ran = np.where(found.shares.blocked[share], 1.0, 1.0 - self._processor_share[cells[cell] % steps])
+        place, each = place_of[share], in_cell[cell] * part[share] * ran
         cells, which = np.unique(place * steps + cells[cell] % steps, return_inverse=True)
         of_step = np.bincount(which.ravel(), weights=each, minlength=len(cells))
         largest = np.zeros(len(numbers), dtype=np.int64)
@@ -661,6 +664,17 @@ class Loop:
                 )
             )
         return sorted((gap for gap in made if gap.time_ns or gap.count), key=lambda gap: -gap.time_ns)
+
+    @cached_property
+    def _processor_share(self) -> NDArray[np.float64]:
+        """For each step the share of the Python in it that was spent without a processor, as the account has it."""
+        found = np.zeros(len(self.start_ns))
+        for one in accounts(self.trace):
+            if one.window.activity.owner.process == self.process and len(self.steps):
+                of_step = np.zeros(len(self.trace.columns("steps")) + 1)
+                of_step[one.window.step] = one.processor_share
+                found = of_step[self.steps]
+        return found
 
     @cached_property
     def _in_other_libraries(self) -> NDArray[np.bool_]:
