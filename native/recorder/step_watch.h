@@ -31,7 +31,10 @@ struct StepLog {
   int64_t noticed_ns;       // when that was noticed
   int64_t memory_readings;  // in all
   int64_t memory_noticed_ns;
-  int64_t reserved[3];
+  // Written by Python at the start: where the process can be seen by its id.
+  int64_t process_namespace;  // 0: unknown
+  int64_t boot;               // of the machine; 0: unknown
+  int64_t reserved;
   struct Step {
     int64_t number, began_ns, duration_ns, recorded;
   } step[kLoggedSteps];

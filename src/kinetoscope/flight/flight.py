@@ -29,6 +29,7 @@ from kinetoscope.flight.control.answers import ControlledRank
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.settings import DEFAULT_CONTROL
 from kinetoscope.flight.debug_server import DebugServerHandlers
+from kinetoscope.flight.deaths import keep_deaths
 from kinetoscope.flight.incident_calls import IncidentCalls
 from kinetoscope.flight.incidents import Incidents, rank_name
 from kinetoscope.flight.jobs import sweep
@@ -317,6 +318,8 @@ class FlightRecorder:
             warn_user(f"the flight recorder is off: {self._problem}")
             return
         make_private_folder(self._settings.folder)
+        # Before a ring of the same name takes the place of one that is worth keeping.
+        keep_deaths(self._settings.folder)
         sweep(self._settings.folder)
         self._attempt.mkdir(mode=0o700, parents=True, exist_ok=True)
         session = profile(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.flight.deaths import end_text, last_seen_s, told_of_end
 from kinetoscope.flight.incidents import time_of
 from kinetoscope.flight.jobs import (
     ENDED,
@@ -151,9 +152,9 @@ def _newest(attempts: Sequence[Attempt], folder: Path) -> LastEvent:
         if HANGS in states:
             found.append((now_s, 3, attempt, "hang", None))
         elif GONE in states:
-            gone_s = max(_last_seen_s(ring) for ring in rings if ring.state == GONE)
-            if not _hung_before(attempt, rings):
-                found.append((gone_s, 1, attempt, "gone", None))
+            untold = [ring for ring in rings if ring.state == GONE and not told_of_end(attempt, ring)]
+            if untold:
+                found.append((max(map(last_seen_s, untold)), 1, attempt, "gone", None))
         elif RUNS in states:
             found.append((0.0, 0, attempt, "runs", None))
         found += [(time_of(place) or 0.0, 2, attempt, "", place) for place in attempt.incidents()]
@@ -165,20 +166,6 @@ def _newest(attempts: Sequence[Attempt], folder: Path) -> LastEvent:
     if place is not None:
         return _incident(attempt, place)
     return _of_rings(attempt, reason)
-
-
-def _last_seen_s(ring: RankFiles) -> float:
-    """When a rank was last seen, in seconds since 1970, by its readings of the memory."""
-    if ring.log is None or not ring.log.memory:
-        return ring.changed_s
-    return time.time() - (time.monotonic_ns() - ring.log.memory[-1][0]) / 1e9
-
-
-def _hung_before(attempt: Attempt, rings: Sequence[RankFiles]) -> bool:
-    """Whether the ranks that are gone were noticed to hang before, which says more."""
-    hung = {ring.rank for ring in rings if ring.state == GONE and ring.log is not None and ring.log.hung}
-    incidents = attempt.incidents()
-    return bool(hung and incidents and "-hang" in incidents[-1].name)
 
 
 def _incident(attempt: Attempt, place: Path) -> LastEvent:
@@ -208,7 +195,8 @@ def _of_rings(attempt: Attempt, reason: str) -> LastEvent:
         sentence = f"{ranks} hangs" if len(of_kind) == 1 else f"{ranks} hang"
         sentence += f": step {one.step} has not ended for {_time(one.in_step_s)}"
     elif reason == "gone":
-        sentence = f"{ranks} ended without a word in step {one.step}: killed, or crashed outside of Python"
+        log = next(ring.log for ring in rings if ring.rank == one.rank)
+        sentence = f"{ranks} {end_text(one.step, log)}"
     else:
         sentence = f"{ranks} {'runs' if len(of_kind) == 1 else 'run'}, in step {one.step}"
     sentence += _who_is_missing(places)

@@ -6,6 +6,7 @@ The layout is that of native/recorder/step_watch.h: 16 numbers, then the steps, 
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 SUFFIX = ".steps"
 """What the name of a log ends with."""
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MAGIC = int.from_bytes(b"KSSTEPS1", "little")
 _STEPS, _READINGS = 1024, 512
 _STEP, _READING = struct.Struct("<4q"), struct.Struct("<2q")
@@ -23,7 +25,8 @@ _HEADER = struct.Struct("<16q")
 _UNDER_WAY = struct.Struct("<4q")
 _NUMBER = struct.Struct("<q")
 # Offsets of fields of the header.
-_STOPPED, _CURRENT, _MOST_BYTES, _LOGGED, _MEMORY_NOTICED = 16, 24, 56, 64, 96
+_STOPPED, _CURRENT, _MOST_BYTES, _LOGGED, _MEMORY_NOTICED, _SEEN_FROM = 16, 24, 56, 64, 96, 104
+_TWO_NUMBERS = struct.Struct("<2q")
 _FIRST_READING = _HEADER.size + _STEPS * _STEP.size
 SIZE_BYTES = _FIRST_READING + _READINGS * _READING.size
 """The size of a log."""
@@ -57,6 +60,9 @@ class StepLog:
         began_ns: When that step began, by the monotonic clock; 0 before the first.
         recorded: Whether it is recorded.
         hang_ns: A step that takes longer hangs; 0: that is not watched.
+        most_bytes: The resident memory from which the program may be killed; 0 if unknown.
+        is_of_here: Whether its process can be seen by its id from this one: on the same machine, since the same boot, in the same
+            namespace of processes. False if that is unknown.
         hung: Whether the step under way was noticed to hang.
         steps: The last steps that have ended, the oldest first.
         memory: The resident memory in bytes, once a second, the oldest first, each with its time by the monotonic clock.
@@ -68,6 +74,8 @@ class StepLog:
     began_ns: int
     recorded: bool
     hang_ns: int
+    most_bytes: int
+    is_of_here: bool
     hung: bool
     steps: tuple[LoggedStep, ...]
     memory: tuple[tuple[int, int], ...]
@@ -87,6 +95,7 @@ class StepLogWriter:
         self._steps = 0
         _UNDER_WAY.pack_into(memory, _CURRENT, -1, 0, 0, 0)
         _NUMBER.pack_into(memory, _MOST_BYTES, most_bytes)
+        _TWO_NUMBERS.pack_into(memory, _SEEN_FROM, *_namespace_and_boot())
 
     def begin(self, number: int, began_ns: int, *, recorded: bool, hang_ns: int) -> None:
         """Say which step is under way."""
@@ -132,7 +141,7 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
     head = _HEADER.unpack_from(data)
     if head[0] != _MAGIC:
         return None
-    _, process, stopped, number, began_ns, recorded, hang_ns, _, logged, hung_ns, _, readings = head[:12]
+    _, process, stopped, number, began_ns, recorded, hang_ns, most_bytes, logged, hung_ns, _, readings = head[:12]
     steps = []
     for at in range(max(logged - _STEPS, 0), logged):
         values = _STEP.unpack_from(data, _HEADER.size + at % _STEPS * _STEP.size)
@@ -151,7 +160,19 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
         began_ns=began_ns,
         recorded=bool(recorded),
         hang_ns=hang_ns,
+        most_bytes=most_bytes,
+        is_of_here=all(head[13:15]) and head[13:15] == _namespace_and_boot(),
         hung=hung_ns != 0 and hung_ns == began_ns,
         steps=tuple(steps),
         memory=tuple((reading[0], reading[1]) for reading in memory),
     )
+
+
+def _namespace_and_boot() -> tuple[int, int]:
+    """The namespace in which this process has its id, and the boot of this machine, as numbers; 0 for what is unknown."""
+    found = [0, 0]
+    with suppress(OSError):
+        found[0] = Path("/proc/self/ns/pid").stat().st_ino
+    with suppress(OSError, ValueError):
+        found[1] = int(_BOOT_ID.read_text().strip().replace("-", "")[:15], 16)
+    return found[0], found[1]

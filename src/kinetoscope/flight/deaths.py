@@ -1,0 +1,121 @@
+"""Processes that ended without a word, because they were killed or crashed in C: their rings become incidents.
+
+A process that is killed can write nothing, and another one beside it would know no more than its files say. So the files wait: they
+are read where they are by `kinetoscope last`, and the next job that is left on makes incidents of them, by moving them, which needs no
+room on the disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kinetoscope.flight.incidents import Incidents
+from kinetoscope.flight.jobs import GONE, Attempt, RankFiles, attempts_in, incident_ranks
+from kinetoscope.flight.step_log import SUFFIX, StepLog
+from kinetoscope.model import units
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ENDS = frozenset({"crash", "oom", "exit", "hang"})
+# Of the memory from which the system may kill a program. It is read once a second, so the last reading is a little old.
+_NEARLY_ALL = 0.9
+
+
+def keep_deaths(folder: Path) -> list[Path]:
+    """Make incidents of the rings of processes that ended without a word.
+
+    Only processes of this machine, whose ids mean the same here as where they were written, are taken for dead. Files that cannot be
+    moved stay where they are.
+
+    Args:
+        folder: The folder of all jobs.
+
+    Returns:
+        The recordings of the new incidents.
+    """
+    made = []
+    for attempt in attempts_in(folder):
+        if not any(_is_dead(ring) for ring in attempt.rings()):
+            continue
+        with suppress(OSError), _locked(attempt.folder):
+            # Again, because another process may have done it meanwhile.
+            for ring in attempt.rings():
+                if _is_dead(ring) and not told_of_end(attempt, ring):
+                    made += _keep(attempt, ring)
+    return made
+
+
+def told_of_end(attempt: Attempt, ring: RankFiles) -> bool:
+    """Whether a process that is gone wrote an incident in its last step that says why, or that it hung before it was killed."""
+    log = ring.log
+    return log is not None and any(
+        rank.rank == ring.rank
+        and rank.facts.get("reason") in _ENDS
+        and rank.facts.get("process") == log.process
+        and rank.facts.get("step") == log.number
+        for place in attempt.incidents()
+        for rank in incident_ranks(place)
+    )
+
+
+def last_seen_s(ring: RankFiles) -> float:
+    """When a process was last seen, in seconds since 1970, by its readings of the memory, or by its files."""
+    log = ring.log
+    if log is None or not log.memory:
+        return ring.changed_s
+    return time.time() - (time.monotonic_ns() - log.memory[-1][0]) / 1e9
+
+
+def end_text(step: int | None, log: StepLog | None) -> str:
+    """What is known of the end of a process that ended without a word, as the end of a sentence."""
+    where = "before its first step" if step is None else f"in step {step}"
+    text = f"ended without a word {where}: killed, or crashed outside of Python"
+    if log is not None and log.memory and log.most_bytes > 0:
+        had_bytes = log.memory[-1][1]
+        if had_bytes >= _NEARLY_ALL * log.most_bytes:
+            text += f"; it had {units.size(had_bytes)}, nearly all memory that it may have, so the system may have killed it"
+    return text
+
+
+def _is_dead(ring: RankFiles) -> bool:
+    return (
+        ring.state == GONE and ring.log is not None and ring.log.is_of_here and ring.recording.is_file()
+    )
+
+
+def _keep(attempt: Attempt, ring: RankFiles) -> list[Path]:
+    """Move a ring and its log to an incident; nothing if that fails."""
+    log, seen_s = ring.log, last_seen_s(ring)
+    step = log.number if log is not None and log.number >= 0 else None
+    facts = {"step": step, "process": ring.process, "what": f"the process {end_text(step, log)}"}
+
+    def move(path: Path) -> None:
+        with suppress(OSError):
+            ring.recording.with_suffix(SUFFIX).rename(path.with_suffix(SUFFIX))
+        ring.recording.rename(path)
+
+    with suppress(OSError):
+        path = Incidents(attempt.folder, ring.rank, 1, lambda: seen_s).write(GONE, facts, move, asked=True)
+        return [] if path is None else [path]
+    return []
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes that do the same out of a folder.
+
+    Raises:
+        OSError: The folder cannot be locked, or another process has locked it.
+    """
+    opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(opened)
