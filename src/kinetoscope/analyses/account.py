@@ -23,7 +23,7 @@ from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.rows import ProcessRow, rows_of_runs
-from kinetoscope.model.schema import FLAG_ASYNC, Column, SpanKind, Table
+from kinetoscope.model.schema import FLAG_ASYNC, SAMPLE_WAITS, Column, SampleWait, SpanKind, Table
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.attainable import Source, least_call_ns, rates_of
 from kinetoscope.tables.costs.columns import costs_of
@@ -94,14 +94,38 @@ class Cause(IntEnum):
     BLOCKED = 16
     PROCESSOR = 17
     NO_INPUTS = 18
+    RECOMPUTED = Reason.RECOMPUTED
+    UNCHANGED = Reason.UNCHANGED
+    OVERWRITTEN = Reason.OVERWRITTEN
+    # What a blocked thread waits for: in the order of `SampleWait`, from 1.
+    LOCK = 22
+    SLEEP = 23
+    FILE = 24
+    PIPE = 25
+    SOCKET = 26
+    PROCESS = 27
+    EVENTS = 28
+    MEMORY = 29
+    TERMINAL = 30
+    SYSTEM_CALL = 31
 
 
 CAUSES = (
     "", "gradient that is almost all zeros", "result is mostly discarded", "constant is made again", "awkward length", "type conversion",
     "layout", "same work again in the step", "fresh memory", "fixed cost of a call", "autograd engine", "device waits for the host", "data", "collective", "copy",
     "device", "blocked", "processor", "inputs were not recorded",
+    "result existed already in the step", "inputs unchanged since the step before", "overwritten before it is read", *SAMPLE_WAITS[1:],
 )  # fmt: skip
 """The causes by name."""
+
+# A blocked thread, by what it waits for.
+BLOCKED = (Cause.BLOCKED, *(one for one in Cause if one >= Cause.LOCK))
+
+
+def wait_of(cause: Cause) -> SampleWait:
+    """What a blocked thread waits for, by the cause."""
+    return SampleWait(cause - Cause.LOCK + 1) if cause >= Cause.LOCK else SampleWait.UNKNOWN
+
 
 # Waits that are part of the floor: the step needs what they wait for.
 MUST_WAIT = (Cause.COLLECTIVE, Cause.COPY)
@@ -498,16 +522,16 @@ def _python(trace: TraceData, pieces: _Pieces) -> Cells:
     step, kind = np.divmod(distinct, int(found.kind.max(initial=0)) + 1)
     share, of = found.shares.of_kinds(kind)
     time_ns = _divided(whole, of, found.shares.part[share])
-    blocked = found.shares.blocked[share]
+    blocked, wait = found.shares.blocked[share], found.shares.wait[share]
     more = {"stack": found.shares.stack[share], "module": found.shares.module[share], "count": count[of]}
 
-    def chosen(mask: Mask, entry: Entry, cause: Cause) -> Cells:
+    def chosen(mask: Mask, entry: Entry, cause: Cause | NDArray[Any]) -> Cells:
         some = {name: values[mask] for name, values in more.items()}
         return Cells.of(step[of][mask], entry, cause, time_ns[mask], **some)
 
     return Cells.joined([
         chosen(~blocked, Entry.PYTHON, Cause.NONE),
-        chosen(blocked, Entry.WAITING, Cause.BLOCKED),
+        chosen(blocked, Entry.WAITING, np.where(wait > 0, Cause.LOCK - 1 + wait, Cause.BLOCKED)[blocked]),
         _simple(
             _Pieces(*(getattr(pieces, name)[engine] for name in _Pieces.__dataclass_fields__)),
             _What.GAP, Entry.SLOW, Cause.AUTOGRAD,

@@ -17,7 +17,7 @@ from kinetoscope.model import units
 from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.kinds import is_call, is_operator
 from kinetoscope.model.rows import ProcessRow
-from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.model.schema import Phase, SampleWait, SpanKind
 from kinetoscope.model.steps import step_at
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.device.collectives import collectives
@@ -94,6 +94,7 @@ class Gap:
         count: How many times.
         rows: The spans before the longest ones, the longest first.
         blocked_part: In which part of it, between 0 and 1, samples say that the thread did not run.
+        wait: What it waited for most of that part: a `SampleWait`.
         called_part: In which part of it samples say that the line had called a function of a library other than torch, as `json.dumps`.
     """
 
@@ -103,6 +104,7 @@ class Gap:
     rows: tuple[int, ...]
     blocked_part: float = 0.0
     called_part: float = 0.0
+    wait: int = SampleWait.UNKNOWN
 
 
 class Loop:
@@ -638,6 +640,8 @@ class Loop:
                 np.where(of_others, in_share, 0.0),
             )
         )
+        waits = np.zeros((len(numbers), len(SampleWait)))
+        np.add.at(waits, (place_of, found.shares.wait), np.where(found.shares.blocked, in_share, 0.0))
         # What shows a place: the operators before the longest gaps in which most ran there.
         main = place_of[found.shares.main[found.kind[mine]]]
         order = np.lexsort((-length, main))
@@ -656,6 +660,7 @@ class Loop:
                     rows,
                     float(blocked[number] / whole[number]) if whole[number] else 0.0,
                     float(called[number] / whole[number]) if whole[number] else 0.0,
+                    int(waits[number].argmax()),
                 )
             )
         return sorted((gap for gap in made if gap.time_ns or gap.count), key=lambda gap: -gap.time_ns)

@@ -163,9 +163,8 @@ def _times(kind: KindAccount) -> str:
 def words_of(entry: str, cause: str) -> str:
     """What an entry of the account with a cause, empty without, is called."""
     what = f"waiting for {cause}" if entry == "waiting" and cause not in ("blocked", "processor") else cause
-    return {"blocked": "waiting", "processor": "waiting for a processor"}.get(cause, what) or _WORDS.get(
-        entry, entry
-    )
+    waits = {"blocked": "waiting", "processor": "waiting for a processor", "sleep": "sleeping"}
+    return waits.get(cause, what) or _WORDS.get(entry, entry)
 
 
 _Place = tuple[str, str, int]
