@@ -9,8 +9,6 @@ from typing import IO, TYPE_CHECKING
 
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope._import_aside import import_aside
-from kinetoscope.model import units
-from kinetoscope.model.processes import MONOTONIC, Placement
 from kinetoscope.model.schema import STORED
 from kinetoscope.storage.byte_source import ByteSource
 from kinetoscope.storage.live_recording import MAGIC
@@ -139,6 +137,7 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
 def _open_snapshot(text: UnpackedText, max_memory_bytes: int | None) -> Trace:
     """Open a memory snapshot of torch, a pickle or JSON; no code of it runs."""
     from kinetoscope.formats.memory_snapshot import read_memory_snapshot
+    from kinetoscope.model import units
 
     limit = default_memory_bytes() if max_memory_bytes is None else max_memory_bytes
     blocks, size = [], 0
@@ -161,6 +160,7 @@ def _open_sqlite(source: ByteSource, max_memory_bytes: int | None) -> Trace:
 
     from kinetoscope.combine.processes import merge_processes
     from kinetoscope.formats.nsight_systems import read_nsight_systems
+    from kinetoscope.model.processes import MONOTONIC, Placement
 
     with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
         path = source.path
