@@ -84,9 +84,7 @@ def end_text(step: int | None, log: StepLog | None) -> str:
 
 
 def _is_dead(ring: RankFiles) -> bool:
-    return (
-        ring.state == GONE and ring.log is not None and ring.log.is_of_here and ring.recording.is_file()
-    )
+    return ring.state == GONE and ring.log is not None and ring.log.is_of_here and ring.recording.is_file()
 
 
 def _keep(attempt: Attempt, ring: RankFiles) -> list[Path]:

@@ -28,8 +28,8 @@ from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, Budget, StepPlan, lev
 from kinetoscope.flight.control.answers import ControlledRank
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.settings import DEFAULT_CONTROL
-from kinetoscope.flight.debug_server import DebugServerHandlers
 from kinetoscope.flight.deaths import keep_deaths
+from kinetoscope.flight.debug_server import DebugServerHandlers
 from kinetoscope.flight.incident_calls import IncidentCalls
 from kinetoscope.flight.incidents import Incidents, rank_name
 from kinetoscope.flight.jobs import sweep

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 _COLLECTIVES = "torch/distributed/distributed_c10d.py"
 LAST_STEPS = 20
 """How many steps are compared with those before."""
+
+# Of more ranks, only those that differ are looked into more deeply, and told one by one.
+_MOST_COMPARED = _MOST_TOLD = 16
+_READERS = 4
 
 
 @dataclass
@@ -112,8 +117,17 @@ class LastEvent:
     def lines(self) -> list[str]:
         """As lines of text."""
         lines = [f"{self.job}: {self.sentence}"]
+        places: dict[tuple[object, ...], list[RankPlace]] = {}
         for place in self.ranks:
-            lines += _lines_of(place)
+            # A few ranks are told one by one.
+            key = _where(place) if len(self.ranks) > _MOST_TOLD else (place.rank,)
+            places.setdefault(key, []).append(place)
+        # Those who are alone may be the reason.
+        for same in sorted(places.values(), key=len):
+            lines += _lines_of(same[0])
+            if len(same) > 1:
+                ranks = _ranges([place.rank for place in same[1:]])
+                lines.append(f"  at the same place: {units.count(len(same) - 1, 'more rank')}, {ranks}")
         if self.earlier:
             lines.append(f"{units.count(self.earlier, 'more incident')} of this job")
         lines.append(self.folder)
@@ -172,7 +186,7 @@ def _incident(attempt: Attempt, place: Path) -> LastEvent:
     """Describe an incident."""
     ranks = incident_ranks(place)
     reason = next((str(rank.facts["reason"]) for rank in ranks if "reason" in rank.facts), place.name)
-    places = [_place(rank, None) for rank in ranks]
+    places = _places(ranks, None)
     what = next((one.what for one in places if one.what), "")
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_of(place) or 0))
     sentence = f"{reason} at {when}" + (f": {what}" if what else "")
@@ -187,7 +201,7 @@ def _of_rings(attempt: Attempt, reason: str) -> LastEvent:
     """Describe an attempt by its rings."""
     now_ns = time.monotonic_ns()
     rings = [ring for ring in attempt.rings(now_ns) if ring.state != ENDED]
-    places = [_place(ring, now_ns) for ring in rings]
+    places = _places(rings, now_ns)
     of_kind = [place for place in places if place.state == (HANGS if reason == "hang" else reason)]
     ranks = _ranks_text([place.rank for place in of_kind], len(places))
     one = of_kind[0]
@@ -217,6 +231,17 @@ def _ranks_text(ranks: list[int], count: int) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} of {count} ranks"
 
 
+def _ranges(numbers: list[int]) -> str:
+    """Ascending numbers as `0 to 3, 5`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join(" to ".join(map(str, run)) for run in runs)
+
+
 def _time(seconds: float | None) -> str:
     return "an unknown time" if seconds is None else units.duration(seconds * 1e9)
 
@@ -227,13 +252,53 @@ def _who_is_missing(places: list[RankPlace]) -> str:
     others = [place for place in places if not place.collective]
     if not waiting or not others:
         return ""
-    missing = ", ".join(str(place.rank) for place in others)
+    missing = _ranges([place.rank for place in others])
     who, has = ("rank", "has") if len(others) == 1 else ("ranks", "have")
     return f"; the others wait in {waiting[0].collective}, which {who} {missing} {has} not entered"
 
 
-def _place(files: RankFiles, now_ns: int | None) -> RankPlace:
-    """Where a rank is, by its files; `now_ns` is the monotonic clock if its ring may still be written."""
+def _places(ranks: Sequence[RankFiles], now_ns: int | None) -> list[RankPlace]:
+    """Where ranks are, by their files; `now_ns` is the monotonic clock if their rings may still be written.
+
+    Of many ranks, most do the same. What changed in the last step, which takes longest to find, is told for the first of each place.
+    """
+    if not ranks:
+        return []
+    with ThreadPoolExecutor(min(len(ranks), _READERS)) as pool:
+        found = list(
+            pool.map(lambda files: _place(files, now_ns, compare=len(ranks) <= _MOST_COMPARED), ranks)
+        )
+    if len(ranks) > _MOST_COMPARED:
+        first = {_where(place): at for at, place in reversed(list(enumerate(found)))}
+        for at in sorted(first.values())[:_MOST_COMPARED]:
+            found[at] = _place(ranks[at], now_ns, compare=True)
+    return found
+
+
+def _where(place: RankPlace) -> tuple[object, ...]:
+    """What ranks that are at the same place have in common."""
+    return (
+        place.state,
+        place.step,
+        place.last_step,
+        place.operator,
+        place.module,
+        place.line,
+        place.thread_state,
+        place.collective,
+        place.what,
+        place.problem,
+    )
+
+
+def _place(files: RankFiles, now_ns: int | None, *, compare: bool) -> RankPlace:
+    """Where a rank is, by its files; `now_ns` is the monotonic clock if its ring may still be written.
+
+    Args:
+        files: Its files.
+        now_ns: See above.
+        compare: Whether to find what changed in the last step.
+    """
     facts, log = files.facts, files.log
     place = RankPlace(files.rank, files.process, files.state, str(files.recording))
     place.what, place.overhead = str(facts.get("what", "")), str(facts.get("overhead", ""))
@@ -257,13 +322,13 @@ def _place(files: RankFiles, now_ns: int | None) -> RankPlace:
             copy = Path(scratch, files.recording.name)
             clone(files.recording, copy)
             with open_trace(copy) as trace:
-                _look_into(trace, place)
+                _look_into(trace, place, compare=compare)
     except Exception as error:  # noqa: BLE001  (what else is known is shown, whatever is wrong with the file)
         place.problem = f"{type(error).__name__}: {error}"
     return place
 
 
-def _look_into(trace: Trace, place: RankPlace) -> None:
+def _look_into(trace: Trace, place: RankPlace, *, compare: bool) -> None:
     """Find in a recording what was open when it ended."""
     steps = trace.columns("steps")
     if place.last_step is None and len(steps) > 1:
@@ -293,14 +358,14 @@ def _look_into(trace: Trace, place: RankPlace) -> None:
         # In a step that is not recorded, only samples tell of it.
         place.collective = _collective_in(trace, int(samples["stack"][last]))
     open_calls = set(rows.tolist())
-    for call in (
-        trace.table("collectives").select(["span", "name", "group_size", "transfer_span"]).to_pylist()
-    ):
-        if call["span"] in open_calls or call["transfer_span"] in open_calls:
-            place.collective = call["name"]
+    if open_calls:
+        calls = trace.table("collectives").select(["span", "name", "transfer_span"]).to_pylist()
+        for call in calls:
+            if call["span"] in open_calls or call["transfer_span"] in open_calls:
+                place.collective = call["name"]
     if not place.steps:
         place.steps = _step_times(steps["duration_ns"][:-1].tolist())
-    if place.steps:
+    if place.steps and compare:
         place.steps += _what_changed(trace)
 
 

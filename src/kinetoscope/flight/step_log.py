@@ -141,7 +141,9 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
     head = _HEADER.unpack_from(data)
     if head[0] != _MAGIC:
         return None
-    _, process, stopped, number, began_ns, recorded, hang_ns, most_bytes, logged, hung_ns, _, readings = head[:12]
+    _, process, stopped, number, began_ns, recorded, hang_ns, most_bytes, logged, hung_ns, _, readings = head[
+        :12
+    ]
     steps = []
     for at in range(max(logged - _STEPS, 0), logged):
         values = _STEP.unpack_from(data, _HEADER.size + at % _STEPS * _STEP.size)
