@@ -30,6 +30,7 @@ from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.settings import DEFAULT_CONTROL
 from kinetoscope.flight.incidents import Incidents, rank_name
 from kinetoscope.flight.jobs import sweep
+from kinetoscope.flight.own_threads import OwnThreads
 from kinetoscope.flight.settings import (
     DEFAULT_BUDGET,
     DEFAULT_KEEP,
@@ -132,6 +133,7 @@ class FlightRecorder:
         self._signal = -1
         self._listener: threading.Thread | None = None
         self._watches_hangs = "hang" in wanted.on
+        self._watches_losses = "nan" in wanted.on
         self._follows_optimizers = False
         self._optimizer: int | None = None
         self._problem = ""
@@ -144,6 +146,10 @@ class FlightRecorder:
         # How many steps are still to be looked at together with the one under way, and how many have been.
         self._passing = 0
         self._passed = 0
+        # How long counting one of them took, and whether the step before was recorded.
+        self._pass_ns = 0
+        self._was_recorded = True
+        self._threads = OwnThreads()
         self._capture_steps = 0
         self._capture_path: Path | None = None
         self._captured: list[int] = []
@@ -161,11 +167,11 @@ class FlightRecorder:
         """
         if self._session is None or os.getpid() != self._process:
             return
-        if self._passing > 0 and loss is None:
-            self._pass(number)
-            return
         entered_ns = time.monotonic_ns()
         try:
+            if self._passing > 0 and (loss is None or not self._watches_losses or not is_no_number(loss)):
+                self._pass(number, entered_ns)
+                return
             if self._follows_optimizers:
                 self._stop_following()
             self._step(number, loss, entered_ns)
@@ -451,7 +457,7 @@ class FlightRecorder:
         if id(optimizer) != self._optimizer or self._session is None or os.getpid() != self._process:
             return
         if self._passing > 0:
-            self._pass(None)
+            self._pass(None, entered_ns)
             return
         try:
             # The first one ends step 0.
@@ -469,17 +475,18 @@ class FlightRecorder:
                 return
             # Of each of those that were looked at together.
             passed = self._passed + 1
-            step_ns = (entered_ns - self._began_ns) // passed if self._began_ns else 0
+            passing_ns = self._pass_ns * self._passed // passed
+            step_ns = (entered_ns - self._began_ns) // passed - passing_ns if self._began_ns else 0
             self._own_ns //= passed
             log = self._log
             self._passed = self._passing = 0
             if step_ns > 0:
                 if log is not None:
                     log.end(self._number, self._began_ns, step_ns, recorded=self._recording)
-                self._ended(step_ns)
+                self._ended(step_ns, passing_ns)
             ended = self._number
             self._number = self._number + 1 if number is None else int(number)
-            if "nan" in self._settings.on and is_no_number(loss):
+            if self._watches_losses and is_no_number(loss):
                 self._incident("nan", {"what": f"the loss of step {ended} is {loss_value(loss)}"})
             capturing = self._capture_path is not None
             captured = capturing and self._continue_capture()
@@ -489,17 +496,21 @@ class FlightRecorder:
                 self._end_capture()
             # With another session, unrecorded steps are recorded, too.
             self._comparable = not capturing and STREAM.sessions == 1
-            # The step after a recorded one is looked at alone: it may still pay for that.
-            if not self._recording and not was_recording and self._budget.together > 1:
+            # The two steps after a recorded one are looked at alone: they may still pay for that.
+            plain = not (self._recording or was_recording or self._was_recorded)
+            self._was_recorded = was_recording
+            if plain and self._budget.together > 1:
                 ahead = self._plan.next_after(self._number) - self._number
                 self._passing = min(self._budget.together, ahead) - 1
+            if self._threads.is_due(entered_ns):
+                self._read_threads(entered_ns)
             self._began_ns = time.monotonic_ns()
             self._own_ns = self._began_ns - entered_ns
             if log is not None:
                 hang_ns = int(self._times.hang_ns) if self._watches_hangs else 0
                 log.begin(self._number, self._began_ns, recorded=self._recording, hang_ns=hang_ns)
 
-    def _pass(self, number: int | None) -> None:
+    def _pass(self, number: int | None, entered_ns: int) -> None:
         """Begin a step that is looked at together with those before."""
         self._passing -= 1
         self._passed += 1
@@ -507,11 +518,19 @@ class FlightRecorder:
         log = self._log
         if log is not None:
             log.next(self._number)
+        if self._passed == 1:
+            self._pass_ns = time.monotonic_ns() - entered_ns
 
-    def _ended(self, step_ns: int) -> None:
+    def _read_threads(self, now_ns: int) -> None:
+        """Tell the budget what our threads have used, unless they work for others, too."""
+        share = self._threads.read(now_ns)
+        if share is not None and self._comparable:
+            self._budget.add_threads(share)
+
+    def _ended(self, step_ns: int, passing_ns: int) -> None:
         """Count a step that has ended, and look at what it took."""
         kind = self._recording if self._comparable else None
-        if self._budget.add(step_ns, self._own_ns, kind, self._plan.share):
+        if self._budget.add(step_ns, self._own_ns, kind, self._plan.share, passing_ns):
             self._plan.level = level_for(self._budget.share)
         usual_ns = self._times.median_ns
         slow, slow_ns = self._times.add(step_ns)
