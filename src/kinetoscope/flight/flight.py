@@ -10,6 +10,7 @@ import stat
 import threading
 import time
 import traceback
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,7 @@ from kinetoscope.flight.triggers import (
     memory_limit_bytes,
 )
 from kinetoscope.model import units
+from kinetoscope.model.step_plan import PLAN_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,6 +66,8 @@ _CPU = frozenset({ProfilerActivity.CPU})
 _LEAST_RING_BYTES = 1 << 20
 # Of the free space of the disk, or of /dev/shm, which is small in containers.
 _MOST_OF_DISK = 2
+# How many changes of the share, and captures, are in the recording.
+_STRETCHES = 256
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,9 @@ class FlightRecorder:
         self._capture_steps = 0
         self._capture_path: Path | None = None
         self._captured: list[int] = []
+        # From which step on which share of the steps is recorded, and the first and last steps of captures.
+        self._stretches: deque[tuple[int, float]] = deque(maxlen=_STRETCHES)
+        self._asked: deque[tuple[int, int]] = deque(maxlen=_STRETCHES)
         self._control: Control | None = None
 
     # ------------------------------------------------------------------------------------------------------- user
@@ -323,6 +330,7 @@ class FlightRecorder:
         )
         session.start()
         self._session = session
+        self._note_plan(0)
         on = self._settings.on
         self._endings = Endings(
             self._crashed if on & {"crash", "oom"} else None,
@@ -532,12 +540,23 @@ class FlightRecorder:
         kind = self._recording if self._comparable else None
         if self._budget.add(step_ns, self._own_ns, kind, self._plan.share, passing_ns):
             self._plan.level = level_for(self._budget.share)
+            self._note_plan(self._number + 1)
         usual_ns = self._times.median_ns
         slow, slow_ns = self._times.add(step_ns)
         if slow and "slow" in self._settings.on:
             took = units.duration(slow_ns / slow)
             what = f"the last {slow} steps took {took} each, the ones before {units.duration(usual_ns)}"
             self._incident("slow", {"what": what})
+
+    def _note_plan(self, first: int) -> None:
+        """Write into the recording which share of the steps is recorded from a step on, so that tables can be estimated from it."""
+        if self._session is None:
+            return
+        share = self._plan.share
+        if not self._stretches or self._stretches[-1][1] != share:
+            self._stretches.append((first, share))
+        told = {"stretches": list(self._stretches), "asked": list(self._asked)}
+        self._session.add_metadata_json(PLAN_KEY, json.dumps(told))
 
     def _switch(self, session: profile, *, record: bool) -> None:
         """Record the step that begins, or not. Between two steps that are not recorded, nothing is done at all."""
@@ -568,6 +587,9 @@ class FlightRecorder:
         if path is None:
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if steps:
+            self._asked.append((steps[0], steps[-1]))
+            self._note_plan(self._number)
         told = {"steps": steps, "rank": self._rank, "process": self._process}
         path.with_suffix(".json").write_text(json.dumps(told))
         STREAM.clone(path)
