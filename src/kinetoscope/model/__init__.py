@@ -17,6 +17,7 @@ __all__ = [
     "rows",
     "run_info",
     "schema",
+    "step_plan",
     "steps",
     "strings",
     "trace_data",

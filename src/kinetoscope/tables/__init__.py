@@ -4,7 +4,6 @@ __all__ = [
     "breakdown",
     "costs",
     "device",
-    "estimates",
     "host",
     "intervals",
     "memory",
