@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from kinetoscope.model.schema import STORED, SampleState, SpanKind, StorageRole
+from kinetoscope.model.schema import STORED, SampleState, SampleWait, SpanKind, StorageRole
 from kinetoscope.trace import Trace
 
 FUNCTION, BACKWARD, USER = 0, 1, 7
@@ -59,12 +59,14 @@ class _Span:
     launch: dict[str, Any] | None = None
     copied: dict[str, Any] | None = None
     facts: int = -1
+    reads: tuple[tuple[int, int], ...] = ()
+    makes: tuple[tuple[int, int], ...] = ()
 
     @property
     def beyond(self) -> bool:
         """Whether a recorder of the host's side would not write it."""
         numbers = (self.stream, self.correlation, self.external_id, self.arguments, self.facts)
-        return self.kind is not None or max(numbers) >= 0
+        return self.kind is not None or max(numbers) >= 0 or bool(self.reads or self.makes)
 
 
 class TraceBuilder:
@@ -157,17 +159,20 @@ class TraceBuilder:
         external_id: int = -1,
         arguments: dict[str, Any] | None = None,
         facts: dict[str, Any] | None = None,
+        reads: tuple[tuple[int, int], ...] = (),
+        makes: tuple[tuple[int, int], ...] = (),
     ) -> TraceBuilder:
         """Adds a span; returns the builder, so that calls chain.
 
-        `kind` is that which the scope says unless it is given; `facts` is what the recorder notes of a call between ranks.
+        `kind` is that which the scope says unless it is given; `facts` is what the recorder notes of a call between ranks; `reads` and `makes` have
+        the storage and version of each argument and result, which are whole tensors.
         """
         self.spans.append(
             _Span(
                 thread, start_ns, duration_ns, self.string(name), self.string(overload), scope, sequence,
                 forward_thread, stack, module, shapes, parameter, is_async | unfinished << 1, kind=kind,
                 correlation=correlation, external_id=external_id, arguments=self._argument_row(arguments),
-                facts=-1 if facts is None else self.string(json.dumps(facts)),
+                facts=-1 if facts is None else self.string(json.dumps(facts)), reads=reads, makes=makes,
             )
         )  # fmt: skip
         return self
@@ -260,9 +265,10 @@ class TraceBuilder:
         state: SampleState = SampleState.RUNNING,
         module: int = -1,
         waited_ns: int = -1,
+        wait: SampleWait = SampleWait.UNKNOWN,
     ) -> TraceBuilder:
         """Adds a sample of a thread's Python stack."""
-        self.samples.append((time_ns, period_ns, thread, int(state), stack, module, waited_ns))
+        self.samples.append((time_ns, period_ns, thread, int(state), stack, module, waited_ns, int(wait)))
         return self
 
     def _argument_row(self, arguments: dict[str, Any] | None) -> int:
@@ -439,6 +445,15 @@ class TraceBuilder:
                 [(row, span.facts) for row, span in enumerate(spans) if span.facts >= 0],
                 {"span": "i4", "facts": "i4"},
             ),
+            "tensor_versions": _columns(
+                [
+                    (row, result, argument, storage, version, 1)
+                    for row, span in enumerate(spans)
+                    for result, tensors in enumerate((span.reads, span.makes))
+                    for argument, (storage, version) in enumerate(tensors)
+                ],
+                {"span": "i4", "result": "u1", "argument": "i4", "storage": "i8", "version": "i8", "whole": "u1"},
+            ),
         }  # fmt: skip
         more["spans"]["kind"] = [
             kinds[row] if span.kind is None else int(span.kind) for row, span in enumerate(spans)
@@ -511,7 +526,7 @@ class TraceBuilder:
                 sorted(self.samples),
                 {
                     "time_ns": "i8", "period_ns": "i8", "thread": "i4", "state": "u1", "stack": "i4", "module": "i4",
-                    "waited_ns": "i8",
+                    "waited_ns": "i8", "wait": "u1",
                 },
             ),
         }  # fmt: skip

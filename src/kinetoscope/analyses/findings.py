@@ -111,6 +111,7 @@ def examine(trace: TraceData) -> Report:
     found = ranked([one for one in results if isinstance(one, Finding)])
     if loop.whole_ns > 0:
         found = ranked([*found, *(_tried(hot_lines, loop, found) or ())])
+    found = _within(found, loop.whole_ns)
     if len(loop.steps) == 0:
         found = tuple(replace(one, finding=_without_steps(one.finding)) for one in found)
     unknown = tuple(one for one in results if isinstance(one, CannotTell))
@@ -118,6 +119,18 @@ def examine(trace: TraceData) -> Report:
     process = process_and_rank(trace, loop.process) if several and loop.process >= 0 else ""
     accounted = [account_of(trace)] if loop.whole_ns > 0 else []
     return Report(found, unknown, len(loop.steps), loop.whole_ns, process, *accounted)
+
+
+def _within(found: Sequence[Finding], whole_ns: int) -> tuple[Finding, ...]:
+    """Findings of which the predicted gains add up to the step time at most: later ones gain what earlier ones leave. Ceilings are each by itself."""
+    left_ns, made = whole_ns, []
+    for one in found:
+        if one.is_predicted and one.gain_ns is not None:
+            made.append(replace(one, gain_ns=min(one.gain_ns, left_ns)))
+            left_ns = max(left_ns - one.gain_ns, 0)
+        else:
+            made.append(one)
+    return tuple(made)
 
 
 def _tried(rule: Callable[..., Said], *of: Any) -> Said | None:
