@@ -111,6 +111,31 @@ def test_a_recording_says_which_share_of_the_steps_it_has(tmp_path):
             assert all(row["per_step_ns"] is None for row in found if not row["asked"])
 
 
+def test_it_starts_once_another_session_has_ended(tmp_path):
+    done = run(
+        tmp_path,
+        "other = kinetoscope.profile(engine='native')\n"
+        "other.start()\n"
+        "recorder = kinetoscope.leave_on(keep='8MiB')\n"
+        "record_all(recorder)\n"
+        "recorder.step(1)\n"
+        "print(recorder.status())\n"
+        "assert kinetoscope.leave_on() is recorder\n"
+        "train_step()\n"
+        "other.stop()\n"
+        "for number in (2, 3):\n"
+        "    recorder.step(number)\n"
+        "    train_step()\n"
+        "print(recorder.snapshot('look'))\n"
+        "recorder.stop()\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    status, path = done.stdout.splitlines()
+    assert status == "off: another session records in this process: starts with the first step after its end"
+    with kinetoscope.open(path) as trace:
+        assert trace.table("steps")["number"].to_pylist() == [2, 3]
+
+
 def test_an_exception_is_an_incident(tmp_path):
     done = run(
         tmp_path,

@@ -144,6 +144,8 @@ class FlightRecorder:
         self._follows_optimizers = False
         self._optimizer: int | None = None
         self._problem = ""
+        # Whether another session has to end before recording starts.
+        self._waits = False
         self._number = -1
         self._began_ns = 0
         self._own_ns = 0
@@ -175,7 +177,7 @@ class FlightRecorder:
             loss: The loss of the step that has ended, a number or a tensor of the CPU: NaN or an infinite one is an incident. A
                 tensor on a device is not read.
         """
-        if self._session is None or os.getpid() != self._process:
+        if os.getpid() != self._process or not (self._session is not None or self._start_after_waiting()):
             return
         entered_ns = time.monotonic_ns()
         try:
@@ -279,6 +281,9 @@ class FlightRecorder:
         """Stop recording and remove the ring; incidents stay. A second call does nothing."""
         with self._lock:
             session, self._session = self._session, None
+            if self._waits and os.getpid() == self._process:
+                self._waits, self._problem = False, ""
+                self._stop_following()
             if session is None or os.getpid() != self._process:
                 return
             try:
@@ -323,11 +328,22 @@ class FlightRecorder:
             self._session = None
             self._failed("the flight recorder is off", error)
 
+    def _start_after_waiting(self) -> bool:
+        """Begin to record if another session prevented it, and has ended; whether it records now."""
+        if not self._waits or STREAM.sessions:
+            return False
+        self._waits, self._problem = False, ""
+        self.start()
+        return self._session is not None
+
     def _start(self) -> None:
         """Start the session, and begin to watch."""
         if STREAM.sessions:
-            self._problem = "another session records in this process: call leave_on() before it starts"
-            warn_user(f"the flight recorder is off: {self._problem}")
+            # A ring is made by the first session of a recording.
+            self._waits = True
+            self._problem = (
+                "another session records in this process: starts with the first step after its end"
+            )
             return
         make_private_folder(self._settings.folder)
         sweep(self._settings.folder)
@@ -462,7 +478,7 @@ class FlightRecorder:
 
     def follow_optimizers(self) -> None:
         """Take each step of the first optimizer for a step, until `step` is called."""
-        if self._session is not None and not self._follows_optimizers:
+        if (self._session is not None or self._waits) and not self._follows_optimizers:
             self._follows_optimizers = True
             OPTIMIZER_STEPS.after(self._optimizer_stepped)
 
@@ -476,7 +492,9 @@ class FlightRecorder:
         entered_ns = time.monotonic_ns()
         if self._optimizer is None:
             self._optimizer = id(optimizer)
-        if id(optimizer) != self._optimizer or self._session is None or os.getpid() != self._process:
+        if id(optimizer) != self._optimizer or os.getpid() != self._process:
+            return
+        if self._session is None and not self._start_after_waiting():
             return
         if self._passing > 0:
             self._pass(None, entered_ns)
@@ -726,7 +744,7 @@ def leave_on(
     """
     global _CURRENT
     wanted = settings(budget, keep, folder, on, limits, control)
-    if _CURRENT is not None and _CURRENT.is_on:
+    if _CURRENT is not None and (_CURRENT.is_on or _CURRENT._waits):
         return _CURRENT
     recorder = FlightRecorder(wanted)
     if os.environ.get(SWITCH, "").lower() in ("off", "0"):
