@@ -12,6 +12,7 @@
 #   make fuzz          fuzz the native reader for FUZZ_SECONDS (needs clang with libFuzzer)
 #   make matrix        run the recorder's tests on other releases of torch and Python (needs uv and 6 GB of temporary disk space)
 #   make format        format the sources, and regenerate docs/tables.md
+#   make trackers      run the tests with experiment trackers (W&B, MLflow ...), in an environment of their own (1.1 GB, minutes)
 #   make bench         run the benchmarks against torch.profiler
 #   make gpu-check     run the checks that need a device, with any Python that has torch and kinetoscope; results in OUT=build/gpu-check
 #   make clean         remove builds and caches (not .venv)
@@ -52,7 +53,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONUNBUFFERED PYTHONDONTWRITEBY
 
 say = @printf '\n==> %s\n' "$(1)"
 
-.PHONY: help demo test lint native-test fuzz docs wheel-test wheels release web web-test chromium pytest stress bench matrix gpu-check format install develop clean
+.PHONY: help demo test lint native-test fuzz docs wheel-test wheels release web web-test chromium pytest stress trackers bench matrix gpu-check format install develop clean
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -231,7 +232,16 @@ stress: develop
 	$(call say,Tests with more repetitions)
 	@KINETOSCOPE_STRESS=1 $(AGAIN) --no-print-directory native-test SANITIZERS="plain address thread"
 	@KINETOSCOPE_STRESS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -o timeout=3600
-	@$(AGAIN) --no-print-directory fuzz
+	@$(AGAIN) --no-print-directory trackers fuzz
+
+# Trackers are heavy, and trainers behave differently where one is installed. Their environment takes all others from .venv.
+TRACKERS := aim mlflow tensorboard trackio wandb
+trackers: develop
+	$(call say,Experiment trackers)
+	@test -x build/trackers/bin/python || $(BIN)/python -m venv build/trackers
+	@build/trackers/bin/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) $(TRACKERS)
+	@$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > $$(build/trackers/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/zz_kinetoscope.pth
+	@TRACKIO_DIR=build/trackers/trackio build/trackers/bin/python -m pytest -n0 tests/integrations/trackers
 
 bench: develop
 	$(call say,Benchmarks)

@@ -45,7 +45,9 @@ if TYPE_CHECKING:
         tensorboard_trace_handler,
         uninstall,
     )
+    from kinetoscope.collect import Request as request  # noqa: N813  (it is used like a function)
     from kinetoscope.flight.flight import leave_on
+    from kinetoscope.integrations.trackers import log_to_tracker
     from kinetoscope.launcher.run import LaunchResult, launch
     from kinetoscope.summaries.job import Job, summarize
     from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
@@ -85,12 +87,14 @@ __all__ = [
     "kineto_available",
     "launch",
     "leave_on",
+    "log_to_tracker",
     "merge",
     "profile",
     "record_function",
     "register_flops",
     "register_peak_flops",
     "report",
+    "request",
     "schedule",
     "steps",
     "summarize",
@@ -123,6 +127,7 @@ _HOMES = {
     "kineto_available": "kinetoscope.collect",
     "launch": "kinetoscope.launcher.run",
     "leave_on": "kinetoscope.flight.flight",
+    "log_to_tracker": "kinetoscope.integrations.trackers",
     "merge": "kinetoscope.trace.opening",
     "open": "kinetoscope.trace",
     "profile": "kinetoscope.collect",
@@ -130,6 +135,7 @@ _HOMES = {
     "register_flops": "kinetoscope.tables.costs",
     "register_peak_flops": "kinetoscope.tables.costs",
     "report": "kinetoscope.viewer.server.report",
+    "request": "kinetoscope.collect",
     "schedule": "kinetoscope.collect",
     "steps": "kinetoscope.collect",
     "summarize": "kinetoscope.summaries.job",
@@ -139,6 +145,9 @@ _HOMES = {
     "unregister_flops": "kinetoscope.tables.costs",
     "view": "kinetoscope.viewer.server.serve",
 }
+
+# Names that are other ones at home: there is a folder `collect.request`.
+_NAMES_AT_HOME = {"request": "Request"}
 
 # A room that is not imported before something of it is used.
 _PAGES = "kinetoscope.viewer."
@@ -163,7 +172,7 @@ def __getattr__(name: str) -> object:
     _import_aside.import_aside(*([home] if home is not None and home.startswith(_PAGES) else []))
     try:
         value: object = (
-            getattr(importlib.import_module(home), name)
+            getattr(importlib.import_module(home), _NAMES_AT_HOME.get(name, name))
             if home is not None
             else importlib.import_module(f"kinetoscope.{name}")
         )
@@ -189,5 +198,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES, *__all__, *_MODULES})
 
 
-if "KINETOSCOPE" in os.environ:
+if "KINETOSCOPE" in os.environ or "KINETOSCOPE_DYNOLOG" in os.environ:
     importlib.import_module("kinetoscope.flight.environment").begin_if_asked()

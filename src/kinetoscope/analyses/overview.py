@@ -11,6 +11,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.findings import Report, examine
 from kinetoscope.analyses.warm_up import WarmUp, warm_up
+from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, text_array
 from kinetoscope.model.hierarchy import host_work, operator_spans
 from kinetoscope.model.kinds import is_copy, is_device_work
@@ -27,6 +28,8 @@ from kinetoscope.tables.host.lines import lines, lines_in
 from kinetoscope.tables.host.modules import modules, modules_in
 from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
+from kinetoscope.tables.host.requests import PARTS as PARTS_OF_REQUESTS
+from kinetoscope.tables.host.requests import request_names
 from kinetoscope.tables.host.steps import phase_moments, phase_times, steps
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, memory_peak
 from kinetoscope.tables.step_kinds import step_kinds
@@ -236,6 +239,12 @@ class Overview:
         """The rows of the table `step_kinds`: the kinds of steps, those with most time first."""
         found: list[Row] = step_kinds(self.trace).to_pylist()
         return found
+
+    @cached_property
+    def requests(self) -> list[str]:
+        """A sentence for each name of requests: how many, how long they took, on what, and what the slowest have more of."""
+        rows = request_names(self.trace).to_pylist()
+        return [_of_requests(*pair) for pair in zip(rows[::2], rows[1::2], strict=True)]
 
     @cached_property
     def warm_up(self) -> WarmUp:
@@ -544,3 +553,39 @@ def _alike_together(table: pyarrow.Table) -> pyarrow.Table:
     made |= {"key": added["key_min"], "count": added["count_sum"], "time_ns": added["time_ns_sum"]}
     made["kind"] = pa.nulls(len(added), pa.string())
     return pa.table({name: made[name] for name in table.column_names})
+
+
+_PARTS_OF_REQUESTS = {
+    "operators": "operators",
+    "garbage": "garbage collection",
+    "python": "Python",
+    "executor": "waiting for a thread of a pool",
+    "others": "other requests on its thread",
+    "waiting": "awaiting",
+}
+# A part is named with this share of a request, or of what the slowest have more.
+_LEAST_OF_REQUEST = 0.05
+
+
+def _of_requests(of_all: Row, slowest: Row) -> str:
+    """The requests of one name in a sentence, from their two rows of `request_names`."""
+    count, mean_ns = of_all["count"], of_all["total_ns"] / of_all["count"]
+    text = f"{of_all['name']}: {units.count(count, 'request')}"
+    if of_all["errors"]:
+        text += f", {units.count(of_all['errors'], 'error')}"
+    text += f" · median {units.duration(of_all['p50_ns'])} · 99 % within {units.duration(of_all['p99_ns'])}"
+    shares = {part: of_all[f"{part}_ns"] / max(mean_ns, 1) for part in PARTS_OF_REQUESTS}
+    named = [
+        part for part in sorted(shares, key=lambda part: -shares[part]) if shares[part] >= _LEAST_OF_REQUEST
+    ]
+    text += " · " + ", ".join(
+        f"{_PARTS_OF_REQUESTS[part]} {units.percent(100 * shares[part])}" for part in named
+    )
+    more = {part: slowest[f"{part}_ns"] - of_all[f"{part}_ns"] for part in PARTS_OF_REQUESTS}
+    most = max(more, key=lambda part: more[part])
+    if count >= _LEAST_REQUESTS and more[most] >= _LEAST_OF_REQUEST * mean_ns:
+        text += f" · the slowest tenth has {units.duration(more[most])} more of {_PARTS_OF_REQUESTS[most]}"
+    return text
+
+
+_LEAST_REQUESTS = 20

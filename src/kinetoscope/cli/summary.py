@@ -115,6 +115,7 @@ WIDTH = 100
 _FEWEST_LINES, _TALLEST = 30, 70
 _NARROWEST, _WIDEST = 40, 140
 _MOST_DEVICES = 4
+_MOST_REQUEST_NAMES = 4
 _ROWS = 9
 _MOST_FINDINGS = 3
 _LEAST_WARM_UP_PERCENT = 5
@@ -227,9 +228,9 @@ def _kinds(shown: Overview) -> str:
 
 def _steps(shown: Overview, width: int) -> list[Text]:
     """How long the steps took, and how much they varied."""
-    steps = shown.steps
+    steps, requests = shown.steps, _requests(shown, width)
     if steps is None:
-        return fold(
+        return requests or fold(
             "steps", "none: the program marked none, and no optimizer step ran while recording", width
         )
     # Next to the time before the loop all steps would look equal.
@@ -257,6 +258,15 @@ def _steps(shown: Overview, width: int) -> list[Text]:
     warm = shown.warm_up
     if shown.warm_up_is_shown and warm.cost_ns * 100 >= _LEAST_WARM_UP_PERCENT * sum(times):
         lines += fold("", warm.text, width, style="dim")
+    return lines + requests
+
+
+def _requests(shown: Overview, width: int) -> list[Text]:
+    """What is known of the requests of each name, those with most time first."""
+    found = shown.requests
+    lines = [line for text in found[:_MOST_REQUEST_NAMES] for line in fold("", text, width, style="bold")]
+    if left := len(found) - _MOST_REQUEST_NAMES:
+        lines += fold("", f"and {left:,} more names (table `request_names`)", width) if left > 0 else []
     return lines
 
 

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
     from kinetoscope.collect.sources.ranges import ITT
     from kinetoscope.collect.sources.rank_clock import align_clocks
+    from kinetoscope.collect.sources.requests import Request, follow
     from kinetoscope.collect.sources.storages import tensor_parts
     from kinetoscope.collect.sources.system_counters import SystemCounters
     from kinetoscope.collect.torch_compat.install import (
@@ -106,6 +107,7 @@ __all__ = [
     "Recording",
     "RecordingOptions",
     "RecordingRequest",
+    "Request",
     "Schedule",
     "SessionState",
     "Source",
@@ -122,6 +124,7 @@ __all__ = [
     "choose_engine",
     "compilers",
     "copied_function",
+    "follow",
     "gather_summaries",
     "hybrid_status",
     "import_for_forks",
@@ -176,6 +179,7 @@ _HOMES = {
     "ProfilerActivity": "request.activities",
     "Recording": "request.options",
     "RecordingOptions": "request.options",
+    "Request": "sources.requests",
     "RecordingRequest": "request.options",
     "STREAM": "recorder.stream",
     "Schedule": "session.schedule",
@@ -194,6 +198,7 @@ _HOMES = {
     "choose_engine": "engines.choose",
     "compilers": "recorder.build",
     "copied_function": "torch_compat.install",
+    "follow": "sources.requests",
     "gather_summaries": "ranks",
     "hybrid_status": "engines.hybrid_check",
     "install": "torch_compat.install",
@@ -232,6 +237,7 @@ _WITH_ANY_TORCH = (
     "request.options",
     "session.state",
     "sources.optimizer_steps",
+    "sources.requests",
 )
 # Modules that a forked child of a recorded process needs to record itself.
 _NEEDED_IN_FORKS = (

@@ -28,6 +28,8 @@ from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, Budget, StepPlan, lev
 from kinetoscope.flight.control.answers import ControlledRank
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.settings import DEFAULT_CONTROL
+from kinetoscope.flight.debug_server import DebugServerHandlers
+from kinetoscope.flight.incident_calls import IncidentCalls
 from kinetoscope.flight.incidents import Incidents, rank_name
 from kinetoscope.flight.jobs import sweep
 from kinetoscope.flight.settings import (
@@ -55,7 +57,7 @@ from kinetoscope.flight.triggers import (
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
     from typing import Self
 
@@ -122,6 +124,7 @@ class FlightRecorder:
         self._budget = Budget(wanted.budget)
         self._times = StepTimes()
         self._incidents = Incidents(self._attempt, self._rank, wanted.most_in_an_hour)
+        self._calls = IncidentCalls()
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._session: profile | None = None
@@ -204,6 +207,15 @@ class FlightRecorder:
             self._capture_path = self._attempt / "captures" / name if path is None else path
             return self._capture_path
 
+    def on_incident(self, call: Callable[[Path], object]) -> None:
+        """Call a function with the recording of each incident, such as `kinetoscope.log_to_tracker`.
+
+        Args:
+            call: Called on a thread of its own, also while the program hangs, in the context variables of now. A program that ends waits
+                for it, at most 30 s, or 5 s if it is terminated. Its exceptions are warnings.
+        """
+        self._calls.add(call)
+
     def status(self) -> FlightStatus:
         """The state, with what recording costs."""
         with self._lock:
@@ -273,6 +285,7 @@ class FlightRecorder:
                 self._remove_empty_folders()
             except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
                 self._failed("the flight recorder could not be stopped", error)
+        self._calls.finish()
 
     def __enter__(self) -> Self:
         return self
@@ -405,11 +418,12 @@ class FlightRecorder:
             "step": self._number,
             "process": self._process,
             "overhead": self._budget.overhead(self._plan.share).text(self._settings.budget),
+            "overhead_shares": self._overhead_shares(),
             "what": f"step {self._number} has not ended for {took_s:.0f} s",
             "stacks": thread_stacks(),
         }
         try:
-            self._incidents.write("hang", told, self._copy)
+            self._calls.tell(self._incidents.write("hang", told, self._copy), "hang")
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("the incident 'hang' could not be kept", error)
 
@@ -565,6 +579,12 @@ class FlightRecorder:
         self._incident(reason, {"what": f"{type(error).__name__}: {error}"[:2000] + where})
 
     def _incident(self, reason: str, facts: dict[str, Any], *, asked: bool = False) -> Path | None:
+        """Keep an incident and pass it on; None if that failed, or there were too many."""
+        path = self._keep(reason, facts, asked=asked)
+        self._calls.tell(path, reason)
+        return path
+
+    def _keep(self, reason: str, facts: dict[str, Any], *, asked: bool) -> Path | None:
         """Copy the ring with a reason; None if that failed, or there were too many incidents."""
         with self._lock:
             if self._session is None or os.getpid() != self._process:
@@ -575,6 +595,7 @@ class FlightRecorder:
                     "step": self._number,
                     "process": self._process,
                     "overhead": status.overhead,
+                    "overhead_shares": self._overhead_shares(),
                     "share": status.share,
                     "ring": str(status.ring),
                     **facts,
@@ -583,6 +604,11 @@ class FlightRecorder:
             except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
                 self._failed(f"the incident {reason!r} could not be kept", error)
                 return None
+
+    def _overhead_shares(self) -> list[float] | None:
+        """What recording adds to the steps, with the limits of its 95 % interval; None while there are too few comparisons."""
+        found = self._budget.overhead(self._plan.share)
+        return None if found.comparisons < FEWEST else [max(one, 0.0) for one in found[:3]]
 
     def _copy(self, path: Path) -> None:
         """Copy the ring and the log of steps."""
@@ -668,8 +694,15 @@ def leave_on(
         recorder.start()
         recorder.follow_optimizers()
         _CURRENT = recorder
+        _DEBUG_SERVER.wait()
     return recorder
+
+
+def current_recorder() -> FlightRecorder | None:
+    """The recorder that is on in this process, None without one."""
+    return _CURRENT if _CURRENT is not None and _CURRENT.is_on else None
 
 
 # The last one that was started in this process.
 _CURRENT: FlightRecorder | None = None
+_DEBUG_SERVER = DebugServerHandlers(lambda: _CURRENT if _CURRENT is not None and _CURRENT.is_on else None)

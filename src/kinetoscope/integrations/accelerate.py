@@ -55,6 +55,8 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
         whole_run: Record everything in the context, instead of a schedule.
         on_trace_ready: Called with the session whenever a trace is ready; traces are then written only if `folder` is given.
         overwrite: Allow traces of an earlier run in `folder`; those of the same name are replaced.
+        log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs and the accelerator's trackers; or a
+            run, a `SummaryWriter`, or a list of these, as for `kinetoscope.log_to_tracker`.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 
     Raises:
@@ -71,6 +73,7 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
         whole_run: bool = False,
         on_trace_ready: Callable[..., Any] | None = None,
         overwrite: bool = False,
+        log_to_tracker: object = False,
         **options: Any,
     ) -> None:
         if not isinstance(accelerator, accelerate.Accelerator):
@@ -82,8 +85,10 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
             on_trace_ready=on_trace_ready,
             overwrite=overwrite,
             options=options,
+            log_to_tracker=log_to_tracker,
         )
         self._profiler = TrainerProfiler(checked, _TRAINER)
+        self._profiler.loggers = lambda: accelerator.trackers
         self._project = Path(accelerator.project_dir or ".")
         self._counts: Any = None  # the optimizer whose steps count
         self._number = 0
@@ -135,6 +140,8 @@ class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
         output_trace_dir: Folder for a Chrome trace, `profile_{rank}.json`, which Accelerate writes.
         folder: Folder for `.ktrace` files, one for each recorded cycle, also written if an exception leaves the context.
         overwrite: Allow traces of an earlier run in `folder`; those of the same name are replaced.
+        log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs; or a run,
+            a `SummaryWriter`, or a list of these, as for `kinetoscope.log_to_tracker`.
         **options: Further arguments of `kinetoscope.profile`.
 
     Raises:
@@ -155,6 +162,7 @@ class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
         *,
         folder: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
+        log_to_tracker: object = False,
         **options: Any,
     ) -> None:
         switches = {
@@ -178,6 +186,7 @@ class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
             on_trace_ready=on_trace_ready,
             overwrite=overwrite,
             options={"activities": activities, **switches, **options},
+            log_to_tracker=log_to_tracker,
         )
         if output_trace_dir is not None:
             TraceFolder(Path(output_trace_dir), Path(), overwrite=True)
@@ -212,6 +221,7 @@ class _HandedSession(profile):
     def __init__(self, options: TrainerOptions, folder: TraceFolder | None) -> None:
         self._trace_folder = folder
         self._users_handler = options.on_trace_ready
+        self._log = options.log
         # Without a schedule there are no steps to mark.
         schedule = None if options.schedule is record_always else options.schedule
         self._set_up(options.recording, schedule, _HandedSession._ready)
@@ -223,6 +233,8 @@ class _HandedSession(profile):
             self._trace_folder.save(self.trace, f"profile-step-{self.step_num}")
         if self._users_handler is not None:
             self._users_handler(self)
+        if self._log is not None:
+            self._log.log(self.trace, f"profile-step-{self.step_num}", tuple)
 
     def export_chrome_trace(self, *arguments: Any, **keywords: Any) -> Any:
         """As in every session, but an empty recording is only a warning: Accelerate always calls this."""

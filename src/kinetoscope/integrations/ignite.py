@@ -112,6 +112,7 @@ def attach(
     on_trace_ready: Callable[..., Any] | None = None,
     overwrite: bool = False,
     name: str = "train",
+    log_to_tracker: object = False,
     **options: Any,
 ) -> AttachedProfiler:
     """Profile every `run` of an engine: iterations as steps, a trace for each recorded cycle.
@@ -129,6 +130,8 @@ def attach(
         on_trace_ready: Called with the session whenever a trace is ready; traces are then written only if `folder` is given.
         overwrite: Allow traces of an earlier run in `folder`; those of the same name are replaced.
         name: The prefix of the file names.
+        log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs; or a run, a
+            `SummaryWriter`, a logger of Ignite, or a list of these, as for `kinetoscope.log_to_tracker`.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 
     Returns:
@@ -151,6 +154,7 @@ def attach(
         on_trace_ready=on_trace_ready,
         overwrite=overwrite,
         options=options,
+        log_to_tracker=log_to_tracker,
     )
     profiler = AttachedProfiler(engine, TrainerProfiler(checked, f"ignite {ignite.__version__}"), name)
     profiler._attach()

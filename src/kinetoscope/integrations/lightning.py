@@ -56,6 +56,8 @@ class KinetoscopeProfiler(TraceAccess):
         overwrite: Allow traces of an earlier run in `dirpath`; those of the same name are replaced.
         sort_by: The sort key of the summary's table, as in `key_averages().table`.
         row_limit: The number of rows of that table; -1 for all.
+        log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs and the trainer's loggers; or a
+            run, a `SummaryWriter`, or a list of these, as for `kinetoscope.log_to_tracker`.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 
     Raises:
@@ -74,6 +76,7 @@ class KinetoscopeProfiler(TraceAccess):
         overwrite: bool = False,
         sort_by: str = "self_cpu_time_total",
         row_limit: int = 20,
+        log_to_tracker: object = False,
         **options: Any,
     ) -> None:
         self._module = _count_as_a_profiler()
@@ -85,6 +88,7 @@ class KinetoscopeProfiler(TraceAccess):
             overwrite=overwrite,
             options=options,
             folder_argument="dirpath",
+            log_to_tracker=log_to_tracker,
         )
         if filename is not None:
             checked_name("filename", filename)
@@ -92,6 +96,7 @@ class KinetoscopeProfiler(TraceAccess):
         self.dirpath = dirpath
         self.filename = filename
         self._profiler = TrainerProfiler(checked, _version(self._module))
+        self._profiler.loggers = self._loggers
         self._sort_by, self._row_limit = sort_by, arguments_module.row_limit(row_limit)
         self._stage: str | None = None
         self._local_rank: int | None = None
@@ -231,6 +236,10 @@ class KinetoscopeProfiler(TraceAccess):
     def _trainer(self) -> Any:
         """The trainer, None if the profiler is used without one."""
         return getattr(self._lightning_module, "_trainer", None)
+
+    def _loggers(self) -> list[Any]:
+        """The trainer's loggers."""
+        return list(getattr(self._trainer(), "loggers", ()))
 
     def _number(self, *, fetching: bool) -> int:
         """The number of the batch that is about to be fetched or, once fetched, of the current one."""

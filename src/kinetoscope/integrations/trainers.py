@@ -38,6 +38,7 @@ from kinetoscope.collect import (
     supported_activities,
     warn_user,
 )
+from kinetoscope.integrations.trackers import TrainerLog, checked_tracker
 from kinetoscope.model import units
 from kinetoscope.trace import open as open_trace
 
@@ -133,7 +134,7 @@ RECORDING = frozenset({ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE})
 # Steps 2, 3 and 4 of the run: the first one is slow in every framework, and the second warms the recorder up.
 DEFAULT_SCHEDULE = Schedule(wait=1, warmup=1, active=3, repeat=1)
 
-_ARGUMENTS = ("folder", "schedule", "whole_run", "on_trace_ready", "overwrite")
+_ARGUMENTS = ("folder", "schedule", "whole_run", "on_trace_ready", "overwrite", "log_to_tracker")
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,7 @@ class TrainerOptions:
         saves: Whether traces are written.
         overwrite: Whether the folder may hold traces of an earlier run.
         recording: What is recorded.
+        log: Logs the traces to experiment trackers; None for not.
     """
 
     folder: Path | None
@@ -155,6 +157,7 @@ class TrainerOptions:
     saves: bool
     overwrite: bool
     recording: RecordingOptions
+    log: TrainerLog | None = None
 
     def schedule_for(self, total_steps: int | None) -> Callable[[int], ProfilerAction]:
         """The schedule of a run with this number of steps (None if unknown); an error if it would record none of them."""
@@ -184,6 +187,7 @@ def checked_options(
     overwrite: bool,
     options: dict[str, Any],
     folder_argument: str = "folder",
+    log_to_tracker: object = False,
 ) -> TrainerOptions:
     """Check the arguments of a trainer's profiler; `options` are those that it passes on to the session.
 
@@ -209,6 +213,7 @@ def checked_options(
         saves=folder is not None or on_trace_ready is None,
         overwrite=checked_switch("overwrite", overwrite),
         recording=RecordingOptions(**options),
+        log=checked_tracker(log_to_tracker),
     )
 
 
@@ -314,6 +319,8 @@ class TrainerProfiler:
         self._steps: list[int] = []
         self._open: dict[str, list[Any]] = {}
         self._users_error: BaseException | None = None
+        self.loggers: Callable[[], Iterable[Any]] = tuple
+        """What returns the loggers of the trainer, which may be experiment trackers."""
 
     def prepare(self, stage: str, trainers_folder: str | Path) -> None:
         """Check that the traces of the next run can be written.
@@ -323,6 +330,8 @@ class TrainerProfiler:
         """
         self.end()
         self._stage = stage
+        if self.options.log is not None:
+            self.options.log.log_incidents(self.loggers)
         if self._folder is None and self.options.saves:
             self._folder = TraceFolder(
                 self.options.folder,
@@ -463,8 +472,8 @@ class TrainerProfiler:
     def _trace_is_ready(self, session: profile) -> None:
         """Write a trace and call the user's handler."""
         steps, self._steps = self._steps, []
+        stem = f"{self._stage}-steps-{steps[0]}-{steps[-1]}" if steps else self._stage
         if self._folder is not None:
-            stem = f"{self._stage}-steps-{steps[0]}-{steps[-1]}" if steps else self._stage
             self._folder.save(session.trace, stem)
         if self.options.on_trace_ready is not None:
             try:
@@ -472,6 +481,8 @@ class TrainerProfiler:
             except BaseException as error:
                 self._users_error = error
                 raise
+        if self.options.log is not None:
+            self.options.log.log(session.trace, stem, self.loggers)
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for another process: the options, without active or finished recordings."""

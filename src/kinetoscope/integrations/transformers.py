@@ -57,6 +57,8 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         whole_run: Record everything from `on_train_begin` to `on_train_end`, instead of a schedule.
         on_trace_ready: Called with the session whenever a trace is ready; traces are then written only if `folder` is given.
         overwrite: Allow traces of an earlier run in `folder`; those of the same name are replaced.
+        log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs and the writer of TensorBoard; or a
+            run, a `SummaryWriter`, or a list of these, as for `kinetoscope.log_to_tracker`.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 
     Raises:
@@ -72,6 +74,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         whole_run: bool = False,
         on_trace_ready: Callable[..., Any] | None = None,
         overwrite: bool = False,
+        log_to_tracker: object = False,
         **options: Any,
     ) -> None:
         checked = checked_options(
@@ -81,8 +84,11 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
             on_trace_ready=on_trace_ready,
             overwrite=overwrite,
             options=options,
+            log_to_tracker=log_to_tracker,
         )
         self._profiler = TrainerProfiler(checked, f"transformers {transformers.__version__}")
+        self._profiler.loggers = self._loggers
+        self._trainer: Any = None
         _put_around_training()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -163,6 +169,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         before = {name: vars(trainer)[name] for name in covered if name in vars(trainer)}
         for name in covered:
             setattr(trainer, name, self._as_span(trainer, name, getattr(trainer, name)))
+        self._trainer = trainer
         try:
             yield
         except BaseException as error:
@@ -170,9 +177,14 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
             raise
         finally:
             self._profiler.end()
+            self._trainer = None
             for name in covered:
                 delattr(trainer, name)
             vars(trainer).update(before)
+
+    def _loggers(self) -> list[Any]:
+        """The trainer's other callbacks, of which some log."""
+        return [] if self._trainer is None else list(self._trainer.callback_handler.callbacks)
 
     def _as_span(self, trainer: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """A method whose calls become spans; the one that waits for data also starts the step."""

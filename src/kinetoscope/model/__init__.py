@@ -14,6 +14,7 @@ __all__ = [
     "nesting",
     "pauses",
     "processes",
+    "request_marks",
     "rows",
     "run_info",
     "schema",

@@ -31,6 +31,7 @@ from kinetoscope.integrations.composer.schedule import (
     batches_of_epoch,
 )
 from kinetoscope.integrations.composer.trace_handler import all_ranks_are_here, tell_handlers
+from kinetoscope.integrations.trackers import checked_tracker
 
 _NONE, _WARMUP, _RECORD = SessionAction.NONE, SessionAction.WARMUP, SessionAction.RECORD
 _IN_SESSION = {
@@ -230,6 +231,8 @@ class TorchProfiler(Callback):
         schedule: A callable from a training state to a `ProfilerAction`, such as `cyclic_schedule(...)` makes; None: that of
             Composer's `Profiler`.
         run_name: Name of the run; None: that of Composer's run.
+        log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs and those of
+            Composer's loggers; or a run, a `SummaryWriter`, or a list of these, as for `kinetoscope.log_to_tracker`.
         **session: Further arguments of `kinetoscope.profile`, such as `activities`, `engine` and `sources`.
 
     Attributes:
@@ -262,6 +265,7 @@ class TorchProfiler(Callback):
         num_traces_to_keep: int = -1,
         schedule: BatchSchedule | None = None,
         run_name: str | None = None,
+        log_to_tracker: object = False,
         **session: Any,
     ) -> None:
         if memory_filename is not None and not profile_memory:
@@ -289,6 +293,8 @@ class TorchProfiler(Callback):
         )
         self._schedule = checked_callable("schedule", schedule)
         self._run_name = run_name
+        self._tracker_log = checked_tracker(log_to_tracker)
+        self._destinations: Any = ()
         self.state: Any = None
         self._batches: BatchRecorder | None = None
 
@@ -326,6 +332,9 @@ class TorchProfiler(Callback):
         self.files.start(self._run_name or state.run_name, logger)
         all_ranks_are_here(state)
         self.state = state
+        self._destinations = getattr(logger, "destinations", ())
+        if self._tracker_log is not None:
+            self._tracker_log.log_incidents(self._loggers)
         self._batches = batches
 
     def before_dataloader(self, state: Any, logger: Any) -> None:
@@ -492,8 +501,14 @@ class TorchProfiler(Callback):
                 timestamp,
                 written=lambda path: tell_handlers(profiler, session.trace, timestamp, path),
             )
+            if self._tracker_log is not None:
+                self._tracker_log.log(session.trace, f"batch-{int(timestamp.batch)}", self._loggers)
         except Exception as error:  # noqa: BLE001  (a full disk must not end a training run)
             warn_user(f"a trace was not saved: {type(error).__name__}: {error}")
+
+    def _loggers(self) -> list[Any]:
+        """The loggers of Composer's run."""
+        return list(self._destinations)
 
     def _log_tables(self, batches: BatchRecorder) -> None:
         """Log which operators took most time and memory in the last recording."""

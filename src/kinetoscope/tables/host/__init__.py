@@ -10,6 +10,7 @@ __all__ = [
     "processes",
     "python_time",
     "rebuilt_calls",
+    "requests",
     "source_lines",
     "steps",
 ]
@@ -25,6 +26,9 @@ TABLES = {
     "stacks": "lines",
     "samples": "samples",
     "data_loading": "data_loading",
+    "requests": "requests",
+    "request_names": "requests",
+    "request_modules": "requests",
     "compiles": "compiling",
     "graph_breaks": "compiling",
 }

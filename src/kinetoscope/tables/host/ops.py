@@ -10,6 +10,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import host_work, recorded_calls
+from kinetoscope.model.request_marks import request_names_in
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.model.steps import STEP_KEY
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
@@ -137,7 +138,8 @@ def operators_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
 
 
 def ranges_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
-    """The ranges in the part of a trace that shares are of, by their whole time; those of loading data are the wait for it, and none.
+    """The ranges in the part of a trace that shares are of, by their whole time; without those of loading data, which are the wait for it, and
+    of requests, which have tables of their own.
 
     Returns:
         For each its `name`, `count`, `total_ns`, in which a range inside one of the same name counts once, and `self_ns`.
@@ -147,6 +149,7 @@ def ranges_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
     ranges = shares.counts & (spans["kind"] == SpanKind.USER_ANNOTATION)
     for rows in (of_loading.waits, of_loading.fetches, of_loading.collates, of_loading.pins):
         ranges[rows] = False
+    ranges &= ~np.isin(spans["name"], request_names_in(trace.strings))
     group_of, first = _core.group([keys], ranges)
     inner = _core.descends_from_same(spans["parent"], keys)
     total = _core.group_sums(group_of, len(first), spans["duration_ns"], inner)

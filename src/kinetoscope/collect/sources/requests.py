@@ -1,0 +1,532 @@
+"""Requests of a server: which stretches of which threads belong to each, while many are in progress at once.
+
+Each stretch is a range on its thread, see `model.request_marks`. A coroutine runs in stretches: those of decorated functions and of the
+middleware are known with any event loop, because each resumption goes through an object of ours; those of a `with` block in a coroutine, and of tasks
+that a request starts, because asyncio's event loop runs each step by a method that we wrap. Work that a request hands to a pool of threads is
+wrapped when it is handed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import functools
+import heapq
+import inspect
+import json
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+from kinetoscope._errors import ArgumentTypeError
+from kinetoscope.model.request_marks import begin_mark, end_mark, run_mark, submit_mark
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+    from types import TracebackType
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+MOST_TEXTS = 4_096
+"""Of so many different names with their arguments, a process records both; of later ones only the name, or not even that."""
+
+_MOST_LETTERS = 500
+_CURRENT: contextvars.ContextVar[OpenRequest | None] = contextvars.ContextVar(
+    "kinetoscope request", default=None
+)
+
+
+class _Numbers:
+    """Hands out the smallest number that no open request has."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[int] = []
+        self._next = 0
+
+    def take(self) -> int:
+        """Return a number, which is in use from now on."""
+        with self._lock:
+            if self._free:
+                return heapq.heappop(self._free)
+            self._next += 1
+            return self._next - 1
+
+    def give_back(self, number: int) -> None:
+        """Let a later request have a number."""
+        with self._lock:
+            heapq.heappush(self._free, number)
+
+    def after_fork(self) -> None:
+        """In a forked child: replace the lock, which a thread of the parent may hold."""
+        self._lock = threading.Lock()
+
+
+class _Texts:
+    """The different texts that this process has recorded; their number is limited, because recordings keep each of them."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str]] = set()
+
+    def limited(self, name: str, arguments: str) -> tuple[str, str]:
+        """Return a name and arguments, or less of them if there are too many different ones."""
+        for wanted in ((name, arguments), (name, "")):
+            if wanted in self._known:
+                return wanted
+            if len(self._known) < MOST_TEXTS:
+                self._known.add(wanted)
+                return wanted
+        return "other requests", ""
+
+
+_NUMBERS, _TEXTS = _Numbers(), _Texts()
+os.register_at_fork(after_in_child=_NUMBERS.after_fork)
+
+
+class _Stretches(threading.local):
+    """The open stretches of a thread, with the ranges that record them."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[OpenRequest, Any]] = []
+
+
+_STRETCHES = _Stretches()
+
+
+def _begin_range(name: str) -> Any:
+    """Open a range; None as long as the process has not imported torch."""
+    if "torch" not in sys.modules:
+        return None
+    from kinetoscope.collect.sources.quick_ranges import begin_range
+
+    return begin_range(name)
+
+
+def _end_range(opened: Any) -> None:
+    """Close a range."""
+    if opened is not None:
+        from kinetoscope.collect.sources.quick_ranges import end_range
+
+        end_range(opened)
+
+
+class OpenRequest:
+    """A request in progress."""
+
+    def __init__(self, name: str, arguments: dict[str, Any]) -> None:
+        """Begin a request, which does not run yet."""
+        self._number = _NUMBERS.take()
+        self._next_mark = begin_mark(self._number, *_TEXTS.limited(_plain(name), _as_json(arguments)))
+        self.has_ended = False
+
+    def enter(self) -> bool:
+        """Begin a stretch on this thread; return False if it is in one already, or has ended."""
+        stretches = _STRETCHES.open
+        if self.has_ended or (stretches and stretches[-1][0] is self):
+            return False
+        mark, self._next_mark = self._next_mark, run_mark(self._number)
+        stretches.append((self, _begin_range(mark)))
+        return True
+
+    def leave(self) -> None:
+        """End the stretch on this thread, if it is in one."""
+        stretches = _STRETCHES.open
+        if stretches and stretches[-1][0] is self:
+            _end_range(stretches.pop()[1])
+
+    def submitted(self) -> None:
+        """Record that work is handed to a pool of threads."""
+        if not self.has_ended:
+            _end_range(_begin_range(submit_mark(self._number)))
+
+    def end(self, status: str, arguments: dict[str, Any] | None = None) -> None:
+        """End the request, and its stretch on this thread."""
+        if self.has_ended:
+            return
+        self.leave()
+        self.has_ended = True
+        known = _TEXTS.limited(status, _as_json(arguments or {}))
+        _end_range(_begin_range(end_mark(self._number, status, known[1] if known[0] == status else "")))
+        _NUMBERS.give_back(self._number)
+
+
+class Request:
+    """Marks a request of a server, as `kinetoscope.request`, so that its time, and that of the operators in it, can be told from other requests.
+
+    A context manager for a block, and a decorator for functions, coroutine functions and generators. Many requests may be in progress at once, on
+    one event loop or on many threads; work that a request hands to a pool of threads, by `asyncio.to_thread`, `loop.run_in_executor`,
+    an executor's `submit` or anyio, belongs to it. A request inside of another one is part of that one, and a range outside of event loops. The tables are `requests`, `request_names` and
+    `request_modules`. While nothing records, a request takes a few microseconds. Errors of recording do not reach the program.
+
+    A `with` block inside of a coroutine is followed through its `await`s on asyncio's own event loop; on another one, such as uvloop, decorate the coroutine
+    function or use the middleware.
+
+    Args:
+        name: What kind of request it is, such as `generate`. Requests of one name are compared with each other, so it should not contain an id.
+        **arguments: What is known of it, such as `tokens=512`: values that JSON has. A process records up to 4,096 different ones.
+
+    Raises:
+        ArgumentTypeError: The name is not a string.
+    """
+
+    def __init__(self, name: str, /, **arguments: Any) -> None:
+        """Describe a request, which begins when the block or function does."""
+        if not isinstance(name, str):
+            raise ArgumentTypeError(
+                f"name={name!r} of a request is not valid: need a string, such as 'generate'"
+            )
+        self._name, self._arguments = name, arguments
+        # A block may be entered again, also while it is open elsewhere.
+        self._entered: list[_Block] = []
+
+    def __enter__(self) -> Self:
+        """Begin the request."""
+        block = _Block(self._name, self._arguments)
+        self._entered.append(block)
+        block.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the request."""
+        self._entered.pop().finish(error)
+
+    async def __aenter__(self) -> Self:
+        """Begin the request."""
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the request."""
+        self.__exit__(kind, error, traceback)
+
+    def __call__(self, function: Function) -> Function:
+        """Return a function, each call of which is a request."""
+        made: Callable[..., Any]
+        if inspect.iscoroutinefunction(function):
+
+            async def made(*args: Any, **kwargs: Any) -> Any:
+                return await follow(self._name, self._arguments, function(*args, **kwargs))
+
+        elif inspect.isasyncgenfunction(function):
+
+            async def made(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+                async for one in _follow_items(self._name, self._arguments, function(*args, **kwargs)):
+                    yield one
+
+        elif inspect.isgeneratorfunction(function):
+
+            def made(*args: Any, **kwargs: Any) -> Any:
+                return _follow_generator(self._name, self._arguments, function(*args, **kwargs))
+
+        else:
+
+            def made(*args: Any, **kwargs: Any) -> Any:
+                with Request(self._name, **self._arguments):
+                    return function(*args, **kwargs)
+
+        return cast("Function", functools.wraps(function)(made))
+
+
+class _Block:
+    """A request that is current in a context; inside of another request, a range of that one."""
+
+    def __init__(self, name: str, arguments: dict[str, Any]) -> None:
+        _install_hooks()
+        self._range: Any = None
+        self.open: OpenRequest | None = None
+        if _CURRENT.get() is not None:
+            # Ranges of coroutines that take turns on a thread would not nest.
+            self._range = None if _in_event_loop() else _begin_range(_plain(name))
+        else:
+            self.open = OpenRequest(name, arguments)
+        self._before: contextvars.Token[OpenRequest | None] | None = None
+
+    def begin(self) -> None:
+        """Make it the current request, and begin a stretch."""
+        if self.open is not None:
+            self.make_current()
+            self.open.enter()
+
+    def make_current(self) -> None:
+        """Make it the current request."""
+        self._before = _CURRENT.set(self.open)
+
+    def make_other_current(self) -> None:
+        """Make that the current request which was before."""
+        before, self._before = self._before, None
+        if before is not None:
+            try:
+                _CURRENT.reset(before)
+            except ValueError:
+                # Ended in another context than it began in, as generators are that are garbage-collected.
+                _CURRENT.set(None)
+
+    def finish(self, error: BaseException | None, arguments: dict[str, Any] | None = None) -> None:
+        """End the request."""
+        self.make_other_current()
+        _end_range(self._range)
+        self._range = None
+        if self.open is not None:
+            self.open.end(_status(error), arguments)
+
+
+def _in_event_loop() -> bool:
+    """Whether an event loop is running on this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _status(error: BaseException | None) -> str:
+    """How a request ended that ended with an exception, or without."""
+    if error is None:
+        return "finished"
+    return "canceled" if isinstance(error, asyncio.CancelledError | GeneratorExit) else "error"
+
+
+class _Stretched:
+    """An awaitable that records each resumption of another one as a stretch of a request."""
+
+    def __init__(self, of: OpenRequest, awaitable: Awaitable[Any]) -> None:
+        self._of = of
+        self._inner = awaitable.__await__()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return cast("Generator[Any, Any, Any]", self)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+    def send(self, value: Any) -> Any:
+        is_new = self._of.enter()
+        try:
+            return next(self._inner) if value is None else self._inner.send(value)
+        finally:
+            if is_new:
+                self._of.leave()
+
+    def throw(self, *error: Any) -> Any:
+        is_new = self._of.enter()
+        try:
+            return self._inner.throw(*error)
+        finally:
+            if is_new:
+                self._of.leave()
+
+    def close(self) -> None:
+        is_new = self._of.enter()
+        try:
+            self._inner.close()
+        finally:
+            if is_new:
+                self._of.leave()
+
+
+async def follow(
+    name: str,
+    arguments: dict[str, Any],
+    awaitable: Awaitable[Any],
+    at_end: Callable[[], dict[str, Any]] | None = None,
+) -> Any:
+    """Await something as a request.
+
+    Args:
+        name: The name of the request.
+        arguments: What is known of it.
+        awaitable: What is awaited.
+        at_end: Called when it has ended: what is known of it then.
+    """
+    block = _Block(name, arguments)
+    error: BaseException | None = None
+    block.make_current()
+    try:
+        return await (awaitable if block.open is None else _Stretched(block.open, awaitable))
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        block.finish(error, at_end() if at_end is not None else None)
+
+
+async def _follow_items(
+    name: str, arguments: dict[str, Any], items: AsyncIterator[Any]
+) -> AsyncIterator[Any]:
+    """Iterate over an asynchronous generator as a request; what its consumer does in between is not part of it."""
+    block = _Block(name, arguments)
+    error: BaseException | None = None
+    try:
+        while True:
+            block.make_current()
+            try:
+                item = await (anext(items) if block.open is None else _Stretched(block.open, anext(items)))
+            except StopAsyncIteration:
+                return
+            finally:
+                block.make_other_current()
+                # The step of the event loop goes on in the consumer.
+                if block.open is not None:
+                    block.open.leave()
+            yield item
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        try:
+            await cast("Any", items).aclose()
+        finally:
+            block.finish(error)
+
+
+def _follow_generator(name: str, arguments: dict[str, Any], items: Iterator[Any]) -> Generator[Any, Any, Any]:
+    """Iterate over a generator as a request; what its consumer does in between is not part of it."""
+    block = _Block(name, arguments)
+    inner = cast("Generator[Any, Any, Any]", items)
+    error: BaseException | None = None
+
+    def in_request(call: Callable[..., Any], *values: Any) -> Any:
+        block.make_current()
+        is_new = block.open is not None and block.open.enter()
+        try:
+            return call(*values)
+        finally:
+            if is_new and block.open is not None:
+                block.open.leave()
+            block.make_other_current()
+
+    try:
+        item = in_request(next, inner)
+        while True:
+            try:
+                sent = yield item
+            except GeneratorExit:
+                in_request(inner.close)
+                raise
+            except BaseException as thrown:  # noqa: BLE001  (it is thrown into the generator)
+                item = in_request(inner.throw, thrown)
+            else:
+                item = in_request(inner.send, sent)
+    except StopIteration as stopped:
+        return stopped.value
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        block.finish(error)
+
+
+class _HandedOver:
+    """A function that runs on a thread of a pool, as part of a request."""
+
+    def __init__(self, of: OpenRequest, function: Callable[..., Any]) -> None:
+        self._of, self._function = of, function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        before = _CURRENT.set(self._of)
+        is_new = self._of.enter()
+        try:
+            return self._function(*args, **kwargs)
+        finally:
+            if is_new:
+                self._of.leave()
+            _CURRENT.reset(before)
+
+
+_installing = threading.Lock()
+_installed: set[str] = set()
+
+
+def _install_hooks() -> None:
+    """Wrap, once, what hands work to threads and what runs the steps of tasks; they are never removed, and cost a look at a context variable."""
+    if _installed >= {"asyncio", "anyio"} or ("asyncio" in _installed and "anyio" not in sys.modules):
+        return
+    with _installing:
+        if "asyncio" not in _installed:
+            _installed.add("asyncio")
+            _wrap_steps()
+            _wrap_submit()
+        if "anyio" in sys.modules and "anyio" not in _installed:
+            _installed.add("anyio")
+            _wrap_anyio()
+
+
+def _wrap_steps() -> None:
+    """Record the steps that asyncio's event loop runs in the context of a request as its stretches."""
+    run_step = asyncio.events.Handle._run
+
+    @functools.wraps(run_step)
+    def run(self: Any) -> None:
+        of = self._context.get(_CURRENT)
+        stretches = _STRETCHES.open
+        depth = len(stretches)
+        if of is not None:
+            of.enter()
+        try:
+            run_step(self)
+        finally:
+            # Also that of a block that was entered in this step and is not left yet.
+            while len(stretches) > depth:
+                _end_range(stretches.pop()[1])
+
+    asyncio.events.Handle._run = run  # type: ignore[method-assign]
+
+
+def _wrap_submit() -> None:
+    """Let work that is handed to a pool of threads belong to the request that hands it over."""
+    submit: Callable[..., Any] = concurrent.futures.ThreadPoolExecutor.submit
+
+    @functools.wraps(submit)
+    def handing_over(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        of = _CURRENT.get()
+        if of is None or of.has_ended:
+            return submit(self, function, *args, **kwargs)
+        of.submitted()
+        return submit(self, _HandedOver(of, function), *args, **kwargs)
+
+    concurrent.futures.ThreadPoolExecutor.submit = handing_over  # type: ignore[method-assign]
+
+
+def _wrap_anyio() -> None:
+    """Do the same for anyio, in whose threads Starlette and FastAPI call plain functions."""
+    import anyio.to_thread
+
+    module: Any = anyio.to_thread
+    run_sync: Callable[..., Any] = module.run_sync
+
+    @functools.wraps(run_sync)
+    async def handing_over(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        of = _CURRENT.get()
+        if of is not None and not of.has_ended:
+            of.submitted()
+            function = _HandedOver(of, function)
+        return await run_sync(function, *args, **kwargs)
+
+    module.run_sync = handing_over
+
+
+def _plain(name: str) -> str:
+    """Return a name as one line of limited length."""
+    return " ".join(name.split())[:_MOST_LETTERS]
+
+
+def _as_json(arguments: dict[str, Any]) -> str:
+    """Return arguments as JSON text; empty without any, and of those that cannot be written only their names."""
+    if not arguments:
+        return ""
+    for wanted in (arguments, dict.fromkeys(arguments)):
+        try:
+            text = json.dumps(wanted, default=str, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            continue
+        if len(text) <= _MOST_LETTERS:
+            return text
+    return ""

@@ -1,0 +1,5 @@
+"""Experiment trackers: W&B, MLflow, TensorBoard, Trackio, Aim. No package of them is imported unless the program has."""
+
+from kinetoscope.integrations.trackers.log import TrainerLog, checked_tracker, log_to_tracker
+
+__all__ = ["TrainerLog", "checked_tracker", "log_to_tracker"]

@@ -1,0 +1,274 @@
+"""What is logged of a trace: numbers, two tables, a summary, and files: the report, the trace and the reason of an incident."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope._errors import ArgumentError, ArgumentTypeError
+from kinetoscope.analyses.findings import examine, headline, table_of, unknown_lines
+from kinetoscope.display.arrow_text import choose_columns, json_rows, sort_rows
+from kinetoscope.model import units
+from kinetoscope.tables.host.modules import modules
+from kinetoscope.tables.host.steps import steps
+from kinetoscope.trace import Trace
+from kinetoscope.trace import open as open_trace
+from kinetoscope.viewer.server.report import report_page
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow
+
+    from kinetoscope.analyses.findings import Report
+
+OWN_NAME = "kinetoscope"
+"""The prefix of all names in a tracker."""
+
+REPORT = "report.html"
+INCIDENT = "incident.json"
+
+_LONGEST_NAME = 100
+_MOST_MODULES = 200
+_MODULE_COLUMNS = (
+    "path",
+    "class",
+    "total_ns",
+    "self_ns",
+    "forward_ns",
+    "backward_ns",
+    "python_ns",
+    "device_ns",
+)
+_FINDING_COLUMNS = (
+    "code", "severity", "finding", "share_percent", "gain_percent", "advice", "file", "line", "module",
+)  # fmt: skip
+# More make a report of tens of MB, which browsers and trackers show slowly.
+_MOST_ITEMS = 200_000
+# The report of an incident has its last steps only; its trace has all.
+_MOST_INCIDENT_STEPS = 20
+
+
+@dataclass(frozen=True)
+class LoggedTable:
+    """A table as trackers take it.
+
+    Attributes:
+        columns: The names of its columns, times in milliseconds.
+        rows: Its rows: texts, numbers or None.
+    """
+
+    columns: list[str]
+    rows: list[list[Any]]
+
+    def as_columns(self) -> dict[str, list[Any]]:
+        """The values of each column by its name."""
+        return {name: [row[at] for row in self.rows] for at, name in enumerate(self.columns)}
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is logged of one trace.
+
+    Attributes:
+        name: The name of the trace, without folder and suffix.
+        step: The number of its last step, 0 without steps.
+        scalars: Numbers by their name; those that are not known are missing.
+        tables: The tables `modules` and `findings`.
+        summary: The step time and the findings, as Markdown.
+        incident: What is known of the incident; empty if it is none.
+        files: A folder with the trace, the report, and for an incident what is known of it.
+        trace: The trace in this folder.
+        report: The report in this folder.
+    """
+
+    name: str
+    step: int
+    scalars: dict[str, float]
+    tables: dict[str, LoggedTable]
+    summary: str
+    incident: dict[str, Any]
+    files: Path
+    trace: Path
+    report: Path
+
+    @property
+    def incident_text(self) -> str:
+        """What happened and where the recording is, in one sentence."""
+        facts = self.incident
+        what = f"{facts['reason']}: {facts['what']}" if facts.get("what") else str(facts["reason"])
+        rank = f", rank {facts['rank']}" if "rank" in facts else ""
+        return f"{what} (step {facts.get('step', 'unknown')}{rank}). Recording: {facts['path']}"
+
+
+def opened(source: Trace | str | os.PathLike[str]) -> tuple[Trace, dict[str, Any], str]:
+    """Open what is to be logged.
+
+    Args:
+        source: A trace; its path; or the folder of an incident, or a recording in one.
+
+    Returns:
+        The trace, what is known of the incident (empty for others), and a name.
+
+    Raises:
+        ArgumentError: It is neither.
+        FormatError: The file is not a trace.
+        OSError: It cannot be read.
+    """
+    if isinstance(source, Trace):
+        facts = {} if source.path is None else _incident_facts(Path(source.path))
+        return source, facts, _name_of(source, facts)
+    given: object = source
+    if not isinstance(given, (str, os.PathLike)):
+        raise ArgumentTypeError(
+            f"log_to_tracker({given!r}): need a trace, its path, or the folder of an incident."
+        )
+    path = Path(source)
+    if path.is_dir() and path.suffix != ".tables":
+        recordings = sorted(path.glob("rank*.recording"), key=lambda each: (len(each.name), each.name))
+        if not recordings:
+            raise ArgumentError(
+                f"{path} has no recordings of ranks, so it is not the folder of an incident: pass a trace, or its path."
+            )
+        path = recordings[0]
+    trace = open_trace(path)
+    facts = _incident_facts(path)
+    return trace, facts, _name_of(trace, facts)
+
+
+def _incident_facts(path: Path) -> dict[str, Any]:
+    """What `leave_on` wrote beside a recording about its incident; empty if it is none."""
+    try:
+        facts = json.loads(path.with_suffix(".json").read_text())
+    except (OSError, ValueError):
+        return {}
+    if path.suffix != ".recording" or not isinstance(facts, dict) or "reason" not in facts:
+        return {}
+    return {**facts, "path": str(path)}
+
+
+def _name_of(trace: Trace, facts: Mapping[str, Any]) -> str:
+    """The name of a trace: of its incident, file or program."""
+    if facts:
+        name = f"{Path(facts['path']).parent.name}-rank{facts.get('rank', 0)}"
+    elif trace.path is not None and (path := Path(trace.path)).suffix != ".recording":
+        name = path.name.removesuffix(".ktrace")
+    else:
+        # A session's recording has a name that says nothing.
+        name = Path("".join(trace.run_info.program[:1])).stem
+    return name
+
+
+def make_content(trace: Trace, facts: Mapping[str, Any], name: str, folder: Path) -> Content:
+    """Compute what is logged, and write the files.
+
+    Args:
+        trace: The trace.
+        facts: What is known of its incident; empty if it is none.
+        name: Its name in the tracker.
+        folder: An empty folder for the files.
+
+    Raises:
+        OSError: The files cannot be written.
+    """
+    # Names of artifacts and files allow no other letters.
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST_NAME].strip(".-") or "trace"
+    whole = trace
+    if facts:
+        trace = _last_steps(trace)
+    found = examine(trace)
+    saved = folder / f"{name}.ktrace"
+    whole.save(saved)
+    if facts:
+        (folder / INCIDENT).write_text(json.dumps(dict(facts), indent=1, default=str))
+    report = folder / REPORT
+    report.write_text(report_page(trace, name, most=_MOST_ITEMS), "utf-8", "replace")
+    numbers = whole.columns("steps")["number"]
+    scalars = _scalars(trace, found, facts)
+    return Content(
+        name=name,
+        step=int(numbers.max()) if len(numbers) else int(facts.get("step") or 0),
+        scalars=scalars,
+        tables={
+            "modules": _table(_largest_modules(trace), _MODULE_COLUMNS),
+            "findings": _table(table_of(found), _FINDING_COLUMNS),
+        },
+        summary=_summary(name, found, scalars),
+        incident=dict(facts),
+        files=folder,
+        trace=saved,
+        report=report,
+    )
+
+
+def _last_steps(trace: Trace) -> Trace:
+    """The last steps of the ring of an incident."""
+    numbers = np.unique(trace.columns("steps")["number"]).tolist()
+    if len(numbers) <= _MOST_INCIDENT_STEPS:
+        return trace
+    return trace.select_steps(numbers[-_MOST_INCIDENT_STEPS:])
+
+
+def _scalars(trace: Trace, found: Report, facts: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers that are known of a trace."""
+    overview = trace.overview()
+    known: dict[str, float | None] = {}
+    if overview.steps is not None:
+        known["step_ms"] = overview.steps.median_ns / 1e6
+        rows = [row for row in steps(trace).to_pylist() if not row["start_up"]]
+        waited_ns = sum(row["data_wait_ns"] or 0 for row in rows)
+        whole_ns = sum(row["duration_ns"] for row in rows)
+        known["data_wait_ms"] = waited_ns / len(rows) / 1e6 if rows else None
+        known["data_wait_percent"] = 100 * waited_ns / whole_ns if whole_ns else None
+        known["mfu_percent"] = overview.work.mfu_percent
+    if found.account is not None and found.account.kinds:
+        kind = found.account.kinds[0]
+        known["floor_percent"] = (
+            None if kind.floor_ns is None or not kind.duration_ns else 100 * kind.floor_ns / kind.duration_ns
+        )
+    # What recording adds to the time of the steps, with its 95 % interval, as the flight recorder measured it.
+    for name, share in zip(("", "_low", "_high"), facts.get("overhead_shares") or (), strict=False):
+        known[f"recording_overhead_percent{name}"] = 100 * share
+    return {name: float(value) for name, value in known.items() if value is not None and math.isfinite(value)}
+
+
+def _largest_modules(trace: Trace) -> pyarrow.Table:
+    return sort_rows(modules(trace), "total_ns").slice(0, _MOST_MODULES)
+
+
+def _table(found: pyarrow.Table, columns: tuple[str, ...]) -> LoggedTable:
+    """Choose columns; nanoseconds become milliseconds."""
+    chosen = choose_columns(found, columns)
+    names = [f"{name.removesuffix('_ns')}_ms" if name.endswith("_ns") else name for name in columns]
+    rows = [
+        [_in_ms(row[name]) if name.endswith("_ns") else row[name] for name in columns]
+        for row in json_rows(chosen)
+    ]
+    return LoggedTable(names, rows)
+
+
+def _in_ms(value: float | None) -> float | None:
+    return None if value is None else value / 1e6
+
+
+def _summary(name: str, found: Report, scalars: Mapping[str, float]) -> str:
+    """The step time and the findings, as Markdown."""
+    lines = [f"### {name}", ""]
+    if found.steps:
+        step = f"{units.count(found.steps, 'step')}, {units.duration(found.whole_ns / found.steps)} each"
+        floor = scalars.get("floor_percent")
+        lines += [
+            step + ("" if floor is None else f", of which {units.percent(floor)} is needed on this machine"),
+            "",
+        ]
+    lines += [f"- {headline(one, found.whole_ns)} {one.advice}" for one in found.findings] or [
+        found.no_problem
+    ]
+    return "\n".join([*lines, "", *(f"{line}\n" for line in unknown_lines(found))]).rstrip()

@@ -1,0 +1,97 @@
+"""How requests are marked in a recording: as ranges with names of this form, which every engine and every format keeps.
+
+`kinetoscope.request #3: generate {"tokens": 8}` is the first stretch in which a request runs, `kinetoscope.request #3` each further one, on the thread
+on which it runs. `kinetoscope.request #3 submitted` is the moment at which it hands work to a pool of threads, and
+`kinetoscope.request #3 ended finished {"status_code": 200}` its end. The number is used again when a request has ended, so that a recording
+that goes on for weeks has few names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PREFIX = "kinetoscope.request #"
+STATUSES = ("finished", "error", "canceled")
+"""How a request can end."""
+
+_MARK = re.compile(re.escape(PREFIX) + r"(\d+)(?:: (.*)| (submitted|ended .*))?", re.DOTALL)
+_ENDED = re.compile(rf"ended ({'|'.join(STATUSES)})(?: (\{{.*))?", re.DOTALL)
+
+
+class RequestMark(NamedTuple):
+    """What one range says of a request.
+
+    Attributes:
+        number: The number of the request, which no other has at that time.
+        what: `begin`, `run`, `submit` or `end`.
+        name: The name of the request, at its begin.
+        status: One of `STATUSES`, at its end.
+        arguments: What else is known of it, as JSON text of an object; empty for nothing.
+    """
+
+    number: int
+    what: str
+    name: str = ""
+    status: str = ""
+    arguments: str = ""
+
+
+def begin_mark(number: int, name: str, arguments: str) -> str:
+    """Return the name of the first stretch of a request; `arguments` is JSON text of an object, or empty."""
+    return f"{PREFIX}{number}: {name.strip() or '-'} {arguments}".rstrip()
+
+
+def run_mark(number: int) -> str:
+    """Return the name of each further stretch."""
+    return f"{PREFIX}{number}"
+
+
+def submit_mark(number: int) -> str:
+    """Return the name of the moment at which work is handed to a pool of threads."""
+    return f"{PREFIX}{number} submitted"
+
+
+def end_mark(number: int, status: str, arguments: str) -> str:
+    """Return the name of the end of a request."""
+    return f"{PREFIX}{number} ended {status} {arguments}".rstrip()
+
+
+def parse_mark(text: str) -> RequestMark | None:
+    """Return what the name of a range says of a request; None if it is not about one."""
+    found = _MARK.fullmatch(text)
+    if found is None:
+        return None
+    number, begun, moment = int(found[1]), found[2], found[3]
+    if begun is not None:
+        at = begun.find(" {")
+        while at >= 0 and not _is_object(begun[at + 1 :]):
+            at = begun.find(" {", at + 1)
+        name, arguments = (begun, "") if at < 0 else (begun[:at], begun[at + 1 :])
+        return RequestMark(number, "begin", name, arguments=arguments)
+    if moment is None:
+        return RequestMark(number, "run")
+    if moment == "submitted":
+        return RequestMark(number, "submit")
+    ended = _ENDED.fullmatch(moment)
+    if ended is None or (ended[2] and not _is_object(ended[2])):
+        return None
+    return RequestMark(number, "end", status=ended[1], arguments=ended[2] or "")
+
+
+def request_names_in(strings: Sequence[str]) -> list[int]:
+    """Return which of the strings of a trace are the names of ranges that mark requests."""
+    return [place for place, text in enumerate(strings) if text.startswith(PREFIX)]
+
+
+def _is_object(text: str) -> bool:
+    """Whether a text is a JSON object."""
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict)

@@ -1,0 +1,418 @@
+"""Requests of a server that `kinetoscope.request` or the middleware marked: how long each took, and on what."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.hierarchy import operator_spans
+from kinetoscope.model.kinds import is_operator
+from kinetoscope.model.nesting import GARBAGE_COLLECTION
+from kinetoscope.model.processes import of_processes, thread_processes
+from kinetoscope.model.request_marks import parse_mark, request_names_in
+from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.intervals import Intervals, united_by
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Numbers = NDArray[np.int64]
+
+PARTS = ("operators", "garbage", "python", "executor", "others", "waiting")
+"""What a request spends its time on; the columns are these words with `_ns`, and add up to `duration_ns`."""
+
+_NEVER_NS = 2**62
+_STATUSES = ("unfinished", "finished", "error", "canceled")
+_PART_COLUMNS = (
+    Column("operators_ns", "int64", "ns", "It ran operators, backward functions or collectives of the host."),
+    Column("garbage_ns", "int64", "ns", "It ran, and Python collected garbage."),
+    Column("python_ns", "int64", "ns", "It ran something else, such as Python, or waited without giving its thread away."),
+    Column("executor_ns", "int64", "ns", "It had handed work to a pool of threads, in which no thread had begun it."),
+    Column("others_ns", "int64", "ns", "It did not run, and its thread ran another request."),
+    Column("waiting_ns", "int64", "ns", "It did not run, and its thread ran no request: it awaited something, or the event loop had not come to it."),
+)  # fmt: skip
+
+REQUESTS_SCHEMA = Table(
+    "requests",
+    "A request, in order of time: see `kinetoscope.request`. Its parts add up to its duration.",
+    (
+        Column("request", "int64", "", "Its number in this trace, from 0."),
+        Column("name", "category", "", "Its name; empty if it began before the recording."),
+        Column("arguments", "string", "", "What is known of it, as JSON."),
+        Column("status", "category", "", "`finished`, `error`, `canceled`, or `unfinished` when the recording ended."),
+        Column("process", "int64", "", "The process id; null if unknown."),
+        Column("rank", "int32", "", "The rank of the process; null if unknown."),
+        Column("thread", "int32", "row of threads", "The thread on which it began."),
+        Column("start_ns", "int64", "ns", "When it began, or the recording did."),
+        Column("duration_ns", "int64", "ns", "How long it took."),
+        *_PART_COLUMNS,
+        Column("stretches", "int64", "", "In how many stretches it ran.", 0),
+        Column("threads", "int64", "", "On how many threads.", 0),
+    ),
+)  # fmt: skip
+
+REQUEST_NAMES_SCHEMA = Table(
+    "request_names",
+    "All finished requests of one name, or the slowest tenth of them, to see what is different in these. Most time first.",
+    (
+        Column("name", "category", "", "The name."),
+        Column("of", "category", "", "`all` of them, or the `slowest` tenth, at least one."),
+        Column("count", "int64", "", "How many.", 0),
+        Column("errors", "int64", "", "How many of them ended with an error or were canceled.", 0),
+        Column("total_ns", "int64", "ns", "How long they took together."),
+        Column("p50_ns", "float64", "ns", "Half of them took no longer than this."),
+        Column("p90_ns", "float64", "ns", "The same of 90 %."),
+        Column("p99_ns", "float64", "ns", "The same of 99 %."),
+        Column("max_ns", "int64", "ns", "The longest."),
+        *(Column(one.name, "float64", "ns", f"The mean of a request: {one.meaning[0].lower()}{one.meaning[1:]}") for one in _PART_COLUMNS),
+    ),
+)  # fmt: skip
+
+REQUEST_MODULES_SCHEMA = Table(
+    "request_modules",
+    "What requests of one name spend in the operators of a module. Most time first.",
+    (
+        Column("name", "category", "", "The name of the requests."),
+        Column("module", "category", "", "The path of the module; empty outside of modules."),
+        Column("requests", "int64", "", "How many requests ran operators of it.", 0),
+        Column("count", "int64", "", "How many operators.", 0),
+        Column("self_ns", "int64", "ns", "Their self time."),
+    ),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """The requests of a trace, and the stretches in which they ran.
+
+    Attributes:
+        name: For each request its name.
+        arguments: What is known of it, as JSON text.
+        status: A place in `_STATUSES`.
+        thread: The row of the thread on which it began.
+        start_ns: When it began.
+        end_ns: When it ended.
+        of: For each stretch its request; stretches of one request do not overlap, and are in order.
+        stretch_thread: The row of its thread.
+        stretch_start_ns: When it began.
+        stretch_end_ns: When it ended.
+        submitted_ns: For each request the moments at which it handed work to a pool of threads.
+    """
+
+    name: list[str]
+    arguments: list[str]
+    status: Numbers
+    thread: Numbers
+    start_ns: Numbers
+    end_ns: Numbers
+    of: Numbers
+    stretch_thread: Numbers
+    stretch_start_ns: Numbers
+    stretch_end_ns: Numbers
+    submitted_ns: list[list[int]]
+
+    def __len__(self) -> int:
+        """The number of requests."""
+        return len(self.name)
+
+
+class _Found:
+    """A request while it is put together."""
+
+    def __init__(self, name: str, arguments: str, start_ns: int, thread: int) -> None:
+        self.name, self.arguments, self.start_ns, self.thread = name, arguments, start_ns, thread
+        self.end_ns, self.status = -1, 0
+        self.stretches: list[tuple[int, int, int]] = []
+        self.submitted: list[int] = []
+
+    def known_at_end(self, arguments: str) -> None:
+        """Add what is known of it only at its end, which may be its name."""
+        if not arguments:
+            return
+        known = {**(json.loads(self.arguments) if self.arguments else {}), **json.loads(arguments)}
+        self.name = str(known.pop("name", self.name))
+        self.arguments = json.dumps(known) if known else ""
+
+    def disjoint(self) -> list[tuple[int, int, int]]:
+        """The stretches, in order; of several at one moment, on several threads, the one that began last."""
+        # Clocks of two threads may differ by a little: nothing runs after the end.
+        last = self.end_ns if self.end_ns >= 0 else _NEVER_NS
+        ordered = sorted(
+            (start, min(end, last), thread) for start, end, thread in self.stretches if start < last
+        )
+        if all(one[1] <= other[0] for one, other in pairwise(ordered)):
+            return ordered
+        edges = sorted({edge for start, end, _ in ordered for edge in (start, end)})
+        found: list[tuple[int, int, int]] = []
+        for start, end in pairwise(edges):
+            running = [one for one in ordered if one[0] <= start and one[1] >= end]
+            if not running:
+                continue
+            thread = running[-1][2]
+            if found and found[-1][1] == start and found[-1][2] == thread:
+                found[-1] = (found[-1][0], end, thread)
+            else:
+                found.append((start, end, thread))
+        return found
+
+
+@derived
+def requests_of(trace: TraceData) -> Requests:
+    """Find the requests of a trace, once."""
+    spans, strings = trace.columns("spans"), trace.strings
+    marks = {row: mark for row in request_names_in(strings) if (mark := parse_mark(strings[row]))}
+    rows = (
+        np.flatnonzero(np.isin(spans["name"], list(marks)) & (spans["stream"] < 0))
+        if marks
+        else np.zeros(0, np.int64)
+    )
+    rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
+    starts, thread = spans["start_ns"][rows], spans["thread"][rows]
+    ends = starts + np.maximum(spans["duration_ns"][rows], 0)
+    process = thread_processes(trace)[thread]
+    found: list[_Found] = []
+    # The requests in progress, by process and number.
+    running: dict[tuple[int, int], _Found] = {}
+    columns = (spans["name"][rows], starts, ends, thread, process)
+    for name, start, end, on, of in zip(*(column.tolist() for column in columns), strict=True):
+        mark = marks[name]
+        key = (of, mark.number)
+        if mark.what == "begin" or key not in running:
+            if mark.what == "end":
+                continue
+            running[key] = _Found(mark.name, mark.arguments, start if mark.what == "begin" else 0, on)
+            found.append(running[key])
+        one = running[key]
+        if mark.what == "submit":
+            one.submitted.append(start)
+        elif mark.what == "end":
+            one.end_ns, one.status = start, _STATUSES.index(mark.status)
+            one.known_at_end(mark.arguments)
+            del running[key]
+        elif end > start:
+            one.stretches.append((start, end, on))
+    # What goes on is as long as is known of it.
+    last_ns = max(trace.duration_ns, int(ends.max(initial=0)))
+    stretches = [(place, *each) for place, one in enumerate(found) for each in one.disjoint()]
+    stretch = np.array(stretches, np.int64).reshape(-1, 4)
+    return Requests(
+        [one.name for one in found],
+        [one.arguments for one in found],
+        np.array([one.status for one in found], np.int64),
+        np.array([one.thread for one in found], np.int64),
+        np.array([one.start_ns for one in found], np.int64),
+        np.array([one.end_ns if one.end_ns >= 0 else last_ns for one in found], np.int64),
+        stretch[:, 0],
+        stretch[:, 3],
+        stretch[:, 1],
+        stretch[:, 2],
+        [one.submitted for one in found],
+    )
+
+
+@derived
+def parts_of_requests(trace: TraceData) -> dict[str, Numbers]:
+    """Return for each of `PARTS` how long each request spends on it; they add up to its duration."""
+    known, count = requests_of(trace), len(requests_of(trace))
+    threads = len(trace.columns("threads"))
+    operators, garbage = _busy(trace, threads)
+    start, end, thread = known.stretch_start_ns, known.stretch_end_ns, known.stretch_thread
+    in_operators, in_garbage = np.zeros(len(start), np.int64), np.zeros(len(start), np.int64)
+    ran = (
+        united_by(thread.astype(np.int32), threads, start, end)
+        if len(start)
+        else [Intervals.none()] * threads
+    )
+    for one in np.unique(thread).tolist():
+        mine = np.flatnonzero(thread == one)
+        in_operators[mine] = operators[one].within(start[mine], end[mine])
+        in_garbage[mine] = (garbage[one] - operators[one]).within(start[mine], end[mine])
+    made = {name: np.zeros(count, np.int64) for name in PARTS}
+    np.add.at(made["operators"], known.of, in_operators)
+    np.add.at(made["garbage"], known.of, in_garbage)
+    np.add.at(made["python"], known.of, end - start - in_operators - in_garbage)
+    edges = np.searchsorted(known.of, np.arange(count + 1)).tolist()
+    for place in range(count):
+        own = slice(edges[place], edges[place + 1])
+        home = int(known.thread[place])
+        idle = _gaps(known, place, own)
+        if not len(idle[0]):
+            continue
+        queued = _queued(known, place, own, idle)
+        gaps = Intervals.of(*idle)
+        made["executor"][place] = queued.total_ns
+        rest = gaps - queued
+        others = (rest & ran[home]).total_ns
+        made["others"][place] = others
+        made["waiting"][place] = rest.total_ns - others
+    return made
+
+
+def _gaps(known: Requests, place: int, own: slice) -> tuple[Numbers, Numbers]:
+    """The stretches of time of a request in which it does not run."""
+    start = np.concatenate([known.start_ns[place : place + 1], known.stretch_end_ns[own]])
+    end = np.concatenate([known.stretch_start_ns[own], known.end_ns[place : place + 1]])
+    wide = end > start
+    return start[wide], end[wide]
+
+
+def _queued(known: Requests, place: int, own: slice, idle: tuple[Numbers, Numbers]) -> Intervals:
+    """When a request waited for a thread of a pool: from handing work over to the next stretch on another thread."""
+    handed = known.submitted_ns[place]
+    if not handed:
+        return Intervals.none()
+    away = known.stretch_thread[own] != known.thread[place]
+    begins = known.stretch_start_ns[own][away]
+    next_one = np.searchsorted(begins, handed)
+    pairs = [
+        (at, int(begins[one])) for at, one in zip(handed, next_one.tolist(), strict=True) if one < len(begins)
+    ]
+    if not pairs:
+        return Intervals.none()
+    from_ns, to_ns = np.array(pairs, np.int64).T
+    return Intervals.of(from_ns, to_ns) & Intervals.of(*idle)
+
+
+def _busy(trace: TraceData, threads: int) -> tuple[list[Intervals], list[Intervals]]:
+    """When each thread ran operators, and when it collected garbage."""
+    spans = trace.columns("spans")
+    rows = np.flatnonzero(
+        (is_operator(spans["kind"]) | (spans["kind"] == SpanKind.COLLECTIVE)) & (spans["stream"] < 0)
+    )
+    collected = [place for place, text in enumerate(trace.strings) if text == GARBAGE_COLLECTION]
+    pauses = np.flatnonzero(np.isin(spans["name"], collected))
+    return tuple(
+        united_by(
+            spans["thread"][one],
+            threads,
+            spans["start_ns"][one],
+            spans["start_ns"][one] + spans["duration_ns"][one],
+        )
+        if threads
+        else []
+        for one in (rows, pauses)
+    )  # type: ignore[return-value]
+
+
+def requests(trace: TraceData) -> pyarrow.Table:
+    """Return the `requests` table.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table, empty if no request was marked; the meaning of its columns is in `REQUESTS_SCHEMA`.
+    """
+    known, count = requests_of(trace), len(requests_of(trace))
+    parts = parts_of_requests(trace)
+    pairs = np.unique(np.stack([known.of, known.stretch_thread], axis=1), axis=0)
+    columns: dict[str, Any] = {
+        "request": np.arange(count),
+        "name": _labels(known.name),
+        "arguments": known.arguments,
+        "status": Labels(known.status.astype(np.int32), _STATUSES),
+        **of_processes(trace, thread_processes(trace)[known.thread]),
+        "thread": known.thread.astype(np.int32),
+        "start_ns": known.start_ns,
+        "duration_ns": known.end_ns - known.start_ns,
+        **{f"{name}_ns": parts[name] for name in PARTS},
+        "stretches": np.bincount(known.of, minlength=count),
+        "threads": np.bincount(pairs[:, 0], minlength=count),
+    }
+    return to_arrow(REQUESTS_SCHEMA, columns)
+
+
+def _labels(texts: list[str]) -> Labels:
+    """Texts as a dictionary column."""
+    places: dict[str, int] = {}
+    codes = np.array([places.setdefault(text, len(places)) for text in texts], np.int32)
+    return Labels(codes, list(places))
+
+
+def request_names(trace: TraceData) -> pyarrow.Table:
+    """Return the `request_names` table.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table, of requests that began and ended in the recording; the meaning of its columns is in `REQUEST_NAMES_SCHEMA`.
+    """
+    known, parts = requests_of(trace), parts_of_requests(trace)
+    duration = known.end_ns - known.start_ns
+    complete = np.array([bool(name) for name in known.name], bool) & (known.status > 0)
+    rows: list[dict[str, Any]] = []
+    groups = {
+        name: np.flatnonzero(complete & (np.array(known.name) == name)) for name in dict.fromkeys(known.name)
+    }
+    for name, mine in sorted(groups.items(), key=lambda one: -int(duration[one[1]].sum())):
+        if not len(mine):
+            continue
+        slowest = mine[np.argsort(-duration[mine], kind="stable")[: max(len(mine) // 10, 1)]]
+        for of, some in (("all", mine), ("slowest", slowest)):
+            p50, p90, p99 = np.percentile(duration[some], (50, 90, 99), method="inverted_cdf")
+            rows.append({
+                "name": name, "of": of, "count": len(some), "errors": int((known.status[some] > 1).sum()),
+                "total_ns": int(duration[some].sum()), "p50_ns": p50, "p90_ns": p90, "p99_ns": p99,
+                "max_ns": int(duration[some].max()), **{f"{part}_ns": float(parts[part][some].mean()) for part in PARTS},
+            })  # fmt: skip
+    columns: dict[str, Any] = {
+        column.name: _labels([row[column.name] for row in rows])
+        if column.type == "category"
+        else np.array([row[column.name] for row in rows], column.type)
+        for column in REQUEST_NAMES_SCHEMA.columns
+    }
+    return to_arrow(REQUEST_NAMES_SCHEMA, columns)
+
+
+def request_of(trace: TraceData, rows: Numbers) -> Numbers:
+    """Return for each of some rows of `spans` on the host the request in whose stretch it began; -1 for none."""
+    known, spans = requests_of(trace), trace.columns("spans")
+    found = np.full(len(rows), -1, np.int64)
+    thread, start = spans["thread"][rows], spans["start_ns"][rows]
+    for one in np.unique(known.stretch_thread).tolist():
+        stretches = np.flatnonzero(known.stretch_thread == one)
+        stretches = stretches[np.argsort(known.stretch_start_ns[stretches], kind="stable")]
+        here = np.flatnonzero(thread == one)
+        at = np.searchsorted(known.stretch_start_ns[stretches], start[here], side="right") - 1
+        inside = (at >= 0) & (start[here] < known.stretch_end_ns[stretches[at]])
+        found[here[inside]] = known.of[stretches[at[inside]]]
+    return found
+
+
+def request_modules(trace: TraceData) -> pyarrow.Table:
+    """Return the `request_modules` table.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        The table; the meaning of its columns is in `REQUEST_MODULES_SCHEMA`.
+    """
+    known, spans, work = requests_of(trace), trace.columns("spans"), operator_spans(trace)
+    rows = work.rows[is_operator(spans["kind"][work.rows]) & (spans["stream"][work.rows] < 0)]
+    of = request_of(trace, rows)
+    rows, of = rows[of >= 0], of[of >= 0]
+    name = _labels(known.name)
+    codes = name.ids[of] if len(of) else np.zeros(0, np.int32)
+    module = spans["module"][rows].astype(np.int64)
+    keys, group = np.unique(np.stack([codes.astype(np.int64), module], axis=1), axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    pairs = np.unique(np.stack([group, of], axis=1), axis=0)
+    columns: dict[str, Any] = {
+        "name": Labels(keys[:, 0].astype(np.int32), name.texts),
+        "module": Labels(keys[:, 1].astype(np.int32), trace.columns("modules")["path"]),
+        "requests": np.bincount(pairs[:, 0], minlength=len(keys)),
+        "count": np.bincount(group, minlength=len(keys)),
+        "self_ns": np.bincount(group, work.self_ns[rows], minlength=len(keys)).astype(np.int64),
+    }
+    return to_arrow(REQUEST_MODULES_SCHEMA, columns, np.argsort(-columns["self_ns"], kind="stable"))
