@@ -6,6 +6,7 @@
 #   make lint | native-test | docs | wheel-test | web-test | pytest     parts of `make test`
 #   make wheels        build the wheels to publish in dist/, for each Python in PYTHONS, with recorders for each torch in TORCHES;
 #                      try them without a compiler, and write their bill of materials
+#   make release       prepare the release VERSION: version, changelog, wheels, source archive, documentation, and all checks of them; publishes nothing
 #   make web           rebuild the viewer's page after a change in web/ (needs node and npm)
 #   make stress        run all tests with many more repetitions, then fuzzing (takes hours; before a release)
 #   make fuzz          fuzz the native reader for FUZZ_SECONDS (needs clang with libFuzzer)
@@ -52,7 +53,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONUNBUFFERED PYTHONDONTWRITEBY
 
 say = @printf '\n==> %s\n' "$(1)"
 
-.PHONY: help demo test lint native-test fuzz docs wheel-test wheels web web-test chromium pytest stress trackers bench matrix gpu-check format install develop clean
+.PHONY: help demo test lint native-test fuzz docs wheel-test wheels release web web-test chromium pytest stress trackers bench matrix gpu-check format install develop clean
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -139,6 +140,9 @@ lint: develop
 	@$(BIN)/lint-imports --no-cache
 	$(call say,docs/tables.md is up to date)
 	@$(BIN)/python tools/generate_table_docs.py --check
+	$(call say,workflows)
+	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml examples/ci/*.yml
+	@$(BIN)/zizmor --offline -q --no-progress .github/workflows
 
 # ThreadSanitizer fails on kernels with strong address space randomization, which setarch -R turns off; only tests with threads
 # are of interest to it. Builds with a sanitizer are unity builds, which take half as long; the plain one, which is left to
@@ -212,6 +216,11 @@ $(STAMP)/wheel-$(SOURCES): develop
 wheels: develop
 	$(call say,Wheels)
 	@$(BIN)/python tools/build_wheels.py --torch $(TORCHES) --python $(PYTHONS)
+
+VERSION ?=
+release: develop
+	$(call say,Release $(VERSION))
+	@$(BIN)/python tools/release.py $(VERSION) --torch $(TORCHES) --python $(PYTHONS)
 
 pytest: develop chromium
 	$(call say,Tests)

@@ -42,6 +42,7 @@ SCRIPTS = (
     "stragglers",
     "summaries",
     "trainers",
+    "start_up",
     "viewing",
     "viewer_pages",
 )
