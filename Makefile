@@ -241,7 +241,7 @@ trackers: develop
 	@test -x build/trackers/bin/python || $(BIN)/python -m venv build/trackers
 	@build/trackers/bin/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) $(TRACKERS)
 	@$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > $$(build/trackers/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/zz_kinetoscope.pth
-	@TRACKIO_DIR=build/trackers/trackio build/trackers/bin/python -m pytest -n0 tests/integrations/trackers
+	@TRACKIO_DIR="$(CURDIR)/build/trackers/trackio" build/trackers/bin/python -m pytest -n0 tests/integrations/trackers
 
 bench: develop
 	$(call say,Benchmarks)
