@@ -18,6 +18,7 @@
 #include "python_walk.h"
 #include "session.h"
 #include "shapes.h"
+#include "tensor_versions.h"
 #include "thread_state.h"
 #include "torch_threads.h"
 
@@ -248,6 +249,10 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     span.forward_thread = backward ? static_cast<uint16_t>(function.forwardThreadId()) : kept;
     record->end = uint64_t{span.forward_thread} << CompactSpan::kEndBits;
     const uint8_t flags = scope == at::RecordScope::USER_SCOPE && function.isAsync() ? kSpanAsync : 0;
+    if (__builtin_expect((what & kRecordTensorVersions) != 0, 0)) {
+      const bool has_schema = overload != no_overload.load(std::memory_order_relaxed);
+      note_argument_versions(*thread, function, has_schema ? overload : nullptr, span);
+    }
     uint32_t notes = 0;
     if (__builtin_expect((what & (kRecordMemory | kRecordFunctionIds)) != 0 || (name & kBetweenRanks) != 0 ||
                              thread->arguments.load(std::memory_order_relaxed) != 0,
@@ -260,6 +265,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     record->start = CompactSpan::start_of(span.start_tick, flags);
     Session::commit_span(*thread);
     if (__builtin_expect(notes != 0, 0)) Session::commit_notes(*thread, notes, span.start_tick);
+    if (__builtin_expect((what & kRecordTensorVersions) != 0, 0))
+      write_argument_versions(*thread, *session, span.start_tick);
   } catch (...) {
     // Out of memory, or a type we cannot describe: this one operator is missing, the job goes on.
     session->faults.fetch_add(1, std::memory_order_relaxed);
@@ -313,6 +320,8 @@ inline void end_at(const void* function, uint64_t now) {
 void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
   const uint64_t now = read_tick();
   if (__builtin_expect(context != nullptr, 0)) return;
+  if (__builtin_expect((live.what.load(std::memory_order_relaxed) & kRecordTensorVersions) != 0, 0))
+    write_result_versions(function);
   end_at(&function, now);
 }
 
@@ -378,6 +387,7 @@ namespace {
 void register_callback(uint32_t what) {
   const bool shapes = (what & kRecordShapes) != 0;
   const bool ids = (what & kRecordFunctionIds) != 0;
+  const bool results = (what & kRecordTensorVersions) != 0;
   // With memory, the gradients of backward functions are needed even if the inputs of other operators are
   // not: a second callback. Otherwise one callback is used, because torch iterates over all callbacks at
   // every node of a backward pass.
@@ -388,8 +398,11 @@ void register_callback(uint32_t what) {
   Scopes scopes{at::RecordScope::FUNCTION, at::RecordScope::TORCHSCRIPT_FUNCTION,
                 at::RecordScope::USER_SCOPE};
   if (!gradients) scopes.insert(at::RecordScope::BACKWARD_FUNCTION);
-  handle = at::addGlobalCallback(
-      at::RecordFunctionCallback(&on_start, &on_end).needsInputs(shapes).needsIds(ids).scopes(scopes));
+  handle = at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+                                     .needsInputs(shapes)
+                                     .needsOutputs(results)
+                                     .needsIds(ids)
+                                     .scopes(scopes));
   if (!gradients) return;
   backward_handle = at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
                                               .needsInputs(true)

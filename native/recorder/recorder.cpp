@@ -30,6 +30,7 @@
 #include "sampler.h"
 #include "session.h"
 #include "step_watch.h"
+#include "storage_ids.h"
 #include "tensor_reader.h"
 
 namespace kinetoscope {
@@ -103,6 +104,7 @@ void after_fork_in_child() {
     new std::shared_ptr<Session>(std::move(recording));
   }
   sampling::after_fork_in_child();
+  storage_ids::after_fork_in_child();
   step_watch::after_fork_in_child();
   maintenance_thread::reset_after_fork();
   reset_calls_after_fork();
@@ -138,6 +140,7 @@ void end_recording(Session& session) {
     session.settle_orphans();
     cut_calls(session, now);
   }
+  storage_ids::forget();
   session.dictionary().end_collections();
   session.file().add_clock_pair(read_clock_pair());
   session.file().header().stop_tick = now;
@@ -236,7 +239,7 @@ int kinetoscope_recorder_change(uint32_t what, uint32_t samples_per_second, char
     say(message, bytes, "nothing is being recorded");
     return -1;
   }
-  constexpr uint32_t kCallback = kRecordShapes | kRecordMemory | kRecordFunctionIds;
+  constexpr uint32_t kCallback = kRecordShapes | kRecordMemory | kRecordFunctionIds | kRecordTensorVersions;
   constexpr uint32_t kPlaces = kRecordStacks | kRecordModules;
   const uint32_t before = live.what.load(std::memory_order_relaxed);
   const bool paused = (before & kPaused) != 0;

@@ -1,7 +1,10 @@
 #include "sampler.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
+#include <sys/select.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -46,6 +49,124 @@ int open_of_task(uint32_t system, const char* name) {
 uint32_t own_id() {
   static thread_local const auto id = static_cast<uint32_t>(gettid());
   return id;
+}
+
+constexpr size_t kCallArguments = 6;
+
+// What somebody who waits for this file of the process waits for. It may be closed meanwhile, or be another
+// one: fstat() neither waits nor changes anything.
+SampleWait wait_for_file(int file) {
+  struct stat about{};
+  if (fstat(file, &about) != 0) return SampleWait::Other;
+  if (S_ISSOCK(about.st_mode)) return SampleWait::Socket;
+  if (S_ISFIFO(about.st_mode)) return SampleWait::Pipe;
+  if (S_ISREG(about.st_mode) || S_ISDIR(about.st_mode) || S_ISBLK(about.st_mode)) return SampleWait::File;
+  return isatty(file) != 0 ? SampleWait::Terminal : SampleWait::Events;
+}
+
+// The same of several files.
+class WaitForFiles {
+ public:
+  void add(int file) {
+    if (file < 0) return;
+    const SampleWait one = wait_for_file(file);
+    wait_ = any_ && wait_ != one ? SampleWait::Events : one;
+    any_ = true;
+  }
+  // Without any file, a thread only waits for time to pass.
+  SampleWait wait() const { return any_ ? wait_ : SampleWait::Sleep; }
+
+ private:
+  bool any_ = false;
+  SampleWait wait_ = SampleWait::Sleep;
+};
+
+// More files are not looked at.
+constexpr uint64_t kMostPolled = 16, kMostSelected = 1024;
+
+SampleWait wait_in_poll(MemoryReader& memory, uint64_t address, uint64_t count) {
+  if (count > kMostPolled) return SampleWait::Events;
+  pollfd polled[kMostPolled];
+  if (count != 0 && !memory.read(reinterpret_cast<const void*>(address), polled, count * sizeof(pollfd)))
+    return SampleWait::Events;
+  WaitForFiles files;
+  for (uint64_t at = 0; at < count; ++at) files.add(polled[at].fd);
+  return files.wait();
+}
+
+// `sets` are the addresses of the sets of files to read, to write, and with exceptions; 0 for none.
+SampleWait wait_in_select(MemoryReader& memory, uint64_t count, const uint64_t* sets) {
+  if (count > kMostSelected) return SampleWait::Events;
+  WaitForFiles files;
+  for (int set = 0; set < 3; ++set) {
+    unsigned char bits[kMostSelected / 8];
+    const size_t bytes = (count + 7) / 8;
+    if (sets[set] == 0 || bytes == 0) continue;
+    if (!memory.read(reinterpret_cast<const void*>(sets[set]), bits, bytes)) return SampleWait::Events;
+    for (uint64_t file = 0; file < count; ++file)
+      if ((bits[file / 8] >> (file % 8) & 1) != 0) files.add(static_cast<int>(file));
+  }
+  return files.wait();
+}
+
+// What a thread waits for that is blocked in a system call; -1 for none: a page is read for it.
+SampleWait wait_in(MemoryReader& memory, long call, const uint64_t* given) {
+  switch (call) {
+    case -1:
+      return SampleWait::Memory;
+    case SYS_futex:
+      return SampleWait::Lock;
+    case SYS_nanosleep:
+    case SYS_clock_nanosleep:
+      return SampleWait::Sleep;
+    case SYS_wait4:
+    case SYS_waitid:
+      return SampleWait::Process;
+    case SYS_read:
+    case SYS_write:
+    case SYS_readv:
+    case SYS_writev:
+    case SYS_pread64:
+    case SYS_pwrite64:
+    case SYS_preadv:
+    case SYS_pwritev:
+      return wait_for_file(static_cast<int>(given[0]));
+    case SYS_fsync:
+    case SYS_fdatasync:
+    case SYS_openat:
+    case SYS_getdents64:
+    case SYS_statx:
+    case SYS_flock:
+    case SYS_ftruncate:
+    case SYS_fallocate:
+    case SYS_unlinkat:
+      return SampleWait::File;
+    case SYS_recvfrom:
+    case SYS_recvmsg:
+    case SYS_sendto:
+    case SYS_sendmsg:
+    case SYS_connect:
+    case SYS_accept:
+    case SYS_accept4:
+      return SampleWait::Socket;
+    case SYS_ppoll:
+#ifdef SYS_poll
+    case SYS_poll:
+#endif
+      return wait_in_poll(memory, given[0], given[1]);
+    case SYS_pselect6:
+#ifdef SYS_select
+    case SYS_select:
+#endif
+      return wait_in_select(memory, given[0], given + 1);
+    case SYS_epoll_pwait:
+#ifdef SYS_epoll_wait
+    case SYS_epoll_wait:
+#endif
+      return SampleWait::Events;
+    default:
+      return SampleWait::Other;
+  }
 }
 
 void set_waited(SampleRecord& record, uint32_t waited) {
@@ -227,8 +348,10 @@ Sampler::Outcome Sampler::sample(const PythonThread& thread, uint64_t tick, uint
     if (frames_.empty()) return Outcome::NoPython;
     if (!place(epoch, record)) return Outcome::Torn;
   }
-  const SampleState state = state_of(thread, known);
-  record.state = static_cast<uint8_t>(state);
+  SampleWait wait = SampleWait::Unknown;
+  const SampleState state = state_of(thread, known, wait);
+  record.state =
+      static_cast<uint8_t>(static_cast<uint8_t>(state) | static_cast<uint8_t>(wait) << kSampleStateBits);
   set_waited(record, known.waited);
   if (known.index == 0) known.index = session_.index_of_thread(thread.system);
   record.thread = known.index;
@@ -293,14 +416,18 @@ bool Sampler::update_times(KnownThread& known) {
   return before.ran_ns <= 0 || before.runs <= 0 || known.times != before;
 }
 
-SampleState Sampler::state_of(const PythonThread& thread, KnownThread& known) {
+SampleState Sampler::state_of(const PythonThread& thread, KnownThread& known, SampleWait& wait) {
   char text[256];
   if (read_of_task(known, "syscall", known.call_file, text, sizeof(text))) {
     if (std::strncmp(text, "running", 7) == 0) return SampleState::Running;
     // The number of the system call, and what it was given.
-    char* end = nullptr;
-    if (std::strtol(text, &end, 10) == SYS_futex && view_.is_in_gil(std::strtoull(end, nullptr, 16)))
-      return SampleState::WaitingForGil;
+    char* at = nullptr;
+    const long call = std::strtol(text, &at, 10);
+    if (at == text) return SampleState::Blocked;
+    uint64_t given[kCallArguments] = {};
+    for (uint64_t& argument : given) argument = std::strtoull(at, &at, 16);
+    if (call == SYS_futex && view_.is_in_gil(given[0])) return SampleState::WaitingForGil;
+    wait = wait_in(view_.memory(), call, given);
     return SampleState::Blocked;
   }
   const int file = open_of_task(thread.system, "stat");

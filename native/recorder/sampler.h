@@ -86,7 +86,8 @@ class Sampler {
   // Stack and module of what is in `frames_`; false where a code object went meanwhile.
   bool place(uint32_t epoch, SampleRecord& record);
   uint32_t stack_of(const SeenFrame& frame, uint32_t parent, uint32_t epoch);
-  SampleState state_of(const PythonThread& thread, KnownThread& known);
+  // Also what it waits for, if it is blocked.
+  SampleState state_of(const PythonThread& thread, KnownThread& known, SampleWait& wait);
   // Reads a thread's times, and what a sample says of how long it waited for a processor since the round
   // before. False if it had none since then.
   bool update_times(KnownThread& known);

@@ -91,6 +91,10 @@ struct Walk {
   }
 };
 
+// Whether the versions of tensors were noted: of this operator, or of one around it, whose arguments those of
+// what runs inside come from.
+enum class TensorVersions : uint8_t { None, Noted, Inside, InBackward };
+
 // An open span. It is identified by the address of the object that began it, torch's RecordFunction or one of
 // our ranges, which do not move: cheaper than a context object for each operator. One cache line.
 struct alignas(64) OpenSpan {
@@ -109,6 +113,7 @@ struct alignas(64) OpenSpan {
   bool noted = false;
   // Whether it is an operator, and so `frame` stands still until it ends; Python may go on inside a range.
   bool holds_frame = false;
+  TensorVersions versions = TensorVersions::None;
 
   // [hot] What its record has as its end, once it has ended at that tick.
   uint64_t end_word(uint64_t tick) const {
@@ -175,6 +180,7 @@ class OpenSpans {
     span.forward_thread = 0;
     span.noted = false;
     span.holds_frame = false;
+    span.versions = TensorVersions::None;
     return span;
   }
   void pop() { --end_; }
@@ -244,6 +250,8 @@ struct alignas(64) ThreadState {
   NoteRecord* next_note = nullptr;
   NoteRecord* note_end = nullptr;
   ChunkHeader* note_chunk = nullptr;
+  // The notes about the tensors of one operator, before they are written.
+  std::vector<NoteRecord> versions;
 
   // Made when calls are first recorded on this thread, and kept like the thread's state itself.
   CallState* call_state = nullptr;

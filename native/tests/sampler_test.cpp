@@ -3,15 +3,25 @@
 #include "recorder/sampler.h"
 
 #include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string>
@@ -469,18 +479,24 @@ void write_samples_of_each_thread() {
   CHECK(samples.period_ns[1] == samples.time_ns[1] - samples.time_ns[0]);
   CHECK(samples.period_ns[2] < samples.time_ns[2] - samples.time_ns[1]);
   CHECK(recording.losses.torn_samples == 0 && recording.losses.damaged_records == 0);
-  const auto state_of = [&](uint32_t id) {
+  const auto last_of = [&](uint32_t id) {
     for (size_t row = rows; row-- > 0;) {
       const auto thread =
           recording.dictionary.threads.at(recording.thread_index[static_cast<size_t>(samples.thread[row])]);
-      if (thread.os_tid == id) return static_cast<SampleState>(samples.state[row]);
+      if (thread.os_tid == id) return row;
     }
-    return SampleState::Unknown;
+    return rows;
   };
+  const auto state_of = [&](uint32_t id) {
+    const size_t row = last_of(id);
+    return row < rows ? static_cast<SampleState>(samples.state[row]) : SampleState::Unknown;
+  };
+  const auto wait_of = [&](uint32_t id) { return static_cast<SampleWait>(samples.wait[last_of(id)]); };
   if (state_of(ids[2]) != SampleState::Unknown) {
     CHECK(state_of(ids[2]) == SampleState::Running);
     CHECK(state_of(ids[0]) == SampleState::WaitingForGil);
     CHECK(state_of(ids[1]) == SampleState::Blocked);
+    CHECK(wait_of(ids[1]) == SampleWait::Lock && wait_of(ids[2]) == SampleWait::Unknown);
   } else {
     std::fprintf(stderr, "not tested: this system does not say what a thread does\n");
   }
@@ -494,6 +510,124 @@ bool is_waiting(uint32_t id) {
   const bool read = std::fgets(text, sizeof(text), file) != nullptr;
   std::fclose(file);
   return read && std::strncmp(text, "running", 7) != 0;
+}
+
+// What a blocked thread waits for, by the system call that it is in and the files that this is given.
+void say_what_a_thread_waits_for() {
+  if (FILE* file = std::fopen("/proc/thread-self/syscall", "re"); file != nullptr) {
+    std::fclose(file);
+  } else {
+    std::fprintf(stderr, "not tested: this system does not say what a thread does\n");
+    return;
+  }
+  int pipes[2], sockets[2];
+  CHECK(pipe(pipes) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+  char byte;
+  const auto is_readable = [](std::initializer_list<int> files) {
+    std::vector<pollfd> polled;
+    for (const int file : files) polled.push_back({file, POLLIN, 0});
+    poll(polled.data(), polled.size(), -1);
+  };
+  const auto select_of = [](int file) {
+    fd_set files;
+    FD_ZERO(&files);
+    FD_SET(file, &files);
+    select(file + 1, &files, nullptr, nullptr, nullptr);
+  };
+  const auto child = [&] {
+    const pid_t process = fork();
+    if (process == 0) {
+      char end;
+      _exit(read(pipes[0], &end, 1) == 1 ? 0 : 1);
+    }
+    waitpid(process, nullptr, 0);
+  };
+  struct Case {
+    SampleWait wait;
+    std::function<void()> act;
+    int end;  // what is written to so that it ends; -1: by a signal
+  };
+  const Case cases[] = {
+      {SampleWait::Pipe, [&] { CHECK(read(pipes[0], &byte, 1) == 1); }, pipes[1]},
+      {SampleWait::Socket, [&] { CHECK(recv(sockets[0], &byte, 1, 0) == 1); }, sockets[1]},
+      {SampleWait::Socket, [&] { CHECK(read(sockets[0], &byte, 1) == 1); }, sockets[1]},
+      {SampleWait::Pipe,
+       [&] {
+         is_readable({pipes[0]});
+         CHECK(read(pipes[0], &byte, 1) == 1);
+       },
+       pipes[1]},
+      {SampleWait::Events,
+       [&] {
+         is_readable({pipes[0], sockets[0]});
+         CHECK(read(pipes[0], &byte, 1) == 1);
+       },
+       pipes[1]},
+      {SampleWait::Socket,
+       [&] {
+         select_of(sockets[0]);
+         CHECK(read(sockets[0], &byte, 1) == 1);
+       },
+       sockets[1]},
+      {SampleWait::Process, child, pipes[1]},
+      {SampleWait::Sleep, [&] { sleep(3600); }, -1},
+  };
+  struct sigaction nothing{};
+  nothing.sa_handler = [](int) {};
+  sigaction(SIGUSR1, &nothing, nullptr);
+  World world;
+  const Code* code = new_code("work", 100);
+  Frame frame{nullptr, code, code->instructions, nullptr, 0};
+  Running running;
+  std::string path = running.path;
+  std::vector<uint32_t> ids;
+  {
+    Sampler sampler(*running.session, world.here(), nullptr);
+    for (const Case& one : cases) {
+      std::atomic<uint32_t> id{0};
+      std::thread waiter([&] {
+        id = own_id();
+        one.act();
+      });
+      while (id == 0 || !is_waiting(id)) std::this_thread::yield();
+      // It may have waited for something else on its way there.
+      ThreadOfPython other;
+      other.interpreter = &world.interpreter;
+      other.number = 100 + ids.size();
+      other.system = id;
+      other.frame = &frame;
+      other.next = &world.main;
+      world.interpreter.newest = &other;
+      const auto in_its_call = [&] {
+        char text[64] = {};
+        FILE* file = std::fopen(("/proc/self/task/" + std::to_string(id) + "/syscall").c_str(), "re");
+        const bool there = file != nullptr && std::fgets(text, sizeof(text), file) != nullptr;
+        if (file != nullptr) std::fclose(file);
+        return there && std::strtol(text, nullptr, 10) != SYS_futex && std::strncmp(text, "running", 7) != 0;
+      };
+      while (!in_its_call()) std::this_thread::yield();
+      sampler.round(kStay);
+      ids.push_back(id);
+      if (one.end >= 0)
+        CHECK(write(one.end, "1", 1) == 1);
+      else
+        pthread_kill(waiter.native_handle(), SIGUSR1);
+      waiter.join();
+      world.interpreter.newest = &world.main;
+    }
+  }
+  running.close();
+  for (const int file : {pipes[0], pipes[1], sockets[0], sockets[1]}) close(file);
+  const MappedFile file(path);
+  const Recording recording = parse_recording(file.bytes());
+  size_t seen = 0;
+  for (size_t row = 0; row < recording.samples.wait.size(); ++row) {
+    if (recording.samples.state[row] != static_cast<uint8_t>(SampleState::Blocked)) continue;
+    CHECK(seen < std::size(cases));
+    CHECK(recording.samples.wait[row] == static_cast<uint8_t>(cases[seen].wait));
+    ++seen;
+  }
+  CHECK(seen == std::size(cases));
 }
 
 // The frames of a thread that had no processor since the rounds before are not looked at again.
@@ -777,6 +911,7 @@ int main() {
   find_lines();
   see_threads_and_frames();
   write_samples_of_each_thread();
+  say_what_a_thread_waits_for();
   leave_alone_a_thread_that_rests();
   take_the_place_of_an_open_operator();
   never_mix_two_operators();

@@ -5,6 +5,10 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import os
+import select
+import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +25,8 @@ import kinetoscope
 from kinetoscope.trace import Trace
 
 Step = Callable[[int], None]
+PAUSE_S = 0.01
+"""How long a program waits in each step, where that is its fault."""
 
 
 @dataclass(frozen=True)
@@ -955,3 +961,156 @@ def a_result_of_which_few_rows_are_used(fault: bool) -> tuple[Step, int]:
         optimizer.zero_grad()
 
     return step, 10
+
+
+def neighbors() -> torch.Tensor:
+    """A graph of 640 nodes as a matrix."""
+    return (torch.rand(640, 640) < 0.05).float()
+
+
+class GraphLayer(nn.Module):
+    """A layer of a graph network, which normalizes the graph itself or is given it normalized."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.again, self.linear = again, nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor, graph: torch.Tensor) -> torch.Tensor:
+        if self.again:
+            graph = graph / graph.sum(1, keepdim=True).clamp(min=1.0)
+        return torch.relu(graph @ self.linear(x))
+
+
+@planted("hot-line", tensor_versions=True)
+def a_graph_that_each_layer_normalizes(fault: bool) -> tuple[Step, int]:
+    layers, graph, x = nn.ModuleList(GraphLayer(fault) for _ in range(4)), neighbors(), torch.randn(640, 16)
+    once = graph / graph.sum(1, keepdim=True).clamp(min=1.0)
+    optimizer = sgd(layers)
+
+    def step(number: int) -> None:
+        rows = x
+        for layer in layers:
+            rows = layer(rows, graph if fault else once)
+        rows.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, 10
+
+
+@planted("hot-line", tensor_versions=True)
+def a_forward_pass_done_twice(fault: bool) -> tuple[Step, int]:
+    model = Net()
+    optimizer, x = sgd(model), torch.randn(192, 64)
+
+    def step(number: int) -> None:
+        result = model(x + number)
+        # Such as for a metric.
+        again = model(x + number) if fault else result
+        torch.maximum(result.square().mean(), again.detach().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, 10
+
+
+@planted("hot-line", tensor_versions=True)
+def a_teacher_that_never_changes(fault: bool) -> tuple[Step, int]:
+    model, teacher, x = Net(), Net(), torch.randn(192, 64)
+    optimizer = sgd(model)
+    with torch.no_grad():
+        once = teacher(x)
+
+    def wanted() -> torch.Tensor:
+        with torch.no_grad():
+            return teacher(x)
+
+    def step(number: int) -> None:
+        (model(x) - (wanted() if fault else once)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, 10
+
+
+@planted("hot-line", tensor_versions=True)
+def a_buffer_that_is_filled_and_overwritten(fault: bool) -> tuple[Step, int]:
+    model, rows = Net(), torch.randn(2**23)
+    buffer = torch.zeros(2**23)
+
+    def batch(number: int) -> torch.Tensor:
+        if fault:
+            buffer.zero_()
+        buffer.copy_(rows)
+        return buffer[: 192 * 64].view(192, 64)
+
+    return training(model, sgd(model), batch), 10
+
+
+@planted("python-bound", record_shapes=True)
+def a_pause_in_each_step(fault: bool) -> tuple[Step, int]:
+    model = Net()
+
+    def pause(number: int, loss: torch.Tensor) -> None:
+        if fault:
+            select.select([], [], [], PAUSE_S)
+
+    return training(model, sgd(model), fixed(), pause), 20
+
+
+@planted("python-bound", record_shapes=True)
+def a_process_for_each_step(fault: bool) -> tuple[Step, int]:
+    model = Net()
+
+    def call(number: int, loss: torch.Tensor) -> None:
+        if fault:
+            subprocess.run([sys.executable, "-S", "-c", "pass"], check=True)
+
+    return training(model, sgd(model), fixed(), call), 10
+
+
+@planted("python-bound", record_shapes=True)
+def an_answer_from_a_server(fault: bool) -> tuple[Step, int]:
+    model = Net()
+
+    def ask(number: int, loss: torch.Tensor) -> None:
+        if fault:
+            mine, theirs = socket.socketpair()
+            with mine, theirs:
+                server = threading.Timer(PAUSE_S, theirs.send, (b"1",))
+                server.start()
+                mine.recv(1)
+                server.join()
+
+    return training(model, sgd(model), fixed(), ask), 20
+
+
+@planted("python-bound", record_shapes=True)
+def an_answer_from_a_pipe(fault: bool) -> tuple[Step, int]:
+    model = Net()
+
+    def ask(number: int, loss: torch.Tensor) -> None:
+        if fault:
+            ours, theirs = os.pipe()
+            with os.fdopen(ours, "rb") as source, os.fdopen(theirs, "wb", buffering=0) as sink:
+                writer = threading.Timer(PAUSE_S, sink.write, (b"1",))
+                writer.start()
+                source.read(1)
+                writer.join()
+
+    return training(model, sgd(model), fixed(), ask), 20
+
+
+@planted("python-bound", record_shapes=True)
+def a_lock_that_another_thread_releases(fault: bool) -> tuple[Step, int]:
+    model, lock = Net(), threading.Lock()
+
+    def take(number: int, loss: torch.Tensor) -> None:
+        if fault:
+            lock.acquire()
+            other = threading.Timer(PAUSE_S, lock.release)
+            other.start()
+            with lock:
+                other.join()
+
+    return training(model, sgd(model), fixed(), take), 20

@@ -9,7 +9,7 @@ import kinetoscope
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.account import CAUSES, Cause, Entry, accounts
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
-from kinetoscope.model.schema import SampleState, SpanKind
+from kinetoscope.model.schema import SAMPLE_WAITS, SampleState, SampleWait, SpanKind
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
@@ -97,15 +97,19 @@ def test_waits_pauses_and_the_profiler_have_their_own_entries():
     assert found["profiler", None] == 10.0
 
 
-def test_a_thread_that_does_not_run_waits_at_its_line():
+@pytest.mark.parametrize(
+    ("wait", "cause"),
+    [(SampleWait.UNKNOWN, "blocked"), *zip(list(SampleWait)[1:], SAMPLE_WAITS[1:], strict=True)],
+)
+def test_a_thread_that_does_not_run_waits_at_its_line(wait, cause):
     builder = TraceBuilder()
     inside = builder.stack(("train.py", 3, "train"), ("log.py", 5, "flush"))
     for step in range(2):
         builder.step(step, step * 10 * MS, 10 * MS)
         builder.span("aten::mm", step * 10 * MS, MS, stack=builder.stack(("train.py", 3, "train")))
-        builder.sample(step * 10 * MS + 5 * MS, inside, state=SampleState.BLOCKED)
+        builder.sample(step * 10 * MS + 5 * MS, inside, state=SampleState.BLOCKED, wait=wait)
     (row,) = [row for row in builder.build().table("account").to_pylist() if row["entry"] == "waiting"]
-    assert (row["cause"], row["file"], row["line"]) == ("blocked", "log.py", 5)
+    assert (row["cause"], row["file"], row["line"]) == (cause, "log.py", 5)
     assert row["share_percent"] == pytest.approx(90.0)
 
 

@@ -31,7 +31,9 @@ def codes(program, fault):
     What the recording costs is left out of programs whose fault it is not: on a fast processor that is much of their small operators.
     """
     with PLANTED[program].record(fault) as recorded, undisturbed(recorded) as trace:
-        found = [one.code for one in examine(trace).findings]
+        report = examine(trace)
+    found = [one.code for one in report.findings]
+    assert sum(one.gain_ns or 0 for one in report.findings if one.rank < 0) <= report.whole_ns, found
     is_meant = program.startswith("profiler-cost:")
     return found if is_meant else [code for code in found if code != "profiler-cost"]
 
@@ -50,6 +52,8 @@ def test_the_same_program_without_the_fault_has_no_finding(program):
 @settings(max_examples=examples(30), deadline=None)
 @given(any_traces(max_spans=40))
 def test_any_trace_has_findings_whose_shares_are_shares(trace):
+    report = examine(trace)
+    assert sum(one.gain_ns or 0 for one in report.findings if one.rank < 0) <= report.whole_ns
     table = trace.findings()
     for row in table.to_pylist():
         assert 0 <= row["share_percent"] <= 100
@@ -87,6 +91,23 @@ def sampled_python(states):
     for step in range(8):
         builder.sample(step * 10_000_000 + 5_000_000, inside, state=states[step % 2])
     return builder.build()
+
+
+@pytest.mark.parametrize("waited", [0.0, 0.25, 0.5])
+def test_python_without_a_processor_is_a_wait_in_the_finding_as_in_the_account(waited):
+    builder = slow_python()
+    inside = builder.stack(("train.py", 3, "train"), ("log.py", 5, "flush"))
+    for moment in range(8 * 10):
+        builder.sample(
+            (moment + 1) * 1_000_000, inside, period_ns=1_000_000, waited_ns=round(waited * 1_000_000)
+        )
+    trace = builder.build()
+    report = examine(trace)
+    (finding,) = [one for one in report.findings if one.code == "python-bound"]
+    entries = {one: time_ns for one, time_ns in report.account.kinds[0].entry_ns.items() if time_ns}
+    assert finding.gain_ns == pytest.approx(entries["python"], abs=100)
+    assert entries.get("waiting", 0) == pytest.approx(waited * report.whole_ns, abs=100)
+    assert sum(one.gain_ns for one in report.findings) <= report.whole_ns
 
 
 def test_a_loop_that_waits_between_operators_does_not_run_python():

@@ -3,7 +3,7 @@
 import pytest
 
 from kinetoscope.analyses.findings import as_dict, examine, lines
-from kinetoscope.analyses.waterfall import bar, floor_sentence, no_problem, parts_of_step
+from kinetoscope.analyses.waterfall import as_mapping, bar, floor_sentence, no_problem, parts_of_step
 from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000
@@ -48,9 +48,21 @@ def test_without_sizes_it_says_what_to_record():
     report = examine(trace(sized=False))
     account = report.account
     assert floor_sentence(account, account.kinds[0]) == (
-        "a step takes 10 ms; its floor is unknown: record the sizes of inputs (record_shapes=True, --shapes)"
+        "a step takes 10 ms, of which 6.01 ms or more are above its floor; what its operators need is unknown: record the sizes of inputs "
+        "(record_shapes=True, --shapes)"
     )
     assert account.kinds[0].floor_ns is None
+    assert as_mapping(account)["above_floor_ns"] == pytest.approx(6 * MS, rel=0.01)
+
+
+def test_where_hardly_anything_is_known_no_part_is_said_to_be_above_the_floor():
+    builder = TraceBuilder()
+    for step in range(4):
+        builder.step(step, step * MS, MS).span("aten::mul", step * MS, MS)
+    account = builder.build().account()
+    assert floor_sentence(account, account.kinds[0]) == (
+        "a step takes 1 ms; its floor is unknown: record the sizes of inputs (record_shapes=True, --shapes)"
+    )
 
 
 def test_where_nothing_is_found_the_largest_parts_are_named():

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from kinetoscope import ArgumentError, MissingDependencyError
 from kinetoscope.integrations.agents import MOST_BYTES, TraceAnswers, fitted, mcp_server
 from tests.cli.conftest import training_trace
+from tests.support.controlled_job import controlled_job
 from tests.support.trace_builder import TraceBuilder
 
 mcp = pytest.importorskip("mcp", reason="agents are answered with the package mcp")
@@ -66,8 +68,10 @@ def test_each_tool_says_what_it_answers_and_that_it_only_reads(folder):
             return (await client.list_tools()).tools
 
     found = {tool.name: tool for tool in asyncio.run(tools())}
-    assert set(found) == {"open", "findings", "evidence", "table", "sql", "compare", "ranks"}
-    assert all(tool.description and tool.annotations.read_only_hint for tool in found.values())
+    reading = {"open", "findings", "evidence", "table", "sql", "compare", "ranks", "last"}
+    assert {name for name, tool in found.items() if tool.annotations.read_only_hint} == reading
+    assert set(found) == reading | {"capture"}
+    assert all(tool.description for tool in found.values())
     assert found["table"].input_schema["required"] == ["path"]
 
 
@@ -174,3 +178,35 @@ def test_an_answer_is_never_too_long_and_says_what_it_left_out(facts, most):
     for key, value in facts.items():
         if isinstance(value, list | dict) and "why" not in shown and key != "left_out":
             assert len(shown[key]) + left_out.get(key, 0) == len(value)
+
+
+def test_a_job_that_runs_can_be_looked_at_and_captured(folder, tmp_path, monkeypatch):
+    with controlled_job(tmp_path) as job:
+        job.do("steps", 3)
+        monkeypatch.setenv("KINETOSCOPE_DIR", str(job.folder))
+        (place,) = job.folder.iterdir()
+        server = mcp_server(TraceAnswers([folder]))
+        (wrong, last), (by_name_wrong, by_name), (outside, why) = calls(
+            server, ("last", {}), ("last", {"target": place.name}), ("last", {"target": "../elsewhere"})
+        )
+        assert not wrong
+        assert not by_name_wrong
+        assert json.loads(last)["ranks"][0]["step"] == 2
+        assert json.loads(by_name)["job"] == place.name
+        assert outside
+        assert "is no job that was left on" in why
+        answered = []
+        thread = threading.Thread(
+            target=lambda: answered.extend(
+                calls(server, ("capture", {"target": str(job.process.pid), "steps": 2}))
+            )
+        )
+        thread.start()
+        while thread.is_alive():
+            job.do("steps", 1)
+        ((failed, text),) = answered
+        assert not failed, text
+        path = json.loads(text)["path"]
+        assert os.path.dirname(path) == str(folder)
+        ((_, table),) = calls(server, ("table", {"path": path, "name": "steps", "columns": ["number"]}))
+        assert json.loads(table)["total_rows"] == 2

@@ -37,6 +37,7 @@ OTHER_VALUES = {
     "python_calls": lambda: True,
     "module_spans": lambda: True,
     "garbage_collection": lambda: True,
+    "tensor_versions": lambda: True,
     "samples": lambda: False,
     "experimental_config": _config,
     "execution_trace_observer": Observer,

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from kinetoscope.model.schema import STORED, SampleState, SpanKind, StorageRole
+from kinetoscope.model.schema import STORED, SampleState, SampleWait, SpanKind, StorageRole
 from kinetoscope.trace import Trace
 
 FUNCTION, BACKWARD, USER = 0, 1, 7
@@ -260,9 +260,10 @@ class TraceBuilder:
         state: SampleState = SampleState.RUNNING,
         module: int = -1,
         waited_ns: int = -1,
+        wait: SampleWait = SampleWait.UNKNOWN,
     ) -> TraceBuilder:
         """Adds a sample of a thread's Python stack."""
-        self.samples.append((time_ns, period_ns, thread, int(state), stack, module, waited_ns))
+        self.samples.append((time_ns, period_ns, thread, int(state), stack, module, waited_ns, int(wait)))
         return self
 
     def _argument_row(self, arguments: dict[str, Any] | None) -> int:
@@ -511,7 +512,7 @@ class TraceBuilder:
                 sorted(self.samples),
                 {
                     "time_ns": "i8", "period_ns": "i8", "thread": "i4", "state": "u1", "stack": "i4", "module": "i4",
-                    "waited_ns": "i8",
+                    "waited_ns": "i8", "wait": "u1",
                 },
             ),
         }  # fmt: skip

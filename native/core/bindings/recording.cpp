@@ -187,6 +187,7 @@ nb::dict samples_dict(SampleColumns& samples) {
   dict["waited_ns"] = to_array(std::move(samples.waited_ns));
   dict["thread"] = to_array(std::move(samples.thread));
   dict["state"] = to_array(std::move(samples.state));
+  dict["wait"] = to_array(std::move(samples.wait));
   dict["stack"] = to_array(std::move(samples.stack));
   dict["module"] = to_array(std::move(samples.module));
   return dict;
@@ -313,6 +314,7 @@ nb::dict recording_layout() {
   notes["record_function"] = static_cast<uint8_t>(NoteKind::RecordFunction);
   notes["between_ranks"] = static_cast<uint8_t>(NoteKind::BetweenRanks);
   notes["arguments"] = static_cast<uint8_t>(NoteKind::Arguments);
+  notes["tensor_version"] = static_cast<uint8_t>(NoteKind::TensorVersion);
   layout["note_kinds"] = notes;
   return layout;
 }

@@ -256,6 +256,8 @@ class Filter {
         return has(kRecordMemory);
       case NoteKind::RecordFunction:
         return has(kRecordFunctionIds);
+      case NoteKind::TensorVersion:
+        return has(kRecordTensorVersions);
       default:
         return true;
     }

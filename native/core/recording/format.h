@@ -62,6 +62,7 @@ enum Recorded : uint32_t {
   kRecordFunctionIds = 64,
   kRecordCalls = 0x100,
   kRecordModuleSpans = 0x200,
+  kRecordTensorVersions = 0x400,
 };
 
 enum class FileState : uint32_t {
@@ -406,10 +407,10 @@ struct NoteRecord {
   uint64_t span_tick = 0;
   uint64_t value = 0;
   int64_t bytes = 0;
-  uint32_t parameter = 0;   // Gradient: whose it is; else 0
+  uint32_t parameter = 0;   // Gradient: whose it is; TensorVersion: the version, from 1; else 0
   uint8_t kind = 0;         // NoteKind
-  uint8_t argument = 0;     // Operand: the operator's argument, counted from 0
-  uint8_t device_type = 0;  // Operand, Gradient: c10::DeviceType
+  uint8_t argument = 0;     // Operand, TensorVersion: the operator's argument, counted from 0
+  uint8_t device_type = 0;  // Operand, Gradient: c10::DeviceType; TensorVersion: TensorFlag
   int8_t device_index = -1;
 };
 static_assert(sizeof(NoteRecord) == 32);
@@ -418,6 +419,22 @@ inline constexpr uint32_t kWaitedUnknown = 1, kWaitedFrom = 2, kMostWaited = (1u
 
 enum class SampleState : uint8_t { Unknown = 0, Running = 1, WaitingForGil = 2, Blocked = 3 };
 
+// What a blocked thread waits for, by the system call that it is in.
+enum class SampleWait : uint8_t {
+  Unknown = 0,
+  Lock = 1,
+  Sleep = 2,
+  File = 3,
+  Pipe = 4,
+  Socket = 5,
+  Process = 6,
+  Events = 7,  // of several files, or of one that is none of the others
+  Memory = 8,  // a page that is not in memory
+  Terminal = 9,
+  Other = 10,
+};
+inline constexpr uint8_t kSampleStateBits = 2;
+
 // The Python stack of a thread at one moment. It represents the time since `since_tick`.
 struct SampleRecord {
   uint64_t tick;
@@ -425,7 +442,7 @@ struct SampleRecord {
   uint32_t thread;  // index of a Thread entry
   uint32_t stack;
   uint32_t module;
-  uint8_t state;  // SampleState
+  uint8_t state;  // SampleState, and from bit kSampleStateBits SampleWait
   // How long the thread was ready to run, but had no processor, since the sample before: microseconds and
   // kWaitedFrom, so that 0, as older files have, says nothing, and kWaitedUnknown that the system does not
   // tell.
@@ -458,6 +475,16 @@ enum class NoteKind : uint8_t {
   RecordFunction = 3,  // value: torch's number of the call
   BetweenRanks = 4,    // value: the string that holds the facts of a collective, as JSON
   Arguments = 5,       // value: the string that holds what a range was given by keyword, as a JSON object
+  TensorVersion =
+      6,  // value: the number of a tensor's storage, 0 if unknown; bytes: where the tensor begins in it
+};
+
+enum TensorFlag : uint8_t {
+  kTensorIsResult = 1,  // not an argument; `argument` counts the results
+  // Memory that others than torch may write without an operator, such as that of a NumPy array.
+  kTensorIsShared = 2,
+  kTensorIsWhole = 4,   // it has every byte of its storage, once
+  kTensorIsNumber = 8,  // a number of Python, whose bits `value` has in place of a storage
 };
 
 enum RowsFlag : uint16_t {

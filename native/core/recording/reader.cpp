@@ -364,8 +364,9 @@ uint64_t read_samples(Recording& recording, const ChunkList& chunks, const TickC
     columns.waited_ns[row] = waited < kWaitedFrom ? -1 : int64_t{waited - kWaitedFrom} * 1000;
     recording.losses.unknown_waits += waited == kWaitedUnknown;
     columns.thread[row] = row_of_thread(recording.thread_index, record.thread);
-    columns.state[row] =
-        record.state <= static_cast<uint8_t>(SampleState::Blocked) ? record.state : uint8_t{0};
+    columns.state[row] = record.state & ((1u << kSampleStateBits) - 1);
+    const auto wait = static_cast<uint8_t>(record.state >> kSampleStateBits);
+    columns.wait[row] = wait <= static_cast<uint8_t>(SampleWait::Other) ? wait : uint8_t{0};
     columns.stack[row] = RecordTables::row(record.stack, dictionary.stack_parent.size());
     columns.module[row] = RecordTables::row(record.module, dictionary.module_class.size());
   }
@@ -375,7 +376,14 @@ uint64_t read_samples(Recording& recording, const ChunkList& chunks, const TickC
 }  // namespace
 
 SampleColumns::SampleColumns(std::size_t rows)
-    : time_ns(rows), period_ns(rows), waited_ns(rows), thread(rows), state(rows), stack(rows), module(rows) {}
+    : time_ns(rows),
+      period_ns(rows),
+      waited_ns(rows),
+      thread(rows),
+      state(rows),
+      wait(rows),
+      stack(rows),
+      module(rows) {}
 
 SpanColumns::SpanColumns(std::size_t rows)
     : thread(rows),

@@ -76,7 +76,7 @@ struct NoteColumns {
   Column<uint8_t> kind;  // NoteKind
   Column<uint64_t> value;
   Column<int64_t> bytes;
-  Column<int32_t> argument, parameter;  // parameter: a row, -1 for none
+  Column<int32_t> argument, parameter;  // parameter: a row, or of TensorVersion the version; -1 for none
   Column<uint8_t> device_type;
   Column<int8_t> device_index;
 };
@@ -89,6 +89,7 @@ struct SampleColumns {
   Column<int64_t> waited_ns;  // -1 where it is not known
   Column<int32_t> thread;
   Column<uint8_t> state;  // SampleState
+  Column<uint8_t> wait;   // SampleWait
   Column<int32_t> stack, module;
 };
 

@@ -23,7 +23,7 @@ from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.rows import ProcessRow, rows_of_runs
-from kinetoscope.model.schema import FLAG_ASYNC, Column, SpanKind, Table
+from kinetoscope.model.schema import FLAG_ASYNC, SAMPLE_WAITS, Column, SampleWait, SpanKind, Table
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.attainable import Source, least_call_ns, rates_of
 from kinetoscope.tables.costs.columns import costs_of
@@ -94,14 +94,38 @@ class Cause(IntEnum):
     BLOCKED = 16
     PROCESSOR = 17
     NO_INPUTS = 18
+    RECOMPUTED = Reason.RECOMPUTED
+    UNCHANGED = Reason.UNCHANGED
+    OVERWRITTEN = Reason.OVERWRITTEN
+    # What a blocked thread waits for: in the order of `SampleWait`, from 1.
+    LOCK = 22
+    SLEEP = 23
+    FILE = 24
+    PIPE = 25
+    SOCKET = 26
+    PROCESS = 27
+    EVENTS = 28
+    MEMORY = 29
+    TERMINAL = 30
+    SYSTEM_CALL = 31
 
 
 CAUSES = (
     "", "gradient that is almost all zeros", "result is mostly discarded", "constant is made again", "awkward length", "type conversion",
     "layout", "same work again in the step", "fresh memory", "fixed cost of a call", "autograd engine", "device waits for the host", "data", "collective", "copy",
     "device", "blocked", "processor", "inputs were not recorded",
+    "result existed already in the step", "inputs unchanged since the step before", "overwritten before it is read", *SAMPLE_WAITS[1:],
 )  # fmt: skip
 """The causes by name."""
+
+# A blocked thread, by what it waits for.
+BLOCKED = (Cause.BLOCKED, *(one for one in Cause if one >= Cause.LOCK))
+
+
+def wait_of(cause: Cause) -> SampleWait:
+    """What a blocked thread waits for, by the cause."""
+    return SampleWait(cause - Cause.LOCK + 1) if cause >= Cause.LOCK else SampleWait.UNKNOWN
+
 
 # Waits that are part of the floor: the step needs what they wait for.
 MUST_WAIT = (Cause.COLLECTIVE, Cause.COPY)
@@ -190,12 +214,14 @@ class ProcessAccount:
         window: Its steps, and the device that worked most.
         thread: The thread that runs the steps, -1 where it is unknown.
         cells: The parts of the steps.
+        processor_share: For each step the share of what needs a processor and is above the floor that was spent without one.
     """
 
     trace: TraceData
     window: Windows
     thread: int
     cells: Cells
+    processor_share: NDArray[np.float64]
 
     @property
     def duration_ns(self) -> Rows:
@@ -260,8 +286,9 @@ def _of_process(trace: TraceData, window: Windows) -> ProcessAccount:
         _of_operators(trace, pieces, on_device=window.activity.device is not None),
         _of_kernels(trace, pieces),
     ]
-    cells = _without_processor(trace, window, thread, Cells.joined(parts))
-    return ProcessAccount(trace, window, thread, cells)
+    cells = Cells.joined(parts)
+    share = _processor_share(trace, window, thread, cells)
+    return ProcessAccount(trace, window, thread, _without_processor(cells, share), share)
 
 
 def _thread(trace: TraceData, window: Windows) -> int:
@@ -495,16 +522,16 @@ def _python(trace: TraceData, pieces: _Pieces) -> Cells:
     step, kind = np.divmod(distinct, int(found.kind.max(initial=0)) + 1)
     share, of = found.shares.of_kinds(kind)
     time_ns = _divided(whole, of, found.shares.part[share])
-    blocked = found.shares.blocked[share]
+    blocked, wait = found.shares.blocked[share], found.shares.wait[share]
     more = {"stack": found.shares.stack[share], "module": found.shares.module[share], "count": count[of]}
 
-    def chosen(mask: Mask, entry: Entry, cause: Cause) -> Cells:
+    def chosen(mask: Mask, entry: Entry, cause: Cause | NDArray[Any]) -> Cells:
         some = {name: values[mask] for name, values in more.items()}
         return Cells.of(step[of][mask], entry, cause, time_ns[mask], **some)
 
     return Cells.joined([
         chosen(~blocked, Entry.PYTHON, Cause.NONE),
-        chosen(blocked, Entry.WAITING, Cause.BLOCKED),
+        chosen(blocked, Entry.WAITING, np.where(wait > 0, Cause.LOCK - 1 + wait, Cause.BLOCKED)[blocked]),
         _simple(
             _Pieces(*(getattr(pieces, name)[engine] for name in _Pieces.__dataclass_fields__)),
             _What.GAP, Entry.SLOW, Cause.AUTOGRAD,
@@ -647,23 +674,32 @@ _LEAST_FOR_A_RATE_NS = 20_000
 _OF_PROCESSOR = (Entry.SLOW, Entry.NOT_NEEDED, Entry.PYTHON)
 
 
-def _without_processor(trace: TraceData, window: Windows, thread: int, cells: Cells) -> Cells:
-    """Take the time without a processor out of what needs one and is above the floor; a device computes on without the host."""
+def _processor_share(trace: TraceData, window: Windows, thread: int, cells: Cells) -> NDArray[np.float64]:
+    """For each step the share of `_OF_PROCESSOR` in which its thread had no processor; a device computes on without the host."""
+    count = len(window.step)
     if thread < 0 or window.activity.device is not None:
-        return cells
+        return np.zeros(count)
     waited_ns = processor_waits(trace, thread).within(window.start_ns, window.end_ns)
-    if not waited_ns.any():
+    concerned = np.isin(cells.entry, _OF_PROCESSOR)
+    whole = np.bincount(cells.step[concerned], weights=cells.time_ns[concerned], minlength=count)
+    return np.minimum(waited_ns / np.maximum(whole, 1.0), 1.0)
+
+
+def _without_processor(cells: Cells, share: NDArray[np.float64]) -> Cells:
+    """Take the time without a processor out of what needs one and is above the floor."""
+    if not share.any():
         return cells
     concerned = np.isin(cells.entry, _OF_PROCESSOR)
-    whole = np.bincount(cells.step[concerned], weights=cells.time_ns[concerned], minlength=len(waited_ns))
-    share = np.minimum(waited_ns / np.maximum(whole, 1.0), 1.0)
     taken = np.where(concerned, np.floor(cells.time_ns * share[cells.step]), 0).astype(np.int64)
     columns = {name: getattr(cells, name) for name in Cells.__dataclass_fields__}
     columns["time_ns"] = cells.time_ns - taken
-    out = np.zeros(len(waited_ns), np.int64)
+    # What is taken out whole is no part any more.
+    left = columns["time_ns"] > 0
+    out = np.zeros(len(share), np.int64)
     np.add.at(out, cells.step, taken)
     return Cells.joined([
-        Cells(**columns), Cells.of(np.arange(len(out)), Entry.WAITING, Cause.PROCESSOR, out)
+        Cells(**{name: values[left] for name, values in columns.items()}),
+        Cells.of(np.arange(len(out)), Entry.WAITING, Cause.PROCESSOR, out),
     ])  # fmt: skip
 
 
@@ -685,6 +721,7 @@ class KindAccount:
         duration_ns: How long they took.
         floor_ns: What they need on this machine, and what they must wait for; None where too little is known of it.
         entry_ns: The time of each entry by its name; together `duration_ns`.
+        above_ns: What is known to be above the floor, also where the floor is unknown: Python, waits, what is slow or not needed.
     """
 
     process: int
@@ -694,6 +731,7 @@ class KindAccount:
     duration_ns: int
     floor_ns: int | None
     entry_ns: dict[str, int]
+    above_ns: int
 
     @property
     def times_floor(self) -> float | None:
@@ -802,6 +840,7 @@ def account_of(trace: TraceData) -> Account:
             entry_ns = one.entry_ns[mine].sum(axis=0).tolist()
             duration_ns = int(one.duration_ns[mine].sum())
             known = entry_ns[Entry.UNKNOWN] <= MOST_UNKNOWN * duration_ns
+            floor_ns = int(one.floor_ns[mine].sum())
             kinds.append(
                 KindAccount(
                     one.window.activity.owner.process,
@@ -809,8 +848,9 @@ def account_of(trace: TraceData) -> Account:
                     kind,
                     int(mine.sum()),
                     duration_ns,
-                    int(one.floor_ns[mine].sum()) if known else None,
+                    floor_ns if known else None,
                     dict(zip(ENTRIES, entry_ns, strict=True)),
+                    duration_ns - floor_ns - entry_ns[Entry.UNKNOWN],
                 )
             )
     return Account(

@@ -111,6 +111,7 @@ def examine(trace: TraceData) -> Report:
     found = ranked([one for one in results if isinstance(one, Finding)])
     if loop.whole_ns > 0:
         found = ranked([*found, *(_tried(hot_lines, loop, found) or ())])
+    found = _within(found, loop.whole_ns)
     if len(loop.steps) == 0:
         found = tuple(replace(one, finding=_without_steps(one.finding)) for one in found)
     unknown = tuple(one for one in results if isinstance(one, CannotTell))
@@ -118,6 +119,18 @@ def examine(trace: TraceData) -> Report:
     process = process_and_rank(trace, loop.process) if several and loop.process >= 0 else ""
     accounted = [account_of(trace)] if loop.whole_ns > 0 else []
     return Report(found, unknown, len(loop.steps), loop.whole_ns, process, *accounted)
+
+
+def _within(found: Sequence[Finding], whole_ns: int) -> tuple[Finding, ...]:
+    """Findings of which the gains of one thread add up to the step time at most: later ones gain what earlier ones leave."""
+    left_ns, made = whole_ns, []
+    for one in found:
+        gain_ns = one.gain_ns
+        if gain_ns is not None and one.rank < 0:
+            gain_ns = min(gain_ns, left_ns)
+            left_ns -= gain_ns
+        made.append(replace(one, gain_ns=gain_ns))
+    return tuple(made)
 
 
 def _tried(rule: Callable[..., Said], *of: Any) -> Said | None:

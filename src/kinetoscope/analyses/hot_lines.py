@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.analyses.account import Cause, Entry, ProcessAccount, accounts
+import kinetoscope._core as _core
+from kinetoscope.analyses.account import BLOCKED, Cause, Entry, ProcessAccount, accounts, wait_of
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place, usual_kinds, usual_totals
+from kinetoscope.analyses.repeats import repeats_of
+from kinetoscope.analyses.rules.python_bound import OTHER_WAITS, waiting
 from kinetoscope.analyses.waste import good_length, table_rows, transform_length
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
+from kinetoscope.tables.stacks import stack_depths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +31,11 @@ LEAST_PERCENT = 5.0
 COVERED = 0.5
 """A line is covered if other findings say of that line how to gain so much of it."""
 CODE = "hot-line"
+# Work that repeats other work is named by its line where that has so much of it, else by the innermost call that nearly all of it is in.
+_MOST_OF_ONE, _MOST_OF_ALL = 0.6, 0.85
+# Where so much of what operators do repeats the step before, that is the purpose of the program.
+_EVERYTHING = 0.8
+_REPEATS = (Cause.RECOMPUTED, Cause.UNCHANGED, Cause.OVERWRITTEN)
 # What the program can change, with what to do about it.
 _ADVICE = {
     Cause.ZERO_GRADIENT: "Use nn.Embedding(..., sparse=True) with an optimizer for sparse gradients (SGD, Adagrad, SparseAdam): it then updates the rows "
@@ -34,10 +43,12 @@ _ADVICE = {
     Cause.DISCARDED: "Take the part first, and compute with it alone: layer(x[rows]) instead of layer(x)[rows].",
     Cause.CONSTANT: "Make it once before the loop, as a buffer of the module (register_buffer) or one for each size.",
     Cause.REPEATED: "If the indices are the same each time, do it once a step, or once before the loop, and pass the result on.",
+    Cause.RECOMPUTED: "Compute it once, and pass the result on to where it is needed again.",
+    Cause.UNCHANGED: "Compute it once before the loop, or only when what it is made of changes, and keep the result.",
+    Cause.OVERWRITTEN: "Make it with torch.empty or empty_like, or write the result into place with out=.",
     Cause.FRESH_MEMORY: "Start the program with THP_MEM_ALLOC_ENABLE=1 (torch then asks Linux for pages of 2 MiB), make the buffer once and write into it (out=, "
     "copy_), or work on smaller parts: blocks of 32 MiB and more go back to the system when they are freed, which hands out every page anew.",
-    Cause.BLOCKED: "Wait less often, or let another thread do it while the loop goes on: write files in the background, prepare ahead what the loop "
-    "needs, hold locks for a shorter time.",
+    Cause.BLOCKED: "",  # by what it waits for
 }
 
 
@@ -70,13 +81,17 @@ def _finding(loop: Loop, account: ProcessAccount, cause: Cause) -> Finding | Non
     """What one cause costs in all steps, at the line where it costs most."""
     cells = account.cells
     rows = np.flatnonzero(
-        (cells.cause == cause) & account.counted[cells.step] & (cells.entry != Entry.NEEDED)
+        np.isin(cells.cause, BLOCKED if cause == Cause.BLOCKED else cause)
+        & account.counted[cells.step]
+        & (cells.entry != Entry.NEEDED)
     )
+    if cause == Cause.UNCHANGED and _is_everything(account, rows):
+        return None
     gain_ns = _usual_ns(account, rows)
     share = loop.share(gain_ns)
     if share < LEAST_PERCENT or (cause == Cause.BLOCKED and loop.machine_is_busy):
         return None
-    place, mine = _worst_line(loop, account, rows)
+    place, mine = (_call if cause in _REPEATS else _worst_line)(loop, account, rows)
     spans = np.unique(cells.span[mine])
     spans = spans[spans >= 0][:MOST_ROWS]
     if cause == Cause.BLOCKED and not place:
@@ -94,6 +109,15 @@ def _finding(loop: Loop, account: ProcessAccount, cause: Cause) -> Finding | Non
         tuple(spans.tolist()),
         is_predicted=True,
     )
+
+
+def _is_everything(account: ProcessAccount, rows: Rows) -> bool:
+    """Whether some cells are nearly all that operators do: a program that runs one batch again and again, such as a benchmark, is meant to repeat it."""
+    cells = account.cells
+    computes = (
+        np.isin(cells.entry, (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED)) & account.counted[cells.step]
+    )
+    return bool(cells.time_ns[rows].sum() >= _EVERYTHING * cells.time_ns[computes].sum())
 
 
 def _usual_ns(account: ProcessAccount, rows: Rows) -> int:
@@ -147,9 +171,63 @@ def _words(
         return (f"{here} writes into memory that is new each time, {{}} at once", (size, "bytes")), _ADVICE[
             cause
         ]
-    return (
-        f"The loop waits in {place.function} ({here}), such as for a file, a lock or another thread",
-    ), _ADVICE[cause]
+    if cause in _REPEATS:
+        return (_repeat(loop, account, cause, here, mine),), _ADVICE[cause]
+    waits = np.bincount(cells.cause[mine], weights=cells.time_ns[mine])
+    what, advice = waiting(wait_of(Cause(int(np.argmax(waits)))))
+    more = OTHER_WAITS if what == "waits" else ""
+    return (f"The loop {what} in {place.function} ({here}){more}",), advice
+
+
+def _repeat(loop: Loop, account: ProcessAccount, cause: Cause, here: str, mine: Rows) -> str:
+    """What is said of work that repeats other work, with the place of that, too."""
+    cells, repeats = account.cells, repeats_of(loop.trace)
+    of = {
+        Cause.RECOMPUTED: repeats.same_step,
+        Cause.UNCHANGED: repeats.earlier_step,
+        Cause.OVERWRITTEN: repeats.overwritten_by,
+    }[cause]
+    spans = loop.trace.columns("spans")
+    outer = _core.nearest_marked(spans["parent"], spans["depth"], of[:-1] >= 0)
+    repeated = np.append(outer, -1)[cells.span[mine]]
+    known = repeated >= 0
+    other = of[repeated[known]]
+    there = str(_common_call(loop, spans["stack"][other], cells.time_ns[mine][known])[0])
+    if cause == Cause.OVERWRITTEN:
+        by = f"{there} overwrites" if there and there != here else "is overwritten"
+        return f"{here} fills memory that {by} before anything reads it"
+    if cause == Cause.UNCHANGED:
+        return f"{here} computes the same as in the step before: what it is made of has not changed"
+    first = f"that {there} computed before" if there and there != here else "again that it computed before"
+    return f"{here} computes a result {first} in the step"
+
+
+def _call(loop: Loop, account: ProcessAccount, rows: Rows) -> tuple[Place, Rows]:
+    """The line at which most of some cells are or, where they are at many, the call that all of these are in."""
+    cells = account.cells
+    place, mine = _worst_line(loop, account, rows)
+    if cells.time_ns[mine].sum() >= _MOST_OF_ONE * cells.time_ns[rows].sum():
+        return place, mine
+    common, inside = _common_call(loop, cells.stack[rows], cells.time_ns[rows])
+    return (common, rows[inside]) if common else (place, mine)
+
+
+def _common_call(loop: Loop, stack: Rows, time_ns: Rows) -> tuple[Place, NDArray[np.bool_]]:
+    """The innermost line of the program that nearly all of some time was spent in or below, and which stacks are."""
+    parent = loop.trace.column("stacks", "parent")
+    depth = stack_depths(parent)
+    within = np.zeros(len(parent), np.int64)
+    known = stack >= 0
+    np.add.at(within, stack[known], time_ns[known])
+    within = _core.sums_below(parent, depth, within)
+    most = np.flatnonzero((within >= _MOST_OF_ALL * time_ns.sum()) & (within > 0))
+    for node in most[np.argsort(-depth[most], kind="stable")].tolist():
+        if place := loop.place_of_stack(node):
+            below = np.zeros(len(parent) + 1, bool)
+            for row in range(node, len(parent)):
+                below[row] = row == node or (parent[row] >= 0 and below[parent[row]])
+            return place, below[stack]
+    return Place(), np.zeros(len(stack), bool)
 
 
 def _runs(loop: Loop, spans: Rows) -> int:

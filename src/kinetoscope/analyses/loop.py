@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.analyses.account import accounts
 from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.kinds import is_call, is_operator
 from kinetoscope.model.rows import ProcessRow
-from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.model.schema import Phase, SampleWait, SpanKind
 from kinetoscope.model.steps import step_at
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.device.collectives import collectives
@@ -93,6 +94,7 @@ class Gap:
         count: How many times.
         rows: The spans before the longest ones, the longest first.
         blocked_part: In which part of it, between 0 and 1, samples say that the thread did not run.
+        wait: What it waited for most of that part: a `SampleWait`.
         called_part: In which part of it samples say that the line had called a function of a library other than torch, as `json.dumps`.
     """
 
@@ -102,6 +104,7 @@ class Gap:
     rows: tuple[int, ...]
     blocked_part: float = 0.0
     called_part: float = 0.0
+    wait: int = SampleWait.UNKNOWN
 
 
 class Loop:
@@ -618,7 +621,9 @@ class Loop:
         # Imports are start-up, also in a run without steps and in the middle of one.
         importing = np.append(stacks_with(self.trace, "importlib._bootstrap>"), False)[found.shares.stack]
         part = np.where(importing | self._shares_of_torch, 0.0, found.shares.part)
-        place, each = place_of[share], in_cell[cell] * part[share]
+        # Time without a processor is no Python.
+        ran = np.where(found.shares.blocked[share], 1.0, 1.0 - self._processor_share[cells[cell] % steps])
+        place, each = place_of[share], in_cell[cell] * part[share] * ran
         cells, which = np.unique(place * steps + cells[cell] % steps, return_inverse=True)
         of_step = np.bincount(which.ravel(), weights=each, minlength=len(cells))
         largest = np.zeros(len(numbers), dtype=np.int64)
@@ -635,6 +640,8 @@ class Loop:
                 np.where(of_others, in_share, 0.0),
             )
         )
+        waits = np.zeros((len(numbers), len(SampleWait)))
+        np.add.at(waits, (place_of, found.shares.wait), np.where(found.shares.blocked, in_share, 0.0))
         # What shows a place: the operators before the longest gaps in which most ran there.
         main = place_of[found.shares.main[found.kind[mine]]]
         order = np.lexsort((-length, main))
@@ -653,9 +660,21 @@ class Loop:
                     rows,
                     float(blocked[number] / whole[number]) if whole[number] else 0.0,
                     float(called[number] / whole[number]) if whole[number] else 0.0,
+                    int(waits[number].argmax()),
                 )
             )
         return sorted((gap for gap in made if gap.time_ns or gap.count), key=lambda gap: -gap.time_ns)
+
+    @cached_property
+    def _processor_share(self) -> NDArray[np.float64]:
+        """For each step the share of the Python in it that was spent without a processor, as the account has it."""
+        found = np.zeros(len(self.start_ns))
+        for one in accounts(self.trace):
+            if one.window.activity.owner.process == self.process and len(self.steps):
+                of_step = np.zeros(len(self.trace.columns("steps")) + 1)
+                of_step[one.window.step] = one.processor_share
+                found = of_step[self.steps]
+        return found
 
     @cached_property
     def _in_other_libraries(self) -> NDArray[np.bool_]:

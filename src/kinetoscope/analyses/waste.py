@@ -1,7 +1,7 @@
 """Work of operators that could be left out, and why operators are slow where the trace shows it.
 
-What is not needed is found by sizes alone: a gradient of many rows of which few were looked up, results of which a small part is used, a
-constant that is made again. What repeats earlier work on the same values is not found, as a trace does not say which values an operator has.
+Some of what is not needed is found by sizes alone: a gradient of many rows of which few were looked up, results of which a small part is used, a
+constant that is made again. What repeats earlier work on the same values is found where the versions of tensors were recorded: see `repeats`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.analyses.repeats import is_random, repeats_of
 from kinetoscope.model.hierarchy import is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import ShapesRow
@@ -47,6 +48,9 @@ class Reason(IntEnum):
     TYPE = 5
     LAYOUT = 6
     REPEATED = 7
+    RECOMPUTED = 19
+    UNCHANGED = 20
+    OVERWRITTEN = 21
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +97,6 @@ _VIEWS = names(
     " aten::permute aten::alias"
 )
 _INDEXING = names("aten::index aten::index_select aten::gather")
-_RANDOM = ("rand", "normal", "uniform", "bernoulli", "dropout", "multinomial", "exponential", "poisson")
 
 
 @derived
@@ -107,6 +110,7 @@ def waste_of(trace: TraceData) -> Waste:
     _zero_gradients(trace, calls, found)
     _discarded(trace, calls, found)
     _made_again(trace, calls, found)
+    _repeated(trace, found)
     _slow(trace, calls, found)
     _fresh_memory(trace, found)
     return found
@@ -313,13 +317,32 @@ def _made_again(trace: TraceData, calls: _Calls, found: Waste) -> None:
             (taken > 0) & (often > 1), 1.0 if reason == Reason.CONSTANT else 1.0 - 1.0 / often, 0.0
         )
         mark = np.zeros(len(spans), bool)
-        chosen = rows[(place < taken[run]) & (part[run] > 0)]
-        mark[chosen] = True
-        around = _core.nearest_marked(spans["parent"], spans["depth"], mark)
+        mark[rows[(place < taken[run]) & (part[run] > 0)]] = True
+        inside, around = _inside(trace, mark)
         value = np.zeros(len(spans) + 1)
         value[rows] = part[run]
-        inside = np.flatnonzero((around >= 0) & is_operator(spans["kind"]))
-        _mark(found, inside, value[around[inside]], reason)
+        _mark(found, inside, value[around], reason)
+
+
+def _inside(trace: TraceData, mark: NDArray[np.bool_]) -> tuple[Rows, Rows]:
+    """The operators that are marked or inside a marked one, and which that is."""
+    spans = trace.columns("spans")
+    around = _core.nearest_marked(spans["parent"], spans["depth"], mark)
+    inside = np.flatnonzero((around >= 0) & is_operator(spans["kind"]))
+    return inside, around[inside].astype(np.int64)
+
+
+def _repeated(trace: TraceData, found: Waste) -> None:
+    """Operators whose result existed already, and fills that are overwritten."""
+    repeats = repeats_of(trace)
+    for rows, reason in (
+        (repeats.same_step, Reason.RECOMPUTED),
+        (repeats.earlier_step, Reason.UNCHANGED),
+        (repeats.overwritten_by, Reason.OVERWRITTEN),
+    ):
+        if (rows >= 0).any():
+            inside, _ = _inside(trace, rows[:-1] >= 0)
+            _mark(found, inside, np.ones(len(inside)), reason)
 
 
 def _runs(trace: TraceData, rows: Rows, makes: NDArray[np.bool_]) -> tuple[Rows, Rows, Rows]:
@@ -334,7 +357,7 @@ def _runs(trace: TraceData, rows: Rows, makes: NDArray[np.bool_]) -> tuple[Rows,
     function = np.append(_core.group([frames["file"], frames["function"]])[0], np.int32(-1))[
         frame[spans["stack"][rows]]
     ]
-    random = np.array([any(word in text for word in _RANDOM) for text in trace.strings], dtype=bool)
+    random = np.array([is_random(text) for text in trace.strings], dtype=bool)
     mark = np.zeros(len(spans), bool)
     mark[rows] = True
     outer = np.append(_core.nearest_marked(spans["parent"], spans["depth"], mark), np.int32(-1))

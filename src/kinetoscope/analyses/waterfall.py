@@ -94,7 +94,13 @@ def floor_sentence(account: Account, kind: KindAccount) -> str:
     several = "a step" if kind.kind >= 0 else "the run"
     takes = f"{several} takes {units.duration(kind.duration_ns / max(kind.steps, 1))}"
     if kind.times_floor is None:
-        return f"{takes}; its floor is unknown: record the sizes of inputs (record_shapes=True, --shapes)"
+        above = ""
+        if kind.above_ns >= LEAST_PART * kind.duration_ns:
+            above = (
+                f", of which {units.duration(kind.above_ns / max(kind.steps, 1))} or more are above its floor"
+            )
+        unknown = "what its operators need is unknown" if above else "its floor is unknown"
+        return f"{takes}{above}; {unknown}: record the sizes of inputs (record_shapes=True, --shapes)"
     by = "" if account.calibrated else ", by the best rates of this trace"
     return f"{takes}, {_times(kind)} times its floor{by}"
 
@@ -118,6 +124,7 @@ def as_mapping(account: Account) -> dict[str, Any] | None:
         "steps": kind.steps,
         "step_ns": round(kind.duration_ns / max(kind.steps, 1)),
         "floor_ns": None if kind.floor_ns is None else round(kind.floor_ns / max(kind.steps, 1)),
+        "above_floor_ns": round(kind.above_ns / max(kind.steps, 1)),
         "times_floor": None if kind.times_floor is None else round(kind.times_floor, 2),
         "sentence": floor_sentence(account, kind),
         "calibrated": account.calibrated,
@@ -156,9 +163,8 @@ def _times(kind: KindAccount) -> str:
 def words_of(entry: str, cause: str) -> str:
     """What an entry of the account with a cause, empty without, is called."""
     what = f"waiting for {cause}" if entry == "waiting" and cause not in ("blocked", "processor") else cause
-    return {"blocked": "waiting", "processor": "waiting for a processor"}.get(cause, what) or _WORDS.get(
-        entry, entry
-    )
+    waits = {"blocked": "waiting", "processor": "waiting for a processor", "sleep": "sleeping"}
+    return waits.get(cause, what) or _WORDS.get(entry, entry)
 
 
 _Place = tuple[str, str, int]

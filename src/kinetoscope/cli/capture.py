@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._errors import ArgumentError
 
 if TYPE_CHECKING:
     from kinetoscope.flight.control.client import ControlTarget
@@ -53,7 +52,7 @@ def command(
     TARGET is the id of a process, the name of a job or its folder, or HOST:PORT. The job goes on.
     """
     from kinetoscope.display.terminal import echo
-    from kinetoscope.flight.control.client import targets, wait_for_capture
+    from kinetoscope.flight.control.client import begin_capture, targets, wait_for_capture, write_capture
     from kinetoscope.flight.settings import folder_of_jobs
     from kinetoscope.model import units
 
@@ -63,7 +62,7 @@ def command(
         raise ArgumentError(
             "-o: the capture stays on the machine of the job, for HOST:PORT; copy it from the path that is printed."
         )
-    asked = [(one, _ask(one, steps)) for one in found]
+    asked = [(one, begin_capture(one, steps)) for one in found]
     rows = []
     for one, said in asked:
         if not as_json and said.get("note"):
@@ -71,7 +70,7 @@ def command(
         wait_for_capture(one, said["path"], wait_s)
         path = Path(said["path"])
         if output is not None:
-            path = _write(path, output if len(found) == 1 else _name_of_rank(output, one))
+            path = write_capture(path, output if len(found) == 1 else _name_of_rank(output, one))
         rows.append({"rank": None if one.files is None else one.files.rank, "path": str(path)})
     if as_json:
         echo(json.dumps(rows, ensure_ascii=False))
@@ -80,32 +79,6 @@ def command(
         echo(str(row["path"]))
 
 
-def _ask(target: ControlTarget, steps: int) -> dict[str, Any]:
-    """Ask for a capture.
-
-    Raises:
-        StateError: The job refuses, or does not answer.
-    """
-    code, said = target.ask("POST", "/capture", steps=steps)
-    if code != 202:
-        raise StateError(f"{target.label} does not capture: {said.get('error', code)}")
-    return said
-
-
 def _name_of_rank(output: Path, target: ControlTarget) -> Path:
     rank = 0 if target.files is None else target.files.rank
     return output.with_name(f"{output.stem}-rank{rank}{output.suffix}")
-
-
-def _write(capture: Path, output: Path) -> Path:
-    """Write the steps of a capture, without those that the ring had before, as a trace."""
-    from kinetoscope.storage.recording_parts import cut_steps
-    from kinetoscope.trace import open as open_trace
-
-    steps = json.loads(capture.with_suffix(".json").read_text())["steps"]
-    with tempfile.TemporaryDirectory(prefix="kinetoscope-capture-") as scratch:
-        part = Path(scratch, capture.name)
-        cut_steps(capture, part, min(steps), max(steps) + 1)
-        with open_trace(part) as trace:
-            trace.save(output)
-    return output

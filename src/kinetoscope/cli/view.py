@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -31,7 +32,8 @@ from kinetoscope.display.terminal import echo
 def command(paths: tuple[str, ...], *, port: int | None, browser: bool, perfetto_ui: str) -> None:
     """Show traces in the browser, from a server that only this machine can reach. Press Ctrl-C to stop it.
 
-    TRACE is a path or URL of a trace, or a folder of summaries (see `kinetoscope summarize`). A file that changes, such as the recording of a running program, is read again while
+    TRACE is a path or URL of a trace, or a folder of summaries (see `kinetoscope summarize`). It may also be a job that is left on: the
+    id of a process, the name of the job or its folder; then the rings of its ranks are shown, and followed while it runs. A file that changes, such as the recording of a running program, is read again while
     the page is open.
     """
     from kinetoscope.cli.opening import open_trace
@@ -39,6 +41,7 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool, perfetto
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
+    paths = tuple(found for path in paths for found in _rings_or_trace(path))
     with opened(paths, port, perfetto_ui, open_trace) as viewer:
         for problem in viewer.problems:
             echo(f"kinetoscope: {problem}", err=True)
@@ -57,3 +60,21 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool, perfetto
 def _end(number: int, _frame: Any) -> None:
     """Exit in order, so that temporary files are removed."""
     sys.exit(128 + number)
+
+
+def _rings_or_trace(path: str) -> list[str]:
+    """The rings of a job that is left on, or the path as it is."""
+    from kinetoscope.flight.control.client import targets
+    from kinetoscope.flight.jobs import attempts_in
+    from kinetoscope.flight.settings import folder_of_jobs
+
+    base, folder = folder_of_jobs(), Path(path)
+    if folder.is_dir():
+        is_job = bool(attempts_in(folder))
+    else:
+        is_job = not folder.exists() and (
+            path.isdecimal() or (folder.name == path and (base / path).is_dir())
+        )
+    if not is_job:
+        return [path]
+    return [str(one.files.recording) for one in targets(path, base) if one.files is not None]

@@ -269,7 +269,7 @@ _DICTIONARIES = (
     "arguments",
 )
 _BYTES = ("bytes", "self_bytes", "device_bytes", "device_self_bytes")
-_OF_SPANS = ("launches", "kernels", "copies", "operands", "collectives")
+_OF_SPANS = ("launches", "kernels", "copies", "operands", "tensor_versions", "collectives")
 
 
 def cut(trace: AnyTrace, part: Part) -> AnyTrace:

@@ -28,6 +28,7 @@ from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, Budget, StepPlan, lev
 from kinetoscope.flight.control.answers import ControlledRank
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.settings import DEFAULT_CONTROL
+from kinetoscope.flight.debug_server import DebugServerHandlers
 from kinetoscope.flight.incident_calls import IncidentCalls
 from kinetoscope.flight.incidents import Incidents, rank_name
 from kinetoscope.flight.jobs import sweep
@@ -730,6 +731,7 @@ def leave_on(
         recorder.start()
         recorder.follow_optimizers()
         _CURRENT = recorder
+        _DEBUG_SERVER.wait()
     return recorder
 
 
@@ -740,3 +742,4 @@ def current_recorder() -> FlightRecorder | None:
 
 # The last one that was started in this process.
 _CURRENT: FlightRecorder | None = None
+_DEBUG_SERVER = DebugServerHandlers(lambda: _CURRENT if _CURRENT is not None and _CURRENT.is_on else None)

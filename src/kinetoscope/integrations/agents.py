@@ -1,6 +1,6 @@
 """Answers for coding agents, by the Model Context Protocol: what traces in given folders say, in at most 4 kB each.
 
-Agents read; nothing is written. Paths outside the folders are refused, also by symbolic links, and so are URLs. The text of source lines is
+Agents read; only `capture` writes, the next steps of a job into the first folder. Paths outside the folders are refused, also by symbolic links, and so are URLs. The text of source lines is
 left out unless it is allowed. Each answer about a trace says whether the trace is complete.
 """
 
@@ -17,6 +17,9 @@ from kinetoscope._version import __version__
 from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.display.arrow_text import choose_columns, json_rows, sort_rows
 from kinetoscope.display.description import describe, incomplete, lost
+from kinetoscope.flight.control.client import begin_capture, targets, wait_for_capture, write_capture
+from kinetoscope.flight.last import last_event
+from kinetoscope.flight.settings import folder_of_jobs
 from kinetoscope.tables.host.source_lines import SOURCE_LINES
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
@@ -31,11 +34,12 @@ MOST_BYTES = 4000
 _MOST_ROWS = 200
 _LONGEST_TEXT = 400
 _OPEN_TRACES = 4
+_MOST_WAIT_S = 600.0
 
 INSTRUCTIONS = """\
 Kinetoscope explains where the time and memory of a PyTorch program go, from a recording (.ktrace, or a trace of torch.profiler). Begin with `open` \
 and `findings`, look at `evidence` and at tables, and prove a change with `compare`. Times are nanoseconds. `left_out` counts what did not fit: \
-ask for fewer columns, or filter. `complete` is false where something was not recorded: conclude nothing from what is not there."""
+ask for fewer columns, or filter. `last` says what happened to a job that was left on, `capture` records its next steps. `complete` is false where something was not recorded: conclude nothing from what is not there."""
 
 
 class TraceAnswers:
@@ -132,6 +136,31 @@ class TraceAnswers:
             "rows": job.ranks(),
         }
 
+    def last(self, target: str | None = None) -> dict[str, Any]:
+        """Show what happened last to the jobs of this machine that were left on, or to one of them: its newest incident, or where it hangs or runs.
+
+        `target` is the id of a process or the name of a job. It is read from outside: the job may hang.
+        """
+        base = folder_of_jobs()
+        if target is None or target.isdecimal():
+            return last_event(target, base).as_dict()
+        return last_event(str(self._job_folder(target, base)), base).as_dict()
+
+    def capture(self, target: str, steps: int = 5, wait_s: float = 60.0) -> dict[str, Any]:
+        """Record the next steps of a job that is left on with control, and write them as a trace into the first folder that may be read.
+
+        `target` is the id of a process or the name of a job, of which the first rank is recorded. The job goes on.
+        """
+        base = folder_of_jobs()
+        if not target.isdecimal():
+            self._job_folder(target, base)
+        rank = targets(target, base)[0]
+        said = begin_capture(rank, steps)
+        capture = Path(said["path"])
+        wait_for_capture(rank, said["path"], min(max(wait_s, 0.0), _MOST_WAIT_S))
+        output = self._folders[0] / f"{capture.parents[2].name}-{capture.stem}.ktrace"
+        return {"path": str(write_capture(capture, output))}
+
     def answer(self, ask: Callable[..., dict[str, Any]], **named: Any) -> str:
         """Return what one of these methods answers as JSON of at most `MOST_BYTES`.
 
@@ -144,6 +173,15 @@ class TraceAnswers:
         if "rows" in facts:
             facts["rows"] = list(json_rows(facts["rows"].slice(0, _MOST_ROWS)))
         return fitted(facts)
+
+    @staticmethod
+    def _job_folder(name: str, base: Path) -> Path:
+        """The folder of a job by its name, which cannot lead anywhere else."""
+        if Path(name).name != name or not (base / name).is_dir():
+            raise ArgumentError(
+                f"{name!r} is no job that was left on: `last` without a target shows what there is"
+            )
+        return base / name
 
     def _completeness(self, path: str) -> dict[str, Any]:
         """Say whether a trace is complete and, if not, what is missing."""
@@ -237,7 +275,7 @@ def mcp_server(answers: TraceAnswers) -> MCPServer:
 
     server = MCPServer("kinetoscope", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
 
-    def add(ask: Callable[..., dict[str, Any]]) -> None:
+    def add(ask: Callable[..., dict[str, Any]], *, reads: bool = True) -> None:
         @functools.wraps(ask)
         def tool(**named: Any) -> str:
             try:
@@ -246,7 +284,9 @@ def mcp_server(answers: TraceAnswers) -> MCPServer:
                 raise ToolError(str(error)) from error
 
         tool.__annotations__ = {**ask.__annotations__, "return": "str"}
-        server.tool(annotations=ToolAnnotations(read_only_hint=True), structured_output=False)(tool)
+        server.tool(
+            annotations=ToolAnnotations(read_only_hint=reads, destructive_hint=False), structured_output=False
+        )(tool)
 
     for ask in (
         answers.open,
@@ -256,6 +296,8 @@ def mcp_server(answers: TraceAnswers) -> MCPServer:
         answers.sql,
         answers.compare,
         answers.ranks,
+        answers.last,
     ):
         add(ask)
+    add(answers.capture, reads=False)
     return server

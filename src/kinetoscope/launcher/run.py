@@ -67,6 +67,7 @@ def launch(
     python_calls: bool = False,
     module_spans: bool = False,
     garbage_collection: bool = False,
+    tensor_versions: bool = False,
     source: bool = True,
     samples: bool = True,
     engine: EngineName = "auto",
@@ -98,6 +99,7 @@ def launch(
         python_calls: Record every call of a Python function.
         module_spans: Record every call of an `nn.Module` with its exact start and end, and the modules of operators.
         garbage_collection: Record collections of Python's garbage.
+        tensor_versions: Record which storage each tensor of an operator has, and its version, to find work whose result existed already.
         source: Store the text of hot source lines in the trace.
         samples: Read the Python stack of every thread 100 times a second.
         engine: Record with Kinetoscope's own recorder (native), torch's collector (kineto), or the best available (auto).

@@ -62,6 +62,22 @@ class SampleState(IntEnum):
     BLOCKED = 3
 
 
+class SampleWait(IntEnum):
+    """What a blocked thread waited for when its stack was sampled. The numbers are those of the `wait` column and never change."""
+
+    UNKNOWN = 0
+    LOCK = 1
+    SLEEP = 2
+    FILE = 3
+    PIPE = 4
+    SOCKET = 5
+    PROCESS = 6
+    EVENTS = 7
+    MEMORY = 8
+    TERMINAL = 9
+    OTHER = 10
+
+
 class DeviceType(IntEnum):
     """Where something ran; the numbers are torch's own."""
 
@@ -419,6 +435,13 @@ STORED: dict[str, Table] = {
                 ),
                 _c("thread", "int32", "row of threads", "The thread.", 0),
                 _c("state", "uint8", "", "What the thread did: a `SampleState`.", 0),
+                _c(
+                    "wait",
+                    "uint8",
+                    "",
+                    "What it waited for where it was blocked, by its system call: a `SampleWait`.",
+                    0,
+                ),
                 _c("stack", "int32", "row of stacks", "Its Python stack."),
                 _c("module", "int32", "row of modules", "The innermost module on the stack."),
                 _d("step", "int32", "row of steps", "The step it falls in."),
@@ -440,6 +463,44 @@ STORED: dict[str, Table] = {
                 _c("parameter", "int32", "row of parameters", "For a gradient, its parameter."),
                 _c("device_type", "uint8", "", "torch's device type: 0 CPU, 1 CUDA.", 0),
                 _c("device_index", "int8", "", "The index of the device, -1 without."),
+            ),
+        ),
+        Table(
+            "tensor_versions",
+            "A tensor that an outermost operator was given or returned, by its storage and version; in backward only of operators that may write "
+            "to what they are given. Arguments come before results.",
+            (
+                _c("span", "int32", "row of spans", "The operator."),
+                _c("result", "uint8", "", "1 for a result, 0 for an argument.", 0),
+                _c(
+                    "argument",
+                    "int32",
+                    "",
+                    "Which argument or result, from 0; the tensors of a list have the same.",
+                ),
+                _c(
+                    "storage",
+                    "int64",
+                    "",
+                    "The number of its storage, which no other storage of the process has; 0 where it is not known. Of a number of Python, its bits.",
+                    0,
+                ),
+                _c(
+                    "version",
+                    "int64",
+                    "",
+                    "How often it was written in place, as torch counts, also for results as it was then; -1 in inference mode.",
+                ),
+                _c("offset_bytes", "int64", "bytes", "Where it begins in the storage.", 0),
+                _c(
+                    "shared",
+                    "uint8",
+                    "",
+                    "1 for memory that others than torch may write, such as that of a NumPy array.",
+                    0,
+                ),
+                _c("whole", "uint8", "", "1 where it has every byte of the storage, once.", 0),
+                _c("number", "uint8", "", "1 for a number of Python, which torch makes a tensor.", 0),
             ),
         ),
         Table(
@@ -683,6 +744,9 @@ STORED: dict[str, Table] = {
 
 STEP_SOURCES = ("marked", "optimizer")
 SAMPLE_STATES = ("unknown", "running", "waiting for the GIL", "blocked")
+SAMPLE_WAITS = (
+    "", "a lock", "sleep", "a file", "a pipe", "a socket", "a process", "events", "a page of memory", "the terminal", "another system call",
+)  # fmt: skip
 
 
 # torch marks each call for the next batch of a `DataLoader` with a range whose name begins so.

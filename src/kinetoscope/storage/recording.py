@@ -68,10 +68,13 @@ _OPERAND, _GRADIENT, _RECORD_FUNCTION, _COLLECTIVE, _ARGUMENTS = (
     LAYOUT["note_kinds"][kind]
     for kind in ("operand", "gradient", "record_function", "between_ranks", "arguments")
 )
+# NoteKind and TensorFlag in native/core/recording/format.h.
+_TENSOR_VERSION = 6
+_IS_RESULT, _IS_SHARED, _IS_WHOLE, _IS_NUMBER = 1, 2, 4, 8
 
 
 def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], strings: Sequence[str]) -> None:
-    """Convert a recording's notes to the tables `operands`, `collectives` and `arguments`, and to columns of `spans`.
+    """Convert a recording's notes to the tables `operands`, `tensor_versions`, `collectives` and `arguments`, and to columns of `spans`.
 
     Args:
         tables: The delivered columns of a trace; changed in place.
@@ -100,6 +103,20 @@ def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], st
         tables["spans"] = {**tables["spans"], "arguments": arguments}
         tables["arguments"] = {
             "json": [strings[text] if text < len(strings) else "{}" for text in texts.tolist()]
+        }
+    versions = np.flatnonzero(kind == _TENSOR_VERSION)
+    if len(versions):
+        flags = notes["device_type"][versions]
+        tables["tensor_versions"] = {
+            "span": notes["span"][versions],
+            "result": flags & _IS_RESULT,
+            "argument": notes["argument"][versions],
+            "storage": notes["value"][versions].astype(np.int64),
+            "version": notes["parameter"][versions].astype(np.int64),
+            "offset_bytes": notes["bytes"][versions],
+            "shared": (flags & _IS_SHARED != 0).astype(np.uint8),
+            "whole": (flags & _IS_WHOLE != 0).astype(np.uint8),
+            "number": (flags & _IS_NUMBER != 0).astype(np.uint8),
         }
     blocks = (kind == _OPERAND) | (kind == _GRADIENT)
     if blocks.any():

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -426,3 +430,75 @@ def test_file_descriptors_are_given_back(tmp_path):
     with profile(path=path):
         wait_for(path, lambda trace: len(trace.columns("samples")) > 2)
     assert descriptors() == set()
+
+
+def read_of_a_pipe():
+    ours, theirs = os.pipe()
+
+    def wait():
+        with os.fdopen(ours, "rb") as source:
+            source.read()
+
+    return wait, partial(os.close, theirs)
+
+
+def answer_of_a_socket():
+    ours, theirs = socket.socketpair()
+
+    def wait():
+        with ours:
+            ours.recv(1)
+
+    return wait, theirs.close
+
+
+def answer_of_a_socket_with_a_timeout():
+    ours, theirs = socket.socketpair()
+    ours.settimeout(60.0)
+
+    def wait():
+        with ours:
+            ours.recv(1)
+
+    return wait, theirs.close
+
+
+def end_of_a_process():
+    process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    return process.wait, partial(process.communicate, b"\n")
+
+
+def lock_of_another_thread():
+    lock = threading.Lock()
+    lock.acquire()
+    return lock.acquire, lock.release
+
+
+@pytest.mark.parametrize(
+    ("make", "waits_for"),
+    [
+        (read_of_a_pipe, "a pipe"),
+        (answer_of_a_socket, "a socket"),
+        (answer_of_a_socket_with_a_timeout, "a socket"),
+        (end_of_a_process, "a process"),
+        (lock_of_another_thread, "a lock"),
+    ],
+)
+def test_a_blocked_thread_says_what_it_waits_for(tmp_path, make, waits_for):
+    try:
+        Path("/proc/thread-self/syscall").read_text()
+    except OSError as error:
+        pytest.skip(f"the system does not say in which call a thread is: {error}")
+    path = tmp_path / "live.recording"
+    wait, release = make()
+    thread = threading.Thread(target=wait, name="waiting")
+    thread.start()
+
+    try:
+        with profile(path=path):
+            wait_for(path, lambda trace: waits_for in trace.samples()["waits_for"].to_pylist())
+    finally:
+        release()
+        thread.join()
+    rows = kinetoscope.open(path).samples().select(["thread_name", "waits_for"]).to_pylist()
+    assert {"thread_name": "waiting", "waits_for": waits_for} in rows

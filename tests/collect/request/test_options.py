@@ -230,6 +230,7 @@ CASES = {
     "python_calls": on(lambda seen: seen.of_kind(SpanKind.PYTHON) > 2),
     "module_spans": on(lambda seen: seen.of_kind(SpanKind.MODULE) > 0),
     "garbage_collection": on(lambda seen: "Python GC" in seen.names()),
+    "tensor_versions": on(lambda seen: len(seen.trace.columns("tensor_versions")) > 0),
     "samples": off(
         lambda seen: len(seen.trace.columns("samples")) > 0,
         until_sampled,

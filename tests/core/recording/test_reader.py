@@ -255,7 +255,8 @@ def test_samples_are_in_order_of_time_and_name_their_places(tmp_path):
     outer = builder.stack(0, builder.frame("main", "train.py", 3))
     inner = builder.stack(outer, builder.frame("load", "data.py", 8))
     module = builder.module("Net")
-    builder.sample(30, 20, inner, thread=9, state=3)
+    # Blocked, on a socket: the two lowest bits are the state, the others what it waits for.
+    builder.sample(30, 20, inner, thread=9, state=3 | 5 << 2)
     builder.sample(10, 0, outer, thread=7, module=module, waited=2 + 70_000)
     builder.sample(20, 10, 99, thread=7, state=200, waited=2)
     recording = read(builder, tmp_path)
@@ -266,6 +267,7 @@ def test_samples_are_in_order_of_time_and_name_their_places(tmp_path):
         "waited_ns": [70_000_000, 0, -1],
         "thread": [0, 0, 1],
         "state": [1, 0, 3],
+        "wait": [0, 0, 5],
         "stack": [0, -1, 1],
         "module": [0, -1, -1],
     }

@@ -6,7 +6,7 @@ import kinetoscope
 from kinetoscope.combine.concatenate import concatenate
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model.losses import sample_losses
-from kinetoscope.model.schema import SAMPLE_STATES, SampleState
+from kinetoscope.model.schema import SAMPLE_STATES, SAMPLE_WAITS, SampleState, SampleWait
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -31,8 +31,17 @@ def rows(trace, *names):
     return trace.samples().select(list(names)).to_pylist()
 
 
-def test_each_state_has_a_name():
+def test_each_state_and_each_wait_has_a_name():
     assert len(SAMPLE_STATES) == len(SampleState)
+    assert len(SAMPLE_WAITS) == len(SampleWait) == len(set(SAMPLE_WAITS))
+
+
+def test_samples_say_what_a_blocked_thread_waits_for():
+    builder = TraceBuilder()
+    inside = builder.stack(("train.py", 3, "main"))
+    builder.sample(10, inside, state=SampleState.BLOCKED, wait=SampleWait.SOCKET)
+    builder.sample(20, inside, state=SampleState.BLOCKED)
+    assert rows(builder.build(), "waits_for") == [{"waits_for": "a socket"}, {"waits_for": None}]
 
 
 def test_samples_show_lines_states_and_places():

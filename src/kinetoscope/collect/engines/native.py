@@ -482,6 +482,8 @@ def _recorded_flags(request: RecordingRequest) -> Recorded:
         what |= Recorded.SHAPES
     if options.profile_memory:
         what |= Recorded.MEMORY
+    if options.tensor_versions:
+        what |= Recorded.TENSOR_VERSIONS
     if request.record_function_ids:
         what |= Recorded.FUNCTION_IDS
     if options.python_calls:

@@ -41,6 +41,7 @@ class Recorded(IntFlag):
     FUNCTION_IDS = 64
     CALLS = 0x100
     MODULE_SPANS = 0x200
+    TENSOR_VERSIONS = 0x400
 
 
 POSITION_NUMBERS = 21

@@ -557,6 +557,20 @@ class RecordingOptions:
             },
         ),
     )
+    tensor_versions: bool = field(
+        default=False,
+        metadata=_switch(
+            "Record which storage each tensor of an operator has, and its version, to find work whose result existed already.",
+            flag="tensor-versions",
+            magic=("tensor-versions",),
+            recorded=True,
+            limits={
+                "kineto": Limit(
+                    "no", "without effect: {names}. engine='native' records the versions of tensors."
+                )
+            },
+        ),
+    )
     samples: bool = field(
         default=True,
         metadata=_switch(
@@ -748,8 +762,8 @@ class RecordingOptions:
 
     @property
     def needs_shapes(self) -> bool:
-        """Whether shapes must be recorded, also to count floating-point operations."""
-        return self.record_shapes or self.with_flops
+        """Whether shapes must be recorded, also to count floating-point operations, and to tell calls apart that are given the same tensors."""
+        return self.record_shapes or self.with_flops or self.tensor_versions
 
     @property
     def needs_stacks(self) -> bool:

@@ -127,6 +127,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
     python_calls = _Option[bool]()
     module_spans = _Option[bool]()
     garbage_collection = _Option[bool]()
+    tensor_versions = _Option[bool]()
     source = _Option[bool]()
     samples = _Option[bool]()
     acc_events = _Option[bool]()

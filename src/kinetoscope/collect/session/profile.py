@@ -124,6 +124,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         python_calls: Record every call of a Python function as a span.
         module_spans: Record every call of an `nn.Module` as a span with its exact start and end.
         garbage_collection: Record collections of Python's garbage as spans.
+        tensor_versions: Record which storage each tensor of an operator has, and its version, and the shapes of inputs: with these `findings` and
+            the account find work whose result existed already. The native engine only.
         samples: Read the Python stack of every thread 100 times a second, from a thread of its own: the table `samples`, and
             the lines of Python that run between operators. Torch's own collector (`engine="kineto"`) cannot.
         oom_report: The file of a text report, with an HTML page next to it, of what held the memory when it runs out. None: a default name; False: no report.
@@ -163,6 +165,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         python_calls: bool = False,
         module_spans: bool = False,
         garbage_collection: bool = False,
+        tensor_versions: bool = False,
         samples: bool = True,
         oom_report: ReportPath = None,
         sources: Iterable[Source] = (),

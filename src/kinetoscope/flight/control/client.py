@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import tempfile
 import time
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
@@ -17,6 +18,8 @@ from kinetoscope.flight.control.settings import SUFFIX, TOKEN_FILE, read_token
 from kinetoscope.flight.control.short_path import short_path
 from kinetoscope.flight.jobs import ENDED, GONE, Attempt, RankFiles, attempt_of_process, attempts_in
 from kinetoscope.flight.step_log import SUFFIX as LOG_SUFFIX
+from kinetoscope.storage.recording_parts import cut_steps
+from kinetoscope.trace import open as open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,6 +151,52 @@ def targets(
             f"{target!r} is no process, job or folder of {base}, nor HOST:PORT: `kinetoscope ps` lists what is left on."
         )
     return _of(found[-1], target, rank)
+
+
+def begin_capture(target: ControlTarget, steps: int) -> dict[str, Any]:
+    """Ask a rank to record each of its next steps.
+
+    Args:
+        target: The rank.
+        steps: How many steps.
+
+    Returns:
+        `path`, at which the recording will be; perhaps a `note`.
+
+    Raises:
+        StateError: The rank refuses, or does not answer.
+    """
+    code, said = target.ask("POST", "/capture", steps=steps)
+    if code != 202:
+        raise StateError(f"{target.label} does not capture: {said.get('error', code)}")
+    return said
+
+
+def write_capture(capture: Path, output: Path) -> Path:
+    """Write the steps of a capture, without those that the ring had before, as a trace.
+
+    Args:
+        capture: The recording, which is complete.
+        output: The file to write; its suffix chooses the format.
+
+    Returns:
+        The file.
+
+    Raises:
+        StateError: No step began before the job ended.
+        OSError: A file cannot be read or written.
+    """
+    steps = json.loads(capture.with_suffix(".json").read_text())["steps"]
+    if not steps:
+        raise StateError(
+            f"{capture} has none of the steps that were asked for: the job has stopped before the first began"
+        )
+    with tempfile.TemporaryDirectory(prefix="kinetoscope-capture-") as scratch:
+        part = Path(scratch, capture.name)
+        cut_steps(capture, part, min(steps), max(steps) + 1)
+        with open_trace(part) as trace:
+            trace.save(output)
+    return output
 
 
 def wait_for_capture(

@@ -115,6 +115,7 @@ class Shares:
         other: Another stack in the same function where the line is not known exactly: it was one of those between; else -1.
         module: The module whose forward ran, by its row in `modules`; -1 outside all.
         blocked: Whether the thread did not run, such as while it read a file.
+        wait: What it waited for then: a `SampleWait`.
         part: Which part of the time of its kind that is; those of a kind add up to 1.
     """
 
@@ -124,6 +125,7 @@ class Shares:
     other: Rows
     module: Rows
     blocked: Mask
+    wait: Rows
     part: NDArray[np.float64]
 
     @cached_property
@@ -229,7 +231,9 @@ def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shar
             of_sample[inside],
             samples["stack"][inside],
             samples["module"][inside],
-            samples["state"][inside] == SampleState.BLOCKED,
+            np.where(
+                samples["state"][inside] == SampleState.BLOCKED, samples["wait"][inside].astype(np.int64), -1
+            ),
         ),
         axis=1,
     )
@@ -248,11 +252,20 @@ def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shar
         np.concatenate((ran[:, 1], at_ends)),
         np.concatenate((np.full(len(ran), -1), others)),
         np.concatenate((ran[:, 2], kinds[by_ends, 5])),
-        np.concatenate((ran[:, 3] != 0, np.zeros(len(by_ends), dtype=bool))),
+        np.concatenate((ran[:, 3], np.full(len(by_ends), -1))),
         weight / np.bincount(kind, weights=weight)[kind],
     )
-    kind, stack, other, module, blocked, part = (column[order] for column in columns)
-    return Shares(kind, kinds[kind, 1], stack.astype(np.int64), other.astype(np.int64), module, blocked, part)
+    kind, stack, other, module, wait, part = (column[order] for column in columns)
+    return Shares(
+        kind,
+        kinds[kind, 1],
+        stack.astype(np.int64),
+        other.astype(np.int64),
+        module,
+        wait >= 0,
+        np.maximum(wait, 0),
+        part,
+    )
 
 
 def _of_process(trace: TraceData, owner: Owner) -> tuple[NDArray[Any], ...] | None:

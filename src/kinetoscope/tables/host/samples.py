@@ -9,7 +9,7 @@ import numpy as np
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import stack_texts
 from kinetoscope.model.processes import PROCESS_COLUMNS
-from kinetoscope.model.schema import SAMPLE_STATES, STORED, Column, Table
+from kinetoscope.model.schema import SAMPLE_STATES, SAMPLE_WAITS, STORED, Column, Table
 from kinetoscope.tables.stored import processes, ranks
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ SAMPLES_SCHEMA = Table(
         _STORED.column("period_ns"),
         _STORED.column("waited_ns"),
         Column("state", "category", "", f"What the thread did: {', '.join(SAMPLE_STATES)}."),
+        Column("waits_for", "category", "", "What it waited for where it was blocked, by the system call that it was in: " + ", ".join(SAMPLE_WAITS[1:]) + ". `events`: several files, or one of another kind. `a page of memory`: it had to be read. Null where it is not known."),
         Column("function", "category", "", "The qualified name of the innermost function."),
         Column("file", "category", "", "The file of that function, as the interpreter names it."),
         Column("line", "int32", "", "The line that the thread was in, from 1.", 0),
@@ -55,6 +56,7 @@ def samples(trace: TraceData) -> pyarrow.Table:
         "period_ns": own["period_ns"],
         "waited_ns": own["waited_ns"],
         "state": Labels(own["state"], SAMPLE_STATES),
+        "waits_for": Labels(np.where(own["wait"] > 0, own["wait"].astype(np.int64), -1), SAMPLE_WAITS),
         "function": Labels(function, trace.strings),
         "file": Labels(file, trace.strings),
         "line": np.maximum(line, 0),
