@@ -14,6 +14,8 @@ FLAGS: dict[str, tuple[_Flags, _Flags]] = {
     "with_stack": ({"with_stack": True}, {"with_stack": True}),
     "with_flops": ({"with_flops": True}, {"with_flops": True}),
     "with_modules": ({"with_modules": True}, {"with_modules": True}),
+    # torch has no such option; both record shapes.
+    "tensor_versions": ({"tensor_versions": True}, {"record_shapes": True}),
 }
 LIMIT = 0.5
 

@@ -53,7 +53,7 @@ def test_the_same_program_without_the_fault_has_no_finding(program):
 @given(any_traces(max_spans=40))
 def test_any_trace_has_findings_whose_shares_are_shares(trace):
     report = examine(trace)
-    assert sum(one.gain_ns or 0 for one in report.findings if one.rank < 0) <= report.whole_ns
+    assert sum(one.gain_ns or 0 for one in report.findings if one.is_predicted) <= report.whole_ns
     table = trace.findings()
     for row in table.to_pylist():
         assert 0 <= row["share_percent"] <= 100

@@ -133,3 +133,71 @@ def test_what_needs_its_time_is_no_finding():
         builder.span("aten::fill_", at, 2 * MS, shapes=shapes, stack=line)
 
     assert found_in(fill) == []
+
+
+def calls(program, count=8):
+    """Steps of 10 ms in which a program multiplies matrices: what it calls, each with the lines of its stack, what it reads and what it makes."""
+    builder = TraceBuilder()
+    shapes = builder.shapes([[300, 300], [300, 300]], ["float", "float"])
+    for step in range(count):
+        builder.step(step, step * 10 * MS, 10 * MS)
+        for at, (lines, reads, makes) in enumerate(program(step)):
+            stack = builder.stack(*((file, line, file) for file, line in lines))
+            builder.span(
+                "aten::mm", (step * 10 + at * 2) * MS, 2 * MS, shapes=shapes, stack=stack, reads=reads, makes=makes
+            )  # fmt: skip
+    return [
+        plain(one.finding)
+        for one in examine(builder.know("attainable", RATES).build()).findings
+        if one.code == CODE
+    ]
+
+
+def test_a_call_of_which_all_is_repeated_is_named_with_the_first_one():
+    def forward(line, storage, fresh):
+        # Each layer has a line, and none has most of the work.
+        layers = [[("train.py", line), ("net.py", 3 + layer)] for layer in range(2)]
+        return [
+            (layers[0], ((storage, 0), (1, 0)), ((fresh, 0),)),
+            (layers[1], ((fresh, 0), (2, 0)), ((fresh + 1, 0),)),
+        ]
+
+    def program(step):
+        batch = 100 * (step + 1)
+        return [*forward(5, batch, batch + 1), *forward(8, batch, batch + 11)]
+
+    assert calls(program) == [
+        "train.py:8 computes a result that train.py:5 computed before in the step: 40.0 % of step time above what it needs"
+    ]
+
+
+def test_a_line_that_computes_the_same_in_each_step_is_named_where_the_call_does_more():
+    def program(step):
+        batch = 100 * (step + 1)
+        inside = [("train.py", 5), ("net.py", 3)]
+        return [
+            (inside, ((1, 0), (1, 0)), ((batch + 1, 0),)),
+            ([("train.py", 5), ("net.py", 4)], ((batch, 0), (batch + 1, 0)), ((batch + 2, 0),)),
+        ]
+
+    assert calls(program) == [
+        "net.py:3 computes the same as in the step before: what it is made of has not changed: 20.0 % of step time above what it needs"
+    ]
+
+
+def test_a_program_that_only_repeats_itself_is_meant_to():
+    def program(step):
+        return [([("train.py", 5)], ((1, 0), (2, 0)), ((100 * (step + 1), 0),))] * 3
+
+    assert calls(program) == []
+
+
+def test_work_whose_tensors_have_changed_is_no_finding():
+    def program(step):
+        line = [("train.py", 5)]
+        return [
+            (line, ((1, step), (2, 0)), ((10 * step + 3, 0),)),
+            (line, ((1, step), (2, 1)), ((10 * step + 4, 0),)),
+        ]
+
+    assert calls(program) == []

@@ -5,6 +5,8 @@ import pytest
 from kinetoscope import ArgumentError, StateError
 from tests.support.trace_builder import TraceBuilder
 
+MS = 1_000_000
+
 
 def training():
     """Five steps of one operator; step 3 has another one too, waits for data, and runs Python for longer."""
@@ -94,3 +96,27 @@ def test_a_step_that_is_not_there_is_refused():
 def test_nothing_to_compare_is_an_empty_table():
     assert TraceBuilder().span("aten::mm", 0, 10).build().compare_steps().num_rows == 0
     assert TraceBuilder().step(0, 0, 100).build().table("step_difference").num_rows == 0
+
+
+def alternating(slow=23):
+    """Training steps of 10 ms and an evaluation of 40 in every fourth, of which one takes 10 ms longer, in Python."""
+    builder, at = TraceBuilder(), 0
+    for number in range(40):
+        name, took = ("aten::conv2d", 40) if number % 4 == 3 else ("aten::mm", 10)
+        more = 10 if number == slow else 0
+        builder.step(number, at * MS, (took + more) * MS).span(name, at * MS, took * MS)
+        at += took + more
+    return builder.build()
+
+
+def test_a_step_is_compared_with_those_of_its_kind():
+    rows = alternating().compare_steps(23).to_pylist()
+    assert {(row["kind"], row["name"]): row["more_ns"] for row in rows if row["more_ns"]}[
+        "part", "Python"
+    ] == 10 * MS
+    assert ("operator", "aten::conv2d", 0) in {(row["kind"], row["name"], row["more_ns"]) for row in rows}
+
+
+def test_the_slow_step_is_the_one_that_takes_most_longer_than_its_kind():
+    for slow in (23, 24):
+        assert {row["step"] for row in alternating(slow).compare_steps().to_pylist()} == {slow}

@@ -1,4 +1,4 @@
-"""`kinetoscope capture` and `kinetoscope status` of jobs that run."""
+"""`kinetoscope capture`, `status` and `stacks` of jobs that run."""
 
 import json
 import threading
@@ -53,9 +53,18 @@ def test_status_of_a_job_that_cannot_be_controlled_is_read_from_outside(tmp_path
         done = call(job, "status", str(job.process.pid))
         assert "rank 0: runs, step 1 for" in done.output
         assert "  read from outside: rank 0 of " in done.output
+        (stacks,) = json.loads(call(job, "stacks", str(job.process.pid), "--json").stdout)
+        assert (stacks["rank"], stacks["from"]) == (0, "ring")
         refused = call(job, "capture", str(job.process.pid))
         assert refused.exit_code == 1
         assert "KINETOSCOPE_CONTROL=socket" in str(refused.output)
+
+
+def test_stacks_are_told_by_the_program(job):
+    done = call(job, "stacks", str(job.process.pid))
+    assert done.exit_code == 0
+    assert "thread MainThread" in done.output
+    assert "in <module>" in done.output
 
 
 def test_no_waiting_is_longer_than_asked(job):

@@ -59,12 +59,14 @@ class _Span:
     launch: dict[str, Any] | None = None
     copied: dict[str, Any] | None = None
     facts: int = -1
+    reads: tuple[tuple[int, int], ...] = ()
+    makes: tuple[tuple[int, int], ...] = ()
 
     @property
     def beyond(self) -> bool:
         """Whether a recorder of the host's side would not write it."""
         numbers = (self.stream, self.correlation, self.external_id, self.arguments, self.facts)
-        return self.kind is not None or max(numbers) >= 0
+        return self.kind is not None or max(numbers) >= 0 or bool(self.reads or self.makes)
 
 
 class TraceBuilder:
@@ -157,17 +159,20 @@ class TraceBuilder:
         external_id: int = -1,
         arguments: dict[str, Any] | None = None,
         facts: dict[str, Any] | None = None,
+        reads: tuple[tuple[int, int], ...] = (),
+        makes: tuple[tuple[int, int], ...] = (),
     ) -> TraceBuilder:
         """Adds a span; returns the builder, so that calls chain.
 
-        `kind` is that which the scope says unless it is given; `facts` is what the recorder notes of a call between ranks.
+        `kind` is that which the scope says unless it is given; `facts` is what the recorder notes of a call between ranks; `reads` and `makes` have
+        the storage and version of each argument and result, which are whole tensors.
         """
         self.spans.append(
             _Span(
                 thread, start_ns, duration_ns, self.string(name), self.string(overload), scope, sequence,
                 forward_thread, stack, module, shapes, parameter, is_async | unfinished << 1, kind=kind,
                 correlation=correlation, external_id=external_id, arguments=self._argument_row(arguments),
-                facts=-1 if facts is None else self.string(json.dumps(facts)),
+                facts=-1 if facts is None else self.string(json.dumps(facts)), reads=reads, makes=makes,
             )
         )  # fmt: skip
         return self
@@ -439,6 +444,15 @@ class TraceBuilder:
             "collectives": _columns(
                 [(row, span.facts) for row, span in enumerate(spans) if span.facts >= 0],
                 {"span": "i4", "facts": "i4"},
+            ),
+            "tensor_versions": _columns(
+                [
+                    (row, result, argument, storage, version, 1)
+                    for row, span in enumerate(spans)
+                    for result, tensors in enumerate((span.reads, span.makes))
+                    for argument, (storage, version) in enumerate(tensors)
+                ],
+                {"span": "i4", "result": "u1", "argument": "i4", "storage": "i8", "version": "i8", "whole": "u1"},
             ),
         }  # fmt: skip
         more["spans"]["kind"] = [

@@ -122,14 +122,14 @@ def examine(trace: TraceData) -> Report:
 
 
 def _within(found: Sequence[Finding], whole_ns: int) -> tuple[Finding, ...]:
-    """Findings of which the gains of one thread add up to the step time at most: later ones gain what earlier ones leave."""
+    """Findings of which the predicted gains add up to the step time at most: later ones gain what earlier ones leave. Ceilings are each by itself."""
     left_ns, made = whole_ns, []
     for one in found:
-        gain_ns = one.gain_ns
-        if gain_ns is not None and one.rank < 0:
-            gain_ns = min(gain_ns, left_ns)
-            left_ns -= gain_ns
-        made.append(replace(one, gain_ns=gain_ns))
+        if one.is_predicted and one.gain_ns is not None:
+            made.append(replace(one, gain_ns=min(one.gain_ns, left_ns)))
+            left_ns = max(left_ns - one.gain_ns, 0)
+        else:
+            made.append(one)
     return tuple(made)
 
 

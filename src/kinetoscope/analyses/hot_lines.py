@@ -18,6 +18,7 @@ from kinetoscope.analyses.rules.python_bound import OTHER_WAITS, waiting
 from kinetoscope.analyses.waste import good_length, table_rows, transform_length
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
+from kinetoscope.model.schema import Phase
 from kinetoscope.tables.stacks import stack_depths
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ LEAST_PERCENT = 5.0
 COVERED = 0.5
 """A line is covered if other findings say of that line how to gain so much of it."""
 CODE = "hot-line"
-# Work that repeats other work is named by its line where that has so much of it, else by the innermost call that nearly all of it is in.
-_MOST_OF_ONE, _MOST_OF_ALL = 0.6, 0.85
+# A call repeats another one if it has so much of what is below it.
+_NEARLY_ALL = 0.85
+_COMPUTES = (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED)
 # Where so much of what operators do repeats the step before, that is the purpose of the program.
 _EVERYTHING = 0.8
 _REPEATS = (Cause.RECOMPUTED, Cause.UNCHANGED, Cause.OVERWRITTEN)
@@ -114,9 +116,7 @@ def _finding(loop: Loop, account: ProcessAccount, cause: Cause) -> Finding | Non
 def _is_everything(account: ProcessAccount, rows: Rows) -> bool:
     """Whether some cells are nearly all that operators do: a program that runs one batch again and again, such as a benchmark, is meant to repeat it."""
     cells = account.cells
-    computes = (
-        np.isin(cells.entry, (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED)) & account.counted[cells.step]
-    )
+    computes = np.isin(cells.entry, _COMPUTES) & account.counted[cells.step]
     return bool(cells.time_ns[rows].sum() >= _EVERYTHING * cells.time_ns[computes].sum())
 
 
@@ -181,53 +181,61 @@ def _words(
 
 def _repeat(loop: Loop, account: ProcessAccount, cause: Cause, here: str, mine: Rows) -> str:
     """What is said of work that repeats other work, with the place of that, too."""
-    cells, repeats = account.cells, repeats_of(loop.trace)
-    of = {
-        Cause.RECOMPUTED: repeats.same_step,
-        Cause.UNCHANGED: repeats.earlier_step,
-        Cause.OVERWRITTEN: repeats.overwritten_by,
-    }[cause]
-    spans = loop.trace.columns("spans")
-    outer = _core.nearest_marked(spans["parent"], spans["depth"], of[:-1] >= 0)
-    repeated = np.append(outer, -1)[cells.span[mine]]
-    known = repeated >= 0
-    other = of[repeated[known]]
-    there = str(_common_call(loop, spans["stack"][other], cells.time_ns[mine][known])[0])
-    if cause == Cause.OVERWRITTEN:
-        by = f"{there} overwrites" if there and there != here else "is overwritten"
-        return f"{here} fills memory that {by} before anything reads it"
     if cause == Cause.UNCHANGED:
         return f"{here} computes the same as in the step before: what it is made of has not changed"
-    first = f"that {there} computed before" if there and there != here else "again that it computed before"
-    return f"{here} computes a result {first} in the step"
+    cells, repeats, spans = account.cells, repeats_of(loop.trace), loop.trace.columns("spans")
+    of = repeats.same_step if cause == Cause.RECOMPUTED else repeats.overwritten_by
+    outer = _core.nearest_marked(spans["parent"], spans["depth"], of[:-1] >= 0)
+    largest = mine[np.argsort(-cells.time_ns[mine], kind="stable")]
+    other = of[np.append(outer, -1)[cells.span[largest]]]
+    stack = np.append(spans["stack"], -1)[other[:1]]
+    # As far from the outermost call as the line that is named.
+    parent = loop.trace.column("stacks", "parent")
+    depth = stack_depths(parent)
+    there, named = int(stack[0]) if len(stack) else -1, _whole_call(loop, account, mine)[0]
+    while named >= 0 and there >= 0 and depth[there] > depth[named]:
+        there = int(parent[there])
+    first = str(loop.place_of_stack(there))
+    if cause == Cause.OVERWRITTEN:
+        by = f"{first} overwrites" if first and first != here else "is overwritten"
+        return f"{here} fills memory that {by} before anything reads it"
+    known = f"that {first} computed before" if first and first != here else "again that it computed before"
+    return f"{here} computes a result {known} in the step"
 
 
 def _call(loop: Loop, account: ProcessAccount, rows: Rows) -> tuple[Place, Rows]:
-    """The line at which most of some cells are or, where they are at many, the call that all of these are in."""
-    cells = account.cells
+    """The call of which nearly all is among some cells, such as that of a whole network, or else the line where most of them are."""
     place, mine = _worst_line(loop, account, rows)
-    if cells.time_ns[mine].sum() >= _MOST_OF_ONE * cells.time_ns[rows].sum():
-        return place, mine
-    common, inside = _common_call(loop, cells.stack[rows], cells.time_ns[rows])
-    return (common, rows[inside]) if common else (place, mine)
+    node, inside = _whole_call(loop, account, mine)
+    call = loop.place_of_stack(node)
+    return (call, rows[inside[account.cells.stack[rows]]]) if call else (place, mine)
 
 
-def _common_call(loop: Loop, stack: Rows, time_ns: Rows) -> tuple[Place, NDArray[np.bool_]]:
-    """The innermost line of the program that nearly all of some time was spent in or below, and which stacks are."""
+def _whole_call(loop: Loop, account: ProcessAccount, mine: Rows) -> tuple[int, NDArray[np.bool_]]:
+    """The outermost stack, at or above the one where most of some cells are, below which forward has little else; and which stacks are below it."""
+    cells, spans = account.cells, loop.trace.columns("spans")
     parent = loop.trace.column("stacks", "parent")
+    repeated = np.isin(cells.cause, cells.cause[mine[:1]])
+    forward = (np.append(spans["phase"], Phase.BACKWARD)[cells.span] == Phase.FORWARD) & (cells.stack >= 0)
+    forward &= np.isin(cells.entry, _COMPUTES) & account.counted[cells.step]
     depth = stack_depths(parent)
-    within = np.zeros(len(parent), np.int64)
-    known = stack >= 0
-    np.add.at(within, stack[known], time_ns[known])
-    within = _core.sums_below(parent, depth, within)
-    most = np.flatnonzero((within >= _MOST_OF_ALL * time_ns.sum()) & (within > 0))
-    for node in most[np.argsort(-depth[most], kind="stable")].tolist():
-        if place := loop.place_of_stack(node):
-            below = np.zeros(len(parent) + 1, bool)
-            for row in range(node, len(parent)):
-                below[row] = row == node or (parent[row] >= 0 and below[parent[row]])
-            return place, below[stack]
-    return Place(), np.zeros(len(stack), bool)
+    whole, part = (
+        _core.sums_below(
+            parent, depth, np.bincount(cells.stack[of], cells.time_ns[of], len(parent)).astype(np.int64)
+        )
+        for of in (forward, forward & repeated)
+    )
+    stacks = cells.stack[mine]
+    if (stacks < 0).all():
+        return -1, np.zeros(len(parent) + 1, bool)
+    node = int(np.argmax(np.bincount(stacks[stacks >= 0], cells.time_ns[mine][stacks >= 0], len(parent))))
+    found = node
+    while node >= 0 and part[node] >= _NEARLY_ALL * whole[node]:
+        found, node = node, int(parent[node])
+    inside = np.zeros(len(parent) + 1, bool)
+    for row in range(found, len(parent)):
+        inside[row] = row == found or (parent[row] >= 0 and inside[parent[row]])
+    return found, inside
 
 
 def _runs(loop: Loop, spans: Rows) -> int:

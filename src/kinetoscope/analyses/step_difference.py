@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
+LEAST_OTHERS = 2
+"""Fewer other steps of a kind do not say what is usual."""
 KINDS = ("part", "operator", "line", "python", "module", "kernel")
 PART_NAMES = {
     "operator_ns": "operators",
@@ -40,7 +42,7 @@ PART_NAMES = {
 
 STEP_DIFFERENCE_SCHEMA = Table(
     "step_difference",
-    "What one step spends time in, beside what its steps usually spend in it: the median of the others, "
+    "What one step spends time in, beside what steps of its kind usually spend in it: the median of the others, "
     "or another step. Of each kind, what the step has most more of comes first.",
     (
         Column("step", "int64", "", "The number of the step.", 0),
@@ -53,7 +55,7 @@ STEP_DIFFERENCE_SCHEMA = Table(
         Column("file", "category", "", "The file of a line; null of other kinds, and where it is unknown."),
         Column("line", "int32", "", "The line."),
         Column("time_ns", "int64", "ns", "How long it took in the step.", 0),
-        Column("usual_ns", "int64", "ns", "The median of the other steps, or the time in the other step.", 0),
+        Column("usual_ns", "int64", "ns", "The median of the other steps of its kind, or the time in the other step.", 0),
         Column("more_ns", "int64", "ns", "The difference; below 0 where the step has less.", 0),
         Column("count", "int64", "", "How many times it ran in the step; null for parts."),
         Column("usual_count", "int64", "", "The same for the other steps: the median, rounded down."),
@@ -84,9 +86,10 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
 
     Args:
         trace: The trace.
-        step: The number of the step; None for the longest one. Of a trace of several processes, a step of the one whose steps
-            took longest.
-        other: The number of the step to compare it with; None for the median of all other steps.
+        step: The number of the step; None for the one that takes most longer than a usual one of its kind. Of a trace of several processes, a
+            step of the one whose steps took longest.
+        other: The number of the step to compare it with; None for the median of the others of its kind (see the table `step_kinds`), or of all others
+            where there are fewer than `LEAST_OTHERS`.
 
     Returns:
         The table; the meaning of its columns is in `STEP_DIFFERENCE_SCHEMA`. It has no rows if the trace has no steps.
@@ -103,8 +106,8 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
             )
         return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(trace, -1, []))
     numbers = trace.column("steps", "number")[loop.steps]
-    chosen = int(np.argmax(loop.end_ns - loop.start_ns)) if step is None else _place(numbers, "step", step)
-    others = np.setdiff1d(np.arange(len(numbers)), [chosen])
+    chosen = _most_late(loop) if step is None else _place(numbers, "step", step)
+    others = _others(loop, chosen)
     if other is not None:
         others = np.array([_place(numbers, "other", other)])
     if len(others) == 0:
@@ -113,10 +116,38 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
         raise StateError(
             f"step {step} is the only one, so there is nothing to compare it with: record more steps"
         )
+    return _table(loop, chosen, others)
+
+
+def more_than_all_others(loop: Loop, step: int) -> list[dict[str, Any]]:
+    """What a step, by its place in the loop, has more of than the median of all others, whatever their kind: the rows of `step_difference`."""
+    found: list[dict[str, Any]] = _table(
+        loop, step, np.setdiff1d(np.arange(len(loop.steps)), [step])
+    ).to_pylist()
+    return found
+
+
+def _table(loop: Loop, chosen: int, others: Rows) -> pyarrow.Table:
+    """The table `step_difference` of a step and those that it is compared with, by their places in the loop."""
     rows: list[tuple[str, int, list[Any]]] = []
     for name, kind in _kinds(loop).items():
         rows += [(name, key, values) for key, values in _differences(kind, chosen, others)]
-    return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(trace, int(numbers[chosen]), rows))
+    number = int(loop.trace.column("steps", "number")[loop.steps[chosen]])
+    return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(loop.trace, number, rows))
+
+
+def _others(loop: Loop, step: int) -> Rows:
+    """The steps that a step is compared with: the others of its kind or, where these are too few to say what is usual, all others."""
+    alike = np.flatnonzero(loop.kind_of_step == loop.kind_of_step[step])
+    others = np.setdiff1d(alike, [step])
+    return others if len(others) >= LEAST_OTHERS else np.setdiff1d(np.arange(len(loop.steps)), [step])
+
+
+def _most_late(loop: Loop) -> int:
+    """The step that takes most longer than a usual one of its kind."""
+    duration, kind = loop.end_ns - loop.start_ns, loop.kind_of_step
+    usual = np.array([np.median(duration[kind == one]) for one in range(int(kind.max()) + 1)])
+    return int(np.argmax(duration - usual[kind]))
 
 
 def _place(numbers: Rows, name: str, number: Any) -> int:

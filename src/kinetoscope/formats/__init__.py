@@ -1,3 +1,12 @@
 """Formats of other tools, one module or package each."""
 
-__all__ = ["chrome", "execution_trace", "memory_timeline", "perfetto", "stacks", "suffixes"]
+__all__ = [
+    "chrome",
+    "execution_trace",
+    "memory_snapshot",
+    "memory_timeline",
+    "nsight_systems",
+    "perfetto",
+    "stacks",
+    "suffixes",
+]

@@ -423,6 +423,41 @@ CODES: dict[str, Words] = {
         "file",
         "The limit is max_uncompressed_bytes of kinetoscope.open; by default it is a multiple of the file's size.",
     ),
+    "snapshot_lacks_spans": Words(
+        "operators, modules and device work",
+        "spans",
+        "A memory snapshot has only what the allocator did.",
+    ),
+    "snapshot_without_history": Words(
+        "the history of allocations",
+        "allocations",
+        "It was not recorded: call torch.cuda.memory._record_memory_history() before the program allocates.",
+    ),
+    "snapshot_without_stacks": Words(
+        "stacks of allocations",
+        "allocations",
+        "They were not recorded: call torch.cuda.memory._record_memory_history() before the program allocates.",
+    ),
+    "nsight_lacks_torch": Words(
+        "operators, modules and Python stacks",
+        "spans",
+        "Nsight Systems does not record them; NVTX ranges of emit_nvtx become operators.",
+    ),
+    "nsight_tables": Words(
+        "events of Nsight Systems that are not shown",
+        "file",
+        "Kinetoscope does not read this table of the export.",
+    ),
+    "nsight_graphs": Words(
+        "CUDA graphs without their kernels",
+        "kernels",
+        "The recording has whole graphs: nsys profile --cuda-graph-trace=node records their kernels.",
+    ),
+    "nsight_warnings": Words(
+        "warnings of Nsight Systems about its recording",
+        "file",
+        "It says more in its own report.",
+    ),
 }
 """Every code -> what is missing, where and why. `docs/tables.md` lists them."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from kinetoscope._import_aside import import_aside
 from kinetoscope.model.schema import STORED
 from kinetoscope.storage.byte_source import ByteSource
 from kinetoscope.storage.live_recording import MAGIC
-from kinetoscope.storage.unpacking import GZIP_MAGIC, UnpackedText
+from kinetoscope.storage.unpacking import GZIP_MAGIC, UnpackedText, default_memory_bytes
 from kinetoscope.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 
 
 ZIP_MAGIC = b"PK\x03\x04"
+SQLITE_MAGIC = b"SQLite format 3\0"
+# How memory snapshots of torch begin: a pickle of protocol 2 to 5, or JSON with one of its keys.
+_SNAPSHOT = re.compile(
+    rb'\x80[\x02-\x05]|\{\s*"(segments|device_traces|allocator_settings|external_annotations)"'
+)
+# The objects of a snapshot take this many times the size of its file, about.
+_SNAPSHOT_TIMES = 12
 # Words at the start of files of other tools, and what these files are.
 _OTHER_FORMATS = (
     (
@@ -50,8 +58,8 @@ _OTHER_FORMATS = (
     ),
 )
 CAN_OPEN = (
-    "recordings of this profiler (also of killed processes), .ktrace files, .tables folders, and traces of Kineto and "
-    "others in Chrome's JSON format, plain or compressed with gzip or zstd"
+    "recordings of this profiler (also of killed processes), .ktrace files, .tables folders, traces of Kineto and "
+    "others in Chrome's JSON format, plain or compressed with gzip or zstd, SQLite exports of Nsight Systems, and memory snapshots of torch"
 )
 
 
@@ -65,8 +73,11 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
     """Open a trace. The content of the file decides how it is read, not its name.
 
     Recordings of this profiler, also of a process that was killed or is still running, and `.ktrace` files are mapped, not
-    read. Folders that `save` wrote to a name that ends in `.tables` are read; of the folder of an incident (see `leave_on`), the recordings of all ranks are one trace, whose `info` has the `incident`. JSON in Chrome's trace event format, as torch.profiler and many other tools write it, is read as a stream, plain
-    or compressed with gzip or zstd. What cannot be used, or does not fit, is a row of `losses`.
+    read. Folders that `save` wrote to a name that ends in `.tables` are read. Of the folder of an incident (see `leave_on`), the
+    recordings of all ranks are one trace, whose `info` has the `incident`. JSON in Chrome's trace event format, as torch.profiler and
+    many other tools write it, is read as a stream, plain or compressed with gzip or zstd. SQLite exports of Nsight Systems (`nsys
+    export --type sqlite`) and memory snapshots of torch (`torch.cuda.memory._dump_snapshot`) are read, too; no code of a pickle
+    runs. What cannot be used, or does not fit, is a row of `losses`.
 
     Args:
         source: A path; where `fsspec` is installed, any URL that it supports (``s3://...``); or a file opened for reading
@@ -105,9 +116,13 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
         head = found.peek(len(MAGIC))
         if head == MAGIC or head.startswith(ZIP_MAGIC):
             return _open_own(found, head, max_memory_bytes, max_uncompressed_bytes)
+        if found.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC:
+            return _open_sqlite(found, max_memory_bytes)
         text = UnpackedText(found, max_uncompressed_bytes)
         try:
             begin = text.head()
+            if _SNAPSHOT.match(begin):
+                return _open_snapshot(text, max_memory_bytes)
             if begin.startswith((b"{", b"[")):
                 from kinetoscope.combine.graph_replays import attribute_replays
                 from kinetoscope.formats.chrome.read import read_chrome_trace
@@ -122,6 +137,50 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
         finally:
             text.close()
         raise FormatError(f"{found.name}: {_what_it_is(head, begin)}; kinetoscope.open reads {CAN_OPEN}")
+
+
+def _open_snapshot(text: UnpackedText, max_memory_bytes: int | None) -> Trace:
+    """Open a memory snapshot of torch, a pickle or JSON; no code of it runs."""
+    from kinetoscope.formats.memory_snapshot import read_memory_snapshot
+    from kinetoscope.model import units
+
+    limit = default_memory_bytes() if max_memory_bytes is None else max_memory_bytes
+    blocks, size = [], 0
+    for block in text:
+        blocks.append(bytes(block))
+        size += len(block)
+        if limit and size * _SNAPSHOT_TIMES > limit:
+            raise FormatError(
+                f"{text.source.name}: to read this memory snapshot may take more than {units.size(limit)} of memory: pass a larger max_memory_bytes"
+            )
+    trace = Trace.of(read_memory_snapshot(b"".join(blocks), text.source.name, text.source.path))
+    if text.source.path is None:
+        trace.info["source"] = text.source.name
+    return trace
+
+
+def _open_sqlite(source: ByteSource, max_memory_bytes: int | None) -> Trace:
+    """Open an export of Nsight Systems: by its path, or else by that of a copy."""
+    import tempfile
+
+    from kinetoscope.combine.processes import merge_processes
+    from kinetoscope.formats.nsight_systems import read_nsight_systems
+    from kinetoscope.model.processes import MONOTONIC, Placement
+
+    with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
+        path = source.path
+        if path is None:
+            path = Path(folder) / "export.sqlite"
+            source.copy_to(path)
+        try:
+            parts = read_nsight_systems(path, max_memory_bytes=max_memory_bytes)
+        except FormatError as error:
+            raise FormatError(str(error).replace(str(path), source.name)) from error
+    one_clock = Placement(0, error_ns=0, clock=MONOTONIC)
+    merged = parts[0] if len(parts) == 1 else merge_processes(parts, [one_clock] * len(parts))
+    trace = Trace.of(merged)
+    trace.path = source.path
+    return trace
 
 
 def _open_own(

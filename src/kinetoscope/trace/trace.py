@@ -207,8 +207,8 @@ class Trace(TraceData):
         """Return what a step has more of than others: the table `step_difference`.
 
         Args:
-            step: The number of the step; None for the longest one.
-            other: The number of the step to compare it with; None for the median of all others.
+            step: The number of the step; None for the one that takes most longer than a usual one of its kind.
+            other: The number of the step to compare it with; None for the median of the others of its kind.
 
         Returns:
             Rows for the parts of the step, operators, source lines, Python between operators, modules and kernels: the time in the

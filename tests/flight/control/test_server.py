@@ -117,6 +117,7 @@ def test_a_job_that_holds_the_global_lock_is_known_from_outside(job):
         code, stacks = target.ask("POST", "/stacks")
         assert code in (200, 202)
         assert stacks["from"] == "ring"
+        assert "path" in stacks
         code, capture = target.ask("POST", "/capture", steps=1)
         assert (code, capture["note"]) == (
             202,

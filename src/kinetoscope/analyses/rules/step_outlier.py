@@ -17,7 +17,7 @@ import numpy as np
 
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import Loop, Place
-from kinetoscope.analyses.step_difference import PART_NAMES, step_difference
+from kinetoscope.analyses.step_difference import PART_NAMES, more_than_all_others
 from kinetoscope.analyses.warm_up import warm_up
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
@@ -186,7 +186,7 @@ def _cause(
             Place(),
             (),
         )
-    for row in _difference(loop, at):
+    for row in more_than_all_others(loop, at):
         more_ns, kind, span = row["more_ns"], row["kind"], row["span"]
         if more_ns <= best[0]:
             continue
@@ -209,13 +209,6 @@ def _cause(
     return best[1:]
 
 
-def _difference(loop: Loop, at: int) -> list[dict[str, Any]]:
-    """What a step has more of than the median step."""
-    number = int(loop.trace.column("steps", "number")[loop.steps[at]])
-    found: list[dict[str, Any]] = step_difference(loop.trace, number).to_pylist()
-    return found
-
-
 def _recurs(loop: Loop, at: int, late: Rows, cause: dict[str, Any]) -> bool:
     """Whether another late step, the longest of them, has the same cause, for at least half as long."""
     others = late[late != at]
@@ -225,7 +218,7 @@ def _recurs(loop: Loop, at: int, late: Rows, cause: dict[str, Any]) -> bool:
     same = ("kind", "name", "file", "line")
     return any(
         2 * row["more_ns"] >= cause["more_ns"] and all(row[key] == cause[key] for key in same)
-        for row in _difference(loop, longest)
+        for row in more_than_all_others(loop, longest)
     )
 
 

@@ -241,11 +241,10 @@ class Answers:
             self._snapshot = None
 
     def _write_stacks(self, place: Path, done: Callable[[str], None]) -> None:
-        """Write down where the rank was when it was last sampled."""
-        from kinetoscope.flight.last import last_event
+        """Write down the stacks of the last samples."""
+        from kinetoscope.flight.ring_stacks import ring_stacks, stacks_text
 
-        text = "\n".join(last_event(str(self._rank.process), Path(self._rank.folder)).lines())
-        place.write_text(text + "\n")
+        place.write_text(stacks_text(ring_stacks(Path(self._rank.ring))))
         done(str(place))
 
     def _new_file(self, kind: str, suffix: str) -> Path:

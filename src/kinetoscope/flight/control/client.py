@@ -17,6 +17,7 @@ from kinetoscope.flight.control.answers import ControlledRank, outside_status
 from kinetoscope.flight.control.settings import SUFFIX, TOKEN_FILE, read_token
 from kinetoscope.flight.control.short_path import short_path
 from kinetoscope.flight.jobs import ENDED, GONE, Attempt, RankFiles, attempt_of_process, attempts_in
+from kinetoscope.flight.ring_stacks import ring_stacks, stacks_text
 from kinetoscope.flight.step_log import SUFFIX as LOG_SUFFIX
 from kinetoscope.storage.recording_parts import cut_steps
 from kinetoscope.trace import open as open_trace
@@ -102,6 +103,24 @@ class ControlTarget:
             str(files.recording),
         )
         return outside_status(rank, files.log), problem
+
+    def stacks(self) -> dict[str, Any]:
+        """The stacks of all threads: `from`, the program or its ring, and `stacks`, the text.
+
+        Raises:
+            StateError: The rank does not answer, and cannot be read from here.
+            FormatError: Its ring cannot be read.
+        """
+        try:
+            code, said = self.ask("POST", "/stacks")
+            if code == 200:
+                return {"from": said["from"], "stacks": said["stacks"]}
+            problem = str(said.get("error") or said.get("note"))
+        except StateError as error:
+            problem = str(error)
+        if self.files is None:
+            raise StateError(problem)
+        return {"from": "ring", "stacks": stacks_text(ring_stacks(self.files.recording))}
 
     def _connection(self) -> HTTPConnection:
         if self.address:

@@ -1,0 +1,41 @@
+"""`kinetoscope stacks`: where the threads of a job are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command("stacks")
+@click.argument("target", metavar="TARGET")
+@click.option("--rank", metavar="N", type=int, help="Only this rank.")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The token for HOST:PORT.  [default: KINETOSCOPE_TOKEN_FILE]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+def command(target: str, *, rank: int | None, token_file: Path | None, as_json: bool) -> None:
+    """Show the stacks of all threads of a job that is left on.
+
+    TARGET is the id of a process, the name of a job or its folder, or HOST:PORT. A job with control tells its stacks itself. Of one without,
+    or one that does not answer, those of the last samples in its ring are shown, with their age.
+    """
+    from kinetoscope.display.terminal import echo
+    from kinetoscope.flight.control.client import targets
+    from kinetoscope.flight.settings import folder_of_jobs
+
+    rows = [
+        {"rank": None if one.files is None else one.files.rank, **one.stacks()}
+        for one in targets(target, folder_of_jobs(), rank, token_file)
+    ]
+    if as_json:
+        echo(json.dumps(rows, ensure_ascii=False))
+        return
+    for row in rows:
+        if len(rows) > 1:
+            echo(f"rank {row['rank']}:")
+        echo(str(row["stacks"]).rstrip("\n"))

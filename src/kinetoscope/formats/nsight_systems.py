@@ -1,0 +1,648 @@
+"""Read exports of NVIDIA Nsight Systems: the SQLite files of `nsys export --type sqlite`.
+
+NVIDIA documents the schema (Nsight Systems, "SQLite Export Schema Reference"). Tables and columns come and go between releases, so each is
+optional. Times are nanoseconds since the session began. A serialized thread id has the process in bits 24 to 47 and the thread in bits 0 to
+23. A call of CUDA's API and what it started on a device have the same correlation id within their process.
+
+There are no operators, modules or Python stacks in these files, except for the NVTX ranges of `torch.autograd.profiler.emit_nvtx` (`nsys profile
+--pytorch=autograd-nvtx`), which become operators.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+
+from kinetoscope._errors import FormatError
+from kinetoscope.model.losses import Loss, loss_columns
+from kinetoscope.model.names import device_name
+from kinetoscope.model.schema import (
+    FLAG_ASYNC,
+    FLAG_INSTANT,
+    FLAG_UNFINISHED,
+    SCOPE_BACKWARD,
+    SCOPE_USER,
+    DeviceType,
+    SpanKind,
+)
+from kinetoscope.model.steps import MARK
+from kinetoscope.model.strings import StringTable
+from kinetoscope.model.trace_data import TraceData
+from kinetoscope.storage.unpacking import default_memory_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Rows = NDArray[np.int64]
+
+_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+_COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+_FILLS = "CUPTI_ACTIVITY_KIND_MEMSET"
+_GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_NVTX = "NVTX_EVENTS"
+_MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+# Calls of libraries that are shown as ranges, and their category.
+_LIBRARIES = {"OSRT_API": "osrt", "CUBLAS_EVENTS": "cublas", "CUDNN_EVENTS": "cudnn"}
+_READ = {_KERNELS, _COPIES, _FILLS, _GRAPHS, _CALLS, _NVTX, _MEMORY, *_LIBRARIES}
+# Events that are not read, and whose names begin so.
+_EVENTS = re.compile(
+    r"CUPTI_ACTIVITY_KIND_|.*_EVENTS$|GPU_METRICS|GENERIC_EVENTS|.*_API$|ETW_|NET_|COMPOSITE_EVENTS|SCHED_EVENTS"
+)
+# They say again what calls of the API say, or name what others refer to.
+_NOT_MISSED = {
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_CUDA_EVENT", "CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS",
+    "ENUM_GPU_METRICS", "TARGET_INFO_GPU_METRICS", "DIAGNOSTIC_EVENT",
+}  # fmt: skip
+_PUSH_POP, _START_END, _MARK, _DOMAIN = 59, 60, 34, 75
+_COPY_NAMES = {
+    1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP",
+    11: "HtoD", 12: "DtoH", 13: "DtoD",
+}  # fmt: skip
+_MEMORY_NAMES = {
+    0: "Pageable",
+    1: "Pinned",
+    2: "Device",
+    3: "Array",
+    4: "Managed",
+    5: "Device Static",
+    6: "Managed Static",
+}
+_DEVICE_MEMORY = (2, 3, 5)
+_UNKNOWN = -1
+# Later ones would overflow where times are added up.
+_LAST_NS = 1 << 61
+_LAST_INT32 = (1 << 31) - 1
+# What a row takes while it is read, about.
+_ROW_BYTES = 400
+_VERSION = re.compile(r"_v\d{4,}$")
+_OPERATOR = re.compile(
+    r"(?P<name>[\w.]+::[\w.]+|\w+Backward\d*)(, seq = (?P<sequence>\d{1,18}))?, op_id = \d+"
+)
+
+
+def read_nsight_systems(path: Path, *, max_memory_bytes: int | None = None) -> list[TraceData]:
+    """Read an export.
+
+    Args:
+        path: The SQLite file.
+        max_memory_bytes: See `kinetoscope.open`.
+
+    Returns:
+        A trace for each process, on one time axis, the one with most device work first; what these files lack is in `losses`.
+
+    Raises:
+        FormatError: It is not such a file, or damaged.
+    """
+    limit = default_memory_bytes() if max_memory_bytes is None else max_memory_bytes
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)) as connection:
+            connection.text_factory = lambda text: text.decode("utf-8", "replace")
+            return _Export(connection, path, limit // _ROW_BYTES).traces()
+    except sqlite3.Error as error:
+        raise FormatError(f"{path}: the SQLite file could not be read: {error}") from error
+
+
+class _Export:
+    """One file: its tables, and what is made of them."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, most_rows: int) -> None:
+        self._connection, self._path = connection, path
+        connection.execute("PRAGMA trusted_schema = OFF")
+        listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        self._columns = {
+            name: {row[1] for row in connection.execute(f"PRAGMA table_info({_quoted(name)})")}
+            for (name,) in listed
+        }
+        if "StringIds" not in self._columns or not _READ.intersection(self._columns):
+            raise FormatError(
+                f"{path}: a SQLite database, but not an export of Nsight Systems: those have the table StringIds and tables of events "
+                "(nsys export --type sqlite)"
+            )
+        self._left = most_rows
+        self._limited = most_rows > 0
+        self._beyond = self._bad_times = 0
+        self._string_ids = dict(connection.execute("SELECT id, value FROM StringIds"))
+
+    def traces(self) -> list[TraceData]:
+        """Read the tables, and make the traces."""
+        events = {
+            name: self._events(name)
+            for name in (_KERNELS, _GRAPHS, _COPIES, _FILLS, _CALLS, *_LIBRARIES, _NVTX)
+        }
+        memory = self._numbers(
+            _MEMORY,
+            (
+                "start",
+                "globalPid",
+                "deviceId",
+                "address",
+                "bytes",
+                "memKind",
+                "memoryOperationType",
+                "correlationId",
+            ),
+        )
+        starts = [columns["start"] for columns in events.values() if len(columns["start"])]
+        if not starts:
+            raise FormatError(f"{self._path}: the export of Nsight Systems has no events")
+        base_ns = min(int(start.min()) for start in starts)
+        if len(memory["start"]):
+            base_ns = min(base_ns, int(memory["start"].min()))
+        end_ns = max(int(columns["end"].max()) for columns in events.values() if len(columns["end"]))
+        of_process = {name: _process_of(columns) for name, columns in events.items()}
+        weight: dict[int, int] = {}
+        for name, pids in of_process.items():
+            for pid, count in zip(
+                *(part.tolist() for part in np.unique(pids, return_counts=True)), strict=True
+            ):
+                weight[pid] = weight.get(pid, 0) + count * (1 << 32 if name == _KERNELS else 1)
+        names = self._process_names()
+        made: list[TraceData] = []
+        for pid in sorted(weight, key=lambda each: (-weight[each], each)):
+            process = _Process(self, pid, base_ns, end_ns)
+            for name, columns in events.items():
+                chosen = of_process[name] == pid
+                process.add(name, {key: values[chosen] for key, values in columns.items()})
+            chosen = _process_of(memory) == pid
+            process.add_memory({key: values[chosen] for key, values in memory.items()})
+            made.append(
+                process.trace(self._info(pid, base_ns, end_ns, names), [] if made else self._losses())
+            )
+        return made
+
+    def text(self, number: int) -> str:
+        """A string of the file by its id; empty for one that is not there."""
+        return str(self._string_ids.get(number, ""))
+
+    def labels(self, table: str, known: dict[int, str]) -> dict[int, str]:
+        """The names of an enumeration, by the file where it has them."""
+        if {"id", "label"} <= self._columns.get(table, set()):
+            rows = self._connection.execute(f"SELECT id, label FROM {_quoted(table)}")
+            return {**{number: str(label) for number, label in rows if label}, **known}
+        return known
+
+    def thread_names(self) -> dict[int, str]:
+        """The name of each thread by its serialized id."""
+        if not {"globalTid", "nameId"} <= self._columns.get("ThreadNames", set()):
+            return {}
+        rows = self._connection.execute("SELECT globalTid, nameId FROM ThreadNames").fetchall()
+        return {thread: self.text(name) for thread, name in rows}
+
+    def _process_names(self) -> dict[int, str]:
+        if not {"pid", "name"} <= self._columns.get("PROCESSES", set()):
+            return {}
+        return {
+            pid: Path(str(name)).name
+            for pid, name in self._connection.execute("SELECT pid, name FROM PROCESSES")
+            if name
+        }
+
+    def domains(self) -> dict[int, str]:
+        """The names of NVTX domains."""
+        if "domainId" not in self._columns.get(_NVTX, set()):
+            return {}
+        rows = self._connection.execute(
+            f"SELECT domainId, text FROM {_NVTX} WHERE eventType = {_DOMAIN} AND text IS NOT NULL"
+        )
+        return {number: str(text) for number, text in rows}
+
+    def texts_of(self, rows: Rows) -> list[str]:
+        """The texts of NVTX events, which are in the row itself or in the table of strings."""
+        columns = self._columns[_NVTX]
+        inline: dict[int, str] = {}
+        if "text" in columns:
+            inline = {
+                row: str(text)
+                for row, text in self._connection.execute(
+                    f"SELECT rowid, text FROM {_NVTX} WHERE text IS NOT NULL"
+                )
+            }
+        ids: dict[int, int] = {}
+        if "textId" in columns:
+            ids = dict(
+                self._connection.execute(f"SELECT rowid, textId FROM {_NVTX} WHERE textId IS NOT NULL")
+            )
+        return [inline.get(row) or self.text(ids.get(row, _UNKNOWN)) or "unnamed" for row in rows.tolist()]
+
+    def _numbers(self, table: str, wanted: tuple[str, ...], where: str = "") -> dict[str, Rows]:
+        """Columns of a table as whole numbers, -1 where there is none, in order of time."""
+        known = self._columns.get(table, set())
+        if "start" not in known:
+            return {name: np.zeros(0, np.int64) for name in (*wanted, "row")}
+        chosen = [
+            f"COALESCE(CAST({_quoted(name)} AS INTEGER), {_UNKNOWN})" if name in known else str(_UNKNOWN)
+            for name in wanted
+        ]
+        (total,) = self._connection.execute(f"SELECT COUNT(*) FROM {_quoted(table)} {where}").fetchone()
+        most = min(total, self._left) if self._limited else total
+        self._left -= most
+        self._beyond += total - most
+        query = f"SELECT {', '.join(chosen)}, rowid FROM {_quoted(table)} {where} ORDER BY start LIMIT {most}"
+        blocks = [np.zeros((0, len(chosen) + 1), np.int64), *_blocks(self._connection.execute(query))]
+        values = np.concatenate(blocks)
+        return {name: values[:, at] for at, name in enumerate((*wanted, "row"))}
+
+    def _events(self, table: str) -> dict[str, Rows]:
+        """The events of a table that have a time."""
+        where = f"WHERE eventType IN ({_PUSH_POP}, {_START_END}, {_MARK})" if table == _NVTX else ""
+        found = self._numbers(table, ("start", "end", *_WANTED.get(table, _OF_CALLS)), where)
+        usable = (found["start"] >= 0) & (found["start"] < _LAST_NS) & (found["end"] < _LAST_NS)
+        if table != _NVTX:
+            usable &= found["end"] >= found["start"]
+        self._bad_times += int((~usable).sum())
+        return {name: values[usable] for name, values in found.items()}
+
+    def _info(self, pid: int, base_ns: int, end_ns: int, names: dict[int, str]) -> dict[str, Any]:
+        """The metadata of a process."""
+        info: dict[str, Any] = {"process": pid, "stop_ns": end_ns - base_ns, "recorded_by": "Nsight Systems"}
+        if name := names.get(pid):
+            info["process_name"] = name
+        if "utcEpochNs" in self._columns.get("TARGET_INFO_SESSION_START_TIME", set()):
+            row = self._connection.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()
+            if row is not None and isinstance(row[0], int) and 0 < row[0] < _LAST_NS:
+                info["start_realtime_ns"] = row[0] + base_ns
+        if {"name", "value"} <= self._columns.get("META_DATA_EXPORT", set()):
+            known = dict(self._connection.execute("SELECT name, value FROM META_DATA_EXPORT"))
+            keys = ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
+            info |= {key.lower(): str(known[key]) for key in keys if known.get(key) is not None}
+        if {"name", "value"} <= self._columns.get("TARGET_INFO_SYSTEM_ENV", set()):
+            known = dict(self._connection.execute("SELECT name, value FROM TARGET_INFO_SYSTEM_ENV"))
+            if host := known.get("Hostname"):
+                info["host"] = str(host)
+        if devices := self._devices(pid):
+            kind = device_name(DeviceType.CUDA, -1)
+            info["devices"] = [{"type": kind, "index": one["id"], "name": one["name"]} for one in devices]
+            info["deviceProperties"] = devices
+        return info
+
+    def _devices(self, pid: int) -> list[dict[str, Any]]:
+        """The devices of a process, by CUDA's numbers in it."""
+        if not {"id", "name"} <= self._columns.get("TARGET_INFO_GPU", set()):
+            return []
+        known = self._columns["TARGET_INFO_GPU"]
+        size = "totalMemory" if "totalMemory" in known else "NULL"
+        rows = self._connection.execute(f"SELECT id, name, {size} FROM TARGET_INFO_GPU").fetchall()
+        models = {number: (str(name), memory) for number, name, memory in rows if isinstance(number, int)}
+        numbers: list[tuple[Any, Any]] = [(number, number) for number in models]
+        if {"gpuId", "cudaId", "pid"} <= self._columns.get("TARGET_INFO_CUDA_DEVICE", set()):
+            rows = self._connection.execute(
+                "SELECT cudaId, gpuId, pid FROM TARGET_INFO_CUDA_DEVICE"
+            ).fetchall()
+            numbers = sorted({(cuda, gpu) for cuda, gpu, owner in rows if owner == pid}) or numbers
+        return [
+            {"id": cuda, "name": models[gpu][0]}
+            | ({"totalGlobalMem": models[gpu][1]} if isinstance(models[gpu][1], int) else {})
+            for cuda, gpu in numbers
+            if isinstance(cuda, int) and gpu in models
+        ]
+
+    def _losses(self) -> list[Loss]:
+        """What these files lack, and what was not read."""
+        found = [Loss.of("nsight_lacks_torch")]
+        if self._beyond:
+            found.append(Loss.of("beyond_memory_limit", self._beyond))
+        if self._bad_times:
+            found.append(Loss.of("bad_times", self._bad_times))
+        for table in sorted(self._columns):
+            if _EVENTS.match(table) and table not in _READ | _NOT_MISSED and not table.startswith("ENUM_"):
+                (count,) = self._connection.execute(f"SELECT COUNT(*) FROM {_quoted(table)}").fetchone()
+                if count:
+                    found.append(Loss.of("nsight_tables", count, where=table))
+        if _GRAPHS in self._columns and (
+            count := self._connection.execute(f"SELECT COUNT(*) FROM {_GRAPHS}").fetchone()[0]
+        ):
+            found.append(Loss.of("nsight_graphs", count))
+        if {"text", "severity"} <= self._columns.get("DIAGNOSTIC_EVENT", set()):
+            levels = self.labels("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", {})
+            rows = self._connection.execute(
+                "SELECT text, severity, COUNT(*) FROM DIAGNOSTIC_EVENT GROUP BY text, severity"
+            )
+            found += [
+                Loss.of("nsight_warnings", count, why=str(text)[:500])
+                for text, severity, count in rows.fetchall()
+                if re.search("warn|error", levels.get(severity, ""), re.IGNORECASE)
+            ]
+        return found
+
+
+_OF_CALLS = ("globalTid", "nameId", "correlationId")
+_ON_DEVICE = ("globalPid", "deviceId", "contextId", "streamId", "correlationId", "graphNodeId")
+_WANTED = {
+    _KERNELS: (*_ON_DEVICE, "demangledName", "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread", "staticSharedMemory", "dynamicSharedMemory"),
+    _GRAPHS: (*_ON_DEVICE, "graphId"),
+    _COPIES: (*_ON_DEVICE, "bytes", "copyKind", "srcKind", "dstKind"),
+    _FILLS: (*_ON_DEVICE, "bytes", "memKind"),
+    _NVTX: ("globalTid", "eventType", "domainId"),
+}  # fmt: skip
+
+
+class _Process:
+    """The rows of one process."""
+
+    def __init__(self, export: _Export, pid: int, base_ns: int, end_ns: int) -> None:
+        self._export, self._pid, self._base_ns, self._end_ns = export, pid, base_ns, end_ns
+        self._strings = StringTable([""])
+        self._thread_names = export.thread_names()
+        self._threads: dict[tuple[str, int, int], int] = {}
+        self._streams: dict[tuple[int, int], int] = {}
+        self._arguments: dict[str, int] = {}
+        self._parts: list[dict[str, Rows]] = []
+        self._kernels: list[dict[str, Rows]] = []
+        self._copies: list[dict[str, Rows]] = []
+        self._count = 0
+        self._allocations: dict[str, Any] = {}
+
+    def add(self, table: str, rows: dict[str, Rows]) -> None:
+        """Add the events of a table."""
+        if not len(rows["start"]):
+            return
+        if table in (_KERNELS, _GRAPHS, _COPIES, _FILLS):
+            self._add_device_work(table, rows)
+        elif table == _NVTX:
+            self._add_ranges(rows)
+        else:
+            names, kinds = self._call_names(rows["nameId"], of_cuda=table == _CALLS)
+            more = (
+                {"correlation": rows["correlationId"]}
+                if table == _CALLS
+                else {"category": np.full(len(names), self._strings.row(_LIBRARIES[table]))}
+            )
+            self._add_spans(rows, self._host_threads(rows["globalTid"]), names, kinds, more)
+
+    def _add_spans(
+        self, rows: dict[str, Rows], thread: Rows, name: Rows, kind: Rows, more: dict[str, Rows]
+    ) -> None:
+        defaults = {
+            "stream": -1,
+            "correlation": -1,
+            "category": 0,
+            "flags": 0,
+            "sequence": -1,
+            "arguments": -1,
+            "scope": 0,
+        }
+        start = rows["start"] - self._base_ns
+        part = {
+            "thread": thread,
+            "name": name,
+            "kind": kind,
+            "start_ns": start,
+            "duration_ns": rows["end"] - rows["start"],
+        }
+        part |= {key: np.full(len(start), value, np.int64) for key, value in defaults.items()}
+        part["scope"] = np.where(kind == SpanKind.USER_ANNOTATION, SCOPE_USER, 0)
+        self._parts.append(part | more)
+        self._count += len(start)
+
+    def _call_names(self, ids: Rows, *, of_cuda: bool) -> tuple[Rows, Rows]:
+        """The names and kinds of calls."""
+        known, place = np.unique(ids, return_inverse=True)
+        texts = [_VERSION.sub("", self._export.text(number)) or "unknown" for number in known.tolist()]
+        names = np.array([self._strings.row(text) for text in texts], np.int64)
+        kinds = [
+            SpanKind.USER_ANNOTATION
+            if not of_cuda
+            else SpanKind.DRIVER
+            if re.match("cu(?!da)", text)
+            else SpanKind.RUNTIME
+            for text in texts
+        ]
+        return names[place], np.array(kinds, np.int64)[place]
+
+    def _host_threads(self, serialized: Rows) -> Rows:
+        known, place = np.unique(serialized, return_inverse=True)
+        rows = [
+            self._threads.setdefault((self._thread_names.get(one, ""), one & 0xFFFFFF, 0), len(self._threads))
+            for one in known.tolist()
+        ]
+        return np.array(rows, np.int64)[place]
+
+    def _device_threads(self, rows: dict[str, Rows]) -> tuple[Rows, Rows]:
+        """The track and the stream of device work."""
+        keys, place = np.unique(np.stack((rows["deviceId"], rows["streamId"])), axis=1, return_inverse=True)
+        streams, threads = [], []
+        for device, number in keys.T.tolist():
+            streams.append(self._streams.setdefault((device, number), len(self._streams)))
+            threads.append(
+                self._threads.setdefault((f"stream {number}", number, 1 + device), len(self._threads))
+            )
+        place = place.reshape(-1)
+        return np.array(threads, np.int64)[place], np.array(streams, np.int64)[place]
+
+    def _add_device_work(self, table: str, rows: dict[str, Rows]) -> None:
+        thread, stream = self._device_threads(rows)
+        own = np.arange(len(stream)) + self._count
+        more = {"stream": stream, "correlation": rows["correlationId"]}
+        shared = {"span": own, "context": rows["contextId"], "graph_node": rows["graphNodeId"]}
+        if table == _KERNELS:
+            kind = SpanKind.KERNEL
+            names = np.where(rows["demangledName"] >= 0, rows["demangledName"], rows["shortName"])
+            name, _ = self._call_names(names, of_cuda=False)
+            launch = {
+                f"{part}_{axis.lower()}": rows[f"{part}{axis}"]
+                for part in ("grid", "block")
+                for axis in "XYZ"
+            }
+            parts = (rows["staticSharedMemory"], rows["dynamicSharedMemory"])
+            launch |= {
+                "registers": rows["registersPerThread"],
+                "shared_bytes": np.where(parts[0] < 0, -1, parts[0] + np.maximum(parts[1], 0)),
+            }
+            self._kernels.append(shared | launch)
+        elif table == _GRAPHS:
+            kind = SpanKind.KERNEL
+            name = np.array(
+                [self._strings.row(f"CUDA graph {number}") for number in rows["graphId"].tolist()], np.int64
+            )
+            self._kernels.append(shared | {"graph": rows["graphId"]})
+        else:
+            kind = SpanKind.MEMCPY if table == _COPIES else SpanKind.MEMSET
+            name = self._copy_names(table, rows)
+            self._copies.append(shared | {"bytes": rows["bytes"]})
+        self._add_spans(rows, thread, name, np.full(len(own), kind, np.int64), more)
+
+    def _copy_names(self, table: str, rows: dict[str, Rows]) -> Rows:
+        """Names as CUPTI's other readers write them: `Memcpy HtoD (Pageable -> Device)`."""
+        memory = self._export.labels("ENUM_CUDA_MEM_KIND", _MEMORY_NAMES)
+        if table == _FILLS:
+            texts = [f"Memset ({memory.get(kind, 'Unknown')})" for kind in rows["memKind"].tolist()]
+        else:
+            texts = [
+                f"Memcpy {_COPY_NAMES.get(kind, 'Unknown')} ({memory.get(source, 'Unknown')} -> {memory.get(target, 'Unknown')})"
+                for kind, source, target in zip(
+                    rows["copyKind"].tolist(), rows["srcKind"].tolist(), rows["dstKind"].tolist(), strict=True
+                )
+            ]
+        return np.array([self._strings.row(text) for text in texts], np.int64)
+
+    def _add_ranges(self, rows: dict[str, Rows]) -> None:
+        """Add NVTX ranges and marks; those of torch's `emit_nvtx` are operators."""
+        kind_of, domains = rows["eventType"], self._export.domains()
+        is_mark = kind_of == _MARK
+        unfinished = (rows["end"] < rows["start"]) & ~is_mark
+        end = np.where(
+            is_mark, rows["start"], np.where(unfinished, np.maximum(self._end_ns, rows["start"]), rows["end"])
+        )
+        names, kinds, scopes, sequences, arguments = [], [], [], [], []
+        for text, domain in zip(self._export.texts_of(rows["row"]), rows["domainId"].tolist(), strict=True):
+            operator = _OPERATOR.match(text)
+            kind, scope = (SpanKind.STEP if text.startswith(MARK) else SpanKind.USER_ANNOTATION), SCOPE_USER
+            if operator is not None:
+                text = operator["name"]
+                backward = "::" not in text
+                kind, scope = (SpanKind.BACKWARD, SCOPE_BACKWARD) if backward else (SpanKind.OPERATOR, 0)
+            names.append(self._strings.row(text))
+            kinds.append(int(kind))
+            scopes.append(scope)
+            sequences.append(
+                -1 if operator is None or operator["sequence"] is None else int(operator["sequence"])
+            )
+            named = domains.get(domain)
+            arguments.append(
+                -1
+                if not named
+                else self._arguments.setdefault(json.dumps({"domain": named}), len(self._arguments))
+            )
+        flags = (
+            np.where(kind_of == _START_END, FLAG_ASYNC, 0)
+            | np.where(is_mark, FLAG_INSTANT, 0)
+            | np.where(unfinished, FLAG_UNFINISHED, 0)
+        )
+        more = {
+            "scope": np.array(scopes, np.int64), "sequence": np.array(sequences, np.int64), "flags": flags,
+            "arguments": np.array(arguments, np.int64), "category": np.full(len(names), self._strings.row("nvtx")),
+        }  # fmt: skip
+        self._add_spans(
+            {"start": rows["start"], "end": end},
+            self._host_threads(rows["globalTid"]),
+            np.array(names, np.int64),
+            np.array(kinds, np.int64),
+            more,
+        )
+
+    def add_memory(self, rows: dict[str, Rows]) -> None:
+        """Add device memory that was allocated and freed."""
+        device = (
+            np.isin(rows["memKind"], _DEVICE_MEMORY)
+            & np.isin(rows["memoryOperationType"], (0, 1))
+            & (rows["start"] >= 0)
+        )
+        rows = {name: values[device & (rows["start"] < _LAST_NS)] for name, values in rows.items()}
+        if not len(rows["start"]):
+            return
+        freed = rows["memoryOperationType"] == 1
+        size = np.maximum(rows["bytes"], 0)
+        self._allocations = {
+            "time_ns": rows["start"] - self._base_ns,
+            "address": rows["address"].astype(np.uint64),
+            "bytes": np.where(freed, 0, size),
+            "freed_bytes": np.where(freed, size, 0),
+            "device_type": np.full(len(freed), DeviceType.CUDA, np.uint8),
+            "device_index": np.clip(rows["deviceId"], -1, 127).astype(np.int8),
+            "correlation": rows["correlationId"],
+        }
+
+    def trace(self, info: dict[str, Any], losses: list[Loss]) -> TraceData:
+        """Put the rows together."""
+        spans = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
+        order = np.lexsort((-spans["duration_ns"], spans["start_ns"], spans["thread"]))
+        row_of = np.empty(len(order), np.int64)
+        row_of[order] = np.arange(len(order))
+        spans = {name: values[order] for name, values in spans.items()}
+        device = np.flatnonzero((spans["stream"] >= 0) & (spans["correlation"] >= 0))
+        launches, host_of = _launches(spans, device)
+        tables: dict[str, dict[str, Any]] = {
+            "spans": {name: values.astype(_TYPES.get(name, np.int32)) for name, values in spans.items()},
+            "threads": {
+                "os_tid": np.array([number for _, number, _ in self._threads], np.int64),
+                "torch_tid": np.array([number for _, number, _ in self._threads], np.int64),
+                "name": [name for name, _, _ in self._threads],
+            },
+            "streams": {
+                "device_type": np.full(len(self._streams), DeviceType.CUDA, np.uint8),
+                "device_index": np.array([device for device, _ in self._streams], np.int32),
+                "number": np.array([number for _, number in self._streams], np.int64),
+                "name": [f"stream {number}" for _, number in self._streams],
+            },
+            "launches": {"host": launches.astype(np.int32), "device": host_of.astype(np.int32)},
+            "kernels": _joined(self._kernels, row_of),
+            "copies": _joined(self._copies, row_of),
+            "arguments": {"json": list(self._arguments)},
+            "losses": loss_columns(losses),
+        }
+        if self._allocations:
+            thread = _threads_of_calls(spans, self._allocations.pop("correlation"))
+            tables["allocations"] = {**self._allocations, "thread": thread}
+        tables["threads"]["index"] = np.arange(len(self._threads), dtype=np.int32)
+        return TraceData.from_columns(tables, strings=self._strings.texts, info=info, path=self._export._path)
+
+
+_TYPES: dict[str, Any] = {
+    "start_ns": np.int64, "duration_ns": np.int64, "correlation": np.int64, "sequence": np.int64, "kind": np.uint8, "flags": np.uint8, "scope": np.uint8,
+}  # fmt: skip
+
+
+def _quoted(name: str) -> str:
+    """A name of a table or column in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _blocks(cursor: sqlite3.Cursor) -> Iterator[Rows]:
+    while rows := cursor.fetchmany(100_000):
+        yield np.array(rows, np.int64)
+
+
+def _process_of(columns: dict[str, Rows]) -> Rows:
+    """The process of each row."""
+    serialized = columns["globalTid"] if "globalTid" in columns else columns["globalPid"]
+    return (serialized >> 24) & 0xFFFFFF
+
+
+def _launches(spans: dict[str, Rows], device: Rows) -> tuple[Rows, Rows]:
+    """The call that started each piece of device work, and that work."""
+    calls = np.flatnonzero((spans["stream"] < 0) & (spans["correlation"] >= 0))
+    if not len(calls) or not len(device):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    calls = calls[np.argsort(spans["correlation"][calls], kind="stable")]
+    known = spans["correlation"][calls]
+    # The last one: where a call of the runtime and one of the driver have the same number, the inner one.
+    at = np.searchsorted(known, spans["correlation"][device], side="right") - 1
+    found = (at >= 0) & (known[np.maximum(at, 0)] == spans["correlation"][device])
+    return calls[at[found]], device[found]
+
+
+def _threads_of_calls(spans: dict[str, Rows], correlation: Rows) -> NDArray[np.int32]:
+    """The thread of the call with each correlation id; the first one where there is none."""
+    calls = np.flatnonzero((spans["stream"] < 0) & (spans["correlation"] >= 0))
+    thread = dict(zip(spans["correlation"][calls].tolist(), spans["thread"][calls].tolist(), strict=True))
+    return np.array([thread.get(one, 0) for one in correlation.tolist()], np.int32)
+
+
+def _joined(parts: list[dict[str, Rows]], row_of: Rows) -> dict[str, Any]:
+    """The rows of several tables as one, in the order of their spans."""
+    if not parts:
+        return {}
+    names = dict.fromkeys(name for part in parts for name in part)
+    columns = {
+        name: np.concatenate(
+            [part.get(name, np.full(len(part["span"]), _UNKNOWN, np.int64)) for part in parts]
+        )
+        for name in names
+    }
+    columns["span"] = row_of[columns["span"]]
+    order = np.argsort(columns["span"], kind="stable")
+    wide = ("context", "graph", "graph_node", "bytes", "shared_bytes")
+    return {
+        name: values[order] if name in wide else np.clip(values[order], -1, _LAST_INT32).astype(np.int32)
+        for name, values in columns.items()
+    }

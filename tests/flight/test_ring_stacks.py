@@ -1,0 +1,40 @@
+"""Stacks of the last samples, from a recording that goes on."""
+
+import threading
+
+import torch
+
+import kinetoscope
+from kinetoscope.flight.ring_stacks import SampledStack, ring_stacks, stacks_text
+
+
+def test_the_last_sample_of_each_thread_is_read_while_it_runs(tmp_path):
+    path = tmp_path / "ring.recording"
+    ended = threading.Event()
+
+    def wait_here():
+        torch.ones(2).add_(1)
+        ended.wait()
+
+    thread = threading.Thread(target=wait_here, name="waiting one")
+    with kinetoscope.profile(engine="native", path=path, ring_bytes=1 << 20):
+        thread.start()
+        found = []
+        while not any("wait_here" in line for stack in found for line in stack.lines):
+            torch.ones(2).add_(1)
+            found = ring_stacks(path)
+        ended.set()
+        thread.join()
+    waiting = next(stack for stack in found if any("wait_here" in line for line in stack.lines))
+    at = next(line for line in waiting.lines if "wait_here" in line)
+    assert at.startswith(f"{__file__}:")
+    assert waiting.lines.index(at) < len(waiting.lines) - 1
+    assert waiting.time_ns > 0
+
+
+def test_as_text():
+    stack = SampledStack("main", 77, "blocked", 5_000_000_000, ("train.py:3 <module>", "train.py:9 step"))
+    assert stacks_text([stack], 7_000_000_000) == (
+        "thread main (77), blocked when it was sampled 2 s ago\n  train.py:3 <module>\n  train.py:9 step\n"
+    )
+    assert "no samples" in stacks_text([])
