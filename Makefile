@@ -6,6 +6,7 @@
 #   make lint | native-test | docs | wheel-test | web-test | pytest     parts of `make test`
 #   make wheels        build the wheels to publish in dist/, for each Python in PYTHONS, with recorders for each torch in TORCHES;
 #                      try them without a compiler, and write their bill of materials
+#   make release       prepare the release VERSION: version, changelog, wheels, source archive, documentation, and all checks of them; publishes nothing
 #   make web           rebuild the viewer's page after a change in web/ (needs node and npm)
 #   make stress        run all tests with many more repetitions, then fuzzing (takes hours; before a release)
 #   make fuzz          fuzz the native reader for FUZZ_SECONDS (needs clang with libFuzzer)
@@ -52,7 +53,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONUNBUFFERED PYTHONDONTWRITEBY
 
 say = @printf '\n==> %s\n' "$(1)"
 
-.PHONY: help demo test lint native-test fuzz docs wheel-test wheels web web-test chromium pytest stress trackers bench matrix gpu-check format install develop clean
+.PHONY: help demo test lint native-test fuzz docs wheel-test wheels release web web-test chromium pytest stress trackers bench matrix gpu-check format install develop clean
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -139,6 +140,9 @@ lint: develop
 	@$(BIN)/lint-imports --no-cache
 	$(call say,docs/tables.md is up to date)
 	@$(BIN)/python tools/generate_table_docs.py --check
+	$(call say,workflows)
+	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml examples/ci/*.yml
+	@$(BIN)/zizmor --offline -q --no-progress .github/workflows
 
 # ThreadSanitizer fails on kernels with strong address space randomization, which setarch -R turns off; only tests with threads
 # are of interest to it. Builds with a sanitizer are unity builds, which take half as long; the plain one, which is left to
@@ -213,6 +217,11 @@ wheels: develop
 	$(call say,Wheels)
 	@$(BIN)/python tools/build_wheels.py --torch $(TORCHES) --python $(PYTHONS)
 
+VERSION ?=
+release: develop
+	$(call say,Release $(VERSION))
+	@$(BIN)/python tools/release.py $(VERSION) --torch $(TORCHES) --python $(PYTHONS)
+
 pytest: develop chromium
 	$(call say,Tests)
 	@# Worksteal keeps the tests of a file on one worker while all workers are busy, so fixtures are set up once.
@@ -232,7 +241,7 @@ trackers: develop
 	@test -x build/trackers/bin/python || $(BIN)/python -m venv build/trackers
 	@build/trackers/bin/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) $(TRACKERS)
 	@$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > $$(build/trackers/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/zz_kinetoscope.pth
-	@TRACKIO_DIR=build/trackers/trackio build/trackers/bin/python -m pytest -n0 tests/integrations/trackers
+	@TRACKIO_DIR="$(CURDIR)/build/trackers/trackio" build/trackers/bin/python -m pytest -n0 tests/integrations/trackers
 
 bench: develop
 	$(call say,Benchmarks)

@@ -38,10 +38,13 @@ SCRIPTS = (
     "reading",
     "ktrace",
     "findings",
+    "healthy_networks",
     "compare",
     "stragglers",
     "summaries",
     "trainers",
+    "requests",
+    "start_up",
     "viewing",
     "viewer_pages",
 )

@@ -2,13 +2,18 @@
 
 Run `python tools/record_golden.py` with a newer torch to replace the files with what that release writes. Then update the
 expected results in the tests where torch has changed.
+
+With --release, it records tests/golden/releases/VERSION.ktrace with Kinetoscope instead: every later version has to read it.
 """
 
 import gzip
+import json
 import re
 import socket
+import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed
@@ -100,10 +105,59 @@ def rank(number: int, port: int) -> None:
     torch.distributed.destroy_process_group()
 
 
+def without_machine(trace: Any) -> Any:
+    """A trace without the paths and the name of this machine."""
+    folders = sorted({*trace.info["import_folders"], str(FOLDER.parents[1])}, key=len, reverse=True)
+
+    def neutral(text: str) -> str:
+        for one in folders:
+            text = text.replace(one, "/packages")
+        return text
+
+    trace.strings[:] = map(neutral, trace.strings)
+    info = json.loads(neutral(json.dumps(trace.info))) | {"host": "host", "import_folders": ["/packages"]}
+    trace.info.clear()
+    trace.info.update(info)
+    return trace
+
+
+def release() -> None:
+    """Record what the installed version of Kinetoscope writes, with all that it records of a host."""
+    import kinetoscope
+
+    torch.manual_seed(0)
+    model = Block()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with kinetoscope.profile(
+        activities=[ProfilerActivity.CPU],
+        record_shapes=True,
+        profile_memory=True,
+        with_stack=True,
+        with_modules=True,
+        with_flops=True,
+        python_calls=True,
+        module_spans=True,
+        garbage_collection=True,
+    ) as prof:
+        for _ in range(3):
+            model(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            prof.step()
+    folder = FOLDER / "releases"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{kinetoscope.__version__}.ktrace"
+    without_machine(prof.trace).save(path)
+    print(f"{path}: {path.stat().st_size:,} bytes, torch {torch.__version__}")
+
+
 def main() -> None:
     """Record all traces."""
     FOLDER.mkdir(exist_ok=True)
     torch.set_num_threads(1)
+    if "--release" in sys.argv[1:]:
+        release()
+        return
     training()
     operators()
     names()

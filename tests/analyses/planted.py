@@ -1114,3 +1114,31 @@ def a_lock_that_another_thread_releases(fault: bool) -> tuple[Step, int]:
                 other.join()
 
     return training(model, sgd(model), fixed(), take), 20
+
+
+def evaluating(model: nn.Module, score: Callable[[torch.Tensor], object], every: int = 4) -> Step:
+    """Training steps, and an evaluation of the model in place of every so manieth."""
+    train, held_back = training(model, sgd(model), fixed()), torch.randn(512, 64)
+
+    def step(number: int) -> None:
+        if number % every:
+            train(number)
+            return
+        with torch.no_grad():
+            score(model(held_back))
+
+    return step
+
+
+@planted("python-bound")
+def every_fourth_step_scores_in_python(fault: bool) -> tuple[Step, int]:
+    def score(scores: torch.Tensor) -> object:
+        return count_pairs(int(scores[0] > 0)) if fault else torch.sort(scores, 0)
+
+    return evaluating(Net(), score), 24
+
+
+@planted("hot-line", record_shapes=True)
+def every_fourth_step_transforms_a_prime_length(fault: bool) -> tuple[Step, int]:
+    signal = torch.randn(4, 262_139 if fault else 262_144)
+    return evaluating(Net(), lambda scores: torch.fft.rfft(signal).abs().sum() + scores.sum()), 24

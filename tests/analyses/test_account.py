@@ -183,6 +183,26 @@ def test_what_two_changes_are_about_counts_once():
         TraceBuilder().build().what_if("python")
 
 
+def test_what_if_is_about_the_steps_of_all_kinds():
+    builder, at = TraceBuilder(), 0
+    for number in range(40):
+        evaluates = number % 4 == 3
+        took = 8 * MS if evaluates else 4 * MS
+        name, line = ("aten::conv2d", 9) if evaluates else ("aten::mm", 7)
+        builder.step(number, at, took)
+        builder.span(name, at, MS, stack=builder.stack(("train.py", line, "f")))
+        builder.span(name, at + took - MS, MS, stack=builder.stack(("train.py", line, "f")))
+        at += took
+    trace = builder.build()
+    found = trace.what_if("train.py:9", "profiler")
+    assert found.step_ns == 5 * MS
+    assert found.then_ns == pytest.approx(5 * MS - 6 * MS / 4, rel=1e-3)
+    with pytest.raises(
+        ArgumentError, match="what that needs is unknown, as the sizes of inputs were not recorded"
+    ):
+        trace.what_if("unknown")
+
+
 def test_every_cause_has_a_name():
     assert len(CAUSES) == len(Cause)
     assert np.unique(CAUSES).size == len(CAUSES)

@@ -186,6 +186,28 @@ def test_numbers_of_python_tell_calls_apart():
     assert repeated(step) == {("aten::mul", 1)}
 
 
+def test_a_conjugate_is_not_what_it_is_one_of():
+    def step(number):
+        x = torch.randn(4, 8, dtype=torch.complex64)
+        x.exp()
+        x.conj().exp()
+        x.conj().imag + 1.0
+        x.imag + 1.0
+
+    assert repeated(step) == set()
+
+
+def test_a_write_to_an_unknown_tensor_may_be_one_to_any():
+    x = torch.randn(4, 8, dtype=torch.complex64)
+
+    def step(number):
+        with torch.inference_mode():
+            x.exp()
+            x.conj().mul_(2.0)
+
+    assert "aten::exp" not in {name for name, _ in repeated(step)}
+
+
 def test_random_operators_and_those_that_contain_one_are_no_repeat():
     x = torch.randn(2, 2, 4, 8)
 
@@ -306,6 +328,24 @@ def test_gradients_that_are_filled_and_added_to_are_needed():
             parameter.grad.zero_()
 
     assert repeated(step) == set()
+
+
+def test_programs_that_use_a_device_claim_nothing():
+    def claims(builder):
+        shapes = builder.shapes([[4, 4], [4, 4]], ["float", "float"])
+        for step in range(2):
+            builder.step(step, step * 100, 100)
+            builder.span(
+                "aten::mm", step * 100, 10, shapes=shapes, reads=((1, 0), (2, 0)), makes=((3 + step, 0),)
+            )
+        return int((repeats_of(builder.build()).earlier_step >= 0).sum())
+
+    cpu = {"type": "cpu", "index": -1, "name": "a processor"}
+    assert claims(TraceBuilder().know("devices", [cpu])) == 1
+    assert claims(TraceBuilder().know("devices", [cpu, {"type": "cuda", "index": 0, "name": "a GPU"}])) == 0
+    builder = TraceBuilder()
+    builder.stream(7)
+    assert claims(builder) == 0
 
 
 def test_a_trace_without_versions_claims_nothing():

@@ -3,10 +3,12 @@
 import doctest
 import importlib
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import kinetoscope
@@ -14,11 +16,16 @@ from kinetoscope.collect.request.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Pages whose output does not depend on the machine, but for numbers such as times.
+ANSWERS = ("fast_yesterday", "gpu_idle", "reinforcement", "slow_loader")
+WITH_OUTPUT = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if "```python" in page.read_text("utf-8")], ids=lambda p: p.name
+    "page",
+    [page for page in PAGES if "```python" in page.read_text("utf-8") and page.stem not in ANSWERS],
+    ids=lambda p: p.name,
 )
 def test_the_python_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -27,6 +34,37 @@ def test_the_python_blocks_of_a_page_run_one_after_the_other(page, tmp_path, mon
     for block in PYTHON_BLOCK.finditer(text):
         padding = "\n" * text[: block.start(1)].count("\n")  # so that tracebacks show the line of the page
         exec(compile(padding + block[1], str(page), "exec"), names)
+
+
+def without_numbers(text: str) -> list[str]:
+    """Lines of output, with numbers, and the units of times, as `N`."""
+    return [
+        " ".join(re.sub(r"\d[\d,.]*( [nµm]?s\b)?", "N", line).split()) for line in text.strip().splitlines()
+    ]
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_program_prints_what_its_page_shows(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / f"{name}.md"
+    text = page.read_text(encoding="utf-8")
+    names = {"__name__": "__main__"}
+    threads = torch_threads()
+    try:
+        for block in WITH_OUTPUT.finditer(text):
+            padding = "\n" * text[: block.start(1)].count("\n")
+            exec(compile(padding + block[1], str(page), "exec"), names)
+            assert without_numbers(capsys.readouterr().out) == without_numbers(block[2] or "")
+    finally:
+        torch_threads(threads)
+
+
+def torch_threads(number: int | None = None) -> int:
+    """Set the number of threads of torch's operators, which a page may change; returns it."""
+    torch = pytest.importorskip("torch", reason="the programs of the pages train")
+    if number is not None:
+        torch.set_num_threads(number)
+    return torch.get_num_threads()
 
 
 def modules_with_examples() -> list[str]:
@@ -61,6 +99,38 @@ def test_every_command_is_documented():
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     listed = cli.main.list_commands(cli.main.make_context("kinetoscope", [], resilient_parsing=True))
     assert [name for name in listed if f"`kinetoscope {name}" not in text] == []
+
+
+SHELL_BLOCK = re.compile(r"^```(?:console|sh|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def commands_on(page: Path) -> list[list[str]]:
+    """The words of each call of kinetoscope in the shell blocks of a page, without comments."""
+    found = []
+    for block in SHELL_BLOCK.findall(page.read_text(encoding="utf-8")):
+        prompt = any(line.startswith("$ ") for line in block.splitlines())
+        for line in block.replace("\\\n", " ").splitlines():
+            if prompt and not line.startswith("$ "):
+                continue
+            words = shlex.split(line.removeprefix("$ "), comments=True)
+            if words[:1] == ["kinetoscope"]:
+                found.append(words[1:])
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands_on(page)], ids=lambda p: p.name)
+def test_the_command_lines_of_a_page_are_accepted(page):
+    from kinetoscope import cli
+
+    context = cli.main.make_context("kinetoscope", [], resilient_parsing=True)
+    for name, *words in commands_on(page):
+        if name.startswith("-"):
+            continue
+        command = cli.main.get_command(context, name)
+        assert command is not None, f"there is no kinetoscope {name}"
+        # Refuses options that there are not, and a number of arguments that does not fit; reads no file.
+        parser = command.make_parser(click.Context(command, **command.context_settings))
+        parser.parse_args(list(words))
 
 
 def test_pages_on_launching_and_notebooks_have_every_option():

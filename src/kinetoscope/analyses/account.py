@@ -769,27 +769,33 @@ class Account:
                 them are about counts once.
 
         Returns:
-            The step as it is and as it would be, for the kind of steps with most time.
+            The step as it is and as it would be, on average over the steps of all kinds of the process with most time.
 
         Raises:
             ArgumentError: There is no time above the floor that one of these is about.
         """
         if not self.kinds:
             raise ArgumentError("what_if needs a trace with time in it: this one has none")
-        kind = self.kinds[0]
-        above = [row for row in self.rows_of(kind) if not is_floor(row)]
+        kinds = [one for one in self.kinds if one.process == self.kinds[0].process]
+        rows = [row for one in kinds for row in self.rows_of(one) if not is_floor(row)]
+        # What operators of unknown inputs need is unknown, and so is what they would gain.
+        above = [row for row in rows if row["entry"] != "unknown"]
         taken: set[int] = set()
         for one in mended:
             found = {at for at, row in enumerate(above) if one in _handles(row)}
+            if not found and any(one in _handles(row) for row in rows):
+                raise ArgumentError(
+                    f"what_if({one!r}): what that needs is unknown, as the sizes of inputs were not recorded: record_shapes=True, --shapes"
+                )
             if not found:
                 raise ArgumentError(
                     f"what_if({one!r}): nothing above the floor is of that name; use a line such as 'train.py:12', a cause, an entry or an operator "
                     "of the table account"
                 )
             taken |= found
-        steps = max(kind.steps, 1)
+        steps, duration_ns = max(sum(one.steps for one in kinds), 1), sum(one.duration_ns for one in kinds)
         gain_ns = sum(above[at]["time_ns"] for at in taken)
-        return WhatIf(kind.duration_ns / steps, (kind.duration_ns - gain_ns) / steps)
+        return WhatIf(duration_ns / steps, (duration_ns - gain_ns) / steps)
 
 
 @dataclass(frozen=True)

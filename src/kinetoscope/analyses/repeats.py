@@ -5,7 +5,8 @@ by what wrote it last: a number for each, which the results of the same call sha
 is not certain has a number that nothing else has, and so no claim follows from it: memory that others than torch may write, versions that changed without an
 operator that is known, operators that are random, that are not torch's own, or of which something is not recorded.
 
-Not seen is a write to torch's memory without an operator: through `data_ptr()` or DLPack. Where compiled kernels ran, which write so, nothing is claimed.
+Not seen is a write to torch's memory without an operator: through `data_ptr()`, DLPack or the methods of a storage. Where compiled kernels ran, or a device
+was used, whose kernels may run without an operator (such as those of a graph that is replayed), nothing is claimed.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ _STATISTICS, _TRAINING = (3, 4), 5
 _ATTENTION, _DROPOUT = "scaled_dot_product", 4
 # What a number of Python has in place of the number of its contents.
 _NUMBER = -1
+_COLLECTIVES = ("c10d::", "_c10d_functional::")
 # Longer lists are recorded in part.
 _MOST_ELEMENTS = 64
 # What was not recorded may have written to anything.
@@ -100,6 +102,7 @@ class _Operator(NamedTuple):
     overwrites: bool
     has_statistics: bool
     is_attention: bool
+    writes_unknown: bool
 
 
 def is_random(name: str) -> bool:
@@ -109,16 +112,19 @@ def is_random(name: str) -> bool:
 
 def _operator(name: str, overload: str) -> _Operator:
     own = name.startswith("aten::")
+    writes = name.endswith("_") or "out" in overload
     known = rule_of(name) is not None or is_made_of_others(name)
     defined = name not in _UNDEFINED and not name.startswith(_UNDEFINED_PREFIXES)
     return _Operator(
         own,
         own and known and defined and not is_random(name),
-        name.endswith("_") or "out" in overload,
+        writes,
         name in _FILLS,
         name in _OVERWRITES,
         name in _RUNNING_STATISTICS,
         _ATTENTION in name,
+        # The tensors of collectives are all known; what is not, is their group.
+        (writes or not own) and not name.startswith(_COLLECTIVES),
     )
 
 
@@ -127,8 +133,8 @@ def repeats_of(trace: TraceData) -> Repeats:
     """Find what repeats earlier work, once for a trace; nothing where the versions of tensors were not recorded."""
     spans, given = trace.columns("spans"), trace.columns("tensor_versions")
     before, overwritten_by = (np.full(len(spans) + 1, -1, np.int64) for _ in range(2))
-    lost = any(loss["code"] in _LOST for loss in trace.losses)
-    if len(given) and not lost and not any(is_generated(text) for text in trace.strings):
+    unseen = any(loss["code"] in _LOST for loss in trace.losses) or _uses_devices(trace)
+    if len(given) and not unseen and not any(is_generated(text) for text in trace.strings):
         _Contents(trace, before, overwritten_by).follow()
     step = np.append(spans["step"], -1)
     own = np.append(spans["phase"] == Phase.FORWARD, False) & (before >= 0)
@@ -141,6 +147,12 @@ def repeats_of(trace: TraceData) -> Repeats:
         if earlier[same[row]] >= 0:
             earlier[row], same[row] = earlier[same[row]], -1
     return Repeats(same, earlier, overwritten_by)
+
+
+def _uses_devices(trace: TraceData) -> bool:
+    """Whether the program used a device."""
+    runs = (trace.run_info, *trace.run_info.processes)
+    return len(trace.columns("streams")) > 0 or any(one.type != "cpu" for run in runs for one in run.devices)
 
 
 class _Contents:
@@ -240,6 +252,8 @@ class _Contents:
                 key += (argument, _NUMBER, offset)
                 continue
             given[storage] = version
+            if storage == 0 and operator.writes_unknown:
+                self._forget()
             number = self._number(storage, version)
             if storage == 0 or shared:
                 determined = False
@@ -295,6 +309,13 @@ class _Contents:
         self.of.pop(storage, None)
         self.unread_fill.pop(storage, None)
         self._revoke(storage)
+
+    def _forget(self) -> None:
+        """Something unknown may have written to any storage."""
+        for storage in list(self.makers):
+            self._revoke(storage)
+        self.of.clear()
+        self.unread_fill.clear()
 
     def _revoke(self, storage: int) -> None:
         """What is in a storage is changed later: whoever made it needed memory of its own for that."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope.cli.compare import AS_JSON, WARM_UP
+from kinetoscope.cli.completion import files
 from kinetoscope.display.terminal import console, echo
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _MOST_BYTES = 1 << 24
 
 @click.command("check")
 @click.argument("budget", metavar="BUDGET", type=click.Path(dir_okay=False, path_type=Path))
-@click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
+@click.argument("traces", metavar="TRACE...", nargs=-1, required=True, shell_complete=files)
 @click.option("--update", is_flag=True, help="Write what was measured into BUDGET, which need not exist.")
 @click.option(
     "--times",

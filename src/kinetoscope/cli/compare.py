@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kinetoscope.cli.completion import files
 from kinetoscope.display.terminal import console, echo
 
 if TYPE_CHECKING:
@@ -96,8 +97,8 @@ def show(found: Comparison, rows: int, *, as_json: bool, html_file: str | None) 
 
 
 @click.command("compare")
-@click.argument("base", metavar="BASE")
-@click.argument("new", metavar="NEW")
+@click.argument("base", metavar="BASE", shell_complete=files)
+@click.argument("new", metavar="NEW", shell_complete=files)
 @comparison_options
 def command(
     base: str,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.cli.completion import files
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("convert")
-@click.argument("source", metavar="TRACE")
+@click.argument("source", metavar="TRACE", shell_complete=files)
 @click.argument("outputs", metavar="OUTPUT...", nargs=-1, required=True)
 @click.option(
     "--window",

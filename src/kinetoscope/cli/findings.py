@@ -6,11 +6,12 @@ import json
 
 import click
 
+from kinetoscope.cli.completion import files
 from kinetoscope.display.terminal import echo
 
 
 @click.command("findings")
-@click.argument("path", metavar="TRACE")
+@click.argument("path", metavar="TRACE", shell_complete=files)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
 @click.option(
     "--max",

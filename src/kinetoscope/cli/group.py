@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "run": "Profile a script or module.",
-    "demo": "Profile two small training runs.",
+    "demo": "Find a mistake in a small training run.",
     "info": "Show what a trace contains and whether it is complete.",
     "findings": "Show what makes a run slow, and what to change.",
     "compare": "Compare two runs: what got slower, and how sure that is.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kinetoscope.cli.completion import files
 from kinetoscope.display.description import Fact, describe, incomplete, lost
 from kinetoscope.model import units
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("info")
-@click.argument("path", metavar="TRACE")
+@click.argument("path", metavar="TRACE", shell_complete=files)
 @click.option(
     "--command-line/--no-command-line",
     "with_command_line",

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from kinetoscope.cli.completion import files
 from kinetoscope.display.terminal import echo
 
 TABLES = (
@@ -33,7 +34,7 @@ _EMPTY = {
 
 
 @click.command("ranks")
-@click.argument("sources", metavar="SUMMARIES...", nargs=-1, required=True)
+@click.argument("sources", metavar="SUMMARIES...", nargs=-1, required=True, shell_complete=files)
 @click.option("--table", "name", type=click.Choice(TABLES), help="Print this table only.")
 @click.option(
     "--limit",

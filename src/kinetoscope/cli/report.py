@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from kinetoscope.cli.completion import files
+
 
 @click.command("report")
-@click.argument("path", metavar="TRACE")
+@click.argument("path", metavar="TRACE", shell_complete=files)
 @click.option(
     "-o",
     "--output",

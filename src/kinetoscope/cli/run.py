@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.cli.completion import files
 from kinetoscope.collect import OPTIONS, RecordingOptions
 from kinetoscope.display.terminal import echo
 from kinetoscope.launcher.children import Children
@@ -138,7 +139,7 @@ def _read(given: Mapping[str, Any]) -> RecordingOptions:
     "environment chooses the budget (KINETOSCOPE_BUDGET), and more.",
 )
 @click.option("--no-summary", is_flag=True, help="Do not print a summary at the end.")
-@click.argument("program", metavar="PROGRAM")
+@click.argument("program", metavar="PROGRAM", shell_complete=files)
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def command(
     program: str,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.cli.completion import files, tables
 
 
 @click.command("table")
-@click.argument("path", metavar="TRACE")
-@click.argument("name", metavar="[NAME]", default="ops")
+@click.argument("path", metavar="TRACE", shell_complete=files)
+@click.argument("name", metavar="[NAME]", default="ops", shell_complete=tables)
 @click.option("--sort", metavar="COLUMN", help="Sort by COLUMN, numbers in descending order.")
 @click.option(
     "--limit",

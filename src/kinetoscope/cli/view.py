@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 
+from kinetoscope.cli.completion import files
 from kinetoscope.display.terminal import echo
 
 
 @click.command("view")
-@click.argument("paths", metavar="TRACE...", nargs=-1, required=True)
+@click.argument("paths", metavar="TRACE...", nargs=-1, required=True, shell_complete=files)
 @click.option(
     "--port",
     metavar="PORT",

@@ -10,6 +10,7 @@ import stat
 import threading
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -669,6 +670,9 @@ class FlightRecorder:
 
     def _remove_empty_folders(self) -> None:
         """Remove the folders of the job if there is nothing in them."""
+        for name in ("captures", "stacks"):
+            with suppress(OSError):
+                (self._attempt / name).rmdir()
         for folder in (self._attempt, self._attempt.parent):
             try:
                 folder.rmdir()

@@ -77,3 +77,6 @@ def test_the_end_of_the_program_ends_all_waiting(ends):
     assert replies == [None]
     assert link.ended
     assert link.ask("status", 600) is None
+    with pytest.raises(ConnectionResetError):
+        link.ask("capture", 600, replies.append)
+    assert replies == [None]

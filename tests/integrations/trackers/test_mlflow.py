@@ -1,5 +1,9 @@
 """MLflow with a SQLite file: its client finds what was logged."""
 
+import os
+import subprocess
+import sys
+import textwrap
 import threading
 
 import pytest
@@ -61,3 +65,29 @@ def test_the_run_is_found_from_another_thread_and_by_its_id(run, recorded):
     mlflow.end_run()
     ended = mlflow.get_run(run)
     assert kinetoscope.log_to_tracker(recorded, ended) == ["mlflow"]
+
+
+def test_a_program_that_crashes_has_its_incident_in_the_run_that_has_ended(tmp_path):
+    program = f"""
+        import mlflow, torch, kinetoscope
+        mlflow.set_tracking_uri("sqlite:///{tmp_path}/mlflow.db")
+        recorder = kinetoscope.leave_on(folder="{tmp_path}/jobs")
+        model = torch.nn.Linear(8, 8)
+        with mlflow.start_run() as run:
+            recorder.on_incident(lambda path: kinetoscope.log_to_tracker(path, run))
+            for _ in range(10):
+                recorder.step()
+                model(torch.randn(4, 8)).sum().backward()
+            raise ValueError("boom")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    # MLflow tells child processes of the experiments of this one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.stderr.endswith("ValueError: boom\n")
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    (run,) = client.search_runs(["0"])
+    assert run.data.tags["kinetoscope.incident"].startswith("crash: ValueError: boom")
+    assert client.list_artifacts(run.info.run_id, "kinetoscope")

@@ -108,13 +108,12 @@ class Answers:
                 self._asked_capture = path
         if running is not None:
             return _busy("capture", running)
-        reply = self._link.ask(
-            "capture",
-            _BEHIND_S if self._link.is_behind else _PROGRAM_S,
-            self._told_of_capture,
-            steps=steps,
-            path=path,
-        )
+        wait_s = _BEHIND_S if self._link.is_behind else _PROGRAM_S
+        try:
+            reply = self._link.ask("capture", wait_s, self._told_of_capture, steps=steps, path=path)
+        except OSError as error:
+            self._asked_capture = None
+            return Answer(503, {"error": f"the program takes no requests: {error}"})
         if reply is None:
             return self._unanswered_capture(path, steps)
         if busy := reply.get("busy"):
@@ -199,12 +198,9 @@ class Answers:
 
     def _unanswered_capture(self, path: str, steps: int) -> Answer:
         """The answer where the program has not answered yet, or will not."""
-        if self._link.ended or not self._link.is_behind:
-            # It was not even sent.
+        if self._link.ended:
             self._asked_capture = None
-            return (
-                self.ended() if self._link.ended else Answer(503, {"error": "the program takes no requests"})
-            )
+            return self.ended()
         log = self._log()
         why = "the program does not answer now"
         if log is not None and state_of(log, time.monotonic_ns()) == HANGS:

@@ -64,15 +64,22 @@ class ProgramLink:
 
         Returns:
             The reply, or None if there was none in time.
+
+        Raises:
+            OSError: The question was not sent, and `then` will not be called; without `then`, that is None.
         """
         asked = _Asked(then)
         with self._lock:
-            if self.ended or (then is None and self._sent - self._answered >= _MOST_UNANSWERED):
+            if then is None and (self.ended or self._sent - self._answered >= _MOST_UNANSWERED):
                 return None
+            if self.ended:
+                raise ConnectionResetError("the program has ended")
             number = self._sent
             try:
                 self._channel.send(json.dumps({"number": number, "do": do, **named}).encode(), _DO_NOT_WAIT)
             except OSError:
+                if then is not None:
+                    raise
                 return None
             self._sent += 1
             self._asked[number] = asked

@@ -1,0 +1,22 @@
+"""What a shell suggests for the arguments of commands, beside their options: files, and the names of tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    import click
+
+
+def files(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete the name of a file or folder."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def tables(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of tables that begin so."""
+    from kinetoscope.trace.tables import TABLES
+
+    return [CompletionItem(name) for name in TABLES if name.startswith(incomplete)]
