@@ -133,3 +133,40 @@ def test_what_the_next_step_pays_for_a_recorded_one_counts():
         after = recorded
     told = budget.overhead(1 / 16)
     assert told.low <= 0.15 / 16 <= told.high
+
+
+def test_what_two_steps_after_a_recorded_one_pay_counts():
+    plan, random_ = StepPlan("job", 4), random.Random(4)
+    budget = Budget(0.01)
+    costs = [0.0, 0.0]
+    for step in range(20_000):
+        recorded = plan.records(step)
+        costs.append(0.1 if recorded else 0.05 if costs[-1] == 0.1 else 0.03 if costs[-2] == 0.1 else 0.0)
+        budget.add(STEP_NS * (1 + costs[-1] + random_.gauss(0, 0.005)), 0.0, recorded, plan.share)
+    told = budget.overhead(1 / 16)
+    assert told.low - 0.0002 <= 0.18 / 16 <= told.high + 0.0002
+
+
+def test_the_recorders_threads_count():
+    budget, plan = Budget(0.01), StepPlan("job", level_for(0.25))
+    for step in range(40_000):
+        recorded = plan.records(step)
+        # The sampler works while steps are recorded; something costs 0.2 % always.
+        if step % 200 == 0:
+            budget.add_threads(0.002 + 0.02 * plan.share)
+        if budget.add(STEP_NS * (1 + 0.01 * recorded), 0.0, recorded, plan.share):
+            plan.level = level_for(budget.share)
+    told = budget.overhead(plan.share)
+    assert 0.002 + 0.03 * plan.share == pytest.approx(told.share, rel=0.05)
+    assert told.share <= 0.01
+    assert 0.0625 <= plan.share <= 0.25
+
+
+def test_counting_steps_that_are_looked_at_together_counts():
+    budget, plan = Budget(0.01), StepPlan("job", 4)
+    for step in range(2000):
+        budget.add(1e6, 0.0, plan.records(step), plan.share, passing_ns=2e3)
+    told = budget.overhead(plan.share)
+    # As measured, and at most as much again for what it displaces from caches.
+    assert told.low == pytest.approx(0.002, abs=1e-5)
+    assert told.high == pytest.approx(0.004, abs=1e-5)

@@ -83,6 +83,59 @@ def test_steps_that_are_not_recorded_leave_no_spans(tmp_path):
         assert trace.table("spans")["name"].to_pylist().count("aten::linear") == 5
 
 
+def test_a_recording_says_which_share_of_the_steps_it_has(tmp_path):
+    done = run(
+        tmp_path,
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    for number in range(40, 80):\n"
+        "        recorder.step(number)\n"
+        "        train_step()\n"
+        "    path = recorder.capture(2)\n"
+        "    for number in range(80, 83):\n"
+        "        recorder.step(number)\n"
+        "        train_step()\n"
+        "    print(path)\n"
+        "    print(recorder.snapshot('look'))\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    captured, path = done.stdout.split()
+    for one in (captured, path):
+        with kinetoscope.open(one) as trace:
+            plan = trace.info["step_plan"]
+            assert plan["stretches"][0] == [0, 0.25]
+            assert plan["asked"] == [[80, 81]]
+            (loss,) = (row for row in trace.table("losses").to_pylist() if row["code"] == "sampled_steps")
+            assert "recorded 1 of 4 " in loss["why"]
+            found = trace.table("estimates").to_pylist()
+            assert {row["asked"] for row in found} == {False, True}
+            assert all(row["per_step_ns"] is None for row in found if not row["asked"])
+
+
+def test_it_starts_once_another_session_has_ended(tmp_path):
+    done = run(
+        tmp_path,
+        "other = kinetoscope.profile(engine='native')\n"
+        "other.start()\n"
+        "recorder = kinetoscope.leave_on(keep='8MiB')\n"
+        "record_all(recorder)\n"
+        "recorder.step(1)\n"
+        "print(recorder.status())\n"
+        "assert kinetoscope.leave_on() is recorder\n"
+        "train_step()\n"
+        "other.stop()\n"
+        "for number in (2, 3):\n"
+        "    recorder.step(number)\n"
+        "    train_step()\n"
+        "print(recorder.snapshot('look'))\n"
+        "recorder.stop()\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    status, path = done.stdout.splitlines()
+    assert status == "off: another session records in this process: starts with the first step after its end"
+    with kinetoscope.open(path) as trace:
+        assert trace.table("steps")["number"].to_pylist() == [2, 3]
+
+
 def test_an_exception_is_an_incident(tmp_path):
     done = run(
         tmp_path,

@@ -2,7 +2,7 @@
 
 Steps that are not recorded are the controls. A recorded step, with the one after it, is compared with the ones before and behind, and an
 unrecorded one among recorded ones with its two neighbors, so that a program that becomes slower or faster meanwhile does not count as a
-cost. What the recorder does between two steps is timed.
+cost. What the recorder does between two steps is timed, and the processor time of its threads is added.
 
 Which steps are recorded: one of each 2^n consecutive ones, at a position that depends on the job and the step number alone.
 
@@ -99,7 +99,7 @@ FEWEST = 30
 FIRST_SHARE = 0.25
 """The share that is recorded until there are enough comparisons: cheap, and they come soon."""
 
-_WINDOW = 4
+_WINDOW = 5
 _MOST = 1024
 _RECENT = 64
 # How many times between steps are averaged.
@@ -114,6 +114,11 @@ _WIDTH = 1.96
 _FAR = 5.0
 _RAISE_BELOW = 0.7
 _RAISE = 1.1
+# Of the processor time of our threads, how many readings are averaged.
+_READINGS = 16
+# What is done between two steps also displaces the program's data from the caches of the processor, which the next step pays for:
+# at most so many times what it took itself.
+_DISPLACED = 1.0
 # What looking at steps that are not recorded may take of the budget, and the most steps that are looked at together.
 _LOOKING = 0.25
 MOST_TOGETHER = 64
@@ -167,6 +172,11 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return sum(values) / count, math.sqrt(squares / (2 * count * max(count - 1, 1)))
 
 
+def _mean_and_error_or_zero(values: Sequence[float]) -> tuple[float, float]:
+    """The mean of values and its standard error; 0 if there are none."""
+    return mean_and_error(values) if values else (0.0, 0.0)
+
+
 class Budget:
     """Measures the cost of recording, and decides which share of the steps may be recorded.
 
@@ -191,9 +201,25 @@ class Budget:
         self._idle: deque[float] = deque(maxlen=_OWN)
         self._switching: deque[float] = deque(maxlen=_OWN)
         self._switched = 0.0
+        # What counting the steps costs that are looked at together, as a share of a step.
+        self._passing: deque[float] = deque(maxlen=_OWN)
+        # The processor time of our threads as a share of the time, and its last known mean and error.
+        self._threads: deque[float] = deque(maxlen=_READINGS)
+        self._threads_before = (0.0, 0.0)
         self._undecided = 0
 
-    def add(self, step_ns: float, own_ns: float, recorded: bool | None, planned_share: float) -> bool:
+    def add_threads(self, share: float) -> None:
+        """Add a reading of the processor time of the recorder's threads, as a share of the time since the reading before."""
+        self._threads.append(share)
+
+    def add(
+        self,
+        step_ns: float,
+        own_ns: float,
+        recorded: bool | None,
+        planned_share: float,
+        passing_ns: float = 0.0,
+    ) -> bool:
         """Add a step that has ended.
 
         Args:
@@ -201,6 +227,7 @@ class Budget:
             own_ns: How long that took before this step.
             recorded: Whether it was recorded; None if it cannot be compared, because of a capture for example.
             planned_share: The share of the steps that the plan records at present.
+            passing_ns: How long counting took for this step, if it was looked at together with others.
 
         Returns:
             Whether `share` has changed.
@@ -209,6 +236,8 @@ class Budget:
         self._last.append((step_ns, recorded))
         if step_ns > 0 and recorded is not None and before is not None:
             self._add_own(own_ns / step_ns, recorded, before)
+            if not recorded and not before:
+                self._passing.append(passing_ns / step_ns)
         if not self._compare():
             return False
         self._undecided += 1
@@ -223,11 +252,20 @@ class Budget:
         if not self._differences:
             return Overhead(0.0, 0.0, math.inf, 0)
         mean, error = mean_and_error(self._differences)
-        idle = mean_and_error(self._idle)[0] if self._idle else 0.0
-        switching = mean_and_error(self._switching)[0] if self._switching else 0.0
-        cost = idle + planned_share * (mean + switching)
-        width = planned_share * _WIDTH * error
+        idle, idle_error = _mean_and_error_or_zero(self._idle)
+        passing, passing_error = _mean_and_error_or_zero(self._passing)
+        switching, switching_error = _mean_and_error_or_zero(self._switching)
+        threads, threads_error = self._threads_cost()
+        displaced = _DISPLACED * (idle + passing) / 2
+        cost = threads + idle + passing + displaced + planned_share * (mean + switching)
+        width = displaced + _WIDTH * math.hypot(
+            threads_error, idle_error, passing_error, planned_share * error, planned_share * switching_error
+        )
         return Overhead(cost, cost - width, cost + width, len(self._differences))
+
+    def _threads_cost(self) -> tuple[float, float]:
+        """What the recorder's threads cost, and the standard error of that."""
+        return mean_and_error(self._threads) if len(self._threads) > 1 else self._threads_before
 
     def _add_own(self, share: float, recorded: bool, before: bool) -> None:
         """Add what the recorder did before a step, as a share of it."""
@@ -244,7 +282,8 @@ class Budget:
 
     def _choose_together(self) -> None:
         """Choose how many steps are looked at together."""
-        needed = math.ceil(self.together * mean_and_error(self._idle)[0] / (_LOOKING * self.limit))
+        cost = (1 + _DISPLACED / 2) * self.together * mean_and_error(self._idle)[0]
+        needed = math.ceil(cost / (_LOOKING * self.limit))
         needed = min(max(needed, 1), MOST_TOGETHER)
         # Fewer only if that is clear, because the cost varies.
         if needed > self.together or 2 * needed <= self.together:
@@ -252,17 +291,20 @@ class Budget:
             self._idle.clear()
 
     def _compare(self) -> bool:
-        """Compare a step with its neighbors, once two more have ended; whether that was possible."""
+        """Compare a step with its neighbors, once three more have ended; whether that was possible."""
         if len(self._last) < _WINDOW:
             return False
-        (before_ns, before), (own_ns, own), (after_ns, after), (later_ns, later) = self._last
+        (before_ns, before), (own_ns, own), (after_ns, after), (later_ns, later), (last_ns, last) = self._last
         if own is None or before is None or before is own or after is not before:
             return False
         beside_ns = (before_ns + after_ns) / 2
         if not own:
             plain_ns, more_ns = own_ns, beside_ns - own_ns
+        elif later is False and last is False:
+            # The two steps after a recorded one still pay for it: torch and the caches of the processor find their state again.
+            plain_ns = (before_ns + last_ns) / 2
+            more_ns = own_ns + after_ns + later_ns - 3 * plain_ns
         elif later is False:
-            # The step after a recorded one still pays for it: torch and the caches of the processor find their state again.
             plain_ns = (before_ns + later_ns) / 2
             more_ns = own_ns + after_ns - before_ns - later_ns
         else:
@@ -282,6 +324,10 @@ class Budget:
             self.share = max(min(self.share / 2, allowed), _LEAST_SHARE)
         elif cost.high < _RAISE_BELOW * self.limit:
             self.share = min(self.share * _RAISE, self.most_share)
+        if self.share != before:
+            # With another share, the threads have another cost.
+            self._threads_before = self._threads_cost()
+            self._threads.clear()
         return self.share != before
 
     def _forget_another_program(self) -> None:

@@ -10,6 +10,7 @@ import stat
 import threading
 import time
 import traceback
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from kinetoscope.flight.incident_calls import IncidentCalls
 from kinetoscope.flight.incidents import Incidents, rank_name
 from kinetoscope.flight.jobs import sweep
 from kinetoscope.flight.other_ranks import OtherRanks
+from kinetoscope.flight.own_threads import OwnThreads
 from kinetoscope.flight.settings import (
     DEFAULT_BUDGET,
     DEFAULT_KEEP,
@@ -57,6 +59,7 @@ from kinetoscope.flight.triggers import (
     memory_limit_bytes,
 )
 from kinetoscope.model import units
+from kinetoscope.model.step_plan import PLAN_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -69,6 +72,8 @@ _LEAST_RING_BYTES = 1 << 20
 _SAME_INCIDENT_S = 90.0
 # Of the free space of the disk, or of /dev/shm, which is small in containers.
 _MOST_OF_DISK = 2
+# How many changes of the share, and captures, are in the recording.
+_STRETCHES = 256
 
 
 @dataclass(frozen=True)
@@ -142,9 +147,12 @@ class FlightRecorder:
         self._signal = -1
         self._listener: threading.Thread | None = None
         self._watches_hangs = "hang" in wanted.on
+        self._watches_losses = "nan" in wanted.on
         self._follows_optimizers = False
         self._optimizer: int | None = None
         self._problem = ""
+        # Whether another session has to end before recording starts.
+        self._waits = False
         self._number = -1
         self._began_ns = 0
         self._own_ns = 0
@@ -154,9 +162,16 @@ class FlightRecorder:
         # How many steps are still to be looked at together with the one under way, and how many have been.
         self._passing = 0
         self._passed = 0
+        # How long counting one of them took, and whether the step before was recorded.
+        self._pass_ns = 0
+        self._was_recorded = True
+        self._threads = OwnThreads()
         self._capture_steps = 0
         self._capture_path: Path | None = None
         self._captured: list[int] = []
+        # From which step on which share of the steps is recorded, and the first and last steps of captures.
+        self._stretches: deque[tuple[int, float]] = deque(maxlen=_STRETCHES)
+        self._asked: deque[tuple[int, int]] = deque(maxlen=_STRETCHES)
         self._control: Control | None = None
 
     # ------------------------------------------------------------------------------------------------------- user
@@ -169,13 +184,13 @@ class FlightRecorder:
             loss: The loss of the step that has ended, a number or a tensor of the CPU: NaN or an infinite one is an incident. A
                 tensor on a device is not read.
         """
-        if self._session is None or os.getpid() != self._process:
-            return
-        if self._passing > 0 and loss is None:
-            self._pass(number)
+        if os.getpid() != self._process or not (self._session is not None or self._start_after_waiting()):
             return
         entered_ns = time.monotonic_ns()
         try:
+            if self._passing > 0 and (loss is None or not self._watches_losses or not is_no_number(loss)):
+                self._pass(number, entered_ns)
+                return
             if self._follows_optimizers:
                 self._stop_following()
             self._step(number, loss, entered_ns)
@@ -273,6 +288,9 @@ class FlightRecorder:
         """Stop recording and remove the ring; incidents stay. A second call does nothing."""
         with self._lock:
             session, self._session = self._session, None
+            if self._waits and os.getpid() == self._process:
+                self._waits, self._problem = False, ""
+                self._stop_following()
             if session is None or os.getpid() != self._process:
                 return
             try:
@@ -318,11 +336,22 @@ class FlightRecorder:
             self._session = None
             self._failed("the flight recorder is off", error)
 
+    def _start_after_waiting(self) -> bool:
+        """Begin to record if another session prevented it, and has ended; whether it records now."""
+        if not self._waits or STREAM.sessions:
+            return False
+        self._waits, self._problem = False, ""
+        self.start()
+        return self._session is not None
+
     def _start(self) -> None:
         """Start the session, and begin to watch."""
         if STREAM.sessions:
-            self._problem = "another session records in this process: call leave_on() before it starts"
-            warn_user(f"the flight recorder is off: {self._problem}")
+            # A ring is made by the first session of a recording.
+            self._waits = True
+            self._problem = (
+                "another session records in this process: starts with the first step after its end"
+            )
             return
         make_private_folder(self._settings.folder)
         sweep(self._settings.folder)
@@ -338,6 +367,7 @@ class FlightRecorder:
         )
         session.start()
         self._session = session
+        self._note_plan(0)
         on = self._settings.on
         self._endings = Endings(
             self._crashed if on & {"crash", "oom"} else None,
@@ -459,7 +489,7 @@ class FlightRecorder:
 
     def follow_optimizers(self) -> None:
         """Take each step of the first optimizer for a step, until `step` is called."""
-        if self._session is not None and not self._follows_optimizers:
+        if (self._session is not None or self._waits) and not self._follows_optimizers:
             self._follows_optimizers = True
             OPTIMIZER_STEPS.after(self._optimizer_stepped)
 
@@ -473,10 +503,12 @@ class FlightRecorder:
         entered_ns = time.monotonic_ns()
         if self._optimizer is None:
             self._optimizer = id(optimizer)
-        if id(optimizer) != self._optimizer or self._session is None or os.getpid() != self._process:
+        if id(optimizer) != self._optimizer or os.getpid() != self._process:
+            return
+        if self._session is None and not self._start_after_waiting():
             return
         if self._passing > 0:
-            self._pass(None)
+            self._pass(None, entered_ns)
             return
         try:
             # The first one ends step 0.
@@ -494,17 +526,18 @@ class FlightRecorder:
                 return
             # Of each of those that were looked at together.
             passed = self._passed + 1
-            step_ns = (entered_ns - self._began_ns) // passed if self._began_ns else 0
+            passing_ns = self._pass_ns * self._passed // passed
+            step_ns = (entered_ns - self._began_ns) // passed - passing_ns if self._began_ns else 0
             self._own_ns //= passed
             log = self._log
             self._passed = self._passing = 0
             if step_ns > 0:
                 if log is not None:
                     log.end(self._number, self._began_ns, step_ns, recorded=self._recording)
-                self._ended(step_ns)
+                self._ended(step_ns, passing_ns)
             ended = self._number
             self._number = self._number + 1 if number is None else int(number)
-            if "nan" in self._settings.on and is_no_number(loss):
+            if self._watches_losses and is_no_number(loss):
                 self._incident("nan", {"what": f"the loss of step {ended} is {loss_value(loss)}"})
             capturing = self._capture_path is not None
             captured = capturing and self._continue_capture()
@@ -514,17 +547,21 @@ class FlightRecorder:
                 self._end_capture()
             # With another session, unrecorded steps are recorded, too.
             self._comparable = not capturing and STREAM.sessions == 1
-            # The step after a recorded one is looked at alone: it may still pay for that.
-            if not self._recording and not was_recording and self._budget.together > 1:
+            # The two steps after a recorded one are looked at alone: they may still pay for that.
+            plain = not (self._recording or was_recording or self._was_recorded)
+            self._was_recorded = was_recording
+            if plain and self._budget.together > 1:
                 ahead = self._plan.next_after(self._number) - self._number
                 self._passing = min(self._budget.together, ahead) - 1
+            if self._threads.is_due(entered_ns):
+                self._read_threads(entered_ns)
             self._began_ns = time.monotonic_ns()
             self._own_ns = self._began_ns - entered_ns
             if log is not None:
                 hang_ns = int(self._times.hang_ns) if self._watches_hangs else 0
                 log.begin(self._number, self._began_ns, recorded=self._recording, hang_ns=hang_ns)
 
-    def _pass(self, number: int | None) -> None:
+    def _pass(self, number: int | None, entered_ns: int) -> None:
         """Begin a step that is looked at together with those before."""
         self._passing -= 1
         self._passed += 1
@@ -532,18 +569,37 @@ class FlightRecorder:
         log = self._log
         if log is not None:
             log.next(self._number)
+        if self._passed == 1:
+            self._pass_ns = time.monotonic_ns() - entered_ns
 
-    def _ended(self, step_ns: int) -> None:
+    def _read_threads(self, now_ns: int) -> None:
+        """Tell the budget what our threads have used, unless they work for others, too."""
+        share = self._threads.read(now_ns)
+        if share is not None and self._comparable:
+            self._budget.add_threads(share)
+
+    def _ended(self, step_ns: int, passing_ns: int) -> None:
         """Count a step that has ended, and look at what it took."""
         kind = self._recording if self._comparable else None
-        if self._budget.add(step_ns, self._own_ns, kind, self._plan.share):
+        if self._budget.add(step_ns, self._own_ns, kind, self._plan.share, passing_ns):
             self._plan.level = level_for(self._budget.share)
+            self._note_plan(self._number + 1)
         usual_ns = self._times.median_ns
         slow, slow_ns = self._times.add(step_ns)
         if slow and "slow" in self._settings.on:
             took = units.duration(slow_ns / slow)
             what = f"the last {slow} steps took {took} each, the ones before {units.duration(usual_ns)}"
             self._incident("slow", {"what": what})
+
+    def _note_plan(self, first: int) -> None:
+        """Write into the recording which share of the steps is recorded from a step on, so that tables can be estimated from it."""
+        if self._session is None:
+            return
+        share = self._plan.share
+        if not self._stretches or self._stretches[-1][1] != share:
+            self._stretches.append((first, share))
+        told = {"stretches": list(self._stretches), "asked": list(self._asked)}
+        self._session.add_metadata_json(PLAN_KEY, json.dumps(told))
 
     def _switch(self, session: profile, *, record: bool) -> None:
         """Record the step that begins, or not. Between two steps that are not recorded, nothing is done at all."""
@@ -574,6 +630,9 @@ class FlightRecorder:
         if path is None:
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if steps:
+            self._asked.append((steps[0], steps[-1]))
+            self._note_plan(self._number)
         told = {"steps": steps, "rank": self._rank, "process": self._process}
         path.with_suffix(".json").write_text(json.dumps(told))
         STREAM.clone(path)
@@ -726,7 +785,7 @@ def leave_on(
     """
     global _CURRENT
     wanted = settings(budget, keep, folder, on, limits, control)
-    if _CURRENT is not None and _CURRENT.is_on:
+    if _CURRENT is not None and (_CURRENT.is_on or _CURRENT._waits):
         return _CURRENT
     recorder = FlightRecorder(wanted)
     if os.environ.get(SWITCH, "").lower() in ("off", "0"):

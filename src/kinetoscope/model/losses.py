@@ -6,6 +6,7 @@ from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetoscope.model import units
+from kinetoscope.model.step_plan import StepSampling
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -229,6 +230,12 @@ CODES: dict[str, Words] = {
         "collection paused by the program",
         "recording",
         "The program paused it with toggle_collection_dynamic(); the times are in `info`, as `pauses`.",
+    ),
+    "sampled_steps": Words(
+        "gaps between recorded steps",
+        "steps",
+        "kinetoscope.leave_on records as many steps as its budget allows. The table `estimates` has the time in a step on average, with its "
+        "interval.",
     ),
     "recording_taken": Words(
         "every event of this recording",
@@ -536,6 +543,18 @@ def paused_losses(pauses: object) -> list[Loss]:
         )
         losses.append(Loss.of("collection_paused", len(of_activity), where=activity, why=why))
     return losses
+
+
+def sampled_losses(info: Mapping[str, Any]) -> list[Loss]:
+    """The loss of a recording in which only some steps were recorded, in place of its pauses; none of another one."""
+    recorded, pauses = StepSampling.of(info).text(), info.get("pauses")
+    if not recorded or not isinstance(pauses, list) or not pauses:
+        return []
+    why = (
+        f"kinetoscope.leave_on recorded {recorded}, to keep to its budget. The table `estimates` has the time in a step on average, with "
+        "its interval."
+    )
+    return [Loss.of("sampled_steps", len(pauses), why=why)]
 
 
 def loss_columns(losses: Iterable[Loss]) -> dict[str, list[Any]]:

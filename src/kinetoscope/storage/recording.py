@@ -20,6 +20,7 @@ from kinetoscope.model.losses import (
     loss_columns,
     paused_losses,
     sample_losses,
+    sampled_losses,
 )
 from kinetoscope.model.nesting import mark_collections
 from kinetoscope.model.pauses import TOGGLES
@@ -343,7 +344,8 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> tup
     sampled = len(recording["samples"]["time_ns"]) + recording["losses"].get("recycled_samples", 0)
     of_samples = sample_losses(found.pop(TORN_SAMPLES, 0), sampled, info.get("samples_missing"))
     unwritten = [] if stopped else rows.unwritten()
-    lost = [*counted_losses(found), *unwritten, *of_samples, *paused_losses(info.get("pauses"))]
+    of_pauses = sampled_losses(info) or paused_losses(info.get("pauses"))
+    lost = [*counted_losses(found), *unwritten, *of_samples, *of_pauses]
     lost += read_losses(rows)
     tables["losses"] = loss_columns(lost)
     tables["cycles"] = one_cycle(run.cycle_number, recording["stop_ns"])

@@ -19,6 +19,7 @@ TABLES = {
     "breakdown": "breakdown",
     "overlap": "breakdown",
     "step_kinds": "step_kinds",
+    "estimates": "estimates",
     "flops": "costs.flops",
     "flops_coverage": "costs.flops",
     "spans": "stored",
