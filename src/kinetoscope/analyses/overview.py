@@ -166,6 +166,55 @@ class HostTime:
     lines: list[Row]
 
 
+@dataclass(frozen=True)
+class Incident:
+    """Why a job that was left on kept its last steps.
+
+    Attributes:
+        reason: What kind of incident it was, such as `hang`.
+        what: What happened, in words.
+        step: The step that was under way; None if unknown.
+        time_s: When, in seconds since 1970; None if unknown.
+        overhead: What recording cost, in words; empty if unknown.
+        ranks: A sentence for each rank, if there are several.
+        missing: The ranks of which there is nothing.
+    """
+
+    reason: str
+    what: str
+    step: int | None
+    time_s: float | None
+    overhead: str
+    ranks: tuple[str, ...]
+    missing: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        """What happened in which step, in one line."""
+        at = "" if self.step is None else f" in step {self.step:,}"
+        return f"{self.reason}{at}" + (f": {self.what}" if self.what else "")
+
+    @property
+    def notes(self) -> list[str]:
+        """What else is known, a sentence each."""
+        found = list(self.ranks)
+        if self.missing:
+            word = "rank" if len(self.missing) == 1 else "ranks"
+            found.append(
+                f"nothing is known of {word} {', '.join(map(str, self.missing))}: no answer, and no ring on this machine"
+            )
+        if self.overhead:
+            found.append(f"recording cost {self.overhead}")
+        return found
+
+
+def _of_rank(facts: dict[str, Any]) -> str:
+    """What one rank says of an incident, or what is said of it."""
+    step = facts.get("step")
+    at = f" in step {step:,}" if isinstance(step, int) else ""
+    return f"rank {facts.get('rank', '?')}{at}: {facts.get('what', facts['reason'])}"
+
+
 class Overview:
     """Where the time of a trace went. Everything is computed when it is first read; times are nanoseconds.
 
@@ -245,6 +294,28 @@ class Overview:
         """A sentence for each name of requests: how many, how long they took, on what, and what the slowest have more of."""
         rows = request_names(self.trace).to_pylist()
         return [_of_requests(*pair) for pair in zip(rows[::2], rows[1::2], strict=True)]
+
+    @cached_property
+    def incident(self) -> Incident | None:
+        """What happened, if the trace is of an incident of a job that was left on."""
+        found = self.trace.info.get("incident")
+        if not isinstance(found, dict) or "reason" not in found:
+            return None
+        ranks = found.get("ranks")
+        of_ranks = [
+            one for one in (ranks if isinstance(ranks, dict) else {}).values() if isinstance(one, dict)
+        ]
+        missing = found.get("missing")
+        step, time_s = found.get("step"), found.get("time_s")
+        return Incident(
+            str(found["reason"]),
+            str(found.get("what", "")),
+            step if isinstance(step, int) else None,
+            time_s if isinstance(time_s, float | int) else None,
+            str(found.get("overhead", "")),
+            tuple(_of_rank(one) for one in of_ranks) if len(of_ranks) > 1 else (),
+            tuple(one for one in missing if isinstance(one, int)) if isinstance(missing, list) else (),
+        )
 
     @cached_property
     def warm_up(self) -> WarmUp:

@@ -115,6 +115,7 @@ WIDTH = 100
 _FEWEST_LINES, _TALLEST = 30, 70
 _NARROWEST, _WIDEST = 40, 140
 _MOST_DEVICES = 4
+_MOST_NOTES = 6
 _MOST_REQUEST_NAMES = 4
 _ROWS = 9
 _MOST_FINDINGS = 3
@@ -147,7 +148,13 @@ def _print(run: Run, printer: Console, rows: int) -> None:
 
 def summary_lines(run: Run, width: int, rows: int, most_lines: int = MOST_LINES) -> list[Text]:
     """Make the lines of the summary, none wider than `width` cells, and at most `most_lines`."""
-    head = [Text(), _title(run, width), *_totals(run, width), *_steps(run.overview, width)]
+    head = [
+        Text(),
+        _title(run, width),
+        *_incident(run.overview, width),
+        *_totals(run, width),
+        *_steps(run.overview, width),
+    ]
     head += [*_divided(run.overview, width), *_findings(run, width)]
     foot = [
         *_devices(run.overview, width),
@@ -191,6 +198,17 @@ def _title(run: Run, width: int) -> Text:
     return Text.assemble(
         ("━━ ", "cyan"), ("kinetoscope", "bold cyan"), " ", (name, "bold"), (f" {rule}", "cyan")
     )
+
+
+def _incident(shown: Overview, width: int) -> list[Text]:
+    """What happened, if the trace is of an incident."""
+    found = shown.incident
+    if found is None:
+        return []
+    lines = fold("", f"incident: {found.title}", width, style="bold red")
+    for note in found.notes[:_MOST_NOTES]:
+        lines += fold("", note, width)
+    return lines
 
 
 def _totals(run: Run, width: int) -> list[Text]:

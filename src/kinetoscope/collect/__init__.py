@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.engines.hybrid_check import hybrid_status
     from kinetoscope.collect.engines.kineto_text import kineto_status
     from kinetoscope.collect.engines.native import native_engine_status
+    from kinetoscope.collect.process.job_store import JobStore, is_distributed
     from kinetoscope.collect.process.rank import own_rank, rank_count, ranked
     from kinetoscope.collect.process.user_warnings import warn_user
     from kinetoscope.collect.ranks import gather_summaries
@@ -100,6 +101,7 @@ __all__ = [
     "ExecutionTraceObserver",
     "Gathered",
     "Installation",
+    "JobStore",
     "Move",
     "NvmlError",
     "ProfilerAction",
@@ -130,6 +132,7 @@ __all__ = [
     "import_for_forks",
     "install",
     "install_and_tell",
+    "is_distributed",
     "is_installed",
     "is_out_of_memory",
     "kineto_available",
@@ -227,6 +230,8 @@ _HOMES = {
     "uninstall": "torch_compat.install",
     "warn_user": "process.user_warnings",
     "why_too_old": "recorder.build",
+    "JobStore": "process.job_store",
+    "is_distributed": "process.job_store",
 }
 
 # Needed by the commands and the launcher even if torch is missing or too old, to say so.

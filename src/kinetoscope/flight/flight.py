@@ -35,6 +35,7 @@ from kinetoscope.flight.debug_server import DebugServerHandlers
 from kinetoscope.flight.incident_calls import IncidentCalls
 from kinetoscope.flight.incidents import Incidents, rank_name
 from kinetoscope.flight.jobs import sweep
+from kinetoscope.flight.other_ranks import OtherRanks
 from kinetoscope.flight.own_threads import OwnThreads
 from kinetoscope.flight.settings import (
     DEFAULT_BUDGET,
@@ -62,12 +63,14 @@ from kinetoscope.model import units
 from kinetoscope.model.step_plan import PLAN_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
     from typing import Self
 
 _CPU = frozenset({ProfilerActivity.CPU})
 _LEAST_RING_BYTES = 1 << 20
+# So long after this rank has followed an incident of another one, what it notices of the same kind is the same incident.
+_SAME_INCIDENT_S = 90.0
 # Of the free space of the disk, or of /dev/shm, which is small in containers.
 _MOST_OF_DISK = 2
 # How many changes of the share, and captures, are in the recording.
@@ -132,6 +135,9 @@ class FlightRecorder:
         self._times = StepTimes()
         self._incidents = Incidents(self._attempt, self._rank, wanted.most_in_an_hour)
         self._calls = IncidentCalls()
+        self._others = OtherRanks(self._attempt, self._rank, self._follow)
+        # The last incident of another rank, and when this rank followed it.
+        self._followed = ("", float("-inf"))
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._session: profile | None = None
@@ -295,6 +301,7 @@ class FlightRecorder:
                     self._control.stop()
                 if self._endings is not None:
                     self._endings.stop()
+                self._others.stop()
                 # One that is running, for which the job has too few steps.
                 self._end_capture()
                 ring = STREAM.path()
@@ -372,6 +379,7 @@ class FlightRecorder:
         self._endings.watch()
         atexit.register(self.stop)
         self._watch_steps()
+        self._others.start()
         self._accept_requests()
 
     def _accept_requests(self) -> None:
@@ -457,7 +465,9 @@ class FlightRecorder:
             "stacks": thread_stacks(),
         }
         try:
-            self._calls.tell(self._incidents.write("hang", told, self._copy), "hang")
+            path = self._incidents.write("hang", told, self._copy)
+            self._others.tell(path)
+            self._calls.tell(path, "hang")
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("the incident 'hang' could not be kept", error)
 
@@ -643,9 +653,36 @@ class FlightRecorder:
 
     def _incident(self, reason: str, facts: dict[str, Any], *, asked: bool = False) -> Path | None:
         """Keep an incident and pass it on; None if that failed, or there were too many."""
+        followed, at_s = self._followed
+        if reason == followed and not asked and time.monotonic() - at_s < _SAME_INCIDENT_S:
+            return None
         path = self._keep(reason, facts, asked=asked)
+        if not asked:
+            self._others.tell(path)
         self._calls.tell(path, reason)
         return path
+
+    def _follow(self, name: str, facts: Mapping[str, Any]) -> Path | None:
+        """Copy the ring into the incident of another rank. The program's thread may hold our lock, so it is not taken."""
+        if self._session is None or os.getpid() != self._process:
+            return None
+        reason, rank = str(facts.get("reason", "incident")), facts.get("rank")
+        told = {
+            "step": self._number,
+            "process": self._process,
+            "overhead": self._budget.overhead(self._plan.share).text(self._settings.budget),
+            "overhead_shares": self._overhead_shares(),
+            "because_of_rank": rank,
+            "what": f"rank {rank} has an incident: {facts.get('what', reason)}",
+        }
+        if reason == "hang":
+            told["stacks"] = thread_stacks()
+        self._followed = (reason, time.monotonic())
+        try:
+            return self._incidents.write(reason, told, self._copy, place=name)
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._failed(f"the incident {reason!r} of rank {rank} could not be followed", error)
+            return None
 
     def _keep(self, reason: str, facts: dict[str, Any], *, asked: bool) -> Path | None:
         """Copy the ring with a reason; None if that failed, or there were too many incidents."""

@@ -1,7 +1,7 @@
 """The folder of a job's incidents: what is written there, how often, and how long it stays.
 
 In FOLDER/JOB/ATTEMPT, rank0.recording is the ring, as long as the process runs, or if it was killed. Each incident is a folder
-incidents/TIME-REASON, with rank0.recording and rank0.json of each rank that made one.
+incidents/TIME-REASON, with rank0.recording and rank0.json of each rank, and incident.json about all of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,13 @@ class Incidents:
         self.refused = 0
 
     def write(
-        self, reason: str, facts: Mapping[str, Any], copy: Callable[[Path], object], *, asked: bool = False
+        self,
+        reason: str,
+        facts: Mapping[str, Any],
+        copy: Callable[[Path], object],
+        *,
+        asked: bool = False,
+        place: str = "",
     ) -> Path | None:
         """Write an incident.
 
@@ -64,6 +70,7 @@ class Incidents:
             facts: What else is known, as JSON values.
             copy: Called with the path to copy the ring to.
             asked: Whether a person asked for it; then the limit for each hour does not apply.
+            place: The name of the folder, that of another rank's incident; empty for one of its own.
 
         Returns:
             The recording, or None if there were too many incidents within an hour.
@@ -79,8 +86,9 @@ class Incidents:
             return None
         if not asked:
             self._written_s.append(now_s)
-        place = self._place(reason, now_s)
-        path = place / f"{rank_name(self._rank)}.recording"
+        folder = self._folder / place if place else self._place(reason, now_s)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / f"{rank_name(self._rank)}.recording"
         problem = ""
         try:
             copy(path)
@@ -109,7 +117,6 @@ class Incidents:
         while place.exists() and self._has_own(place):
             number += 1
             place = self._folder / f"{text}-{name}-{number}"
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
         return place
 
     def _has_own(self, place: Path) -> bool:

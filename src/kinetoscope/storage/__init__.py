@@ -5,6 +5,7 @@ __all__ = [
     "atomic_write",
     "byte_source",
     "cache",
+    "incident_files",
     "ktrace",
     "live_recording",
     "notes",

@@ -73,9 +73,11 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
     """Open a trace. The content of the file decides how it is read, not its name.
 
     Recordings of this profiler, also of a process that was killed or is still running, and `.ktrace` files are mapped, not
-    read. Folders that `save` wrote to a name that ends in `.tables` are read. JSON in Chrome's trace event format, as torch.profiler and many other tools write it, is read as a stream, plain
-    or compressed with gzip or zstd. SQLite exports of Nsight Systems (`nsys export --type sqlite`) and memory snapshots of torch
-    (`torch.cuda.memory._dump_snapshot`) are read, too; no code of a pickle runs. What cannot be used, or does not fit, is a row of `losses`.
+    read. Folders that `save` wrote to a name that ends in `.tables` are read. Of the folder of an incident (see `leave_on`), the
+    recordings of all ranks are one trace, whose `info` has the `incident`. JSON in Chrome's trace event format, as torch.profiler and
+    many other tools write it, is read as a stream, plain or compressed with gzip or zstd. SQLite exports of Nsight Systems (`nsys
+    export --type sqlite`) and memory snapshots of torch (`torch.cuda.memory._dump_snapshot`) are read, too; no code of a pickle
+    runs. What cannot be used, or does not fit, is a row of `losses`.
 
     Args:
         source: A path; where `fsspec` is installed, any URL that it supports (``s3://...``); or a file opened for reading
@@ -104,8 +106,11 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
         if limit is not None and (type(limit) is not int or limit < 0):
             raise ArgumentError(f"{name}={limit!r}: pass a number of bytes that is not negative.")
     if isinstance(source, (str, os.PathLike)) and Path(source).is_dir():
+        from kinetoscope.storage.incident_files import incident_recordings
         from kinetoscope.storage.table_files import read_tables
 
+        if ranks := incident_recordings(Path(source)):
+            return _open_incident(ranks)
         return Trace.of(read_tables(Path(source)))
     with ByteSource.of(source) as found:
         head = found.peek(len(MAGIC))
@@ -209,12 +214,28 @@ def _open_path(
     """Open a recording or a `.ktrace` file."""
     import_aside()
     if head == MAGIC:
-        return Trace.from_recording(path)
+        return _with_incident(Trace.from_recording(path), [path])
     from kinetoscope.storage.ktrace import read_ktrace
 
     return Trace.of(
         read_ktrace(path, max_memory_bytes=max_memory_bytes, max_uncompressed_bytes=max_uncompressed_bytes)
     )
+
+
+def _open_incident(paths: list[Path]) -> Trace:
+    """Open the recordings of the ranks of an incident as one trace."""
+    if len(paths) == 1:
+        return open(paths[0])
+    return _with_incident(merge(paths), paths)
+
+
+def _with_incident(trace: Trace, paths: list[Path]) -> Trace:
+    """Add what is known of the incident that recordings are of, from the files beside them."""
+    from kinetoscope.storage.incident_files import INFO, incident_facts
+
+    if (facts := incident_facts(paths)) is not None:
+        trace.info[INFO] = facts
+    return trace
 
 
 def _other_format(beginning: bytes) -> str:

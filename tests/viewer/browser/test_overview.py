@@ -200,3 +200,15 @@ def test_a_waterfall_leads_from_the_floor_to_the_step(visit, served):
         assert after["x"] == pytest.approx(before["x"] + before["width"], abs=2.5)
     page.locator(".ov-floor a", has_text="train.py:3").first.click()
     page.wait_for_function("location.hash.startsWith('#/stacks?')")
+
+
+def test_an_incident_comes_first_and_leads_to_its_last_moment(visit, served):
+    trace = TraceBuilder().step(0, 0, 10 * MS).span("aten::mm", 0, 2 * MS).build()
+    trace.info["incident"] = {"reason": "hang", "what": "step 7 has not ended", "step": 7, "missing": [1]}
+    page = visit.open(served.address(trace, "overview"))
+    card = page.get_by_role("region", name="Incident")
+    card.wait_for()
+    assert card.locator("h2").inner_text() == "hang in step 7: step 7 has not ended"
+    assert "rank 1" in card.locator("li").first.inner_text()
+    card.get_by_text("Last moment on the timeline").click()
+    page.wait_for_function(f"location.hash.includes('time={trace.duration_ns}')")

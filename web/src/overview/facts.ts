@@ -18,6 +18,16 @@ export interface Overview {
   /** The names of processes by their numbers, in a trace of several. */
   process_names: Record<string, string>;
   utilization: Utilization[];
+  incident: Incident | null;
+}
+
+/** Why a job that was left on kept these steps. */
+export interface Incident {
+  title: string;
+  /** What else is known, a sentence each. */
+  notes: readonly string[];
+  /** When the recording ends: the last moment that is known. */
+  end_ns: number;
 }
 
 /** How busy a device was, or a process that used none. */

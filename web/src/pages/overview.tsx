@@ -1,7 +1,7 @@
 /** What ran where, how long the steps took, and what took most of the time: the first look at a trace. */
 
 import { type Health, SIGNS, sentence } from "../health/health";
-import { moment, type Overview } from "../overview/facts";
+import { type Incident, moment, type Overview } from "../overview/facts";
 import { FindingsCard } from "../overview/findings";
 import { MemoryCard, RunCard, UtilizationCard } from "../overview/side-cards";
 import { StepCard } from "../overview/step-card";
@@ -38,6 +38,7 @@ function Whole(props: { overview: Overview }) {
           </a>
         )}
       </header>
+      {overview.incident && <IncidentCard incident={overview.incident} />}
       {!empty && <FindingsCard />}
       <Tiles tiles={overview.tiles} />
       <div class="ov-body">
@@ -61,6 +62,28 @@ function Whole(props: { overview: Overview }) {
         </aside>
       </div>
     </div>
+  );
+}
+
+/** What happened, of a trace that a job which was left on kept because of it. */
+function IncidentCard(props: { incident: Incident }) {
+  const { title, notes, end_ns } = props.incident;
+  return (
+    <section class="card ov-incident" aria-label="Incident">
+      <header class="head-line">
+        <h2>{title}</h2>
+        <a class="button" href={address("timeline", { time: String(end_ns) })}>
+          Last moment on the timeline
+        </a>
+      </header>
+      {notes.length > 0 && (
+        <ul class="small">
+          {notes.map((note) => (
+            <li key={note}>{note}</li>
+          ))}
+        </ul>
+      )}
+    </section>
   );
 }
 

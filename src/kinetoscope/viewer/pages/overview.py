@@ -240,6 +240,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         "memory": shown.memory_recorded,
         "steps": steps(shown),
         "utilization": utilization(shown),
+        "incident": incident(shown),
     }
     return {**found, "tiles": tiles(shown, found)}
 
@@ -248,6 +249,14 @@ _COUNTS = (
     "spans", "operators", "kernels", "device_work", "threads", "modules", "stacks", "shapes", "allocations", "collectives",
     "counters",
 )  # fmt: skip
+
+
+def incident(shown: Overview) -> dict[str, Any] | None:
+    """Return what happened, and when the recording ends; None if the trace is not of an incident."""
+    found = shown.incident
+    if found is None:
+        return None
+    return {"title": found.title, "notes": found.notes, "end_ns": shown.trace.duration_ns}
 
 
 def steps(shown: Overview) -> dict[str, Any] | None:

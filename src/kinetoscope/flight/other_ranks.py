@@ -1,0 +1,266 @@
+"""An incident of one rank is one of all: the others are told, and copy their rings into a folder of the same name.
+
+Ranks that share a folder see the incidents of each other there; all ranks of a job are told by the store that it was started with, over a
+connection of its own. Nothing waits for another rank: a thread looks once a second. Of a rank that does not answer, the ring is copied from outside,
+if it is on this machine; else it is named as missing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.collect import JobStore, is_distributed, rank_count
+from kinetoscope.flight.incidents import INCIDENTS, incident_folders, rank_name, time_of
+from kinetoscope.flight.jobs import GONE, HANGS, RUNS, Attempt, RankFiles, incident_ranks
+from kinetoscope.flight.step_log import SUFFIX
+from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.storage.incident_files import SUMMARY
+from kinetoscope.storage.recording_parts import clone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Follow = Callable[[str, Mapping[str, Any]], Path | None]
+
+LOOK_S = 1.0
+ANSWER_S = 6.0
+"""So long after an incident, each rank that has not written its copy is taken not to answer."""
+
+_STORE_S = 2.0
+_TIMEOUT_S = 5.0
+# After a failure the store is left alone for so long.
+_REST_S = 60.0
+_NEW_S = 120.0
+_COUNT = "incidents"
+_OF_INCIDENT = ("reason", "what", "step", "time_s", "rank")
+
+
+@dataclass
+class _Open:
+    """An incident whose ranks are still to be listed."""
+
+    place: Path
+    due_s: float
+
+
+class OtherRanks:
+    """Tells the other ranks of this rank's incidents, and looks for theirs."""
+
+    def __init__(
+        self,
+        attempt: Path,
+        rank: int,
+        follow: Follow,
+        *,
+        look_s: float = LOOK_S,
+        answer_s: float = ANSWER_S,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            attempt: The folder of this start of the job.
+            rank: This rank.
+            follow: Called with the name of the folder of another rank's incident and what that rank says of it, on a thread of this
+                object: copies this rank's ring there; returns the recording, or None.
+            look_s: Seconds between looks.
+            answer_s: How long other ranks have to answer.
+            clock_s: A clock that is never set.
+        """
+        self._attempt, self._rank, self._follow = attempt, rank, follow
+        self._look_s, self._answer_s, self._clock_s = look_s, answer_s, clock_s
+        self._store = JobStore("incidents")
+        self._store_next_s = 0.0
+        # How many incidents of the store were looked at; -1 before the first look.
+        self._seen = -1
+        self._known: set[str] = set()
+        self._to_tell: list[dict[str, Any]] = []
+        self._open: list[_Open] = []
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to look; incidents that are there already are not followed."""
+        self._known = {place.name for place in incident_folders(self._attempt)}
+        self._thread = threading.Thread(target=self._run, name="kinetoscope-ranks", daemon=True)
+        self._thread.start()
+
+    def tell(self, path: Path | None) -> None:
+        """Tell the others of an incident of which this rank has written a recording; returns at once."""
+        if path is None:
+            return
+        place = path.parent
+        self._known.add(place.name)
+        self._open.append(_Open(place, self._clock_s() + self._answer_s))
+        self._to_tell.append(
+            {"folder": place.name, "from": self._rank, "json": str(path.with_suffix(".json"))}
+        )
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Stop looking, and list the ranks of the incidents of the last seconds."""
+        self._stopping = True
+        self._wake.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_TIMEOUT_S)
+        for one in self._open:
+            with suppress(OSError):
+                list_ranks(self._attempt, one.place, self._rank)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(self._look_s)
+            self._wake.clear()
+            if self._stopping:
+                return
+            # Whatever fails is tried again at the next look; the job has to go on.
+            for look in (self._look_in_folder, self._look_in_store, self._list_due):
+                with suppress(Exception):
+                    look()
+
+    def _look_in_folder(self) -> None:
+        """Follow the incidents of ranks that write to the same folder."""
+        for place in incident_folders(self._attempt):
+            if place.name in self._known:
+                continue
+            told = [rank.facts for rank in incident_ranks(place) if rank.facts]
+            if told:
+                self._answer(place.name, told[0])
+
+    def _answer(self, name: str, facts: Mapping[str, Any]) -> Path | None:
+        """Copy this rank's ring into the incident of another one, unless it has done so."""
+        self._known.add(name)
+        place = self._attempt / INCIDENTS / name
+        if (place / f"{rank_name(self._rank)}.json").exists():
+            return None
+        path = self._follow(name, facts)
+        if path is not None:
+            self._open.append(_Open(path.parent, self._clock_s() + self._answer_s + self._look_s))
+        return path
+
+    def _look_in_store(self) -> None:
+        """Tell the ranks of other machines, and follow theirs."""
+        now_s = self._clock_s()
+        if not is_distributed():
+            # Nobody else is to be told.
+            self._to_tell.clear()
+            return
+        if now_s < self._store_next_s and not self._to_tell:
+            return
+        self._store_next_s = now_s + _REST_S
+        store = self._store.connect(_TIMEOUT_S)
+        count = int(store.add(_COUNT, 0))
+        while self._to_tell:
+            told = self._to_tell[0]
+            number = int(store.add(_COUNT, 1))
+            with suppress(OSError, ValueError):
+                facts = json.loads(Path(told.pop("json", "")).read_bytes())
+                told["facts"] = {name: facts[name] for name in _OF_INCIDENT if name in facts}
+            store.set(f"incident/{number}", json.dumps(told, default=str))
+            self._to_tell.pop(0)
+        for number in range(max(self._seen, 0) + 1, count + 1):
+            # A rank that has counted may not have written yet.
+            if not store.check([f"incident/{number}"]):
+                count = number - 1
+                break
+            told = json.loads(store.get(f"incident/{number}"))
+            facts = told.get("facts") or {}
+            # Of before this rank first looked, only what has just happened is not over.
+            is_old = self._seen < 0 and abs(time.time() - float(facts.get("time_s", 0))) > _NEW_S
+            if told.get("from") != self._rank and told.get("folder") not in self._known and not is_old:
+                path = self._answer(str(told["folder"]), facts)
+                answer = {"host": socket.gethostname(), "path": None if path is None else str(path)}
+                store.set(f"answer/{told['folder']}/{self._rank}", json.dumps(answer))
+        self._seen = count
+        self._store_next_s = now_s + _STORE_S
+
+    def _list_due(self) -> None:
+        """List the ranks of the incidents that all had time to answer."""
+        now_s = self._clock_s()
+        due = [one for one in self._open if one.due_s <= now_s]
+        for one in due:
+            self._open.remove(one)
+            if not (one.place / SUMMARY).exists():
+                list_ranks(self._attempt, one.place, self._rank, self._answers(one.place.name))
+
+    def _answers(self, name: str) -> dict[int, dict[str, Any]]:
+        """What ranks of other machines have answered to an incident."""
+        found: dict[int, dict[str, Any]] = {}
+        with suppress(Exception):
+            if is_distributed():
+                store = self._store.connect(_TIMEOUT_S)
+                for rank in range(rank_count() or 0):
+                    if store.check([f"answer/{name}/{rank}"]):
+                        found[rank] = json.loads(store.get(f"answer/{name}/{rank}"))
+        return found
+
+
+def list_ranks(
+    attempt: Path, place: Path, own_rank: int, answers: Mapping[int, dict[str, Any]] | None = None
+) -> None:
+    """Write `incident.json`, which names the files of all ranks of an incident; copy the rings of those on this machine that did not answer.
+
+    Args:
+        attempt: The folder of the start of the job.
+        place: The folder of the incident.
+        own_rank: The rank that writes.
+        answers: What ranks of other machines answered, by rank: their `host` and `path`.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    written = {rank.rank: rank for rank in incident_ranks(place) if rank.facts}
+    first = next((one.facts for one in written.values() if "because_of_rank" not in one.facts), {})
+    rings = {ring.rank: ring for ring in Attempt(attempt).rings() if ring.state in (HANGS, RUNS, GONE)}
+    told: dict[str, Any] = {name: first[name] for name in _OF_INCIDENT if name in first}
+    ranks: dict[str, Any] = {}
+    missing = []
+    for rank in sorted({*range(rank_count() or 1), *written, *rings}):
+        if rank in written:
+            ranks[str(rank)] = {"answered": True, "recording": written[rank].recording.name}
+        elif rank in rings and _copy_from_outside(rings[rank], place, first, own_rank):
+            ranks[str(rank)] = {"answered": False, "recording": f"{rank_name(rank)}.recording"}
+        elif answers and rank in answers:
+            ranks[str(rank)] = {"answered": True, **answers[rank]}
+        else:
+            missing.append(rank)
+    with open_atomically(place / SUMMARY) as file:
+        file.write(json.dumps({**told, "ranks": ranks, "missing": missing}, indent=1).encode())
+
+
+def _copy_from_outside(ring: RankFiles, place: Path, first: Mapping[str, Any], by: int) -> bool:
+    """Copy the ring of a rank that does not answer; return whether that worked."""
+    target = place / ring.recording.name
+    try:
+        clone(ring.recording, target)
+    except Exception:  # noqa: BLE001  (the ring may be gone, or damaged by a process that was killed; then the rank is missing)
+        target.unlink(missing_ok=True)
+        return False
+    log = ring.recording.with_suffix(SUFFIX)
+    if log.exists():
+        shutil.copyfile(log, target.with_suffix(SUFFIX))
+    gone = ring.state == GONE
+    facts = {
+        "reason": first.get("reason", "hang"),
+        "rank": ring.rank,
+        "time_s": time_of(place),
+        "process": ring.process,
+        "because_of_rank": first.get("rank"),
+        "answered": False,
+        "what": f"it {'had ended without a word' if gone else 'did not answer'}: rank {by} copied its ring",
+    }
+    if ring.log is not None:
+        facts["step"] = ring.log.number
+    with open_atomically(target.with_suffix(".json")) as file:
+        file.write(json.dumps(facts, indent=1).encode())
+    return True

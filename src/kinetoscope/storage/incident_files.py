@@ -1,0 +1,51 @@
+"""The files of an incident, which a job that is left on writes: for each rank a copy of its ring, and what it knows of the incident.
+
+A folder has `rank0.recording`, `rank0.json` and so on, and `incident.json`, which says of all ranks whether they answered.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INFO = "incident"
+"""The metadata of a trace that is of an incident: `reason`, `what`, `step`, `time_s`, `overhead`, and for each of `ranks` its own facts."""
+
+SUMMARY = "incident.json"
+SUFFIX = ".recording"
+_RANK = re.compile(r"rank(\d+)\.recording")
+
+
+def incident_recordings(folder: Path) -> list[Path]:
+    """Return the recordings in the folder of an incident, in order of the ranks; none for another folder."""
+    found = {
+        int(name[1]): path for path in folder.glob(f"rank*{SUFFIX}") if (name := _RANK.fullmatch(path.name))
+    }
+    return [found[rank] for rank in sorted(found)]
+
+
+def incident_facts(paths: list[Path]) -> dict[str, Any] | None:
+    """Return what is known of the incident that some recordings are of, as `INFO` has it; None if they are of none."""
+    told = [facts for path in paths if (facts := _read(path.with_suffix(".json"))) and "reason" in facts]
+    if not told:
+        return None
+    # The others wrote because this one did.
+    first = next((facts for facts in told if "because_of_rank" not in facts), told[0])
+    named = ("reason", "what", "step", "time_s", "overhead", "rank")
+    known = {name: first[name] for name in named if name in first}
+    summary = _read(paths[0].with_name(SUMMARY))
+    ranks = {str(facts["rank"]): facts for facts in told if "rank" in facts}
+    return known | {"ranks": ranks} | ({"missing": summary["missing"]} if summary.get("missing") else {})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read a JSON object; an empty one if there is none."""
+    found: Any = None
+    with suppress(OSError, ValueError):
+        found = json.loads(path.read_bytes())
+    return found if isinstance(found, dict) else {}
