@@ -37,7 +37,7 @@ COMMANDS = {
     "last": "Show what happened last to a job that was left on.",
     "ps": "List the jobs that are left on here.",
     "status": "Show the state of a job that is left on.",
-    "stacks": "Show where the threads of a job are that is left on.",
+    "stacks": "Show the stacks of all threads of a job that is left on.",
     "attach": "Leave on a program that already runs.",
     "capture": "Record the next steps of a job that is left on.",
     "calibrate": "Measure how fast this machine runs operators.",

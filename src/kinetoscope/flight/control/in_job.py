@@ -153,9 +153,8 @@ class Control:
             "socket": str(self._path),
             "inode": self._inode,
         }
-        import kinetoscope
-
-        place = str(Path(kinetoscope.__file__).parents[1])
+        # The folder from which this package is imported.
+        place = str(Path(__file__).parents[3])
         environment = {name: value for name, value in os.environ.items() if name != "KINETOSCOPE"}
         started = subprocess.Popen(  # noqa: S603  (this Python, with a text of our own)
             [sys.executable, "-P", "-c", _PROGRAM, json.dumps(told), place],
