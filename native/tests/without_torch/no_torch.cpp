@@ -7,6 +7,7 @@
 #include "recorder/kernel_calls.h"
 #include "recorder/operators.h"
 #include "recorder/parameters.h"
+#include "recorder/storage_ids.h"
 #include "recorder/tensor_reader.h"
 #include "recorder/torch_threads.h"
 
@@ -33,6 +34,8 @@ PyObject* fast_range_class(PyObject* theirs) { return theirs; }
 void collector_guard::before_collector() {}
 void collector_guard::after_collector() {}
 void collector_guard::collector_stopped() {}
+void storage_ids::forget() {}
+void storage_ids::after_fork_in_child() {}
 PyObject* observed_kernel(PyObject* kernel, PyObject*) { return Py_NewRef(kernel); }
 
 }  // namespace kinetoscope

@@ -201,7 +201,8 @@ os.setgroups([]); os.setgid(65534); os.setuid(65534)
 client = socket.socket(socket.AF_UNIX)
 client.connect(sys.argv[1])
 client.sendall(b"POST /capture HTTP/1.1\\r\\nContent-Length: 0\\r\\n\\r\\n")
-print(client.recv(4096).decode(), end="")
+while part := client.recv(4096):
+    print(part.decode(), end="")
 """
 
 
