@@ -456,11 +456,7 @@ class FlightRecorder:
     def _hangs(self) -> None:
         """Keep what led to a step that does not end. Its thread may hold our lock, so it is not taken."""
         took_s = (time.monotonic_ns() - self._began_ns) / 1e9
-        told = {
-            "step": self._number,
-            "process": self._process,
-            "overhead": self._budget.overhead(self._plan.share).text(self._settings.budget),
-            "overhead_shares": self._overhead_shares(),
+        told = self._facts_of_now() | {
             "what": f"step {self._number} has not ended for {took_s:.0f} s",
             "stacks": thread_stacks(),
         }
@@ -667,11 +663,7 @@ class FlightRecorder:
         if self._session is None or os.getpid() != self._process:
             return None
         reason, rank = str(facts.get("reason", "incident")), facts.get("rank")
-        told = {
-            "step": self._number,
-            "process": self._process,
-            "overhead": self._budget.overhead(self._plan.share).text(self._settings.budget),
-            "overhead_shares": self._overhead_shares(),
+        told = self._facts_of_now() | {
             "because_of_rank": rank,
             "what": f"rank {rank} has an incident: {facts.get('what', reason)}",
         }
@@ -691,11 +683,7 @@ class FlightRecorder:
                 return None
             try:
                 status = self.status()
-                told = {
-                    "step": self._number,
-                    "process": self._process,
-                    "overhead": status.overhead,
-                    "overhead_shares": self._overhead_shares(),
+                told = self._facts_of_now() | {
                     "share": status.share,
                     "ring": str(status.ring),
                     **facts,
@@ -704,6 +692,15 @@ class FlightRecorder:
             except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
                 self._failed(f"the incident {reason!r} could not be kept", error)
                 return None
+
+    def _facts_of_now(self) -> dict[str, Any]:
+        """What every incident says; read without our lock, which the program's thread may hold."""
+        return {
+            "step": self._number,
+            "process": self._process,
+            "overhead": self._budget.overhead(self._plan.share).text(self._settings.budget),
+            "overhead_shares": self._overhead_shares(),
+        }
 
     def _overhead_shares(self) -> list[float] | None:
         """What recording adds to the steps, with the limits of its 95 % interval; None while there are too few comparisons."""
@@ -808,4 +805,4 @@ def current_recorder() -> FlightRecorder | None:
 
 # The last one that was started in this process.
 _CURRENT: FlightRecorder | None = None
-_DEBUG_SERVER = DebugServerHandlers(lambda: _CURRENT if _CURRENT is not None and _CURRENT.is_on else None)
+_DEBUG_SERVER = DebugServerHandlers(current_recorder)
