@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.cli.compare import AS_JSON
+from kinetoscope.cli.status import RANK, TOKEN_FILE
 
 if TYPE_CHECKING:
     from kinetoscope.flight.control.client import ControlTarget
@@ -26,17 +28,12 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Write these steps as a trace, such as x.ktrace; with several ranks, x-rank0.ktrace and so on.",
 )
-@click.option("--rank", metavar="N", type=int, help="Only this rank.")
+@RANK
 @click.option(
     "--wait", metavar="TIME", default="5min", show_default=True, help="How long to wait for the steps."
 )
-@click.option(
-    "--token-file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The token for HOST:PORT.  [default: KINETOSCOPE_TOKEN_FILE]",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+@TOKEN_FILE
+@AS_JSON
 def command(
     target: str,
     *,

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from kinetoscope.cli.compare import AS_JSON
+from kinetoscope.cli.status import RANK, TOKEN_FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command("stacks")
 @click.argument("target", metavar="TARGET")
-@click.option("--rank", metavar="N", type=int, help="Only this rank.")
-@click.option(
-    "--token-file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The token for HOST:PORT.  [default: KINETOSCOPE_TOKEN_FILE]",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+@RANK
+@TOKEN_FILE
+@AS_JSON
 def command(target: str, *, rank: int | None, token_file: Path | None, as_json: bool) -> None:
     """Show the stacks of all threads of a job that is left on.
 

@@ -7,17 +7,22 @@ from pathlib import Path
 
 import click
 
+from kinetoscope.cli.compare import AS_JSON
 
-@click.command("status")
-@click.argument("target", metavar="TARGET")
-@click.option("--rank", metavar="N", type=int, help="Only this rank.")
-@click.option(
+RANK = click.option("--rank", metavar="N", type=int, help="Only this rank.")
+TOKEN_FILE = click.option(
     "--token-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="The token for HOST:PORT.  [default: KINETOSCOPE_TOKEN_FILE]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+
+
+@click.command("status")
+@click.argument("target", metavar="TARGET")
+@RANK
+@TOKEN_FILE
+@AS_JSON
 def command(target: str, *, rank: int | None, token_file: Path | None, as_json: bool) -> None:
     """Show the state of a job that is left on: step, overhead, incidents, and a capture that is running.
 
