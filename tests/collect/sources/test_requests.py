@@ -105,6 +105,26 @@ def test_a_block_in_a_coroutine_is_followed_through_its_awaits_and_tasks():
     assert (squares(trace, "a"), squares(trace, "b")) == (12, 12)
 
 
+def test_one_object_may_be_entered_by_several_tasks_at_once():
+    shared = kinetoscope.request("shared")
+
+    async def one(first, times):
+        async with shared:
+            work(times)
+            # The task that entered first ends first.
+            await (asyncio.sleep(0) if first else asyncio.sleep(0.01))
+            work(times)
+
+    async def main():
+        await asyncio.gather(one(True, 1), one(False, 3))
+
+    trace, rows = recorded(lambda: asyncio.run(main()))
+    assert squares(trace, "shared") == 8
+    first, second = rows
+    assert first["start_ns"] + first["duration_ns"] < second["start_ns"] + second["duration_ns"]
+    assert second["operators_ns"] > 0
+
+
 def test_work_in_a_pool_belongs_to_the_request_that_handed_it_over():
     busy, free = threading.Event(), threading.Event()
 

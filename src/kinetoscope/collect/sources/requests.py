@@ -178,13 +178,13 @@ class Request:
                 f"name={name!r} of a request is not valid: need a string, such as 'generate'"
             )
         self._name, self._arguments = name, arguments
-        # A block may be entered again, also while it is open elsewhere.
-        self._entered: list[_Block] = []
+        # One object may be entered by several tasks and threads at once, and again in each of them.
+        self._entered: dict[object, list[_Block]] = {}
 
     def __enter__(self) -> Self:
         """Begin the request."""
         block = _Block(self._name, self._arguments)
-        self._entered.append(block)
+        self._entered.setdefault(_owner(), []).append(block)
         block.begin()
         return self
 
@@ -192,7 +192,14 @@ class Request:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """End the request."""
-        self._entered.pop().finish(error)
+        # A generator may be closed elsewhere than it was begun.
+        owner = _owner()
+        owner = owner if owner in self._entered else next(iter(self._entered))
+        blocks = self._entered[owner]
+        block = blocks.pop()
+        if not blocks:
+            del self._entered[owner]
+        block.finish(error)
 
     async def __aenter__(self) -> Self:
         """Begin the request."""
@@ -273,6 +280,12 @@ class _Block:
         self._range = None
         if self.open is not None:
             self.open.end(_status(error), arguments)
+
+
+def _owner() -> object:
+    """The task that runs, or else the thread."""
+    task = asyncio.current_task() if _in_event_loop() else None
+    return threading.get_ident() if task is None else task
 
 
 def _in_event_loop() -> bool:
