@@ -130,7 +130,8 @@ class Told:
 
     def is_cause(self, one: Finding) -> bool:
         """Whether a finding that leads there has the words of the cause, in what it says or advises."""
-        text = f"{plain(one.finding)} {one.advice} {one.code}"
+        # The name of the file is that of the program, and may name the fault.
+        text = f"{plain(one.finding)} {one.advice} {one.code}".replace(Path(self.source).stem, "")
         return self.is_place(one) and re.search(self.program.cause, text, re.IGNORECASE) is not None
 
     @property

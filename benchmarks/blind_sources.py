@@ -48,8 +48,9 @@ class BlindProgram:
         found = []
         for line in self.text.strip("\n").splitlines(keepends=True):
             prefix = (line.rstrip("\n") + "  ")[:2]
-            if side in PREFIXES[prefix]:
-                found.append((line[2:] if line.strip() else "\n", prefix in ("! ", "* ")))
+            # Of an empty line that only one of both has, nothing is left.
+            if side in PREFIXES[prefix] and (text := line[2:] if line.strip() else "\n"):
+                found.append((text, prefix in ("! ", "* ")))
         return found
 
 

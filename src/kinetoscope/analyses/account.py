@@ -108,6 +108,16 @@ class Cause(IntEnum):
     MEMORY = 29
     TERMINAL = 30
     SYSTEM_CALL = 31
+    SORTED = Reason.SORTED
+    EXPANDED = Reason.EXPANDED
+    ORDER = Reason.ORDER
+    ONE_HOT = Reason.ONE_HOT
+    INVERSE = Reason.INVERSE
+    FULL_FACTORS = Reason.FULL_FACTORS
+    UNUSED_GRADIENT = Reason.UNUSED_GRADIENT
+    SHUFFLED = Reason.SHUFFLED
+    GROWN = Reason.GROWN
+    PARAMETRIZED = Reason.PARAMETRIZED
 
 
 CAUSES = (
@@ -115,16 +125,20 @@ CAUSES = (
     "layout", "same work again in the step", "fresh memory", "fixed cost of a call", "autograd engine", "device waits for the host", "data", "collective", "copy",
     "device", "blocked", "processor", "inputs were not recorded",
     "result existed already in the step", "inputs unchanged since the step before", "overwritten before it is read", *SAMPLE_WAITS[1:],
+    "sort of which few elements are used", "large intermediate that is reduced at once", "product in an expensive order", "product with one-hot rows",
+    "inverse in place of a solution", "square factors of which few columns are needed", "gradient that nothing uses", "permutation of which few elements are used", "tensor that is copied to grow", "parametrized weight again",
 )  # fmt: skip
 """The causes by name."""
 
 # A blocked thread, by what it waits for.
-BLOCKED = (Cause.BLOCKED, *(one for one in Cause if one >= Cause.LOCK))
+BLOCKED = (Cause.BLOCKED, *(one for one in Cause if Cause.LOCK <= one <= Cause.SYSTEM_CALL))
 
 
 def wait_of(cause: Cause) -> SampleWait:
     """What a blocked thread waits for, by the cause."""
-    return SampleWait(cause - Cause.LOCK + 1) if cause >= Cause.LOCK else SampleWait.UNKNOWN
+    return (
+        SampleWait(cause - Cause.LOCK + 1) if Cause.LOCK <= cause <= Cause.SYSTEM_CALL else SampleWait.UNKNOWN
+    )
 
 
 # Waits that are part of the floor: the step needs what they wait for.

@@ -48,9 +48,34 @@ _ADVICE = {
     Cause.RECOMPUTED: "Compute it once, and pass the result on to where it is needed again.",
     Cause.UNCHANGED: "Compute it once before the loop, or only when what it is made of changes, and keep the result.",
     Cause.OVERWRITTEN: "Make it with torch.empty or empty_like, or write the result into place with out=.",
+    Cause.SORTED: "Use torch.topk for the largest or smallest ones, torch.kthvalue or median for one of them, or amax and amin.",
+    Cause.SHUFFLED: "Draw only as many as are used, with torch.randint or torch.multinomial, or make one torch.randperm for a whole epoch and take its parts in turn.",
+    Cause.GROWN: "Collect the parts in a list and put them together once after the loop with torch.cat or torch.stack, or write into a tensor that was made before with torch.empty.",
+    Cause.PARAMETRIZED: "Compute it once for all reads: `with torch.nn.utils.parametrize.cached():` around forward.",
+    Cause.EXPANDED: "Do not make all pairs: torch.cdist, a product of matrices (|a - b|^2 = |a|^2 + |b|^2 - 2 a b) or torch.einsum reduce while they compute; or work on blocks.",
+    Cause.ORDER: "Multiply in the other order, by parentheses: a @ (b @ x) for few columns x. torch.linalg.multi_dot chooses the cheapest order.",
+    Cause.ONE_HOT: "Look the rows up instead: weight[index], or torch.nn.functional.embedding(index, weight).",
+    Cause.INVERSE: "Factor the matrix once and solve with the factors: torch.linalg.cholesky with cholesky_solve or solve_triangular, or torch.linalg.solve; the "
+    "determinant is the product of the diagonal of the factor.",
+    Cause.FULL_FACTORS: 'Pass full_matrices=False to torch.linalg.svd, mode="reduced" to torch.linalg.qr; torch.linalg.svdvals where only the values are needed.',
+    Cause.UNUSED_GRADIENT: "Run that part under torch.no_grad(), detach() what comes out of it, or call requires_grad_(False) on its parameters.",
     Cause.FRESH_MEMORY: "Start the program with THP_MEM_ALLOC_ENABLE=1 (torch then asks Linux for pages of 2 MiB), make the buffer once and write into it (out=, "
     "copy_), or work on smaller parts: blocks of 32 MiB and more go back to the system when they are freed, which hands out every page anew.",
     Cause.BLOCKED: "",  # by what it waits for
+}
+
+# What lines do for which there is a cheaper way.
+_CHEAPER = {
+    Cause.SORTED: "sorts all elements, and uses few of them",
+    Cause.SHUFFLED: "makes a random permutation of all elements, and uses few of them",
+    Cause.GROWN: "puts a growing tensor together with a new part again and again, which copies all of it each time",
+    Cause.PARAMETRIZED: "computes a parametrized weight again each time that it is read",
+    Cause.EXPANDED: "makes a large intermediate result of all pairs that is reduced at once",
+    Cause.ORDER: "multiplies a chain of matrices in an expensive order",
+    Cause.ONE_HOT: "multiplies one-hot rows with a matrix, which looks up its rows",
+    Cause.INVERSE: "computes an inverse to multiply with it",
+    Cause.FULL_FACTORS: "computes square factors of a matrix, of which most columns are not needed (full_matrices=True)",
+    Cause.UNUSED_GRADIENT: "has its gradients computed by backward, and nothing uses them: no optimizer updates these parameters",
 }
 
 
@@ -162,6 +187,8 @@ def _words(
     if cause == Cause.CONSTANT:
         times = units.count(max(1, round(loop.per_step(_runs(loop, cells.span[mine])))), "time")
         return (f"{here} makes the same constant again, {times} a step",), _ADVICE[cause]
+    if cause in _CHEAPER:
+        return (f"{here} {_CHEAPER[cause]}",), _ADVICE[cause]
     if cause == Cause.REPEATED:
         return (f"{here} computes the same from constants and indices more than once in a step",), _ADVICE[
             cause

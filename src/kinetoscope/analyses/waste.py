@@ -10,19 +10,20 @@ from collections import defaultdict
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.analyses.algorithms import Shortcut, shortcuts
+from kinetoscope.analyses.distinct_calls import VIEWS, Call, Calls, Shape, result_of
 from kinetoscope.analyses.repeats import is_random, repeats_of
 from kinetoscope.model.hierarchy import is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import ShapesRow
-from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.model.schema import Phase
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.attainable import FRESH_BYTES
-from kinetoscope.tables.costs.call import Inputs
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
     Rows = NDArray[np.int64]
-    Shape = tuple[int, ...]
 
 
 class Reason(IntEnum):
@@ -51,6 +51,16 @@ class Reason(IntEnum):
     RECOMPUTED = 19
     UNCHANGED = 20
     OVERWRITTEN = 21
+    SORTED = Shortcut.SORTED
+    EXPANDED = Shortcut.EXPANDED
+    ORDER = Shortcut.ORDER
+    ONE_HOT = Shortcut.ONE_HOT
+    INVERSE = Shortcut.INVERSE
+    FULL_FACTORS = Shortcut.FULL_FACTORS
+    UNUSED_GRADIENT = Shortcut.UNUSED_GRADIENT
+    SHUFFLED = Shortcut.SHUFFLED
+    GROWN = Shortcut.GROWN
+    PARAMETRIZED = Shortcut.PARAMETRIZED
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,10 +102,6 @@ _MIXING = frozenset(
 )
 _LAYOUTS = names("aten::contiguous aten::reshape aten::flatten")
 _CONSTANTS = names("aten::ones aten::zeros aten::full aten::arange aten::eye aten::linspace")
-_VIEWS = names(
-    "aten::view aten::reshape aten::select aten::slice aten::t aten::transpose aten::unsqueeze aten::squeeze aten::expand aten::detach"
-    " aten::permute aten::alias"
-)
 _INDEXING = names("aten::index aten::index_select aten::gather")
 
 
@@ -106,61 +112,16 @@ def waste_of(trace: TraceData) -> Waste:
     found = Waste(
         np.zeros(count), np.zeros(count, np.uint8), np.zeros(count, np.uint8), np.zeros(count, bool)
     )
-    calls = _Calls(trace)
+    calls = Calls(trace)
     _zero_gradients(trace, calls, found)
     _discarded(trace, calls, found)
     _made_again(trace, calls, found)
     _repeated(trace, found)
+    for spans, part, shortcut in shortcuts(trace, calls):
+        _mark(found, spans, part, Reason.DISCARDED if shortcut == Shortcut.DISCARDED else Reason(shortcut))
     _slow(trace, calls, found)
     _fresh_memory(trace, found)
     return found
-
-
-class _Call(NamedTuple):
-    """A distinct call: its row, the operator, and its inputs."""
-
-    row: int
-    name: str
-    family: str
-    inputs: Inputs
-
-    @property
-    def tensors(self) -> list[Shape]:
-        """The sizes of all tensors, those of lists, too."""
-        return [
-            one
-            for shape in self.inputs.shapes
-            for one in (shape if isinstance(shape, list) else [shape])
-            if isinstance(one, tuple)
-        ]
-
-
-class _Calls:
-    """The distinct calls whose inputs are known."""
-
-    def __init__(self, trace: TraceData) -> None:
-        costs, spans = costs_of(trace), trace.columns("spans")
-        self.of_span = costs.calls.of_span
-        first = costs.calls.first
-        names_, shapes, kind = (spans[name][first].tolist() for name in ("name", "shapes", "kind"))
-        self.all = [
-            _Call(row, trace.strings[name], costs.calls.family[row], inputs)
-            for row, (name, shape, one) in enumerate(zip(names_, shapes, kind, strict=True))
-            if one == SpanKind.OPERATOR and shape >= 0
-            and (inputs := parsed_inputs(trace, ShapesRow(shape))) is not None
-        ]  # fmt: skip
-
-    def named(self, *names_: str) -> list[_Call]:
-        """Those of some names."""
-        return [one for one in self.all if one.name in names_]
-
-    def spans_of(self, rows: dict[int, float]) -> tuple[Rows, NDArray[np.float64]]:
-        """The spans of some calls, and the value of each call."""
-        values = np.zeros(len(self.all) and int(self.of_span.max(initial=-1)) + 1)
-        for row, value in rows.items():
-            values[row] = value
-        found = np.flatnonzero(values[self.of_span]) if len(values) else np.zeros(0, np.int64)
-        return found, values[self.of_span[found]]
 
 
 def _mark(found: Waste, spans: Rows, part: NDArray[np.float64], reason: Reason) -> None:
@@ -169,7 +130,7 @@ def _mark(found: Waste, spans: Rows, part: NDArray[np.float64], reason: Reason) 
     found.part[spans[more]], found.why[spans[more]] = part[more], reason
 
 
-def _zero_gradients(trace: TraceData, calls: _Calls, found: Waste) -> None:
+def _zero_gradients(trace: TraceData, calls: Calls, found: Waste) -> None:
     """Dense gradients of tables of which a step looks up few rows, and what is done with all of their rows."""
     makers = {one.row: made for one in calls.named(*_TABLE_BACKWARD) if (made := _table(one)) is not None}
     zero: dict[Shape, float] = {}
@@ -206,7 +167,7 @@ def _zero_gradients(trace: TraceData, calls: _Calls, found: Waste) -> None:
     _mark(found, spans[later], parts[later], Reason.ZERO_GRADIENT)
 
 
-def _table(one: _Call) -> tuple[Shape, float] | None:
+def _table(one: Call) -> tuple[Shape, float] | None:
     """The sizes of the table whose dense gradient a call makes, and at least which part of it is zeros; None where they are not known."""
     gradient, index = [*one.inputs.shapes, None, None][:2]
     at = 5 if "bag" in one.name else 2
@@ -221,7 +182,7 @@ def _table(one: _Call) -> tuple[Shape, float] | None:
     return (rows, gradient[-1]), 1.0 - min(1.0, prod(index) / max(rows, 1))
 
 
-def _discarded(trace: TraceData, calls: _Calls, found: Waste) -> None:
+def _discarded(trace: TraceData, calls: Calls, found: Waste) -> None:
     """A product whose result is used only in part, and what is done with all of it: the gradient of the part says so.
 
     Not where layers of one size pass it on to each other, or something looks at other parts of it, too.
@@ -231,14 +192,14 @@ def _discarded(trace: TraceData, calls: _Calls, found: Waste) -> None:
     forward = spans["phase"] == Phase.FORWARD
     made = np.bincount(calls.of_span[counts & forward], minlength=len(times))
     ran_forward = np.bincount(calls.of_span[forward], minlength=len(times))
-    uses: dict[Shape, list[tuple[_Call, int]]] = defaultdict(list)
+    uses: dict[Shape, list[tuple[Call, int]]] = defaultdict(list)
     for one in calls.named(*_PART_BACKWARD):
         if (use := _use(one)) is not None and prod(use[0]) >= LEAST_ELEMENTS:
             uses[use[0]].append((one, use[1]))
     marked: dict[int, float] = {}
     for whole, parts in uses.items():
         flat = (prod(whole[:-1]), whole[-1])
-        makers = [one for one in calls.all if one.family == "matmul" and _result(one) in (whole, flat)]
+        makers = [one for one in calls.all if one.family == "matmul" and result_of(one) in (whole, flat)]
         makes = sum(int(made[one.row]) for one in makers)
         used = sum(int(times[one.row]) * elements for one, elements in parts)
         concerned = [
@@ -261,7 +222,7 @@ def _discarded(trace: TraceData, calls: _Calls, found: Waste) -> None:
     _mark(found, rows[inside], shares[inside], Reason.DISCARDED)
 
 
-def _use(one: _Call) -> tuple[Shape, int] | None:
+def _use(one: Call) -> tuple[Shape, int] | None:
     """The sizes of what a part was taken from, and the elements of the part, by the call for its gradient; None where they are not known."""
     shapes, values = [*one.inputs.shapes, None, None, None], [*one.inputs.values, None, None, None, None]
     part, whole = shapes[0], values[1]
@@ -272,18 +233,7 @@ def _use(one: _Call) -> tuple[Shape, int] | None:
     return tuple(int(size) for size in whole if isinstance(size, int)), prod(part)
 
 
-def _result(one: _Call) -> Shape:
-    """The sizes of the result of a product of matrices or a linear layer; empty for others."""
-    shapes = [shape for shape in one.inputs.shapes if isinstance(shape, tuple)]
-    if one.name == "aten::linear" and len(shapes) > 1 and shapes[0] and shapes[1]:
-        return (*shapes[0][:-1], shapes[1][0])
-    pair = shapes[-2:] if one.name in ("aten::mm", "aten::bmm", "aten::matmul") else shapes[1:3]
-    if len(pair) == 2 and len(pair[0]) > 1 and len(pair[1]) > 1:
-        return (*pair[0][:-1], pair[1][-1])
-    return ()
-
-
-def _made_again(trace: TraceData, calls: _Calls, found: Waste) -> None:
+def _made_again(trace: TraceData, calls: Calls, found: Waste) -> None:
     """Runs of operators that begin with a constant and compute with that and with indices alone, such as a mask or the degrees of a graph.
 
     What is made of constants alone is needed once; what indices go into, once in a step, as they may be others in the next one.
@@ -377,7 +327,7 @@ def _runs(trace: TraceData, rows: Rows, makes: NDArray[np.bool_]) -> tuple[Rows,
     return np.cumsum(starts) - 1, first, np.diff(np.append(first, len(rows)))
 
 
-def _again(known: dict[int, _Call], calls: NDArray[np.int32]) -> tuple[int, Reason]:
+def _again(known: dict[int, Call], calls: NDArray[np.int32]) -> tuple[int, Reason]:
     """How many operators of a run compute with constants and indices alone, and whether with constants alone; 0 for too few."""
     sizes: set[int] = set()
     counted_up, of_indices, taken, computing = False, False, 0, 0
@@ -400,14 +350,14 @@ def _again(known: dict[int, _Call], calls: NDArray[np.int32]) -> tuple[int, Reas
             from_outside = (is_index and not (counted_up and count in sizes) for count, is_index in given)
             of_indices |= any(from_outside) or one.name in _INDEXING
             sizes |= {count for count, is_index in given if not is_index}
-            computing += one.name not in _VIEWS
+            computing += one.name not in VIEWS
         taken += 1
     if computing == 0 or max(sizes, default=0) < LEAST_ELEMENTS // 16:
         return 0, Reason.NONE
     return taken, Reason.REPEATED if of_indices else Reason.CONSTANT
 
 
-def _made_elements(one: _Call) -> int:
+def _made_elements(one: Call) -> int:
     """How many elements a constant has; 0 where that is not known."""
     sizes = [*one.inputs.values, None][0]
     if one.name in ("aten::arange", "aten::eye", "aten::linspace"):
@@ -418,7 +368,7 @@ def _made_elements(one: _Call) -> int:
     return prod(sizes) if isinstance(sizes, list) else 0
 
 
-def _slow(trace: TraceData, calls: _Calls, found: Waste) -> None:
+def _slow(trace: TraceData, calls: Calls, found: Waste) -> None:
     """Why operators take longer than they need: lengths of transforms, conversions, copies to another layout."""
     reasons: dict[int, float] = {}
     for one in calls.all:
@@ -435,7 +385,7 @@ def _slow(trace: TraceData, calls: _Calls, found: Waste) -> None:
     found.slow[np.flatnonzero(copies[spans["name"]] & parent)] = Reason.LAYOUT
 
 
-def _length(one: _Call) -> int:
+def _length(one: Call) -> int:
     """The length of a transform along its last dimension; 1 where it is not known."""
     shape, dims = one.inputs.shapes[0], [*one.inputs.values, None, None][1]
     if not isinstance(shape, tuple) or not shape or not isinstance(dims, list) or not dims:
@@ -453,7 +403,7 @@ def transform_length(trace: TraceData, span: int) -> int:
         parsed_inputs(trace, ShapesRow(int(trace.column("spans", "shapes")[span]))) if span >= 0 else None
     )
     name = trace.strings[trace.column("spans", "name")[span]]
-    return 1 if inputs is None else _length(_Call(-1, name, "fourier", inputs))
+    return 1 if inputs is None else _length(Call(-1, name, "fourier", inputs))
 
 
 def good_length(length: int) -> int:
@@ -470,7 +420,7 @@ def table_rows(trace: TraceData, spans: Rows) -> int:
     for span in spans[spans >= 0].tolist():
         if trace.strings[name[span]] in _TABLE_BACKWARD and shapes[span] >= 0:
             inputs = parsed_inputs(trace, ShapesRow(int(shapes[span])))
-            table = None if inputs is None else _table(_Call(-1, trace.strings[name[span]], "", inputs))
+            table = None if inputs is None else _table(Call(-1, trace.strings[name[span]], "", inputs))
             found = found if table is None else max(found, table[0][0])
     return found
 

@@ -35,6 +35,7 @@ from kinetoscope.analyses.rules.kernels import (
 from kinetoscope.analyses.rules.matrix_products import (
     below_roofline,
     double_precision,
+    half_precision,
     matmul_alignment,
     tensor_cores_unused,
     tf32_off,
@@ -76,6 +77,7 @@ RULES = (
     gc_pause,
     gil_contention,
     graph_breaks,
+    half_precision,
     host_device_copies,
     incomplete_trace,
     input_wait,
@@ -172,7 +174,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "recompiles": ("recompile-limit",),
     "scalar-read": ("output-in-step",),
     "synchronizing-call": ("allocator-churn", "output-in-step", "scalar-read"),
-    "tiny-operators": ("output-in-step", "scalar-read"),
+    "tiny-operators": ("scalar-read",),
 }
 """Findings that say with other words what these, which name its cause, say: they are left out where those explain half of their gain."""
 

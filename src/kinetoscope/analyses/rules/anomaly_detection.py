@@ -35,6 +35,8 @@ def anomaly_detection(loop: Loop) -> Finding | None:
     if share < LEAST_PERCENT:
         return None
     each = max(1, round(loop.per_step(len(looks))))
+    # Where backward is called: the program's line, below which the engine runs.
+    called = np.unique(spans["own_stack"][looks], return_counts=True)
     return Finding(
         "anomaly-detection",
         sentence(
@@ -45,5 +47,6 @@ def anomaly_detection(loop: Loop) -> Finding | None:
         "Turn it off once the bug is found: torch.autograd.set_detect_anomaly(False).",
         share,
         time_ns,
+        loop.place_of_stack(int(called[0][np.argmax(called[1])])),
         spans=tuple(looks[:MOST_ROWS].tolist()),
     )

@@ -26,14 +26,40 @@ _CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::type_as")
 
 
 def dtype_conversion(loop: Loop) -> Finding | None:
-    """Find the line that converts most between types."""
-    return _worst(
+    """Find the line that converts most between types, or what autocast converts for its operators."""
+    own = _worst(
         loop,
         "dtype-conversion",
         _outermost(loop, *_CONVERSIONS),
         "converts tensors to another type",
         "Create tensors in the type in which they are used, or let torch.autocast convert once.",
     )
+    of_autocast = _worst(
+        loop,
+        "dtype-conversion",
+        _of_autocast(loop),
+        "is in torch.autocast, which converts tensors to another type",
+        "Use autocast only around layers that are large enough to gain from it: for small ones converting parameters and inputs takes longer than is saved. Without "
+        "gradients, torch.autocast keeps converted parameters within one block: one block around all layers converts each once.",
+    )
+    return max(
+        (one for one in (own, of_autocast) if one is not None),
+        key=lambda one: one.share_percent,
+        default=None,
+    )
+
+
+def _of_autocast(loop: Loop) -> NDArray[np.int64]:
+    """Conversions in an operator that then calls an operator of its own name, as autocast does."""
+    spans = loop.trace.columns("spans")
+    parent = np.append(spans["parent"], -1)
+    name = np.append(spans["name"], -1)
+    inside = np.flatnonzero(loop.inside & (spans["parent"] >= 0))
+    casting = np.zeros(len(spans) + 1, bool)
+    casting[parent[inside[name[parent[inside]] == name[inside]]]] = True
+    rows = loop.rows_named("aten::to")
+    rows = rows[casting[parent[rows]] & (parent[rows] >= 0)]
+    return np.asarray(rows[~loop.in_loading[rows]])
 
 
 def layout_copy(loop: Loop) -> Finding | None:

@@ -28,6 +28,8 @@ LEAST_BUSY_PERCENT = 15.0
 """The same where other programs have the processors, and workers wait for one as the loop does."""
 LEAST_SAMPLES = 5
 """Fewer samples of workers do not say which of their lines is slow."""
+LEAST_SHUFFLES = 0.5
+"""An iterator that is used as it is meant to be shuffles once for all of its batches."""
 _LOADER = "/torch/utils/data/dataloader.py"
 _STARTS = ("_MultiProcessingDataLoaderIter.__init__", "_MultiProcessingDataLoaderIter._shutdown_workers")
 _WORKER_LOOP = "/torch/utils/data/_utils/worker.py"
@@ -61,6 +63,22 @@ def input_wait(loop: Loop) -> Finding | None:
     part, place = _slowest_part(loop, makers, loading.collates)
     what = f", mostly in {part}" if part else ""
     where = f" at {place}" if place else ""
+    if made_here and _shuffles(loop, waits) >= LEAST_SHUFFLES * len(waits):
+        line = loop.place_of(int(longest[0]))
+        return Finding(
+            "main-process-loading",
+            sentence(
+                f"The loop makes a new iterator of its data loader for most batches{f' at {line}' if line else ''}, each of which shuffles the whole data set: "
+                "{} of step time ({} a batch on average)",
+                (share, "%"),
+                (each_ns, "ns"),
+            ),
+            "Make one iterator and keep it, as `for batch in loader` does for an epoch, instead of next(iter(loader)) in each step.",
+            share,
+            wait_ns,
+            line,
+            spans=tuple(longest.tolist()),
+        )
     if made_here:
         return Finding(
             "main-process-loading",
@@ -105,6 +123,12 @@ def input_wait(loop: Loop) -> Finding | None:
         place,
         spans=tuple(longest.tolist()),
     )
+
+
+def _shuffles(loop: Loop, waits: Rows) -> int:
+    """How many permutations are drawn while the loop makes batches: one for each iterator of a loader that shuffles."""
+    rows = loop.rows_named("aten::randperm")
+    return int(lies_in(loop.trace, waits, rows).sum())
 
 
 def _without_longest(loop: Loop, waits: Rows) -> int:

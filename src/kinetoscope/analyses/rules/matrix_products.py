@@ -16,6 +16,7 @@ from kinetoscope.analyses.finding import CannotTell, Finding, Signal
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.rows import ShapesRow
+from kinetoscope.tables.costs.attainable import rates_of
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.peaks import MATRIX, at_peak, known_peaks, trace_peaks, working_ns
@@ -26,6 +27,10 @@ LEAST_UNALIGNED_PERCENT = 2.0
 FAR_PERCENT = 30.0
 WRONG_PERCENT = 110.0
 ALIGNED = 8
+SLOWEST_GFLOPS = 5.0
+"""Processors reach more than this in float32 with one thread, where no calibration says what."""
+TIMES_FLOAT32 = 3.0
+"""Products in 16 bits that take less than so many times what they would take in 32 may be worth their smaller memory."""
 SMALLEST = 16
 """Smaller sizes are not what tensor cores are for."""
 TENSOR_CORE_SPEED = 8
@@ -125,6 +130,51 @@ def double_precision(loop: Loop) -> Finding | None:
         place,
         loop.module_of(int(mine[0])),
         tuple(mine[:MOST_ROWS].tolist()),
+    )
+
+
+def half_precision(loop: Loop) -> Finding | None:
+    """Find products in 16 bits on the host that are slower than they would be in 32: processors without units for them convert each number."""
+    if len(loop.trace.columns("shapes")) == 0 or loop.device is not None:
+        return None
+    trace, costs = loop.trace, costs_of(loop.trace)
+    calls, spans = costs.calls, loop.trace.columns("spans")
+    narrow = np.flatnonzero([
+        family in MATRIX and dtype in ("float16", "bfloat16")
+        for family, dtype in zip(calls.family, calls.dtype, strict=True)
+    ])  # fmt: skip
+    rows = np.flatnonzero(np.isin(calls.of_span, narrow) & costs.counted.counts & loop.inside)
+    if len(rows) == 0:
+        return None
+    distinct, which = np.unique(calls.of_span[rows], return_inverse=True)
+    families, operators = (
+        [calls.family[one] for one in distinct.tolist()],
+        [trace.strings[spans["name"][calls.first[one]]] for one in distinct.tolist()],
+    )
+    flops, size = calls.flops[distinct], np.where(calls.bytes[distinct] > 0, 2 * calls.bytes[distinct], -1)
+    rates = rates_of(trace)
+    least_ns = rates.least_ns(families, operators, ["float32"] * len(distinct), flops, size)
+    least_ns = np.maximum(np.nan_to_num(least_ns), flops / SLOWEST_GFLOPS)[which]
+    took_ns = spans["duration_ns"][rows]
+    lost = np.maximum(took_ns - np.maximum(least_ns, 0) - rates.call_ns, 0).astype(np.int64)
+    gain_ns, time_ns = loop.typical_sum(rows, lost), loop.cost_ns(rows)
+    if loop.share(gain_ns) < LEAST_PRODUCTS_PERCENT or time_ns < TIMES_FLOAT32 * (time_ns - gain_ns):
+        return None
+    place, _, mine = loop.by_place(rows)[0]
+    return Finding(
+        "half-precision",
+        sentence(
+            f"Matrix products in {calls.dtype[int(calls.of_span[mine[0]])]} on the processor{f', most at {place},' if place else ''} take {{}} of step time, far more than in "
+            "float32",
+            (loop.share(time_ns), "%"),
+        ),
+        "Use float32 on this processor, or bfloat16 where it has instructions for it (lscpu: avx512_bf16, amx_bf16): it converts other numbers of 16 bits one by one.",
+        loop.share(time_ns),
+        gain_ns,
+        place,
+        loop.module_of(int(mine[0])),
+        tuple(mine[:MOST_ROWS].tolist()),
+        is_predicted=True,
     )
 
 

@@ -48,7 +48,7 @@ _IN_STANDARD_LIBRARY = re.compile(r"/python3(?:\.\d+)?t?/([\w/]+\.py)$")
 
 def output_in_step(loop: Loop) -> Finding | None:
     """Find output that takes a noticeable part of all steps."""
-    spans, of_stack = loop.trace.columns("spans"), np.append(_kinds_of_stacks(loop), -1)
+    spans, of_stack = loop.trace.columns("spans"), np.append(kinds_of_stacks(loop), -1)
     rows, kinds = _output_spans(loop, of_stack)
     seen = _stretches(loop, rows)
     sampled_ns, sampled = loop.sampled(of_stack[:-1] >= 0)
@@ -112,7 +112,7 @@ def _place_of_span(loop: Loop, of_stack: NDArray[np.int64], row: int) -> Place:
     return loop.place_of_stack(_around(loop, of_stack, int(spans["own_stack"][row]))) if row >= 0 else Place()
 
 
-def _kinds_of_stacks(loop: Loop) -> NDArray[np.int64]:
+def kinds_of_stacks(loop: Loop) -> NDArray[np.int64]:
     """For each stack what its output is, by the innermost file of output on it, as a place in `_KINDS`; -1 without."""
     frames, stacks, strings = loop.trace.columns("frames"), loop.trace.columns("stacks"), loop.trace.strings
     of_file = {}

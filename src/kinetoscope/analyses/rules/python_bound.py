@@ -7,11 +7,15 @@ rules of TraceLens and XProf.
 
 from __future__ import annotations
 
+import keyword
+import re
+
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import SampleWait
+from kinetoscope.tables.host.source_lines import line_text
 
 LEAST_PERCENT = 10.0
 LEAST_NS = 200_000
@@ -61,6 +65,50 @@ _WAITS = {
 }
 
 
+# What a line calls, without its arguments: names before a parenthesis, of functions or methods.
+_CALLED = re.compile(r"([A-Za-z_][\w.]*)\(")
+_NO_CALLS = frozenset(
+    (
+        *keyword.kwlist,
+        "print",
+        "len",
+        "range",
+        "zip",
+        "enumerate",
+        "list",
+        "tuple",
+        "dict",
+        "set",
+        "str",
+        "int",
+        "float",
+        "isinstance",
+        "super",
+    )
+)
+_MOST_CALLED = 3
+_NUMPY = "Express it in torch, whose operators compute in float32 and without a copy to NumPy and back; where it must be NumPy, keep the type of the tensor."
+_KNOWN = (
+    (r"gc\.collect", "Call gc.collect() less often, outside of the steps; gc.freeze() after the model is built makes each call shorter."),
+    (r"(torch\.)?(tensor|as_tensor|FloatTensor|LongTensor)", ("Numbers of Python lists become a tensor one by one: keep the parts as tensors and use torch.stack, or as one NumPy "
+     "array and torch.from_numpy.")),
+    (r"subprocess\.\w+|os\.(system|popen)|Popen|check_output", ("Starting a process takes milliseconds: ask the system directly, as psutil and files in /proc do, keep one process running, or do it "
+     "every N steps.")),
+    (r"(json|pickle|yaml|csv|marshal)\.\w+|\w*\.?(writerows?|to_csv|to_json)", ("Write less often, or only what is new: append a line for each step instead of writing everything anew, and let another thread "
+     "write.")),
+    (r"(np|numpy|scipy)\..*|.*\.numpy", _NUMPY),
+    (r"copy\.deepcopy|deepcopy", "Copy values into tensors that are there, with copy_ or torch._foreach_copy_, instead of copying objects."),
+    (r"re\.\w+|\w*(pattern|regex)\w*\.\w+|\w*\.?(tokenize|encode|encode_batch)", "Prepare texts once before the loop and keep the result, or let the workers of a DataLoader do it."),
+)  # fmt: skip
+"""What is known of functions that take long without an operator, by their names: the first that fits is the advice."""
+
+
+def calls_of_line(text: str) -> list[str]:
+    """The functions that a line of Python calls, by its text: `json.dump`; the first few, each once."""
+    found = dict.fromkeys(one for one in _CALLED.findall(text) if one not in _NO_CALLS)
+    return list(found)[:_MOST_CALLED]
+
+
 def waiting(wait: int) -> tuple[str, str]:
     """What is said of a loop that waits, and what to change, by what it waits for: a `SampleWait`."""
     return _WAITS.get(SampleWait(wait), ("waits", _ADVICE))
@@ -80,10 +128,13 @@ def python_bound(loop: Loop) -> Finding | None:
         said = f"The loop {what} in {gap.place.function} ({gap.place}) for {{}} of step time ({{}} a step)"
         said += OTHER_WAITS if gap.wait == SampleWait.UNKNOWN else ""
     else:
-        said = f"Python in {gap.place.function} ({gap.place}) runs for {{}} of step time ({{}} a step) without any operator"
-        advice = (
+        called = calls_of_line(line_text(loop.trace, gap.place.file, gap.place.line))
+        there = f", at a line that calls {', '.join(called)}" if called else ""
+        said = f"Python in {gap.place.function} ({gap.place}) runs for {{}} of step time ({{}} a step) without any operator{there}"
+        advice = next(
+            (text for names, text in _KNOWN if any(re.fullmatch(names, one) for one in called)),
             "Move this code out of the step, do it less often, or express it as tensor operators. python_calls=True (kinetoscope run "
-            "--python-calls) records which functions it runs."
+            "--python-calls) records which functions it runs.",
         )
     return Finding(
         "python-bound",

@@ -5,6 +5,8 @@ No public threshold: 5 % of step time. Checkpointing every layer costs a forward
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from kinetoscope.analyses.finding import Finding
@@ -12,14 +14,32 @@ from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.hierarchy import is_outermost
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 LEAST_PERCENT = 5.0
+
+
+def _with_python(loop: Loop, rows: NDArray[np.int64]) -> int:
+    """What some operators and the Python of modules between them take in the steps, where the loop's thread runs nothing else between; 0 with a device."""
+    spans = loop.trace.columns("spans")
+    mine = rows[spans["thread"][rows] == loop.thread]
+    if loop.device is not None or len(mine) == 0:
+        return 0
+    # Inside a backward function, from the first operator that runs again to the last one.
+    engine, group = np.unique(spans["parent"][mine], return_inverse=True)
+    start = np.full(len(engine), np.iinfo(np.int64).max)
+    end = np.zeros(len(engine), np.int64)
+    np.minimum.at(start, group, spans["start_ns"][mine])
+    np.maximum.at(end, group, spans["start_ns"][mine] + spans["duration_ns"][mine])
+    return loop.typical_at(start[engine >= 0], (end - start)[engine >= 0])
 
 
 def recomputation_cost(loop: Loop) -> Finding | None:
     """Find the time of operators that run again in backward."""
     rows = np.flatnonzero(loop.inside & (loop.trace.column("spans", "recompute") > 0))
     rows = rows[is_outermost(loop.trace, rows)]
-    time_ns = loop.cost_ns(rows)
+    time_ns = max(loop.cost_ns(rows), _with_python(loop, rows))
     share = loop.share(time_ns)
     if share < LEAST_PERCENT:
         return None

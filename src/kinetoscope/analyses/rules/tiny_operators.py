@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analyses.finding import Finding
-from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
+from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
+from kinetoscope.analyses.waste import waste_of
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model import units
 from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.tables.stacks import stacks_inside
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Rows = NDArray[np.int64]
@@ -34,13 +40,17 @@ LEAST_CELLS = 20
 CELLS = ("aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell")
 MOST_ENGINE_NS = 10_000
 """The same of autograd's engine, from one node of backward to the next."""
+SAME_LOOP = 0.45
+"""A line that runs so often as another one of its function is in the same loop: one in a branch that is taken half of the time, too."""
+_LOOPS_OF_TORCH = ("/torch/nn/utils/", "/torch/optim/")
+"""Loops over parameters in torch itself are not the program's to change."""
 _OF_READS = ("aten::resolve_conj", "aten::resolve_neg")
 """What `.tolist()` and `.numpy()` call themselves."""
 _LOOPING = ("aten::select", "aten::slice", "aten::unbind", "aten::index", "aten::stack", "aten::cat")
 
 
 def tiny_operators(loop: Loop) -> Finding | None:
-    """Find the line that runs the most small operators, and what they take with the Python and the engine of autograd between them."""
+    """Find the loop that runs the most small operators, and what they take with the Python and the engine of autograd between them."""
     spans = loop.trace.columns("spans")
     rows = np.flatnonzero(
         loop.inside
@@ -49,12 +59,16 @@ def tiny_operators(loop: Loop) -> Finding | None:
         & ~loop.in_loading
         & ~loop.in_optimizer
         & ~loop.of_torch
+        # What could be left out altogether is another finding.
+        & (waste_of(loop.trace).part[:-1] <= 0)
+        & ~(np.append(kinds_of_stacks(loop), -1) >= 0)[spans["own_stack"]]
+        & ~np.append(stacks_inside(loop.trace, *_LOOPS_OF_TORCH), False)[spans["own_stack"]]
     )
     outermost = rows[loop.outermost[rows]]
     outermost = outermost[~loop.are_named(outermost, _OF_READS)]
-    gaps = {(gap.place.file, gap.place.line): round(gap.time_ns * (1 - gap.called_part)) for gap in loop.gaps}
     best: Finding | None = None
-    for place, _, mine in loop.by_place(outermost):
+    lines = loop.by_place(outermost)
+    for place, _, mine in lines:
         each = loop.per_pass(len(mine))
         if each < LEAST_PER_STEP or not place:
             continue
@@ -66,11 +80,15 @@ def tiny_operators(loop: Loop) -> Finding | None:
         mean_ns = float(np.sort(spans["duration_ns"][mine])[:kept].mean())
         if mean_ns > MOST_MEAN_NS and cells < LEAST_CELLS:
             continue
+        others = [] if cells >= LEAST_CELLS else _same_loop(loop, place, mine, lines)
+        every = np.concatenate([mine, *(one for _, one in others)])
         # A loop in forward is one in backward, too.
-        backward = loop.backward_of(mine)
-        whole_ns = sum(loop.cost_ns(one, with_device=False) for one in (mine, backward))
+        backward = loop.backward_of(every)
+        whole_ns = sum(loop.cost_ns(one, with_device=False) for one in (every, backward))
         engine_ns = _engine_ns(loop, backward)
-        python_ns = min(gaps.get((place.file, place.line), 0), MOST_PYTHON_NS * len(mine))
+        python_ns = min(
+            _python_ns(loop, place, [here.line for here, _ in others]), MOST_PYTHON_NS * len(every)
+        )
         whole_ns += python_ns + engine_ns
         between = "the Python and the autograd engine" if 10 * engine_ns >= whole_ns else "the Python"
         share = loop.share(whole_ns)
@@ -79,10 +97,11 @@ def tiny_operators(loop: Loop) -> Finding | None:
         looping = " in a loop over a tensor" if loop.are_named(mine, _LOOPING).any() else ""
         if cells >= LEAST_CELLS:
             looping = f" in a loop over {round(cells)} steps of a sequence"
+        with_others = f", with {units.count(len(others), 'other line')} of its loop" if others else ""
         best = Finding(
             "tiny-operators",
             sentence(
-                f"{place} runs {{}} operators a step{looping}, {{}} each on average: {{}} of step time with {between} between them{', most of it Python' if 2 * python_ns > whole_ns else ''}",
+                f"{place} runs {{}} operators a step{looping}, {{}} each on average: {{}} of step time with {between} between them{with_others}{', most of it Python' if 2 * python_ns > whole_ns else ''}",
                 round(each),
                 (mean_ns, "ns"),
                 (share, "%"),
@@ -98,6 +117,37 @@ def tiny_operators(loop: Loop) -> Finding | None:
             is_predicted=True,
         )
     return best
+
+
+def _same_loop(
+    loop: Loop, place: Place, mine: Rows, lines: Sequence[tuple[Place, int, Rows]]
+) -> list[tuple[Place, Rows]]:
+    """The other lines of the loop that a line is in: those of its function that run as often, and their operators."""
+    times = _times(loop, mine)
+    return [
+        (other, rows)
+        for other, _, rows in lines
+        if (other.file, other.function) == (place.file, place.function)
+        and other.line != place.line
+        and _times(loop, rows) >= SAME_LOOP * times
+    ]
+
+
+def _python_ns(loop: Loop, place: Place, others: Sequence[int]) -> int:
+    """The Python between the operators of a loop: at its lines, and where it has several, at those between them and its head."""
+    first, last = min((place.line, *others)) - bool(others), max((place.line, *others))
+    return sum(
+        round(gap.time_ns * (1 - gap.called_part))
+        for gap in loop.gaps
+        if (gap.place.file, gap.place.function) == (place.file, place.function)
+        and first <= gap.place.line <= last
+    )
+
+
+def _times(loop: Loop, rows: Rows) -> float:
+    """How often a line runs in all steps: as often as the operator that it calls least, of those that it calls as often as others."""
+    each = np.unique(loop.trace.column("spans", "name")[rows], return_counts=True)[1]
+    return float(np.median(each)) if len(each) else 0.0
 
 
 def _engine_ns(loop: Loop, backward: Rows) -> int:

@@ -1,0 +1,587 @@
+"""Work for which there is a cheaper way to the same result, found by what the operators after it do with it.
+
+A sort of which the first elements are taken, an inverse that is multiplied with, a product of one-hot rows: each operator by itself is as fast as it can be. What
+follows it in the step says what it is for. Values are not recorded: a tensor is followed by its number of elements, and where anything else reads as many, nothing is said.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from enum import IntEnum
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.analyses.distinct_calls import VIEWS, Call, Calls, Shape, result_of
+from kinetoscope.model.hierarchy import is_outermost, operator_spans
+from kinetoscope.model.kinds import is_operator
+from kinetoscope.model.rows import ShapesRow
+from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.tables.costs.evaluate import parsed_inputs
+from kinetoscope.tables.costs.operator_names import names
+from kinetoscope.tables.stacks import stacks_with
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+
+
+class Shortcut(IntEnum):
+    """What could be computed in a cheaper way; the first is a `Reason` that is found in other ways, too."""
+
+    DISCARDED = 2
+    SORTED = 32
+    EXPANDED = 33
+    ORDER = 34
+    ONE_HOT = 35
+    INVERSE = 36
+    FULL_FACTORS = 37
+    UNUSED_GRADIENT = 38
+    SHUFFLED = 39
+    GROWN = 40
+    PARAMETRIZED = 41
+
+
+LEAST_PART = 0.01
+"""Operators that take less of the time of all are not looked at."""
+MOST_USED = 0.125
+"""A result of which more is used is not thrown away."""
+LEAST_ELEMENTS = 4_096
+"""Smaller results are not worth it."""
+LEAST_EXPANDED = 65_536
+"""Smaller intermediates stay in the processor's caches."""
+LEAST_GROWTH = 8
+"""A result is a giant if it has so many times the elements of each input, and of what is left after the reduction."""
+EXPANDED_PART = 0.85
+"""What a product of matrices, or `torch.cdist`, saves of an intermediate of 2 million elements: 0.8 to 0.9 was measured."""
+ONE_HOT_PART = 0.95
+SORTED_PART = 0.9
+"""What `topk` saves of a sort of 1,000 to 100,000 elements: 0.85 to 0.98 was measured."""
+MOST_OF_CHEAPER_ORDER = 0.6
+"""Another order of products must need less than this part of the operations."""
+INVERSE_PART, FACTORED_AGAIN_PART = 2 / 3, 0.9
+"""An inverse takes 2 n^3 operations, factors with which to solve 2/3 n^3; a determinant is read off the factors."""
+_MOST_FOLLOWED = 400
+_MOST_BETWEEN = 6
+_MOST_EXAMPLES = 8
+
+_SORTS = names("aten::sort aten::argsort aten::msort")
+_SHUFFLES = names("aten::randperm")
+_INVERSES = names("aten::linalg_inv aten::inverse aten::linalg_inv_ex")
+_FACTORED = names(
+    "aten::logdet aten::slogdet aten::linalg_slogdet aten::det aten::linalg_det aten::linalg_solve aten::linalg_cholesky"
+)
+_PARTS = names("aten::slice aten::select aten::narrow")
+_LOOK_UPS = names("aten::index aten::index_select")
+_SAME_ELEMENTS = VIEWS - _PARTS | names(
+    "aten::contiguous aten::flatten aten::_unsafe_view aten::unflatten aten::movedim"
+)
+_CONVERSIONS = names("aten::to aten::_to_copy aten::type_as")
+# What changes a tensor in place is the update of a parameter, or looks at a gradient.
+_NOT_UPDATES = names("aten::zero_ aten::detach_ aten::requires_grad_ aten::resize_ aten::as_strided_")
+_USES_PARAMETERS = frozenset(
+    {"matmul", "convolution", "embedding", "normalisation", "recurrent", "attention", "quantized"}
+)
+_JOINS = names("aten::cat aten::concat aten::concatenate aten::hstack aten::vstack")
+LEAST_GROWN = 10
+"""Fewer parts that are put together one after the other are no loop."""
+_PARAMETRIZE = "torch/nn/utils/parametrize.py"
+_ACCUMULATES = "torch::autograd::AccumulateGrad"
+
+Found = tuple["Rows", "NDArray[np.float64]", Shortcut]
+
+
+def shortcuts(trace: TraceData, calls: Calls) -> list[Found]:
+    """Find what could be computed in a cheaper way.
+
+    Args:
+        trace: The trace.
+        calls: Its distinct calls, of which the sizes are known.
+
+    Returns:
+        Spans, which part of their time could be saved, and what it is. What backward does for them is among them.
+    """
+    forward = _Forward(trace, calls)
+    marked: dict[tuple[Shortcut, float], list[int]] = defaultdict(list)
+    for call in forward.heavy():
+        for shortcut, part, positions in _of_call(forward, call):
+            marked[shortcut, round(part, 3)] += positions
+    found = [
+        (*_with_backward(trace, forward.rows[np.unique(positions)], part), shortcut)
+        for (shortcut, part), positions in marked.items()
+    ]
+    return [*found, *_grown(trace, forward), *_parametrized(trace, forward), *_unused_gradients(trace, calls)]
+
+
+class _Forward:
+    """The outermost operators of forward on the host, in the order in which each thread ran them in each step."""
+
+    def __init__(self, trace: TraceData, calls: Calls) -> None:
+        spans = trace.columns("spans")
+        rows = operator_spans(trace).rows
+        rows = rows[(spans["phase"][rows] == Phase.FORWARD) & (spans["stream"][rows] < 0)]
+        rows = rows[is_outermost(trace, rows)]
+        self.rows: Rows = rows[np.lexsort((spans["start_ns"][rows], spans["thread"][rows]))].astype(np.int64)
+        self._known = {one.row: one for one in calls.all}
+        self._call = calls.of_span[self.rows].tolist()
+        where = np.stack((spans["thread"][self.rows], spans["step"][self.rows]))
+        self._group = np.append(0, np.cumsum((np.diff(where) != 0).any(axis=0)))[: len(self.rows)]
+        self._took_ns = spans["duration_ns"][self.rows]
+
+    def heavy(self) -> list[Call]:
+        """The distinct calls that take a noticeable part of all."""
+        call = np.asarray(self._call, dtype=np.int64)
+        if len(call) == 0:
+            return []
+        each = np.bincount(call, weights=self._took_ns)
+        return [
+            self._known[row]
+            for row in np.flatnonzero(each >= LEAST_PART * each.sum()).tolist()
+            if row in self._known
+        ]
+
+    def positions(self, call: Call) -> list[int]:
+        """Where a call ran."""
+        found: list[int] = np.flatnonzero(np.asarray(self._call) == call.row).tolist()
+        return found
+
+    def examples(self, positions: list[int]) -> list[int]:
+        """Some of the positions of a call: those of one step in the middle."""
+        middle = self._group[positions[len(positions) // 2]]
+        return [one for one in positions if self._group[one] == middle][:_MOST_EXAMPLES]
+
+    def calls_at(self, positions: Rows) -> Rows:
+        """The rows of the calls at some positions."""
+        return np.asarray(self._call, dtype=np.int64)[positions]
+
+    def at(self, position: int) -> Call | None:
+        """The call at a position; None where its inputs are not known."""
+        return self._known.get(self._call[position])
+
+    def after(self, position: int, elements: int) -> Iterator[tuple[int, Call]]:
+        """The calls after a position, in its step, that read a tensor of so many elements, until the same call comes again."""
+        for at in range(position + 1, min(len(self._call), position + _MOST_FOLLOWED)):
+            if self._group[at] != self._group[position] or self._call[at] == self._call[position]:
+                return
+            one = self._known.get(self._call[at])
+            if one is not None and any(prod(shape) == elements for shape in one.tensors):
+                yield at, one
+
+
+def _of_call(forward: _Forward, call: Call) -> list[tuple[Shortcut, float, list[int]]]:
+    """What of a call, or with it, could be computed in a cheaper way: which part, at which positions."""
+    positions, tensors = forward.positions(call), call.tensors
+    examples = forward.examples(positions)
+    made = result_of(call) if call.family == "matmul" else ()
+    if call.name in _SORTS or call.name in _SHUFFLES:
+        used = _used(forward, examples, _elements_of_order(call))
+        shortcut = Shortcut.SORTED if call.name in _SORTS else Shortcut.SHUFFLED
+        return [(shortcut, SORTED_PART, positions)] if used is not None and used <= MOST_USED else []
+    if made and prod(made) >= LEAST_ELEMENTS:
+        used = _used(forward, examples, prod(made))
+        if used is not None and used <= MOST_USED:
+            return [(Shortcut.DISCARDED, 1.0 - used, positions)]
+    if call.family == "matmul":
+        return _one_hot(forward, call, positions, examples) or _order(forward, call, positions, examples)
+    if call.name in _INVERSES and tensors and len(tensors[0]) > 1:
+        return _inverse(forward, positions, examples, tensors[0])
+    if (part := _full_factors(call)) > 0:
+        return [(Shortcut.FULL_FACTORS, part, positions)]
+    if call.family == "pointwise" and len(tensors) > 1:
+        return _expanded(forward, call, positions, examples)
+    return []
+
+
+def _elements_of_order(call: Call) -> int:
+    """How many elements a sort or a permutation orders; 0 where that is not known."""
+    if call.name in _SHUFFLES:
+        count = [*call.inputs.values, None][0]
+        return count if type(count) is int else 0
+    return prod(call.tensors[0]) if call.tensors else 0
+
+
+def _used(forward: _Forward, examples: list[int], elements: int) -> float | None:
+    """Which part of a result is used at all of some positions, at most; None where all of it may be, or nothing is known."""
+    if elements < LEAST_ELEMENTS:
+        return None
+    parts = [_used_after(forward, one, elements) for one in examples]
+    known = [one for one in parts if one is not None]
+    return max(known) / elements if known and len(known) == len(parts) else None
+
+
+def _used_after(forward: _Forward, position: int, elements: int) -> int | None:
+    """How many elements of the result of the call at a position are read in its step; None where all of them may be."""
+    found = 0
+    for _, one in forward.after(position, elements):
+        if one.name in _SAME_ELEMENTS:
+            continue
+        part = _part(one)
+        if part is None:
+            return None
+        found += part if part < elements else 0
+    return found or None
+
+
+def _part(one: Call) -> int | None:
+    """How many elements a call takes of its first input; None of what is no such call."""
+    shape, values = [*one.inputs.shapes, None][0], [*one.inputs.values, *[None] * 5]
+    if not isinstance(shape, tuple) or not shape:
+        return None
+    if one.name in _LOOK_UPS:
+        index = [other for other in one.tensors[1:] if other]
+        integers = all(dtype in (None, "float32", "int64", "int32") for dtype in one.inputs.dtypes[1:])
+        rows = prod(index[0]) if len(index) == 1 and integers else None
+        return None if rows is None else rows * prod(shape) // max(shape[0], 1)
+    if one.name not in _PARTS or type(values[1]) is not int or not -len(shape) <= values[1] < len(shape):
+        return None
+    size, rest = shape[values[1]], prod(shape) // max(shape[values[1]], 1)
+    if one.name == "aten::select":
+        return rest
+    first, last = values[2], values[3]
+    if one.name == "aten::narrow":
+        return last * rest if type(last) is int else None
+    begin, end, stride = (
+        default if type(one) is not int else one
+        for one, default in ((first, 0), (last, size), (values[4], 1))
+    )
+    return len(range(*slice(begin, end, stride).indices(size))) * rest
+
+
+def _one_hot(
+    forward: _Forward, call: Call, positions: list[int], examples: list[int]
+) -> list[tuple[Shortcut, float, list[int]]]:
+    """A product whose rows are one-hot: made just before of as many elements by `one_hot`, and converted."""
+    rows = call.tensors[0] if call.tensors else ()
+    if not rows or not all(_is_one_hot(forward, example, rows) for example in examples):
+        return []
+    concerned = set(positions)
+    for position in positions:
+        for at in range(position - 1, max(position - _MOST_BETWEEN, -1), -1):
+            one = forward.at(at)
+            is_maker = one is not None and one.name == "aten::one_hot"
+            if is_maker or (
+                one is not None and one.name in _CONVERSIONS and prod(one.tensors[0]) == prod(rows)
+            ):
+                concerned.add(at)
+            if one is None or is_maker:
+                break
+    return [(Shortcut.ONE_HOT, ONE_HOT_PART, sorted(concerned))]
+
+
+def _is_one_hot(forward: _Forward, position: int, rows: Shape) -> bool:
+    """Whether the rows that go into a product were made by `one_hot` just before, and only converted since."""
+    for at in range(position - 1, max(position - _MOST_BETWEEN, -1), -1):
+        one = forward.at(at)
+        if one is None or not one.tensors:
+            return False
+        if one.name == "aten::one_hot":
+            classes = [*one.inputs.values, None, None][1]
+            return (
+                type(classes) is int
+                and classes in (rows[-1], -1)
+                and prod(one.tensors[0]) * rows[-1] == prod(rows)
+            )
+        if prod(one.tensors[0]) == prod(rows) and one.name not in _CONVERSIONS | _SAME_ELEMENTS:
+            return False
+    return False
+
+
+def _order(
+    forward: _Forward, call: Call, positions: list[int], examples: list[int]
+) -> list[tuple[Shortcut, float, list[int]]]:
+    """A product that is multiplied at once, where the other order needs far fewer operations."""
+    one, made = _factors(call), result_of(call)
+    if one is None:
+        return []
+    parts: list[tuple[float, int]] = []
+    for example in examples:
+        uses = [(at, use) for at, use in forward.after(example, prod(made)) if use.name not in _SAME_ELEMENTS]
+        other = _factors(uses[0][1]) if len(uses) == 1 else None
+        if other is None:
+            return []
+        (rows, inner, columns), (left, middle, right) = one, other
+        if (left, middle) == (rows, columns):  # (A B) C
+            now, then = rows * columns * (inner + right), inner * columns * right + rows * inner * right
+        elif (middle, right) == (rows, columns):  # C (A B)
+            now, then = rows * columns * (inner + left), left * rows * inner + left * inner * columns
+        else:
+            return []
+        if then > MOST_OF_CHEAPER_ORDER * now:
+            return []
+        parts.append((1.0 - then / now, uses[0][0] - example))
+    part, distance = parts[0]
+    # Both products are concerned.
+    return [
+        (
+            Shortcut.ORDER,
+            part,
+            [*positions, *(at + distance for at in positions if at + distance < len(forward.rows))],
+        )
+    ]
+
+
+def _factors(call: Call) -> tuple[int, int, int] | None:
+    """The sizes of a product of two matrices, rows, inner and columns; None of others."""
+    if call.name not in ("aten::mm", "aten::matmul", "aten::linalg_matmul"):
+        return None
+    shapes = call.tensors
+    if len(shapes) != 2 or len(shapes[0]) != 2 or len(shapes[1]) != 2:
+        return None
+    return (*shapes[0], shapes[1][1])
+
+
+def _inverse(
+    forward: _Forward, positions: list[int], examples: list[int], matrix: Shape
+) -> list[tuple[Shortcut, float, list[int]]]:
+    """An inverse with which something is multiplied."""
+    if matrix[-1] < 8:
+        return []
+    again: set[int] = set()
+    for example in examples:
+        uses = list(forward.after(example, prod(matrix)))
+        if not any(one.family == "matmul" for _, one in uses):
+            return []
+        again |= {one.row for _, one in uses if one.name in _FACTORED and one.tensors[0] == matrix}
+    found = [(Shortcut.INVERSE, INVERSE_PART, positions)]
+    others = [
+        at for position in examples for at, one in forward.after(position, prod(matrix)) if one.row in again
+    ]
+    if others:
+        rows = sorted(at for call in again for at in _positions_of(forward, call))
+        found.append((Shortcut.INVERSE, FACTORED_AGAIN_PART, rows))
+    return found
+
+
+def _positions_of(forward: _Forward, call: int) -> list[int]:
+    """Where a call ran, by its row."""
+    one = forward._known.get(call)
+    return [] if one is None else forward.positions(one)
+
+
+def _full_factors(call: Call) -> float:
+    """Which part of a decomposition goes into columns of square factors that a matrix with fewer columns or rows does not need.
+
+    By the operations of LAPACK's usual algorithms: 4 m^2 n + 22 n^3 for all of U, 6 m n^2 + 20 n^3 for its first n columns (Golub and Van Loan, Matrix
+    Computations, 4th edition, section 8.6); for QR 4 (m^2 n - m n^2 + n^3 / 3) more, against 2 (m n^2 - n^3 / 3).
+    """
+    values = [*call.inputs.values, None, None]
+    shape = call.tensors[0] if call.tensors else ()
+    if len(shape) < 2 or prod(shape) < LEAST_ELEMENTS:
+        return 0.0
+    rows, columns = sorted(shape[-2:], reverse=True)
+    if rows < 2 * columns:
+        return 0.0
+    if call.name in ("aten::linalg_svd", "aten::_linalg_svd", "aten::svd"):
+        # svd(some=True) is the other way round.
+        is_full = values[1] is (call.name != "aten::svd")
+        full, thin = 4 * rows**2 * columns + 22 * columns**3, 6 * rows * columns**2 + 20 * columns**3
+    elif call.name == "aten::linalg_qr":
+        is_full = values[1] == "complete"
+        thin = 4 * (rows * columns**2 - columns**3 // 3)
+        full = thin // 2 + 4 * (rows**2 * columns - rows * columns**2 + columns**3 // 3)
+    else:
+        return 0.0
+    return max(0.0, 1.0 - thin / full) if is_full else 0.0
+
+
+def _expanded(
+    forward: _Forward, call: Call, positions: list[int], examples: list[int]
+) -> list[tuple[Shortcut, float, list[int]]]:
+    """A result far larger than what it is made of, which is reduced at once to something small, with all that computes on it."""
+    shapes = [shape for shape in call.tensors if shape]
+    made = _broadcast(shapes)
+    elements = prod(made)
+    largest = max(map(prod, shapes), default=1)
+    if elements < LEAST_EXPANDED or elements < LEAST_GROWTH * largest:
+        return []
+    distances: set[int] = set()
+    for example in examples:
+        chain, is_reduced = {0}, False
+        for at, one in forward.after(example, elements):
+            if one.family == "pointwise":
+                if elements != prod(_broadcast(one.tensors)):
+                    return []
+            elif one.family == "reduction" and len(one.tensors[0]) == len(made):
+                dims = _reduced(one)
+                is_contraction = all(
+                    _sizes(shape, len(made))[dim] == made[dim] for shape in shapes for dim in dims
+                )
+                if not is_contraction or prod(made[dim] for dim in dims) < LEAST_GROWTH:
+                    return []
+                is_reduced = True
+            elif one.name not in _SAME_ELEMENTS:
+                return []
+            chain.add(at - example)
+        if not is_reduced or (distances and chain != distances):
+            return []
+        distances = chain
+    concerned = sorted({at + one for at in positions for one in distances if at + one < len(forward.rows)})
+    return [(Shortcut.EXPANDED, EXPANDED_PART, concerned)]
+
+
+def _broadcast(shapes: list[Shape]) -> Shape:
+    """The sizes of what tensors of some sizes make element by element; empty where they do not fit."""
+    longest = max(map(len, shapes), default=0)
+    sizes = []
+    for column in zip(*(_sizes(shape, longest) for shape in shapes), strict=True):
+        wide = {size for size in column if size != 1}
+        if len(wide) > 1:
+            return ()
+        sizes.append(wide.pop() if wide else 1)
+    return tuple(sizes)
+
+
+def _sizes(shape: Shape, dims: int) -> Shape:
+    """The sizes of a tensor that takes part in a calculation of so many dimensions."""
+    return (*[1] * (dims - len(shape)), *shape)
+
+
+def _reduced(one: Call) -> set[int]:
+    """The dimensions that a reduction takes together, counted from the first; all of them where none are given."""
+    shape, values = one.tensors[0], one.inputs.values
+    given = next((value for value in values[1:] if isinstance(value, list) or type(value) is int), None)
+    dims = given if isinstance(given, list) else [given]
+    chosen = {dim % len(shape) for dim in dims if type(dim) is int and shape}
+    return chosen or set(range(len(shape)))
+
+
+def _grown(trace: TraceData, forward: _Forward) -> list[Found]:
+    """Tensors that a line of a loop puts together with a small new part again and again, so that all of the earlier parts are copied each time."""
+    spans = trace.columns("spans")
+    joins = np.array([text in _JOINS for text in trace.strings], dtype=bool)[spans["name"][forward.rows]]
+    places = np.flatnonzero(joins & (spans["stack"][forward.rows] >= 0))
+    if len(places) == 0:
+        return []
+    key, first = _core.group(
+        [spans[name][forward.rows[places]].astype(np.int32) for name in ("stack", "step", "thread")]
+    )
+    rows: list[int] = []
+    times: list[int] = []
+    for one in np.flatnonzero(_core.group_counts(key, len(first)) >= LEAST_GROWN).tolist():
+        mine = places[key == one]
+        inputs = [call.tensors if (call := forward.at(at)) is not None else [] for at in mine.tolist()]
+        sizes = [(prod(shapes[0]), sum(map(prod, shapes[1:]))) for shapes in inputs if len(shapes) > 1]
+        grows = sum(now == before + new for (before, new), (now, _) in itertools.pairwise(sizes))
+        if len(sizes) == len(mine) and grows >= LEAST_GROWN - 1 and 2 * grows >= len(sizes):
+            rows += mine.tolist()
+            times.append(len(mine))
+    if not rows:
+        return []
+    # All parts together are written once, which is what the longest of these calls does.
+    part = 1.0 - 2.0 / float(np.median(times))
+    return [(*_with_backward(trace, forward.rows[rows], part), Shortcut.GROWN)]
+
+
+def _parametrized(trace: TraceData, forward: _Forward) -> list[Found]:
+    """Weights that `torch.nn.utils.parametrize` computes more often than once in a step, for each time that they are read."""
+    spans = trace.columns("spans")
+    inside = np.append(stacks_with(trace, _PARAMETRIZE), False)[spans["own_stack"][forward.rows]]
+    places = np.flatnonzero(inside)
+    if len(places) == 0:
+        return []
+    call = forward.calls_at(places)
+    each, first = _core.group(
+        [spans[name][forward.rows[places]].astype(np.int32) for name in ("step", "module", "stack")]
+        + [call.astype(np.int32)]
+    )
+    often = _core.group_counts(each, len(first))[each]
+    # How often a weight is computed: as often as the operator that runs least.
+    weight, leading = _core.group(
+        [spans[name][forward.rows[places]].astype(np.int32) for name in ("step", "module")]
+    )
+    times = np.array([often[weight == one].min() for one in range(len(leading))])[weight]
+    found = []
+    for count in np.unique(times[times >= 2]).tolist():
+        part = 1.0 - 1.0 / count
+        found.append(
+            (*_with_backward(trace, forward.rows[places[times == count]], part), Shortcut.PARAMETRIZED)
+        )
+    return found
+
+
+def _with_backward(trace: TraceData, rows: Rows, part: float) -> tuple[Rows, NDArray[np.float64]]:
+    """Some operators with those inside, and with what backward does for them."""
+    spans = trace.columns("spans")
+    mark = np.zeros(len(spans), bool)
+    mark[rows] = True
+    inside = _core.nearest_marked(spans["parent"], spans["depth"], mark) >= 0
+    of_them = np.append(inside, False)[spans["forward"]] & (spans["forward"] >= 0)
+    backward = _core.nearest_marked(spans["parent"], spans["depth"], of_them) >= 0
+    found = np.flatnonzero(
+        (inside | backward) & (is_operator(spans["kind"]) | (spans["kind"] == SpanKind.BACKWARD))
+    )
+    return found, np.full(len(found), part)
+
+
+def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
+    """What backward does after the last gradient that anything uses: the parameters of the rest are never updated.
+
+    A gradient is used if an optimizer has tensors of its sizes, or the program itself changes some in place or computes with some element by element.
+    """
+    spans, strings = trace.columns("spans"), trace.strings
+    if _ACCUMULATES not in strings:
+        return []
+    phase, count = spans["phase"], int(calls.of_span.max(initial=-1)) + 1
+    in_optimizer = np.bincount(calls.of_span[phase == Phase.OPTIMIZER], minlength=count) > 0
+    if not in_optimizer.any():
+        return []
+    outside = operator_spans(trace).rows
+    outside = (
+        outside[(phase[outside] == Phase.FORWARD) & is_outermost(trace, outside)] if len(outside) else outside
+    )
+    in_forward = np.bincount(calls.of_span[outside], minlength=count) > 0
+    used: set[Shape] = set()
+    for one in calls.all:
+        in_place = one.name.endswith("_") or one.name.startswith("aten::_foreach")
+        looks = in_place or one.family in ("pointwise", "reduction")
+        if in_optimizer[one.row] or (in_forward[one.row] and looks and one.name not in _NOT_UPDATES):
+            used.update(one.tensors)
+    sums = np.flatnonzero(
+        (spans["name"] == strings.index(_ACCUMULATES))
+        & (spans["kind"] == SpanKind.BACKWARD)
+        & (spans["shapes"] >= 0)
+    )
+    of_shapes = {one: _is_used(trace, one, used) for one in np.unique(spans["shapes"][sums]).tolist()}
+    if not of_shapes or all(of_shapes.values()) or not any(of_shapes.values()):
+        return []
+    is_used = np.zeros(len(spans), bool)
+    is_used[sums] = [of_shapes[one] for one in spans["shapes"][sums].tolist()]
+    # Backward by backward: what the engine runs in a row on a thread.
+    rows = np.flatnonzero(
+        (spans["stream"] < 0) & (is_operator(spans["kind"]) | (spans["kind"] == SpanKind.BACKWARD))
+    )
+    rows = rows[is_outermost(trace, rows)]
+    rows = rows[np.lexsort((spans["start_ns"][rows], spans["thread"][rows]))]
+    in_backward = phase[rows] == Phase.BACKWARD
+    where = np.stack((spans["thread"][rows], spans["step"][rows], in_backward))
+    number = np.append(0, np.cumsum((np.diff(where) != 0).any(axis=0)))[: len(rows)]
+    mark = np.zeros(len(spans), bool)
+    mark[rows] = True
+    outer = _core.nearest_marked(spans["parent"], spans["depth"], mark)
+    needs = np.zeros(len(spans) + 1, bool)
+    needs[outer[is_used]] = True
+    place = np.arange(len(rows))
+    last = np.full(int(number.max(initial=0)) + 1, len(rows))
+    has = np.zeros(len(last), bool)
+    for at in np.flatnonzero(needs[rows]).tolist():
+        last[number[at]], has[number[at]] = at, True
+    wasted = rows[in_backward & has[number] & (place > last[number])]
+    mark[:] = False
+    mark[wasted] = True
+    inside = np.flatnonzero(_core.nearest_marked(spans["parent"], spans["depth"], mark) >= 0)
+    return [(inside.astype(np.int64), np.ones(len(inside)), Shortcut.UNUSED_GRADIENT)] if len(inside) else []
+
+
+def _is_used(trace: TraceData, shapes: int, used: set[Shape]) -> bool:
+    """Whether anything uses gradients of some sizes; also where these are not known."""
+    inputs = parsed_inputs(trace, ShapesRow(shapes))
+    shape = inputs.shapes[0] if inputs is not None and inputs.shapes else None
+    return not isinstance(shape, tuple) or shape in used

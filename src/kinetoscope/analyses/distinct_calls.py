@@ -1,0 +1,87 @@
+"""The distinct calls of operators in a trace: those with the same operator, sizes, types and scalars are one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from kinetoscope.model.rows import ShapesRow
+from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.costs.call import Inputs
+from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.costs.evaluate import parsed_inputs
+from kinetoscope.tables.costs.operator_names import names
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+
+Shape = tuple[int, ...]
+
+VIEWS = names(
+    "aten::view aten::reshape aten::select aten::slice aten::t aten::transpose aten::unsqueeze aten::squeeze aten::expand aten::detach"
+    " aten::permute aten::alias"
+)
+"""Operators whose result is the memory of their input, mostly."""
+
+
+class Call(NamedTuple):
+    """A distinct call: its row, the operator, and its inputs."""
+
+    row: int
+    name: str
+    family: str
+    inputs: Inputs
+
+    @property
+    def tensors(self) -> list[Shape]:
+        """The sizes of all tensors, those of lists, too."""
+        return [
+            one
+            for shape in self.inputs.shapes
+            for one in (shape if isinstance(shape, list) else [shape])
+            if isinstance(one, tuple)
+        ]
+
+
+class Calls:
+    """The distinct calls whose inputs are known."""
+
+    def __init__(self, trace: TraceData) -> None:
+        costs, spans = costs_of(trace), trace.columns("spans")
+        self.of_span = costs.calls.of_span
+        first = costs.calls.first
+        names_, shapes, kind = (spans[name][first].tolist() for name in ("name", "shapes", "kind"))
+        self.all = [
+            Call(row, trace.strings[name], costs.calls.family[row], inputs)
+            for row, (name, shape, one) in enumerate(zip(names_, shapes, kind, strict=True))
+            if one == SpanKind.OPERATOR and shape >= 0
+            and (inputs := parsed_inputs(trace, ShapesRow(shape))) is not None
+        ]  # fmt: skip
+
+    def named(self, *names_: str) -> list[Call]:
+        """Those of some names."""
+        return [one for one in self.all if one.name in names_]
+
+    def spans_of(self, rows: dict[int, float]) -> tuple[Rows, NDArray[np.float64]]:
+        """The spans of some calls, and the value of each call."""
+        values = np.zeros(len(self.all) and int(self.of_span.max(initial=-1)) + 1)
+        for row, value in rows.items():
+            values[row] = value
+        found = np.flatnonzero(values[self.of_span]) if len(values) else np.zeros(0, np.int64)
+        return found, values[self.of_span[found]]
+
+
+def result_of(one: Call) -> Shape:
+    """The sizes of the result of a product of matrices or a linear layer; empty for others."""
+    shapes = [shape for shape in one.inputs.shapes if isinstance(shape, tuple)]
+    if one.name == "aten::linear" and len(shapes) > 1 and shapes[0] and shapes[1]:
+        return (*shapes[0][:-1], shapes[1][0])
+    pair = shapes[-2:] if one.name in ("aten::mm", "aten::bmm", "aten::matmul") else shapes[1:3]
+    if len(pair) == 2 and len(pair[0]) > 1 and len(pair[1]) > 1:
+        return (*pair[0][:-1], pair[1][-1])
+    return ()
