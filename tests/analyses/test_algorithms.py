@@ -12,8 +12,9 @@ from kinetoscope.analyses.waste import Reason, waste_of
 
 def wasted(step, steps=3):
     """Why operators of some steps could be left out, and the largest part."""
-    with kinetoscope.profile(record_shapes=True, with_stack=True) as prof:
-        for _ in range(steps):
+    schedule = kinetoscope.schedule(wait=0, warmup=1, active=steps, repeat=1)
+    with kinetoscope.profile(record_shapes=True, with_stack=True, schedule=schedule) as prof:
+        for _ in range(steps + 1):
             step()
             prof.step()
     found = waste_of(prof.trace)

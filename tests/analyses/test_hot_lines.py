@@ -201,3 +201,15 @@ def test_work_whose_tensors_have_changed_is_no_finding():
         ]
 
     assert calls(program) == []
+
+
+def test_gains_of_the_account_never_add_up_to_more_than_what_is_above_the_floor():
+    def fill(builder, at, line):
+        fresh_zeros(builder, at, line)
+        transform(32_749)(builder, at + 8 * MS + 100_000, line)
+
+    report = examine(steps(fill))
+    (kind,) = report.account.kinds
+    gains = [one.gain_ns for one in report.findings if one.code == CODE]
+    assert gains
+    assert sum(gains) <= kind.duration_ns - kind.floor_ns

@@ -131,17 +131,16 @@ class _Forward:
         rows = rows[is_outermost(trace, rows)]
         self.rows: Rows = rows[np.lexsort((spans["start_ns"][rows], spans["thread"][rows]))].astype(np.int64)
         self._known = {one.row: one for one in calls.all}
-        self._call = calls.of_span[self.rows].tolist()
+        self._call: Rows = calls.of_span[self.rows].astype(np.int64)
         where = np.stack((spans["thread"][self.rows], spans["step"][self.rows]))
         self._group = np.append(0, np.cumsum((np.diff(where) != 0).any(axis=0)))[: len(self.rows)]
         self._took_ns = spans["duration_ns"][self.rows]
 
     def heavy(self) -> list[Call]:
         """The distinct calls that take a noticeable part of all."""
-        call = np.asarray(self._call, dtype=np.int64)
-        if len(call) == 0:
+        if len(self._call) == 0:
             return []
-        each = np.bincount(call, weights=self._took_ns)
+        each = np.bincount(self._call, weights=self._took_ns)
         return [
             self._known[row]
             for row in np.flatnonzero(each >= LEAST_PART * each.sum()).tolist()
@@ -150,7 +149,7 @@ class _Forward:
 
     def positions(self, call: Call) -> list[int]:
         """Where a call ran."""
-        found: list[int] = np.flatnonzero(np.asarray(self._call) == call.row).tolist()
+        found: list[int] = np.flatnonzero(self._call == call.row).tolist()
         return found
 
     def examples(self, positions: list[int]) -> list[int]:
@@ -160,18 +159,18 @@ class _Forward:
 
     def calls_at(self, positions: Rows) -> Rows:
         """The rows of the calls at some positions."""
-        return np.asarray(self._call, dtype=np.int64)[positions]
+        return np.asarray(self._call[positions])
 
     def at(self, position: int) -> Call | None:
         """The call at a position; None where its inputs are not known."""
-        return self._known.get(self._call[position])
+        return self._known.get(int(self._call[position]))
 
     def after(self, position: int, elements: int) -> Iterator[tuple[int, Call]]:
         """The calls after a position, in its step, that read a tensor of so many elements, until the same call comes again."""
         for at in range(position + 1, min(len(self._call), position + _MOST_FOLLOWED)):
             if self._group[at] != self._group[position] or self._call[at] == self._call[position]:
                 return
-            one = self._known.get(self._call[at])
+            one = self._known.get(int(self._call[at]))
             if one is not None and any(prod(shape) == elements for shape in one.tensors):
                 yield at, one
 
@@ -484,7 +483,8 @@ def _parametrized(trace: TraceData, forward: _Forward) -> list[Found]:
     """Weights that `torch.nn.utils.parametrize` computes more often than once in a step, for each time that they are read."""
     spans = trace.columns("spans")
     inside = np.append(stacks_with(trace, _PARAMETRIZE), False)[spans["own_stack"][forward.rows]]
-    places = np.flatnonzero(inside)
+    # Without steps it is not known what runs once in one.
+    places = np.flatnonzero(inside & (spans["step"][forward.rows] >= 0))
     if len(places) == 0:
         return []
     call = forward.calls_at(places)

@@ -13,6 +13,7 @@ import numpy as np
 
 from kinetoscope.analyses.account import account_of
 from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.hot_lines import CODE as ABOVE_FLOOR
 from kinetoscope.analyses.hot_lines import hot_lines
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.rules import CAUSES, RULES
@@ -111,7 +112,7 @@ def examine(trace: TraceData) -> Report:
     found = ranked([one for one in results if isinstance(one, Finding)])
     if loop.whole_ns > 0:
         found = ranked([*found, *(_tried(hot_lines, loop, found) or ())])
-    found = _within(found, loop.whole_ns)
+    found = _within(found, loop.whole_ns, _above_floor_ns(loop) if loop.whole_ns > 0 else 0)
     if len(loop.steps) == 0:
         found = tuple(replace(one, finding=_without_steps(one.finding)) for one in found)
     unknown = tuple(one for one in results if isinstance(one, CannotTell))
@@ -121,16 +122,34 @@ def examine(trace: TraceData) -> Report:
     return Report(found, unknown, len(loop.steps), loop.whole_ns, process, *accounted)
 
 
-def _within(found: Sequence[Finding], whole_ns: int) -> tuple[Finding, ...]:
-    """Findings of which the predicted gains add up to the step time at most: later ones gain what earlier ones leave. Ceilings are each by itself."""
-    left_ns, made = whole_ns, []
+def _within(found: Sequence[Finding], whole_ns: int, above_ns: int) -> tuple[Finding, ...]:
+    """Findings whose predicted gains add up to what there is to gain: later ones gain what earlier ones leave. Ceilings are each by itself.
+
+    What comes from the account gains time above the floor, and no more. Other changes also remove operators that are at their floor, such as a loop of
+    small ones, or a backward pass that is done again: together, predictions leave nothing of the step at worst.
+
+    Args:
+        found: The findings.
+        whole_ns: The step time.
+        above_ns: What of it is above the floor.
+    """
+    left_ns, left_above_ns, made = whole_ns, above_ns, []
     for one in found:
         if one.is_predicted and one.gain_ns is not None:
-            made.append(replace(one, gain_ns=min(one.gain_ns, left_ns)))
-            left_ns = max(left_ns - one.gain_ns, 0)
+            gain_ns = min(one.gain_ns, left_ns, left_above_ns if one.code == ABOVE_FLOOR else left_ns)
+            made.append(replace(one, gain_ns=gain_ns))
+            left_ns -= gain_ns
+            left_above_ns -= gain_ns if one.code == ABOVE_FLOOR else 0
         else:
             made.append(one)
     return tuple(made)
+
+
+def _above_floor_ns(loop: Loop) -> int:
+    """What of the step time is above the floor, that of operators of which it is not known what they need included."""
+    mine = [one for one in account_of(loop.trace).kinds if one.process == loop.process]
+    needed = sum(one.duration_ns - one.above_ns - one.entry_ns["unknown"] for one in mine)
+    return max(loop.whole_ns - needed, 0)
 
 
 def _tried(rule: Callable[..., Said], *of: Any) -> Said | None:

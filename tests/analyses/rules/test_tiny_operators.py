@@ -1,0 +1,40 @@
+"""Loops of small operators: all of their lines count, and loops of torch itself do not."""
+
+import pytest
+
+from kinetoscope.analyses.findings import examine
+from kinetoscope.display.sentence import plain
+from tests.support.trace_builder import TraceBuilder
+
+MS, US = 1_000_000, 1_000
+
+
+def found(lines, *, often=90, frames=()):
+    """The finding about steps of 10 ms with a loop, each line of which runs an operator of 5 µs that often."""
+    builder = TraceBuilder()
+    stacks = [builder.stack(("train.py", line, "update"), *frames) for line in lines]
+    for step in range(8):
+        at = step * 10 * MS
+        builder.step(step, at, 10 * MS)
+        for number in range(often):
+            for place, stack in enumerate(stacks):
+                builder.span("aten::add", at + number * 100 * US + place * 20 * US, 5 * US, stack=stack)
+    return [one for one in examine(builder.build()).findings if one.code == "tiny-operators"]
+
+
+def test_the_other_lines_of_a_loop_count_too():
+    (alone,), (together,) = found([7]), found([7, 8, 9])
+    assert "with 2 other lines of its loop" in plain(together.finding)
+    assert "other line" not in plain(alone.finding)
+    assert together.gain_ns > 2 * alone.gain_ns
+
+
+def test_a_loop_of_torch_over_parameters_is_not_the_programs():
+    frames = [("/lib/python3.11/site-packages/torch/nn/utils/clip_grad.py", 30, "clip_grad_norm_")]
+    assert found([7], often=90, frames=frames) == []
+    assert len(found([7], often=90)) == 1
+
+
+@pytest.mark.parametrize("often", [20, 30])
+def test_few_operators_are_no_loop(often):
+    assert found([7], often=often) == []
