@@ -28,7 +28,7 @@ from kinetoscope.tables.host.steps import closures
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.processor_waits import processor_waits
 from kinetoscope.tables.stacks import library_frames, program_stacks, stacks_inside, stacks_with
-from kinetoscope.tables.step_kinds import kinds_of_steps
+from kinetoscope.tables.step_kinds import LEAST_OF_KIND, kinds_of_steps
 from kinetoscope.tables.windows import recorded_extent, start_up_steps
 
 if TYPE_CHECKING:
@@ -50,8 +50,6 @@ _WRAPPER_FILES = ("/torch/nn/parallel/distributed.py",)
 _OPTIMIZERS = "/torch/optim/"
 BUSY_MACHINE = 10.0
 """Where the loop's thread waits for a processor for this part of step time, in percent, what gets slower may be the machine's doing."""
-LEAST_OF_KIND = 3
-"""Fewer steps of a kind are single events, such as a checkpoint, and not what the loop does again and again."""
 LEAST_BUSY = 1.0
 """A program whose device is busy for less of its step time, in percent, is looked at as a program of the host."""
 

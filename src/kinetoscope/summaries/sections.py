@@ -12,8 +12,10 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, FormatError
+from kinetoscope.comparison.kinds import KindsOfRun, merged_kinds
 from kinetoscope.model.arrow import integers, number_array, to_numpy
 from kinetoscope.summaries.summary import SECTIONS, read
+from kinetoscope.tables.step_kinds import LEAST_OF_KIND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     import pyarrow
     from numpy.typing import NDArray
+
+    from kinetoscope.comparison.kinds import Operators
 
     Rows = NDArray[np.int64]
 
@@ -188,10 +192,81 @@ class Sections:
         """The median of some values of each rank; -1 without."""
         return medians_of(rows, values, len(self))
 
+    def usual(self, rows: Rows, steps: Rows, values: Rows) -> Rows:
+        """What each rank has in a step: the median over its steps of each kind, and of several kinds the mean over their steps; -1 without.
+
+        Args:
+            rows: The row of the rank of each value.
+            steps: The number of its step, of which a rank has one value at most; -1 outside.
+            values: The values.
+        """
+        cell, first = _core.group([np.ascontiguousarray(rows), self.at_steps(rows, steps, self._usual_kinds)])
+        medians, count = medians_of(cell, values, len(first)), _core.group_counts(cell, len(first))
+        whose = rows[first].astype(np.int32)
+        number = _core.group_sums(whose, len(self), count)
+        whole = _core.group_sums(whose, len(self), medians * count)
+        return np.where(number > 0, whole // np.maximum(number, 1), -1)
+
+    def usual_of_steps(self, name: str) -> Rows:
+        """The same of a column of the section `steps`."""
+        return self.usual(self.rows("steps"), self.numbers("steps", "step"), self.numbers("steps", name))
+
+    @cached_property
+    def _usual_kinds(self) -> Rows:
+        """The kind of each record of `steps` on its rank; those of fewer than `LEAST_OF_KIND` steps of a rank count for the kind with most of them."""
+        row, kind = self.rows("steps"), self.numbers("steps", "kind")
+        cell, first = _core.group([np.ascontiguousarray(row), kind])
+        often = _core.group_counts(cell, len(first))
+        most = np.zeros(len(self), dtype=np.int64)
+        order = np.lexsort((-kind[first], often))
+        most[row[first[order]]] = kind[first[order]]  # the last one counts
+        return np.where(often >= LEAST_OF_KIND, kind[first], most[row[first]])[cell]
+
+    def at_steps(self, rows: Rows, steps: Rows, of_records: Rows) -> Rows:
+        """What the records of `steps` say of some steps, by the row of their rank and their numbers; -1 where there is no record.
+
+        Args:
+            rows: The row of the rank of each step.
+            steps: Its number.
+            of_records: What is said of each record.
+        """
+        own, number = self.rows("steps"), self.numbers("steps", "step")
+        which, first = _core.group([np.concatenate((own, rows)), np.concatenate((number, steps))])
+        return np.append(of_records, np.full(len(rows), -1))[first][which[len(own) :]]
+
     @cached_property
     def step_ns(self) -> Rows:
-        """The median step of each rank; -1 without steps."""
-        return self.medians(self.rows("steps"), self.numbers("steps", "duration_ns"))
+        """The usual step of each rank, see `usual`; -1 without steps."""
+        return self.usual_of_steps("duration_ns")
+
+    @cached_property
+    def kinds(self) -> tuple[list[Operators], Rows]:
+        """The kinds of steps of the job, those with most time first: the operators of each, and for each record of `steps` the place of its kind in these.
+
+        Kinds of several ranks are one where about the same operators run in them.
+        """
+        row, kind = self.rows("steps"), self.numbers("steps", "kind")
+        cell, first = _core.group([np.ascontiguousarray(row), kind])
+        own = list(zip(row[first].tolist(), kind[first].tolist(), strict=True))
+        records = self.records("step_kinds")
+        operators: dict[tuple[int, int], dict[str, tuple[float, float]]] = {}
+        columns = (records[name].to_pylist() for name in ("row", "kind", "name", "count", "mean_ns"))
+        for one, number, name, count, mean_ns in zip(*columns, strict=True):
+            operators.setdefault((one, number), {})[name] = (count, mean_ns)
+        numbers: list[list[int]] = [[] for _ in range(len(self))]
+        for one, number in own:
+            numbers[one].append(number)
+        merged = merged_kinds([
+            KindsOfRun(of_rank, {number: operators.get((one, number), {}) for number in of_rank})
+            for one, of_rank in enumerate(numbers)
+        ])  # fmt: skip
+        place = {member: at for at, (_, members) in enumerate(merged) for member in members}
+        at = np.array([place[member] for member in own], dtype=np.int64)[cell]
+        time_ns = np.bincount(at, weights=self.numbers("steps", "duration_ns"), minlength=len(merged))
+        order = np.argsort(-time_ns, kind="stable")
+        of_place = np.empty(len(merged), dtype=np.int64)
+        of_place[order] = np.arange(len(merged))
+        return [merged[one][0] for one in order.tolist()], of_place[at]
 
     @cached_property
     def world_size(self) -> int:
@@ -316,8 +391,7 @@ class Sections:
     @cached_property
     def late_ns(self) -> Rows:
         """How late each rank usually is; -1 where it has no collectives with others."""
-        row, _, late = self.late_by_step
-        return self.medians(row, late)
+        return self.usual(*self.late_by_step)
 
 
 class Meetings:

@@ -115,7 +115,7 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     columns |= step_parts(trace)
     columns["compile_ns"] = compile_ns(trace)
     columns |= _largest_gaps(trace)
-    columns |= _work(trace, peak_flops)
+    columns |= step_work(trace, peak_flops)
     columns |= of_processes(trace, own["process_row"])
     columns["start_up"] = start_up_steps(trace)
     columns["source"] = Labels(own["source"], STEP_SOURCES)
@@ -280,8 +280,8 @@ def _largest_gaps(trace: TraceData) -> dict[str, Any]:
     }
 
 
-def _work(trace: TraceData, peak_flops: Any) -> dict[str, Any]:
-    """Operations of each step, their rate, and its share of the peak."""
+def step_work(trace: TraceData, peak_flops: Any = None) -> dict[str, Any]:
+    """Operations of each step, their rate, and its share of the peak, as columns of `steps`."""
     costs, step, own = costs_of(trace), trace.column("spans", "step"), trace.columns("steps")
     counts = costs.counted.counts & (step >= 0)
     flops = np.zeros(len(own), dtype=np.int64)
