@@ -10,7 +10,7 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.host.steps import step_work
+from kinetoscope.tables.costs.flops import step_work
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.windows import start_up_steps
 
