@@ -12,6 +12,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, FormatError
+from kinetoscope.analyses.meetings import Meetings
 from kinetoscope.comparison.kinds import KindsOfRun, merged_kinds
 from kinetoscope.model.arrow import integers, number_array, to_numpy
 from kinetoscope.summaries.summary import SECTIONS, read
@@ -335,7 +336,23 @@ class Sections:
     @cached_property
     def matched(self) -> Meetings:
         """The same, and each all_to_all: its ranks leave at about one moment, too, but need not."""
-        return Meetings.of(self, self.may_meet)
+        group = self.groups[1]
+        kept = np.flatnonzero(self.may_meet & (group >= 0))
+        keys: list[NDArray[Any]] = [
+            self.numbers("collectives", "step"),
+            group,
+            self.codes("collectives", "name"),
+        ]
+        # What a rank gives to others than an all_reduce may have a size of its own.
+        size = np.where(self.is_named("all_reduce"), self.numbers("collectives", "bytes"), 0)
+        return Meetings.of(
+            kept,
+            self.rows("collectives")[kept],
+            [key[kept] for key in keys],
+            self.numbers("collectives", "number")[kept],
+            size[kept],
+            self.numbers("collectives", "duration_ns"),
+        )
 
     @cached_property
     def may_meet(self) -> NDArray[np.bool_]:
@@ -392,102 +409,6 @@ class Sections:
     def late_ns(self) -> Rows:
         """How late each rank usually is; -1 where it has no collectives with others."""
         return self.usual(*self.late_by_step)
-
-
-class Meetings:
-    """The collectives that several ranks ran together, in order of their first records.
-
-    Ranks that do not agree on the calls of a step, name and group are not compared: the second call of one may be the first of another.
-
-    Attributes:
-        rows: The records of `collectives` that are of one, those of a meeting in a row.
-        rank: The row of the rank of each of these; so for the next ones.
-        place: Its meeting.
-        late_of_row_ns: How much later than the first rank it arrived.
-        first: The first record of each meeting; so for the next ones.
-        count: How many ranks it has.
-        last: The row of the rank that arrived last.
-        late_ns: How late that was.
-        waited_ns: How long the others waited for it, added up.
-        shortest_ns: The shortest transfer.
-    """
-
-    def __init__(self, rows: Rows, rank: Rows, duration_ns: Rows, count: Rows) -> None:
-        """Take meetings.
-
-        Args:
-            rows: The records, those of a meeting in a row.
-            rank: The row of the rank of each.
-            duration_ns: How long each took.
-            count: How many records each meeting has.
-        """
-        self.rows, self.rank, self.count, self._duration_ns = rows, rank, count, duration_ns
-        begin = np.cumsum(count) - count
-        self.place = np.repeat(np.arange(len(count)), count)
-        longest = np.maximum.reduceat(duration_ns, begin) if len(begin) else duration_ns
-        self.shortest_ns = np.minimum.reduceat(duration_ns, begin) if len(begin) else duration_ns
-        self.late_of_row_ns = longest[self.place] - duration_ns
-        self.late_ns = longest - self.shortest_ns
-        self.first = rows[begin]
-        # Of several, the one of the highest rank.
-        latest = np.flatnonzero(duration_ns == self.shortest_ns[self.place])
-        self.last = np.zeros(len(count), dtype=np.int64)
-        self.last[self.place[latest]] = rank[latest]
-        self.waited_ns = _core.group_sums(
-            self.place.astype(np.int32), len(count), duration_ns - self.shortest_ns[self.place]
-        )
-
-    @classmethod
-    def of(cls, sections: Sections, chosen: NDArray[np.bool_]) -> Meetings:
-        """Group some records by step, group, name and number."""
-        group = sections.groups[1]
-        kept = np.flatnonzero(chosen & (group >= 0))
-        step = sections.numbers("collectives", "step")[kept]
-        name = sections.codes("collectives", "name")[kept]
-        number = sections.numbers("collectives", "number")[kept]
-        row = sections.rows("collectives")[kept]
-        series, _ = _core.group([step, group[kept], name])
-        # What a rank gives to others than an all_reduce may have a size of its own.
-        reduced = sections.is_named("all_reduce")[kept]
-        size = np.where(reduced, sections.numbers("collectives", "bytes")[kept], 0)
-        agreed = _agreed(series, row, number, size)
-        if not agreed.all():
-            kept, series, number, row = kept[agreed], series[agreed], number[agreed], row[agreed]
-        which, first = _core.group([series, number])
-        count = _core.group_counts(which, len(first))
-        if (count < 2).any():
-            several = (count > 1)[which]
-            kept, which, row = kept[several], which[several], row[several]
-        order = np.argsort(which, kind="stable")
-        kept = kept[order]
-        return cls(kept, row[order], sections.numbers("collectives", "duration_ns")[kept], count[count > 1])
-
-    def only(self, chosen: NDArray[np.bool_]) -> Meetings:
-        """Some of the meetings."""
-        if chosen.all():
-            return self
-        of_chosen = chosen[self.place]
-        return Meetings(
-            self.rows[of_chosen], self.rank[of_chosen], self._duration_ns[of_chosen], self.count[chosen]
-        )
-
-
-def _agreed(series: NDArray[np.int32], row: Rows, number: Rows, size: Rows) -> NDArray[np.bool_]:
-    """Which calls are of series (step, group, name) that all ranks that have them have equally often, from the same one on, and as large."""
-    cell, first = _core.group([np.ascontiguousarray(row), series.astype(np.int64)])
-    whose = series[first].astype(np.int32)
-    agreed = np.ones(int(series.max(initial=-1)) + 1, dtype=bool)
-    least = np.full(len(first), np.iinfo(np.int64).max)
-    np.minimum.at(least, cell, number)
-    bytes_in_all = np.zeros(len(first), dtype=np.int64)
-    np.add.at(bytes_in_all, cell, size)
-    for value in (np.bincount(cell, minlength=len(first)), least, bytes_in_all):
-        limits = np.iinfo(np.int64)
-        low, high = np.full(len(agreed), limits.max), np.full(len(agreed), limits.min)
-        np.minimum.at(low, whose, value)
-        np.maximum.at(high, whose, value)
-        agreed &= low == high
-    return agreed[series]
 
 
 def _records(lists: pyarrow.ChunkedArray, rows: Rows) -> dict[str, pyarrow.Array]:
