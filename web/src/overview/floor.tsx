@@ -32,8 +32,9 @@ export function Floor(props: { account: Account }) {
     return {
       key: `${part.what} ${part.file}`,
       label: <Name part={part} />,
-      number: units.time(part.time_ns),
-      title: `${part.what}: ${units.percent(share)} of a step`,
+      number: part.is_floor && part.time_ns === 0 ? "unknown" : units.time(part.time_ns),
+      title:
+        part.is_floor && part.time_ns === 0 ? part.what : `${part.what}: ${units.percent(share)} of a step`,
       from,
       to: before,
       color: part.is_floor ? "compute" : "warn",
