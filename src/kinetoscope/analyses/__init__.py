@@ -5,15 +5,19 @@ __all__ = [
     "finding",
     "findings",
     "flame",
+    "flame_chart",
     "health",
     "lateness",
     "loop",
+    "meetings",
     "overview",
     "parts",
+    "replay",
     "rules",
     "step_difference",
     "warm_up",
     "waterfall",
+    "what_if",
 ]
 
 TABLES = {

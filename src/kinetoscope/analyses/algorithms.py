@@ -38,16 +38,16 @@ class Shortcut(IntEnum):
     """What could be computed in a cheaper way; the first is a `Reason` that is found in other ways, too."""
 
     DISCARDED = 2
-    SORTED = 32
-    EXPANDED = 33
-    ORDER = 34
-    ONE_HOT = 35
-    INVERSE = 36
-    FULL_FACTORS = 37
-    UNUSED_GRADIENT = 38
-    SHUFFLED = 39
-    GROWN = 40
-    PARAMETRIZED = 41
+    SORTED = 35
+    EXPANDED = 36
+    ORDER = 37
+    ONE_HOT = 38
+    INVERSE = 39
+    FULL_FACTORS = 40
+    UNUSED_GRADIENT = 41
+    SHUFFLED = 42
+    GROWN = 43
+    PARAMETRIZED = 44
 
 
 LEAST_PART = 0.01
