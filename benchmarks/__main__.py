@@ -39,6 +39,7 @@ SCRIPTS = (
     "reading",
     "ktrace",
     "findings",
+    "blind_programs",
     "healthy_networks",
     "compare",
     "stragglers",

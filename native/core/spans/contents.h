@@ -5,6 +5,7 @@
 #include <span>
 
 #include "../columns/column.h"
+#include "../recording/format.h"
 
 namespace kinetoscope {
 
@@ -17,14 +18,6 @@ enum CallFlag : uint8_t {
   kCallOverwrites = 16,  // all of its first argument, whatever was there
   kCallHasStatistics = 32,
   kCallWritesUnknown = 64,  // also to what is not given as an argument that is known
-};
-
-// What is known of a tensor of a call, in `TensorCalls::tensor_flags`.
-enum TensorFlag : uint8_t {
-  kTensorIsResult = 1,
-  kTensorIsShared = 2,  // others may write to its memory
-  kTensorIsWhole = 4,   // it has all of its storage
-  kTensorIsNumber = 8,  // a number of Python, whose bits are its offset
 };
 
 // Calls in order of time.

@@ -81,6 +81,9 @@ def tiny_operators(loop: Loop) -> Finding | None:
         if mean_ns > MOST_MEAN_NS and cells < LEAST_CELLS:
             continue
         others = [] if cells >= LEAST_CELLS else _same_loop(loop, place, mine, lines)
+        if any(loop.are_named(one, CELLS).any() for _, one in others):
+            # The line of the cell says what to do about the whole loop.
+            continue
         every = np.concatenate([mine, *(one for _, one in others)])
         # A loop in forward is one in backward, too.
         backward = loop.backward_of(every)
