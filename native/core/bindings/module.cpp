@@ -444,6 +444,7 @@ NB_MODULE(_core, module) {
       "Perfetto traces.";
   bind_recording(module);
   bind_living(module);
+  bind_step_count(module);
   bind_structure(module);
   bind_grouping(module);
   bind_intervals(module);
