@@ -18,6 +18,8 @@ export interface Overview {
   /** The names of processes by their numbers, in a trace of several. */
   process_names: Record<string, string>;
   utilization: Utilization[];
+  /** A sentence for each name of requests: how many, how long they took, and on what. */
+  requests: readonly string[];
   incident: Incident | null;
 }
 

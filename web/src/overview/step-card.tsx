@@ -127,9 +127,10 @@ function Steps(props: { table: Columns; overview: Overview }) {
         {first &&
           `Step ${first.number} (${units.time(first.duration)}) includes what ran before the loop; it is excluded from these numbers. `}
         {noSteps && stepping.length > 0 && "This process has no steps: the whole recording is shown. "}
-        {noSteps && stepping.length === 0 && (
+        {noSteps && stepping.length === 0 && overview.requests.length === 0 && (
           <>
-            The trace has no steps: call <code>prof.step()</code> in the loop to record them.{" "}
+            The trace has no steps: loop over <code>kinetoscope.steps(loader)</code>, or pass a{" "}
+            <code>schedule</code> and call <code>prof.step()</code>.{" "}
           </>
         )}
         {table.total > table.rows &&
