@@ -180,6 +180,17 @@ def replay_collectives(
     first_visit: NDArray[np.int64],
     transfer_ns: NDArray[np.int64],
 ) -> NDArray[np.int64]: ...
+def find_repeats(
+    kind: NDArray[np.int32],
+    cycle: NDArray[np.int32],
+    flags: NDArray[np.uint8],
+    first: NDArray[np.int64],
+    argument: NDArray[np.int32],
+    storage: NDArray[np.int64],
+    version: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    tensor_flags: NDArray[np.uint8],
+) -> dict[str, NDArray[np.int64]]: ...
 def living_objects(kinds: tuple[type, ...], generation: int | None = None) -> tuple[list[Any], int]: ...
 def descends_from_same(parent: NDArray[np.int32], key: NDArray[np.int32]) -> NDArray[np.uint8]: ...
 def escape_json(text: str) -> bytes: ...
