@@ -30,7 +30,7 @@ struct TensorCalls {
   std::span<const int64_t> storage;   // 0 for none or an unknown one
   std::span<const int64_t> version;
   std::span<const int64_t> offset;
-  std::span<const uint8_t> tensor_flags;  // of `TensorFlag`
+  std::span<const uint8_t> tensor_flags;  // of `TensorFlag`, as in a recording
 };
 
 struct RepeatedCalls {
