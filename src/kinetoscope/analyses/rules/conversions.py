@@ -12,6 +12,7 @@ import numpy as np
 
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
 from kinetoscope.model.schema import SpanKind
@@ -78,8 +79,10 @@ def _outermost(loop: Loop, *names: str) -> NDArray[np.int64]:
     """Operators of some names that the program called itself, those left out that copy between host and device."""
     rows = loop.rows_named(*names)
     # A conversion inside another operator is that operator's affair.
-    rows = rows[loop.outermost[rows] & ~loop.in_loading[rows]]
     spans, launches = loop.trace.columns("spans"), loop.trace.columns("launches")
+    # What copies or saves objects is output, whatever it converts.
+    is_output = np.append(kinds_of_stacks(loop), -1)[spans["own_stack"][rows]] >= 0
+    rows = rows[loop.outermost[rows] & ~loop.in_loading[rows] & ~is_output]
     device, host = launches["device"], launches["host"]
     known = (device >= 0) & (host >= 0)
     calls = host[known][spans["kind"][device[known]] == SpanKind.MEMCPY]
