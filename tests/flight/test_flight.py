@@ -325,6 +325,58 @@ def test_steps_that_are_looked_at_together_keep_their_numbers(tmp_path):
     assert json.loads(logged) == [number for number in json.loads(planned) if number < 763]
 
 
+def test_what_is_between_two_steps_belongs_to_none(tmp_path):
+    done = run(
+        tmp_path,
+        "from kinetoscope.flight.last import last_event\n"
+        "from kinetoscope.flight.step_log import read_step_log\n"
+        "with kinetoscope.leave_on(keep='8MiB', on=('nan', 'hang')) as recorder:\n"
+        "    counted = []\n"
+        "    add = recorder._budget.add\n"
+        "    def note(step_ns, *others):\n"
+        "        counted.append(step_ns)\n"
+        "        return add(step_ns, *others)\n"
+        "    recorder._budget.add = note\n"
+        "    for number in range(20):\n"
+        "        recorder._plan.records = lambda step: step % 4 == 1 and number < 12\n"
+        "        # From the 12th on, steps are looked at together.\n"
+        "        recorder._passing = 7 if number == 12 else recorder._passing\n"
+        "        recorder.step(number)\n"
+        "        train_step()\n"
+        "        if number in (5, 6, 15):\n"
+        "            recorder.end_step()\n"
+        "            recorder.end_step()\n"
+        "            log = read_step_log(recorder.status().ring.with_suffix('.steps'))\n"
+        "            assert (log.number, log.began_ns, log.hang_ns) == (number, 0, 0)\n"
+        "            torch.ones(3).cumsum(0)\n"
+        "            before = len(counted)\n"
+        "            until = __import__('time').monotonic() + 0.5\n"
+        "            while __import__('time').monotonic() < until:\n"
+        "                pass\n"
+        "            if number == 6:\n"
+        "                print(last_event(str(os.getpid()), recorder.status().folder).sentence)\n"
+        "    log = read_step_log(recorder.status().ring.with_suffix('.steps'))\n"
+        "    assert (log.number, log.hang_ns > 0) == (19, True)\n"
+        "    recorder.end_step(float('nan'))\n"
+        "    print(max(counted) < 0.4e9, len(log.steps))\n"
+        "    print(recorder.snapshot('look'))\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    sentence, counted, path = done.stdout.splitlines()
+    assert sentence == "it runs, between two steps"
+    # One of the steps that are looked at together is in the log.
+    assert counted == "True 12"
+    assert (
+        json.loads(incidents(tmp_path)["nan"].with_suffix(".json").read_text())["what"]
+        == "the loss of step 19 is nan"
+    )
+    with kinetoscope.open(path) as trace:
+        assert trace.table("steps")["number"].to_pylist() == [1, 5, 9]
+        names = trace.table("spans")["name"].to_pylist()
+        assert names.count("aten::linear") == 3
+        assert "aten::cumsum" not in names
+
+
 def test_without_calls_of_step_the_optimizer_makes_the_steps(tmp_path):
     done = run(
         tmp_path,

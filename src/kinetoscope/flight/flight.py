@@ -163,6 +163,14 @@ class FlightRecorder:
         # How many steps are still to be looked at together with the one under way, and how many have been.
         self._passing = 0
         self._passed = 0
+        # When the step under way ended, if another has not begun; whether it was counted, and how long that took; and how long the program
+        # was outside of those that are looked at together.
+        self._ended_ns = 0
+        self._is_counted = False
+        self._closing_ns = 0
+        self._outside_ns = 0
+        # Whether operators are recorded now: between two steps they are not.
+        self._attached = True
         # How long counting one of them took, and whether the step before was recorded.
         self._pass_ns = 0
         self._was_recorded = True
@@ -197,6 +205,26 @@ class FlightRecorder:
             self._step(number, loss, entered_ns)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("a step could not be marked", error)
+
+    def end_step(self, loss: Any = None) -> None:
+        """Mark the end of the step under way, where something else than the next step follows, such as an evaluation or a checkpoint.
+
+        What follows belongs to no step, up to the next call of `step`: it is not recorded, and is neither slow nor a hang. A second
+        call only looks at the loss.
+
+        Args:
+            loss: The loss of the step, as for `step`.
+        """
+        if self._session is None or os.getpid() != self._process:
+            return
+        entered_ns = time.monotonic_ns()
+        try:
+            if self._began_ns and not self._ended_ns:
+                self._end_step(entered_ns)
+            if loss is not None:
+                self._look_at_loss(loss)
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._failed("the end of a step could not be marked", error)
 
     def snapshot(self, reason: str = "snapshot") -> Path | None:
         """Copy the ring now; return the recording, or None with a warning if that failed."""
@@ -523,21 +551,12 @@ class FlightRecorder:
             session = self._session
             if session is None:
                 return
-            # Of each of those that were looked at together.
-            passed = self._passed + 1
-            passing_ns = self._pass_ns * self._passed // passed
-            step_ns = (entered_ns - self._began_ns) // passed - passing_ns if self._began_ns else 0
-            self._own_ns //= passed
             log = self._log
-            self._passed = self._passing = 0
-            if step_ns > 0:
-                if log is not None:
-                    log.end(self._number, self._began_ns, step_ns, recorded=self._recording)
-                self._ended(step_ns, passing_ns)
-            ended = self._number
+            if not self._is_counted:
+                self._count(self._ended_ns or entered_ns)
+            if loss is not None:
+                self._look_at_loss(loss)
             self._number = self._number + 1 if number is None else int(number)
-            if self._watches_losses and is_no_number(loss):
-                self._incident("nan", {"what": f"the loss of step {ended} is {loss_value(loss)}"})
             capturing = self._capture_path is not None
             captured = capturing and self._continue_capture()
             was_recording = self._recording
@@ -555,10 +574,11 @@ class FlightRecorder:
             if self._threads.is_due(entered_ns):
                 self._read_threads(entered_ns)
             self._began_ns = time.monotonic_ns()
-            self._own_ns = self._began_ns - entered_ns
+            self._own_ns = self._began_ns - entered_ns + self._closing_ns
+            self._ended_ns = self._outside_ns = self._closing_ns = 0
+            self._is_counted = False
             if log is not None:
-                hang_ns = int(self._times.hang_ns) if self._watches_hangs else 0
-                log.begin(self._number, self._began_ns, recorded=self._recording, hang_ns=hang_ns)
+                log.begin(self._number, self._began_ns, recorded=self._recording, hang_ns=self._hang_ns())
 
     def _pass(self, number: int | None, entered_ns: int) -> None:
         """Begin a step that is looked at together with those before."""
@@ -566,10 +586,59 @@ class FlightRecorder:
         self._passed += 1
         self._number = self._number + 1 if number is None else int(number)
         log = self._log
-        if log is not None:
+        if self._ended_ns:
+            self._outside_ns += entered_ns - self._ended_ns
+            self._ended_ns = 0
+            if log is not None:
+                log.begin(self._number, entered_ns, recorded=False, hang_ns=self._hang_ns())
+        elif log is not None:
             log.next(self._number)
         if self._passed == 1:
             self._pass_ns = time.monotonic_ns() - entered_ns
+
+    def _end_step(self, entered_ns: int) -> None:
+        """End the step under way, and watch and record nothing until the next one begins."""
+        log = self._log
+        if self._passing > 0 or self._passed > 0:
+            self._ended_ns = entered_ns
+            in_group = True
+        else:
+            in_group = False
+            with self._lock:
+                session = self._session
+                if session is None:
+                    return
+                self._ended_ns = entered_ns
+                self._count(entered_ns)
+                self._is_counted = True
+                self._detach(session)
+                self._closing_ns = time.monotonic_ns() - entered_ns
+        if log is not None:
+            log.begin(self._number, 0, recorded=False, hang_ns=0)
+        if in_group and self._passed == 1:
+            self._pass_ns += time.monotonic_ns() - entered_ns
+
+    def _count(self, ended_ns: int) -> None:
+        """Count the step that has ended, or those that were looked at together."""
+        passed = self._passed + 1
+        passing_ns = self._pass_ns * self._passed // passed
+        took_ns = ended_ns - self._began_ns - self._outside_ns if self._began_ns else 0
+        step_ns = took_ns // passed - passing_ns
+        self._own_ns //= passed
+        self._passed = self._passing = 0
+        if step_ns > 0:
+            if self._log is not None:
+                self._log.end(self._number, self._began_ns, step_ns, recorded=self._recording)
+            self._ended(step_ns, passing_ns)
+
+    def _look_at_loss(self, loss: Any) -> None:
+        """Keep an incident if the loss of the step that has ended is no number."""
+        if self._watches_losses and is_no_number(loss):
+            self._incident("nan", {"what": f"the loss of step {self._number} is {loss_value(loss)}"})
+
+    def _hang_ns(self) -> int:
+        """How long the step that begins may take; 0 if hangs are not watched."""
+        return int(self._times.hang_ns) if self._watches_hangs else 0
 
     def _read_threads(self, now_ns: int) -> None:
         """Tell the budget what our threads have used, unless they work for others, too."""
@@ -606,13 +675,21 @@ class FlightRecorder:
         if session._state is not SessionState.RECORDING or engine is None:
             return
         if record:
-            if not self._recording:
+            if not self._attached:
                 engine.toggle(True, _CPU)
+                self._attached = True
             session.step(self._number)
-        elif self._recording:
+        else:
+            self._detach(session)
+        self._recording = record
+
+    def _detach(self, session: profile) -> None:
+        """Record no more operators, if they are."""
+        engine = session._engine
+        if self._attached and session._state is SessionState.RECORDING and engine is not None:
             session._close_step_range()
             engine.toggle(False, _CPU)
-        self._recording = record
+            self._attached = False
 
     def _continue_capture(self) -> bool:
         """Count the step that begins as one of a capture; return whether the last one has ended."""
