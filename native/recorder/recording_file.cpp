@@ -789,13 +789,15 @@ void RecordingFile::seal() {
     const size_t record = bytes_of_record(chunk->kind);
     if (record != 0 && chunk->checksum == 0 && units <= handed_out_ - at) {
       const uint64_t most = (units * kUnitBytes - sizeof(ChunkHeader)) / record;
-      chunk->checksum = chunk_checksum(*chunk, chunk + 1, std::min(chunk->committed, most) * record);
+      std::atomic_ref(chunk->checksum)
+          .store(chunk_checksum(*chunk, chunk + 1, std::min(chunk->committed, most) * record),
+                 std::memory_order_release);
     }
     if (record != 0) all = chain(all, *chunk);
   }
   FileHeader& head = header();
   head.chain = all;
-  head.checksum = header_checksum(head);
+  std::atomic_ref(head.checksum).store(header_checksum(head), std::memory_order_release);
 }
 
 void RecordingFile::add_clock_pair(const ClockPair& pair) {

@@ -518,7 +518,9 @@ def test_the_command_says_what_to_change(path):
 def test_programs_read_json_with_stable_keys(path):
     done = CliRunner().invoke(main, ["findings", path, "--json"])
     said = json.loads(done.stdout)
-    assert list(said) == ["steps", "step_ns", "process", "findings", "account", "more", "cannot_tell"]
+    assert list(said) == [
+        "steps", "requests", "step_ns", "process", "findings", "account", "more", "cannot_tell",
+    ]  # fmt: skip
     assert said["process"] is None
     assert said["findings"][0]["code"] == "python-bound"
     assert said["findings"][0]["line"] == 3

@@ -1,4 +1,4 @@
-"""The middleware in a real server, under a load of concurrent requests."""
+"""The middleware in a real server with FastAPI, under a load of concurrent requests."""
 
 import asyncio
 import socket
@@ -7,62 +7,56 @@ import threading
 import pytest
 import torch
 import uvicorn
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse, StreamingResponse
-from starlette.routing import Route, WebSocketRoute
+from fastapi import FastAPI, WebSocket
+from fastapi.responses import StreamingResponse
 
 import kinetoscope
+from kinetoscope.analyses.account import accounts
+from kinetoscope.analyses.overview import overview
 from kinetoscope.integrations.asgi import RequestMiddleware
 from kinetoscope.tables.host.requests import PARTS
 
 CONCURRENT = 50
 
 
-async def item(request):
-    """Some operators, a pause, and some more on a thread of the pool."""
-    number = int(request.path_params["id"])
-    torch.ones(8).square_()
-    await asyncio.sleep(0)
-    await asyncio.to_thread(lambda: torch.ones(8).square_())
-    return JSONResponse({"id": number})
-
-
-def plain(request):
-    """Runs in a thread of anyio."""
-    torch.ones(8).square_()
-    return JSONResponse({})
-
-
-async def broken(request):
-    raise ValueError("mine")
-
-
-async def stream(request):
-    async def parts():
-        for _ in range(3):
-            torch.ones(8).square_()
-            await asyncio.sleep(0)
-            yield b"part"
-
-    return StreamingResponse(parts())
-
-
-async def socket_of(websocket):
-    await websocket.accept()
-    await websocket.close()
-
-
 def application():
-    app = Starlette(
-        routes=[
-            Route("/items/{id}", item),
-            Route("/plain", plain),
-            Route("/broken", broken),
-            Route("/stream", stream),
-            WebSocketRoute("/socket", socket_of),
-        ]
-    )
-    return RequestMiddleware(app)
+    app = FastAPI()
+    app.add_middleware(RequestMiddleware)
+
+    @app.get("/items/{number}")
+    async def item(number: int) -> dict[str, int]:
+        """Some operators, a pause, and some more on a thread of the pool."""
+        torch.ones(8).square_()
+        await asyncio.sleep(0)
+        await asyncio.to_thread(lambda: torch.ones(8).square_())
+        return {"id": number}
+
+    @app.get("/plain")
+    def plain() -> dict[str, int]:
+        """Runs in a thread of anyio."""
+        torch.ones(8).square_()
+        return {}
+
+    @app.get("/broken")
+    async def broken() -> None:
+        raise ValueError("mine")
+
+    @app.get("/stream")
+    async def stream() -> StreamingResponse:
+        async def parts():
+            for _ in range(3):
+                torch.ones(8).square_()
+                await asyncio.sleep(0)
+                yield b"part"
+
+        return StreamingResponse(parts())
+
+    @app.websocket("/socket")
+    async def socket_of(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.close()
+
+    return app
 
 
 class Counted:
@@ -139,12 +133,19 @@ def test_each_of_many_concurrent_requests_is_known_to_the_nanosecond(served):
     assert len(rows) == CONCURRENT + 4
     for row in rows:
         assert sum(row[f"{part}_ns"] for part in PARTS) == row["duration_ns"]
+    (account,) = accounts(prof.trace)
+    assert account.entry_ns.sum(axis=1).tolist() == [
+        rows[at]["duration_ns"] for at in account.request.tolist()
+    ]
+    kind = next(one for one in prof.trace.account().kinds if one.request == "GET /items/{number}")
+    assert kind.steps == CONCURRENT
+    assert len(overview(prof.trace).requests) == 5
     by_name = {}
     for row in rows:
         by_name.setdefault(row["name"], []).append(row)
-    names = {"GET /items/{id}": CONCURRENT, "GET /plain": 1, "GET /broken": 1, "GET /stream": 1, "GET": 1}
+    names = {"GET /items/{number}": CONCURRENT, "GET /plain": 1, "GET /broken": 1, "GET /stream": 1, "GET": 1}
     assert {name: len(some) for name, some in by_name.items()} == names
-    assert all(row["threads"] == 2 and row["status"] == "finished" for row in by_name["GET /items/{id}"])
+    assert all(row["threads"] == 2 and row["status"] == "finished" for row in by_name["GET /items/{number}"])
     assert by_name["GET /broken"][0]["status"] == "error"
     assert by_name["GET"][0]["arguments"] == '{"status_code": 404}'
     squares = {
@@ -153,7 +154,7 @@ def test_each_of_many_concurrent_requests_is_known_to_the_nanosecond(served):
         if row["module"] is None
     }
     # Both ends of each item ran `ones` (three operators with those inside) and `square_` (two).
-    assert squares["GET /items/{id}"] == CONCURRENT * 2 * squares["GET /plain"]
+    assert squares["GET /items/{number}"] == CONCURRENT * 2 * squares["GET /plain"]
     assert squares["GET /stream"] == 3 * squares["GET /plain"]
 
 

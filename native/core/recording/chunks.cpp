@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -109,7 +111,9 @@ FileHeader read_header(std::span<const std::byte> file) {
     throw RefusedRecording("the recording ends inside its header, after " + std::to_string(file.size()) +
                            " of " + std::to_string(sizeof(FileHeader)) + " bytes");
   }
-  const auto header = load_shared<FileHeader>(file.data());
+  auto header = load_shared<FileHeader>(file.data());
+  // The checksum is written last: words that were loaded before it may be older.
+  if (header.checksum != 0) header = load_shared<FileHeader>(file.data());
   if (header.version < 1 || header.version > kVersion) {
     throw RefusedRecording("the recording has version " + std::to_string(header.version) +
                            " of the format; this release reads versions 1 to " + std::to_string(kVersion));
@@ -150,37 +154,92 @@ RecordingProgress progress_of(std::span<const std::byte> file) {
 
 namespace {
 
+// A walk over the headers of a ring takes some microseconds, and chunks are handed out less often. Unless a
+// writer has to wait for a processor in the middle of that, a few walks are enough.
+constexpr int kMostWalks = 1000, kFastWalks = 16;
+constexpr std::chrono::microseconds kBetweenWalks{50};
+
+// Whether no chunk was handed out or freed, and no clock read, between two reads of the header.
+bool is_same(const FileHeader& before, const FileHeader& after) {
+  const auto numbers = [](const FileHeader& header) {
+    return std::tuple(header.state, header.chunks, header.orders, header.recycled_chunks,
+                      header.recycled_spans, header.recycled_allocations, header.recycled_notes,
+                      header.recycled_samples, header.recycled_rows, header.clock_pairs,
+                      header.dictionary_collections);
+  };
+  return numbers(before) == numbers(after) &&
+         std::memcmp(before.pairs, after.pairs, sizeof(before.pairs)) == 0 &&
+         std::memcmp(before.recycled_until, after.recycled_until, sizeof(before.recycled_until)) == 0;
+}
+
+ChunkHeader read_chunk_header(const std::byte* bytes) {
+  auto header = load_shared<ChunkHeader>(bytes);
+  // The checksum is written last: words that were loaded before it may be older.
+  if (header.checksum != 0) header = load_shared<ChunkHeader>(bytes);
+  return header;
+}
+
+ChunkWalk walk_once(std::span<const std::byte> file) {
+  ChunkWalk walk;
+  walk.header = read_header(file);
+  const FileHeader& header = walk.header;
+  walk.units = chunks_in_file(file, header, header.chunks);
+  walk.units_beyond_file = header.chunks - walk.units;
+  std::size_t units = 1;
+  uint64_t with_records = 0;
+  bool in_hole = false;
+  for (std::size_t at = 0; at < walk.units; at += units) {
+    const std::span<const std::byte> present = file.subspan(kHeaderBytes + at * header.chunk_bytes);
+    units = 1;
+    const bool cut = present.size() < sizeof(ChunkHeader);
+    const ChunkHeader chunk = cut ? ChunkHeader{} : read_chunk_header(present.data());
+    // In version 1 chunks were handed out before their headers were written.
+    if (!cut && header.version == 1 && chunk.magic == 0 && chunk.kind == 0 && chunk.committed == 0) continue;
+    const bool hole = cut || chunk.magic != kChunkMagic || chunk.units > walk.units - at;
+    // Everything from a header that cannot be read to the next one that can counts as one gap.
+    walk.holes += hole && !in_hole;
+    in_hole = hole;
+    if (hole) continue;
+    units = std::max<std::size_t>(chunk.units, 1);
+    const bool handed_out = header.version < 4 || chunk.order <= header.orders;
+    with_records += handed_out && bytes_of_record(chunk.kind, header.version) != 0;
+    walk.chunks.push_back({present.data(), present.size(), chunk, units});
+  }
+  walk.one_too_many = header.version >= 4 && with_records + header.recycled_chunks > header.orders;
+  walk.settled = is_same(header, read_header(file));
+  return walk;
+}
+
+}  // namespace
+
+ChunkWalk walk_chunks(std::span<const std::byte> file) {
+  ChunkWalk walk = walk_once(file);
+  for (int more = 1; more < kMostWalks && !walk.settled; ++more) {
+    // Its writer may be waiting for this processor.
+    if (more > kFastWalks) std::this_thread::sleep_for(kBetweenWalks);
+    walk = walk_once(file);
+  }
+  return walk;
+}
+
+namespace {
+
 // How often the chunks of a ring are listed again because its dictionary was collected meanwhile.
 constexpr int kMostLooks = 20;
 
 ChunkList look_for_chunks(std::span<const std::byte> file, const FileHeader& header,
                           const ChunkFilter& wanted) {
   ChunkList list;
+  const ChunkWalk walk = walk_chunks(file);
   std::vector<RecordChunk> dictionary;
-  // Read again from a growing file: all chunks that `header` counts lie below it.
-  const uint64_t handed_out = std::max(header.chunks, load_shared<FileHeader>(file.data()).chunks);
-  const uint64_t chunks = chunks_in_file(file, header, handed_out);
-  list.damaged += handed_out - chunks;
   std::vector<uint64_t> orders;
-  uint64_t units = 1, all = 0, holes = 0;
-  bool in_hole = false;
-  for (uint64_t at = 0; at < chunks; at += units) {
-    const std::size_t offset = kHeaderBytes + static_cast<std::size_t>(at) * header.chunk_bytes;
-    const std::span<const std::byte> present = file.subspan(offset);
-    units = 1;
-    const bool cut = present.size() < sizeof(ChunkHeader);
-    const ChunkHeader chunk = cut ? ChunkHeader{} : load_shared<ChunkHeader>(present.data());
-    // In version 1 chunks were handed out before their headers were written.
-    if (!cut && header.version == 1 && chunk.magic == 0 && chunk.kind == 0 && chunk.committed == 0) continue;
-    const bool hole = cut || chunk.magic != kChunkMagic || chunk.units > chunks - at;
-    // Everything from a header that cannot be read to the next one that can counts as one gap.
-    holes += hole && !in_hole;
-    in_hole = hole;
-    if (hole) continue;
-    units = std::max<uint64_t>(chunk.units, 1);
-    const std::byte* payload = present.data() + sizeof(ChunkHeader);
-    const std::size_t payload_bytes = present.size() - sizeof(ChunkHeader);
-    const std::size_t capacity = static_cast<std::size_t>(units) * header.chunk_bytes - sizeof(ChunkHeader);
+  uint64_t all = 0;
+  list.damaged = walk.units_beyond_file;
+  for (const FoundChunk& found : walk.chunks) {
+    const ChunkHeader& chunk = found.header;
+    const std::byte* payload = found.bytes + sizeof(ChunkHeader);
+    const std::size_t payload_bytes = found.present - sizeof(ChunkHeader);
+    const std::size_t capacity = found.units * header.chunk_bytes - sizeof(ChunkHeader);
     const std::size_t unit_bytes = bytes_of_record(chunk.kind, header.version);
     if (unit_bytes == 0) {
       if (static_cast<ChunkKind>(chunk.kind) != ChunkKind::Free) ++list.damaged;
@@ -192,7 +251,7 @@ ChunkList look_for_chunks(std::span<const std::byte> file, const FileHeader& hea
     if (wanted != nullptr && !wanted(chunk, payload, whole)) continue;
     if (chunk.checksum != 0 && whole == chunk.committed &&
         chunk.checksum != chunk_checksum(chunk, payload, whole * unit_bytes)) {
-      if (!is_still_there(present.data(), chunk.kind, chunk.order)) continue;
+      if (!is_still_there(found.bytes, chunk.kind, chunk.order)) continue;
       ++list.damaged;
       if (unit_bytes > 1) list.missing_records += whole;
       continue;
@@ -204,9 +263,11 @@ ChunkList look_for_chunks(std::span<const std::byte> file, const FileHeader& hea
           .push_back({chunk.thread, chunk.order, payload, whole, header.version});
     }
   }
-  list.damaged += std::max(holes, missing_chunks(file, header, std::move(orders), chunks));
+  list.damaged += std::max(walk.holes, missing_chunks(file, walk.header, std::move(orders), walk.units));
   if (header.version >= 4 && header.checksum != 0 && header.chain != all && list.damaged == 0)
     list.damaged = 1;
+  // What looks damaged was written during the walk.
+  if (!walk.settled) list.damaged = list.missing_records = 0;
   if (header.state == static_cast<uint32_t>(FileState::Recording) &&
       load_shared<FileHeader>(file.data()).recycled_chunks != 0) {
     copy_all(dictionary, ChunkKind::Dictionary, list);

@@ -97,6 +97,32 @@ struct RecordingProgress {
 // A copy of the file's header. Throws RefusedRecording.
 FileHeader read_header(std::span<const std::byte> file);
 
+// A chunk that was handed out, or freed.
+struct FoundChunk {
+  const std::byte* bytes;  // where it begins in the file
+  std::size_t present;     // how many bytes of the file there are from there
+  ChunkHeader header;      // as it was when it was found
+  std::size_t units;
+};
+
+// The headers of all chunks in a file.
+struct ChunkWalk {
+  FileHeader header{};
+  std::vector<FoundChunk> chunks;  // in the order of the file, freed ones, too
+  uint64_t units = 0;              // how many are in use and in the file
+  uint64_t units_beyond_file = 0;  // the file has grown since it was mapped, or was cut short
+  uint64_t holes = 0;              // gaps without a header that can be read
+  // Nothing was handed out or freed during the walk. Otherwise a chunk may be none any more, and a gap may be
+  // none.
+  bool settled = false;
+  // A chunk is just being freed: it is counted as freed before it is.
+  bool one_too_many = false;
+};
+
+// Walks over a file that may be written meanwhile, again and again until a walk has `settled`, or there were
+// very many.
+ChunkWalk walk_chunks(std::span<const std::byte> file);
+
 // Whether to read a chunk, by its header and its complete records, which are not checked yet.
 using ChunkFilter =
     std::function<bool(const ChunkHeader& chunk, const std::byte* payload, std::size_t records)>;

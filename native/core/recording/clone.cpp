@@ -23,75 +23,36 @@
 namespace kinetoscope {
 namespace {
 
-// A walk over the chunks of a ring takes some microseconds, and chunks are handed out less often. Unless a
-// writer has to wait for a processor in the middle of that, a few walks are enough.
-constexpr int kMostWalks = 1000, kFastWalks = 16;
-constexpr std::chrono::microseconds kBetweenWalks{50};
 constexpr int kMostMappings = 10, kMostCopies = 10;
+// How often to wait for a chunk that is being freed, whose writer may be waiting for this processor.
+constexpr int kMostFreed = 100;
+constexpr std::chrono::microseconds kBeingFreed{50};
 // A recording of at most this size, and any ring, is copied before it is written.
 constexpr std::size_t kMostHeldBytes = std::size_t{64} << 20;
 
-struct FoundChunk {
-  const std::byte* bytes;  // where it begins in the file
-  std::size_t present;     // how many bytes of the file there are from there
-  ChunkHeader header;      // as it was when it was found
-  std::size_t units;
-};
-
 struct Snapshot {
   FileHeader header{};
-  std::vector<FoundChunk> chunks;
-  bool settled = false;           // header and chunks are from one moment
-  bool longer_than_file = false;  // the file has grown since it was mapped, or was cut short
+  std::vector<FoundChunk> chunks;  // that have records, and are counted in the header
+  bool settled = false;            // header and chunks are from one moment
+  bool longer_than_file = false;
 };
 
-// Whether no chunk was handed out or freed, and no clock read, between two reads of the header.
-bool is_same(const FileHeader& before, const FileHeader& after) {
-  const auto numbers = [](const FileHeader& header) {
-    return std::tuple(header.state, header.chunks, header.orders, header.recycled_chunks,
-                      header.recycled_spans, header.recycled_allocations, header.recycled_notes,
-                      header.recycled_samples, header.recycled_rows, header.clock_pairs,
-                      header.dictionary_collections);
-  };
-  return numbers(before) == numbers(after) &&
-         std::memcmp(before.pairs, after.pairs, sizeof(before.pairs)) == 0 &&
-         std::memcmp(before.recycled_until, after.recycled_until, sizeof(before.recycled_until)) == 0;
-}
-
-// One read of the header, and of the headers of all chunks in use.
-Snapshot look_at(std::span<const std::byte> file) {
-  Snapshot seen{.header = read_header(file), .chunks = {}};
-  const FileHeader& header = seen.header;
-  const std::size_t room = file.size() - std::min<std::size_t>(file.size(), kHeaderBytes);
-  seen.longer_than_file = header.chunks > room / header.chunk_bytes;
-  std::size_t units = 1;
-  for (std::size_t at = 0; at < header.chunks; at += units) {
-    units = 1;
-    if (at * header.chunk_bytes + sizeof(ChunkHeader) > room) break;
-    const std::span<const std::byte> present = file.subspan(kHeaderBytes + at * header.chunk_bytes);
-    const auto chunk = load_shared<ChunkHeader>(present.data());
-    if (chunk.magic != kChunkMagic || chunk.units > header.chunks - at) continue;
-    units = std::max<std::size_t>(chunk.units, 1);
-    // A chunk that is just being handed out is still empty.
-    const bool handed_out = header.version < 4 || chunk.order <= header.orders;
-    if (bytes_of_record(chunk.kind, header.version) != 0 && handed_out)
-      seen.chunks.push_back({present.data(), present.size(), chunk, units});
-  }
-  // A chunk that is just being freed is counted as freed before it is.
-  const bool one_too_many =
-      header.version >= 4 && seen.chunks.size() + header.recycled_chunks > header.orders;
-  seen.settled = is_same(header, read_header(file)) && !one_too_many;
-  return seen;
-}
-
+// The header, and the headers of all chunks in use.
 Snapshot snapshot_of(std::span<const std::byte> file) {
-  Snapshot seen = look_at(file);
-  for (int walk = 1; walk < kMostWalks && !seen.settled; ++walk) {
-    // Its writer may be waiting for this processor.
-    if (walk > kFastWalks) std::this_thread::sleep_for(kBetweenWalks);
-    seen = look_at(file);
+  ChunkWalk walk = walk_chunks(file);
+  for (int more = 0; more < kMostFreed && walk.one_too_many; ++more) {
+    std::this_thread::sleep_for(kBeingFreed);
+    walk = walk_chunks(file);
   }
-  return seen;
+  // A chunk that is just being handed out is still empty.
+  std::erase_if(walk.chunks, [&header = walk.header](const FoundChunk& found) {
+    const bool handed_out = header.version < 4 || found.header.order <= header.orders;
+    return bytes_of_record(found.header.kind, header.version) == 0 || !handed_out;
+  });
+  return {.header = walk.header,
+          .chunks = std::move(walk.chunks),
+          .settled = walk.settled && !walk.one_too_many,
+          .longer_than_file = walk.units_beyond_file != 0};
 }
 
 // Whether a span in the file still equals its copy, apart from its end.

@@ -7,7 +7,7 @@ The entries of a step add up to its duration exactly. What an operator needs on 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,23 +21,38 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
-from kinetoscope.model.processes import of_processes
+from kinetoscope.model.processes import of_processes, thread_processes
 from kinetoscope.model.rows import ProcessRow, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, SAMPLE_WAITS, Column, SampleWait, SpanKind, Table
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.attainable import Source, least_call_ns, rates_of
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.peaks import least_seconds
-from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.device.launches import starters, waiting_calls
 from kinetoscope.tables.device.work import WorkCategory, device_work
 from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.python_time import gaps
+from kinetoscope.tables.host.requests import (
+    kinds_of_requests,
+    names_by_time,
+    parts_of_requests,
+    requests_as_steps,
+    requests_of,
+)
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.processor_waits import processor_waits
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stacks import program_stacks, span_stacks
 from kinetoscope.tables.step_kinds import kinds_of_steps
-from kinetoscope.tables.windows import Windows, checked_by, owned, start_up_steps, windows
+from kinetoscope.tables.windows import (
+    Activity,
+    Windows,
+    activities,
+    checked_by,
+    owned,
+    start_up_steps,
+    windows,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -108,6 +123,10 @@ class Cause(IntEnum):
     MEMORY = 29
     TERMINAL = 30
     SYSTEM_CALL = 31
+    # What a request waits for that gave its thread away.
+    EXECUTOR = 32
+    OTHERS = 33
+    AWAITED = 34
 
 
 CAUSES = (
@@ -115,16 +134,19 @@ CAUSES = (
     "layout", "same work again in the step", "fresh memory", "fixed cost of a call", "autograd engine", "device waits for the host", "data", "collective", "copy",
     "device", "blocked", "processor", "inputs were not recorded",
     "result existed already in the step", "inputs unchanged since the step before", "overwritten before it is read", *SAMPLE_WAITS[1:],
+    "a thread of a pool", "other requests on its event loop", "what it awaits",
 )  # fmt: skip
 """The causes by name."""
 
 # A blocked thread, by what it waits for.
-BLOCKED = (Cause.BLOCKED, *(one for one in Cause if one >= Cause.LOCK))
+BLOCKED = (Cause.BLOCKED, *(one for one in Cause if Cause.LOCK <= one <= Cause.SYSTEM_CALL))
 
 
 def wait_of(cause: Cause) -> SampleWait:
     """What a blocked thread waits for, by the cause."""
-    return SampleWait(cause - Cause.LOCK + 1) if cause >= Cause.LOCK else SampleWait.UNKNOWN
+    return (
+        SampleWait(cause - Cause.LOCK + 1) if Cause.LOCK <= cause <= Cause.SYSTEM_CALL else SampleWait.UNKNOWN
+    )
 
 
 # Waits that are part of the floor: the step needs what they wait for.
@@ -134,11 +156,14 @@ ACCOUNT_SCHEMA = Table(
     "account",
     "What the time of steps was spent on: each moment belongs to one row, by what the step waits for at that moment. The rows of a step add "
     "up to its duration. One row for each kind of step, entry, cause, operator, line and module; by step, for each step. Start-up is left out. "
+    "In a trace with requests and without steps the same of requests, those of one name as a kind of steps. "
     "Most time first.",
     (
         Column("process", "int64", "", "The process id."),
         Column("step", "int64", "", "The number of the step; null for all steps of a kind, and where the trace has no steps."),
         Column("step_kind", "int64", "", "The kind of the steps, as in `step_kinds`; null without steps."),
+        Column("request", "int64", "", "The number of the request, as in `requests`; null for all requests of a name, and where steps are counted."),
+        Column("request_name", "category", "", "The name of the requests; null where steps are counted."),
         Column("entry", "category", "", "`needed`: what an operator must take on this machine, at the rates it attains. `slow`: the rest of "
                                         "an operator's time. `not needed`: work that could be left out. `python`: between operators. "
                                         "`waiting`, `compiling`, `garbage collection`, `profiler`; `unknown`: the rest."),
@@ -215,6 +240,7 @@ class ProcessAccount:
         thread: The thread that runs the steps, -1 where it is unknown.
         cells: The parts of the steps.
         processor_share: For each step the share of what needs a processor and is above the floor that was spent without one.
+        request: For each window the request that it is, by its number, and not a step; empty where steps are counted.
     """
 
     trace: TraceData
@@ -222,6 +248,7 @@ class ProcessAccount:
     thread: int
     cells: Cells
     processor_share: NDArray[np.float64]
+    request: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def duration_ns(self) -> Rows:
@@ -235,7 +262,9 @@ class ProcessAccount:
 
     @cached_property
     def kind(self) -> Rows:
-        """The kind of each step, -1 without."""
+        """The kind of each step, -1 without; of requests the place of their name in `names_by_time`."""
+        if len(self.request):
+            return kinds_of_requests(self.trace)[self.request]
         return np.append(kinds_of_steps(self.trace), -1)[self.window.step]
 
     @cached_property
@@ -256,7 +285,9 @@ class ProcessAccount:
 
 @derived
 def accounts(trace: TraceData) -> list[ProcessAccount]:
-    """The account of each process with steps or, where none has any, of all that was recorded of each."""
+    """The account of each process with steps or, where none has any, of those with requests, else of all that was recorded of each."""
+    if len(requests_as_steps(trace)):
+        return _of_requests(trace)
     found: dict[ProcessRow, Windows] = {}
     busy_ns: dict[ProcessRow, int] = {}
     every = windows(trace, "step")
@@ -271,9 +302,70 @@ def accounts(trace: TraceData) -> list[ProcessAccount]:
 
 def _of_process(trace: TraceData, window: Windows) -> ProcessAccount:
     """The account of the steps of one process."""
-    thread = _thread(trace, window)
-    pieces = _pieces(trace, window, thread)
-    parts = [
+    thread, steps = _thread(trace, window), np.arange(len(window.step))
+    layers = _layers(trace, window, thread)
+    pieces = _pieces(layers, _Stretches(steps, window.start_ns, window.end_ns))
+    cells = _cells(trace, pieces, on_device=window.activity.device is not None)
+    waited_ns = np.zeros(len(steps), np.int64)
+    if thread >= 0 and window.activity.device is None:
+        waited_ns = processor_waits(trace, thread).within(window.start_ns, window.end_ns)
+    share = _processor_share(cells, waited_ns)
+    return ProcessAccount(trace, window, thread, _without_processor(cells, share), share)
+
+
+def _of_requests(trace: TraceData) -> list[ProcessAccount]:
+    """The account of the requests of each process."""
+    known, rows = requests_of(trace), requests_as_steps(trace)
+    process = thread_processes(trace)[known.thread]
+    busiest: dict[ProcessRow, Activity] = {}
+    for one in activities(trace):
+        of = one.owner.process
+        if of not in busiest or one.compute.total_ns > busiest[of].compute.total_ns:
+            busiest[of] = one
+    found = []
+    for of, activity in busiest.items():
+        mine = rows[process[rows] == of] if of >= 0 else rows
+        start, end = known.start_ns[mine], known.end_ns[mine]
+        if len(mine):
+            window = Windows(activity, np.full(len(mine), -1), start, end, Intervals.of(start, end))
+            found.append(_of_requests_in(trace, window, mine))
+    return found
+
+
+def _of_requests_in(trace: TraceData, window: Windows, requests: Rows) -> ProcessAccount:
+    """The account of the requests of one process: on each thread the time in which it worked for them, and what they waited for meanwhile."""
+    known, parts = requests_of(trace), parts_of_requests(trace)
+    place = np.full(len(known), -1)
+    place[requests] = np.arange(len(requests))
+    on_device = window.activity.device is not None
+    found, waited_ns = [], np.zeros(len(requests), np.int64)
+    busy_ns: dict[int, int] = {}
+    for thread in np.unique(known.stretch_thread).tolist():
+        rows = np.flatnonzero((known.stretch_thread == thread) & (place[known.of] >= 0))
+        start, end, of = known.stretch_start_ns[rows], known.stretch_end_ns[rows], place[known.of[rows]]
+        pieces = _pieces(_layers_of_requests(trace, window, thread), _Stretches(of, start, end))
+        found.append(pieces)
+        busy_ns[thread] = int(pieces.time_ns[pieces.what == _What.OPERATOR].sum())
+        if not on_device:
+            np.add.at(waited_ns, of, processor_waits(trace, thread).within(start, end))
+    every = np.arange(len(requests))
+    waits = {
+        Cause.EXECUTOR: "executor",
+        Cause.OTHERS: "others",
+        Cause.AWAITED: "waiting",
+    }
+    cells = Cells.joined([
+        _cells(trace, _Pieces.joined(found), on_device=on_device),
+        *(Cells.of(every, Entry.WAITING, cause, parts[part][requests]) for cause, part in waits.items()),
+    ])  # fmt: skip
+    share = _processor_share(cells, waited_ns)
+    thread = max(busy_ns, key=lambda one: busy_ns[one], default=-1)
+    return ProcessAccount(trace, window, thread, _without_processor(cells, share), share, requests)
+
+
+def _cells(trace: TraceData, pieces: _Pieces, *, on_device: bool) -> Cells:
+    """What pieces were spent on."""
+    return Cells.joined([
         _simple(pieces, _What.COLLECTION, Entry.GARBAGE_COLLECTION, Cause.NONE),
         _simple(pieces, _What.PROFILER, Entry.PROFILER, Cause.NONE),
         _simple(pieces, _What.COMPILING, Entry.COMPILING, Cause.NONE),
@@ -283,12 +375,9 @@ def _of_process(trace: TraceData, window: Windows) -> ProcessAccount:
         _simple(pieces, _What.DEVICE, Entry.WAITING, Cause.DEVICE),
         _simple(pieces, _What.NOTHING, Entry.UNKNOWN, Cause.NONE),
         _python(trace, pieces),
-        _of_operators(trace, pieces, on_device=window.activity.device is not None),
+        _of_operators(trace, pieces, on_device=on_device),
         _of_kernels(trace, pieces),
-    ]
-    cells = Cells.joined(parts)
-    share = _processor_share(trace, window, thread, cells)
-    return ProcessAccount(trace, window, thread, _without_processor(cells, share), share)
+    ])  # fmt: skip
 
 
 def _thread(trace: TraceData, window: Windows) -> int:
@@ -344,23 +433,38 @@ class _Pieces:
     start_ns: Rows
     time_ns: Rows
 
+    @classmethod
+    def joined(cls, parts: list[_Pieces]) -> _Pieces:
+        """Several as one."""
+        names = cls.__dataclass_fields__
+        none = [np.zeros(0, np.int64)]
+        return cls(*(np.concatenate([getattr(one, name) for one in parts] or none) for name in names))
+
+
+@dataclass(frozen=True, eq=False)
+class _Stretches:
+    """Stretches of time on one thread, and the step or request that each is of."""
+
+    step: Rows
+    start_ns: Rows
+    end_ns: Rows
+
 
 def _layer(what: _What, moments: Intervals) -> _Layer:
     """A layer of moments of which no more is known."""
     return _Layer(what, moments.start_ns, moments.end_ns, np.full(len(moments), -1))
 
 
-def _pieces(trace: TraceData, window: Windows, thread: int) -> _Pieces:
-    """Cut the steps of a process where what they wait for changes."""
-    layers = _layers(trace, window, thread)
+def _pieces(layers: list[_Layer], stretches: _Stretches) -> _Pieces:
+    """Cut stretches where what they wait for changes."""
     ends = [
-        window.start_ns,
-        window.end_ns,
+        stretches.start_ns,
+        stretches.end_ns,
         *(one.start_ns for one in layers),
         *(one.end_ns for one in layers),
     ]
     edges = _sorted_once(np.concatenate(ends))
-    edges = edges[(edges >= window.start_ns.min(initial=0)) & (edges <= window.end_ns.max(initial=0))]
+    edges = edges[(edges >= stretches.start_ns.min(initial=0)) & (edges <= stretches.end_ns.max(initial=0))]
     begin = edges[:-1]
     what, of = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
     left = np.arange(len(begin))
@@ -372,9 +476,9 @@ def _pieces(trace: TraceData, window: Windows, thread: int) -> _Pieces:
         rows, at = left[inside], at[inside]
         what[rows], of[rows] = layer.what, layer.of[at]
         left = left[~inside]
-    first, last = (np.searchsorted(edges, side) for side in (window.start_ns, window.end_ns))
-    step, row = rows_of_runs(first, np.maximum(last - first, 0))
-    return _Pieces(step, what[row], of[row], begin[row], np.diff(edges)[row])
+    first, last = (np.searchsorted(edges, side) for side in (stretches.start_ns, stretches.end_ns))
+    at, row = rows_of_runs(first, np.maximum(last - first, 0))
+    return _Pieces(stretches.step[at], what[row], of[row], begin[row], np.diff(edges)[row])
 
 
 def _sorted_once(values: Rows) -> Rows:
@@ -384,21 +488,10 @@ def _sorted_once(values: Rows) -> Rows:
 
 
 def _layers(trace: TraceData, window: Windows, thread: int) -> list[_Layer]:
-    """What can have a moment, what comes first first."""
-    activity, spans = window.activity, trace.columns("spans")
+    """What can have a moment of a step, what comes first first."""
+    activity = window.activity
     host = activity.host
-    found = gaps(trace)
-    mine = np.flatnonzero(found.thread == thread)
-    mine = mine[np.argsort(found.start_ns[mine], kind="stable")]
-    python = _Layer(_What.GAP, found.start_ns[mine], found.end_ns[mine], mine)
-    collections = _named_on(trace, GARBAGE_COLLECTION, thread)
-    overhead = np.flatnonzero((spans["kind"] == SpanKind.OVERHEAD) & (spans["thread"] == thread))
-    before = [
-        _layer(_What.COLLECTION, _when(trace, collections)),
-        _layer(_What.PROFILER, _when(trace, overhead)),
-        _layer(_What.COMPILING, _compiling(trace, thread)),
-        _layer(_What.LOADING, host.loading),
-    ]
+    before = [*_pauses(trace, thread), _layer(_What.LOADING, host.loading)]
     operators = [_innermost_operators(trace, thread), _other_threads(trace, window, thread)]
     waits = [
         _layer(_What.COMMUNICATION, activity.communication),
@@ -406,8 +499,44 @@ def _layers(trace: TraceData, window: Windows, thread: int) -> list[_Layer]:
         _layer(_What.DEVICE, host.waiting | activity.queued),
     ]
     if activity.device is None:
-        return [*before, *operators, *waits, python]
-    return [_kernels(trace, window), *waits, *before, *operators, python]
+        return [*before, *operators, *waits, _between(trace, thread)]
+    return [_kernels(trace, window), *waits, *before, *operators, _between(trace, thread)]
+
+
+def _layers_of_requests(trace: TraceData, window: Windows, thread: int) -> list[_Layer]:
+    """The same of the requests on a thread: other threads, and what they started on a device, work for other requests."""
+    activity = window.activity
+    host = [*_pauses(trace, thread), _innermost_operators(trace, thread), _between(trace, thread)]
+    if activity.device is None:
+        return [*host[:-1], _layer(_What.COMMUNICATION, activity.communication), host[-1]]
+    calls = waiting_calls(trace)
+    waiting = _when(trace, calls[trace.column("spans", "thread")[calls] == thread])
+    waits = [
+        _layer(_What.COMMUNICATION, activity.communication & waiting),
+        _layer(_What.COPY, activity.copies & waiting),
+        _layer(_What.DEVICE, waiting),
+    ]
+    return [_kernels(trace, window, thread), *waits, *host]
+
+
+def _pauses(trace: TraceData, thread: int) -> list[_Layer]:
+    """When a thread collected garbage, recorded, or compiled."""
+    spans = trace.columns("spans")
+    collections = _named_on(trace, GARBAGE_COLLECTION, thread)
+    overhead = np.flatnonzero((spans["kind"] == SpanKind.OVERHEAD) & (spans["thread"] == thread))
+    return [
+        _layer(_What.COLLECTION, _when(trace, collections)),
+        _layer(_What.PROFILER, _when(trace, overhead)),
+        _layer(_What.COMPILING, _compiling(trace, thread)),
+    ]
+
+
+def _between(trace: TraceData, thread: int) -> _Layer:
+    """When a thread ran Python between operators."""
+    found = gaps(trace)
+    mine = np.flatnonzero(found.thread == thread)
+    mine = mine[np.argsort(found.start_ns[mine], kind="stable")]
+    return _Layer(_What.GAP, found.start_ns[mine], found.end_ns[mine], mine)
 
 
 def _when(trace: TraceData, rows: Rows) -> Intervals:
@@ -477,11 +606,13 @@ def _other_threads(trace: TraceData, window: Windows, thread: int) -> _Layer:
     return _first_come(trace, _What.OPERATOR, rows)
 
 
-def _kernels(trace: TraceData, window: Windows) -> _Layer:
-    """The kernels of a device that compute: the one that began first has a moment."""
+def _kernels(trace: TraceData, window: Windows, thread: int | None = None) -> _Layer:
+    """The kernels of a device that compute, or those that a thread launched: the one that began first has a moment."""
     work = device_work(trace)
     mine = np.array([one == window.activity.device for one in work.devices], dtype=bool)[work.device]
     mine &= work.category == WorkCategory.COMPUTE
+    if thread is not None:
+        mine &= np.append(trace.column("spans", "thread"), -1)[starters(trace).call[work.rows]] == thread
     return _first_come(trace, _What.KERNEL, work.rows[mine])
 
 
@@ -674,12 +805,14 @@ _LEAST_FOR_A_RATE_NS = 20_000
 _OF_PROCESSOR = (Entry.SLOW, Entry.NOT_NEEDED, Entry.PYTHON)
 
 
-def _processor_share(trace: TraceData, window: Windows, thread: int, cells: Cells) -> NDArray[np.float64]:
-    """For each step the share of `_OF_PROCESSOR` in which its thread had no processor; a device computes on without the host."""
-    count = len(window.step)
-    if thread < 0 or window.activity.device is not None:
-        return np.zeros(count)
-    waited_ns = processor_waits(trace, thread).within(window.start_ns, window.end_ns)
+def _processor_share(cells: Cells, waited_ns: Rows) -> NDArray[np.float64]:
+    """For each step the share of `_OF_PROCESSOR` in which its thread had no processor; a device computes on without the host.
+
+    Args:
+        cells: The parts of the steps.
+        waited_ns: For each step how long its thread had no processor; zeros with a device.
+    """
+    count = len(waited_ns)
     concerned = np.isin(cells.entry, _OF_PROCESSOR)
     whole = np.bincount(cells.step[concerned], weights=cells.time_ns[concerned], minlength=count)
     return np.minimum(waited_ns / np.maximum(whole, 1.0), 1.0)
@@ -716,12 +849,14 @@ class KindAccount:
     Attributes:
         process: The row of the process in `processes`, -1 in a trace of one process.
         pid: The process id; None where the trace does not say.
-        kind: The kind, as in `step_kinds`; -1 where the trace has no steps, and all that was recorded counts as one.
-        steps: How many there are.
+        kind: The kind, as in `step_kinds`, or of requests the place of their name, those with most time first; -1 where the trace has neither,
+            and all that was recorded counts as one step.
+        steps: How many steps or requests there are.
         duration_ns: How long they took.
         floor_ns: What they need on this machine, and what they must wait for; None where too little is known of it.
         entry_ns: The time of each entry by its name; together `duration_ns`.
         above_ns: What is known to be above the floor, also where the floor is unknown: Python, waits, what is slow or not needed.
+        request: The name of the requests; empty of steps.
     """
 
     process: int
@@ -732,6 +867,7 @@ class KindAccount:
     floor_ns: int | None
     entry_ns: dict[str, int]
     above_ns: int
+    request: str = ""
 
     @property
     def times_floor(self) -> float | None:
@@ -744,7 +880,7 @@ class Account:
     """What the time of the steps of a trace was spent on.
 
     Attributes:
-        kinds: Each kind of steps of each process, most time first.
+        kinds: Each kind of steps of each process, most time first; of requests those of each name.
         calibrated: Whether the rates are those that `kinetoscope calibrate` measured on the machine; else the best that the trace shows.
         rows: The rows of the table `account`, as mappings.
     """
@@ -755,6 +891,9 @@ class Account:
 
     def rows_of(self, kind: KindAccount) -> list[dict[str, Any]]:
         """The rows of one kind of steps of one process."""
+        if kind.request:
+            mine = (row for row in self.rows if row["request_name"] == kind.request)
+            return [row for row in mine if row["process"] == kind.pid]
         number = None if kind.kind < 0 else kind.kind
         return [row for row in self.rows if row["step_kind"] == number and row["process"] == kind.pid]
 
@@ -857,6 +996,7 @@ def account_of(trace: TraceData) -> Account:
                     floor_ns if known else None,
                     dict(zip(ENTRIES, entry_ns, strict=True)),
                     duration_ns - floor_ns - entry_ns[Entry.UNKNOWN],
+                    names_by_time(trace)[kind] if len(one.request) else "",
                 )
             )
     return Account(
@@ -874,7 +1014,7 @@ def account(trace: TraceData, by: str = "trace") -> pyarrow.Table:
 
     Args:
         trace: The trace.
-        by: `trace` for one row for all steps of a kind; `step` for rows of each step.
+        by: `trace` for one row for all steps of a kind; `step` for rows of each step, or of each request.
 
     Returns:
         The table; the meaning of its columns is in `ACCOUNT_SCHEMA`.
@@ -894,6 +1034,7 @@ def account(trace: TraceData, by: str = "trace") -> pyarrow.Table:
     texts = [np.append(frames[name], -1)[frame] for name in ("file", "function")]
     columns = joined | {
         "process": of_processes(trace, process)["process"],
+        "request_name": Labels(joined["request_name"], names_by_time(trace)),
         "entry": Labels(joined["entry"], ENTRIES),
         "cause": Labels(np.where(joined["cause"] > 0, joined["cause"], -1), CAUSES),
         "operator": Labels(joined.pop("name"), strings),
@@ -929,7 +1070,9 @@ def _columns(trace: TraceData, one: ProcessAccount, *, each: bool) -> dict[str, 
     return {
         "process_row": np.full(len(first), one.window.activity.owner.process),
         "step": np.append(number[:-1], -1)[step[first]],
-        "step_kind": kind[first],
+        "step_kind": np.full(len(first), -1) if len(one.request) else kind[first],
+        "request": np.append(one.request, -1)[step[first]] if len(one.request) else np.full(len(first), -1),
+        "request_name": kind[first] if len(one.request) else np.full(len(first), -1),
         "entry": cells.entry[rows[first]],
         "cause": cells.cause[rows[first]],
         "name": cells.name[rows[first]],

@@ -18,7 +18,7 @@ from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.rules import CAUSES, RULES
 from kinetoscope.analyses.waterfall import as_mapping, bar, floor_sentence, no_problem, parts_of_step
 from kinetoscope.display.printable import printable
-from kinetoscope.display.sentence import plain
+from kinetoscope.display.sentence import about_requests, plain
 from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
@@ -72,9 +72,10 @@ class Report:
         findings: What was found, the largest possible gain first.
         cannot_tell: Rules that need what was not recorded.
         steps: How many steps count.
-        whole_ns: The step time, or without steps all recorded time: what shares are of.
+        whole_ns: The step time, or the time of all requests, or without both all recorded time: what shares are of.
         process: The process whose steps these are, by name and rank, where several have steps; empty otherwise.
         account: What the time of steps was spent on; None of a trace without time.
+        requests: How many requests count, in a trace with requests and without steps.
     """
 
     findings: tuple[Finding, ...]
@@ -83,6 +84,7 @@ class Report:
     whole_ns: int
     process: str = ""
     account: Account | None = None
+    requests: int = 0
 
     @property
     def no_problem(self) -> str:
@@ -112,13 +114,19 @@ def examine(trace: TraceData) -> Report:
     if loop.whole_ns > 0:
         found = ranked([*found, *(_tried(hot_lines, loop, found) or ())])
     found = _within(found, loop.whole_ns)
-    if len(loop.steps) == 0:
+    if len(loop.requests):
+        found = tuple(
+            replace(one, finding=_of_requests(one.finding), advice=about_requests(one.advice))
+            for one in found
+        )
+    elif len(loop.steps) == 0:
         found = tuple(replace(one, finding=_without_steps(one.finding)) for one in found)
     unknown = tuple(one for one in results if isinstance(one, CannotTell))
     several = len(np.unique(trace.column("steps", "process_row"))) > 1
     process = process_and_rank(trace, loop.process) if several and loop.process >= 0 else ""
-    accounted = [account_of(trace)] if loop.whole_ns > 0 else []
-    return Report(found, unknown, len(loop.steps), loop.whole_ns, process, *accounted)
+    counts = {"steps": len(loop.steps), "requests": len(loop.requests)}
+    account = account_of(trace) if loop.whole_ns > 0 else None
+    return Report(found, unknown, whole_ns=loop.whole_ns, process=process, account=account, **counts)
 
 
 def _within(found: Sequence[Finding], whole_ns: int) -> tuple[Finding, ...]:
@@ -160,6 +168,11 @@ def _without_steps(found: Sentence) -> Sentence:
     for words, others in _WORDS_OF_STEPS:
         text = re.sub(words, others, text)
     return {**found, "text": text}
+
+
+def _of_requests(found: Sentence) -> Sentence:
+    """The sentence of a finding for requests instead of steps."""
+    return {**found, "text": about_requests(found["text"])}
 
 
 def ranked(found: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -223,14 +236,15 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
         most: At most this many findings; 0 for all.
 
     Returns:
-        `steps`, `step_ns` (their mean), `process` (whose steps, where several processes have steps), `findings` (`code`, `severity`, `finding`, `share_percent`, `gain_percent`, `gain_ns`, `advice`,
+        `steps`, `requests` (where these count as steps), `step_ns` (their mean), `process` (whose steps, where several processes have steps), `findings` (`code`, `severity`, `finding`, `share_percent`, `gain_percent`, `gain_ns`, `advice`,
         `file`, `line`, `function`, `module`, `spans`; null where unknown), `more` (how many are left out), and `cannot_tell` (`code`,
         `record`). These keys are stable.
     """
     shown = report.findings[: most or None]
     return {
         "steps": report.steps,
-        "step_ns": round(report.whole_ns / max(1, report.steps)),
+        "requests": report.requests,
+        "step_ns": round(report.whole_ns / max(1, report.steps, report.requests)),
         "process": report.process or None,
         "findings": [
             {

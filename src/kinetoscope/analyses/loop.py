@@ -24,6 +24,13 @@ from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
 from kinetoscope.tables.host.python_time import gaps
+from kinetoscope.tables.host.requests import (
+    kinds_of_requests,
+    ran_in_requests,
+    request_at,
+    requests_as_steps,
+    requests_of,
+)
 from kinetoscope.tables.host.steps import closures
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.processor_waits import processor_waits
@@ -108,13 +115,15 @@ class Gap:
 
 
 class Loop:
-    """The training loop of the process whose steps took longest, start-up left out.
+    """The training loop of the process whose steps took longest, start-up left out; in a trace with requests and without steps, its requests.
 
     Attributes:
         trace: The trace.
         process: The row of its process in `processes`, -1 in a trace of one process.
-        steps: Rows of `steps` that count; empty where the trace has none, and all that was recorded counts as one.
-        thread: The row of the thread that runs the loop, -1 where nothing was recorded.
+        steps: Rows of `steps` that count; empty where the trace has none.
+        requests: The numbers of the requests that count as its steps, which may overlap; empty where the trace has steps. Where both are
+            empty, all that was recorded counts as one step.
+        thread: The row of the thread that runs the loop, or that ran most operators of requests; -1 where nothing was recorded.
         start_ns: When each step starts.
         end_ns: When each step ends.
         whole_ns: The step time, or without steps all recorded time: what shares are of.
@@ -122,17 +131,25 @@ class Loop:
 
     def __init__(self, trace: TraceData) -> None:
         self.trace = trace
+        self.steps: Rows
+        self.start_ns: Rows
+        self.end_ns: Rows
         own, spans = trace.columns("steps"), trace.columns("spans")
         counted = np.flatnonzero(~start_up_steps(trace))
         rows = own["process_row"][counted]
-        self.process = -1
-        if len(counted):
+        self.process, self.requests = -1, np.zeros(0, np.int64)
+        if len(requests_as_steps(trace)):
+            account = max(accounts(trace), key=lambda one: int(one.duration_ns.sum()))
+            self.process, self.thread = account.window.activity.owner.process, account.thread
+            self.steps, self.requests = counted, account.request
+            self.start_ns, self.end_ns = account.window.start_ns, account.window.end_ns
+        elif len(counted):
             each = {int(one): int(own["duration_ns"][counted[rows == one]].sum()) for one in np.unique(rows)}
             self.process = max(each, key=lambda one: (each[one], -one))
-            self.steps: Rows = counted[rows == self.process]
+            self.steps = counted[rows == self.process]
             self.thread = int(np.append(spans["thread"], -1)[own["span"][self.steps[0]]])
-            self.start_ns: Rows = own["start_ns"][self.steps].astype(np.int64)
-            self.end_ns: Rows = self.start_ns + own["duration_ns"][self.steps]
+            self.start_ns = own["start_ns"][self.steps].astype(np.int64)
+            self.end_ns = self.start_ns + own["duration_ns"][self.steps]
         else:
             self.steps = counted
             host = spans["stream"] < 0
@@ -161,7 +178,7 @@ class Loop:
 
     def per_pass(self, count: float) -> float:
         """A count over all steps as a count of one or, without steps, of one pass through the model, as far as that is known."""
-        return self.per_step(count) if len(self.steps) else count / self._passes
+        return self.per_step(count) if len(self.steps) or len(self.requests) else count / self._passes
 
     @cached_property
     def _passes(self) -> float:
@@ -184,6 +201,8 @@ class Loop:
 
         A kind with fewer than `LEAST_OF_KIND` steps is no part of the loop's work: its steps count for the kind with most of them.
         """
+        if len(self.requests):
+            return usual_kinds(kinds_of_requests(self.trace)[self.requests])
         if len(self.steps) == 0:
             return np.zeros(len(self.start_ns), np.int64)
         return usual_kinds(kinds_of_steps(self.trace)[self.steps])
@@ -198,9 +217,30 @@ class Loop:
     @cached_property
     def processor_wait_ns(self) -> int:
         """How long the loop's thread was ready to run in the steps, but had no processor; 0 where it was not recorded."""
-        if self.thread < 0:
-            return 0
-        return int(processor_waits(self.trace, self.thread).within(self.start_ns, self.end_ns).sum())
+        return sum(
+            int(processor_waits(self.trace, thread).within(start, end).sum())
+            for thread, start, end in self.stretches
+        )
+
+    @cached_property
+    def stretches(self) -> list[tuple[int, Rows, Rows]]:
+        """When threads worked for the steps: for each thread the starts and the ends. Of a loop that is its own thread in its steps."""
+        if len(self.requests) == 0:
+            return [(self.thread, self.start_ns, self.end_ns)] if self.thread >= 0 else []
+        ran = ran_in_requests(self.trace)
+        return [(row, ran[row].start_ns, ran[row].end_ns) for row in np.flatnonzero(self.threads).tolist()]
+
+    @cached_property
+    def threads(self) -> NDArray[np.bool_]:
+        """For each row of `threads`, and for -1, whether it is the thread of the loop, or one that worked for its requests."""
+        found = np.zeros(len(self.trace.columns("threads")) + 1, bool)
+        if len(self.requests) == 0:
+            found[self.thread] = True
+            return found
+        ran = [len(one) > 0 for one in ran_in_requests(self.trace)]
+        of_process = self.trace.column("threads", "process_row") == self.process
+        found[:-1] = np.array(ran, bool) & of_process
+        return found
 
     @property
     def machine_is_busy(self) -> bool:
@@ -230,6 +270,9 @@ class Loop:
         spans = self.trace.columns("spans")
         of_process = self.trace.column("threads", "process_row")[spans["thread"]] == self.process
         counted = host_shares(self.trace).counts & of_process
+        if len(self.requests):
+            rows = np.flatnonzero(counted)
+            counted[rows[self.step_of(rows) < 0]] = False
         return np.asarray(counted & (spans["kind"] != SpanKind.USER_ANNOTATION))
 
     @cached_property
@@ -271,7 +314,7 @@ class Loop:
     def ranges_named(self, prefix: str) -> Rows:
         """Rows of ranges in the steps, on the loop's thread, whose name begins with `prefix`."""
         spans, strings = self.trace.columns("spans"), self.trace.strings
-        rows = np.flatnonzero((spans["kind"] == SpanKind.USER_ANNOTATION) & (spans["thread"] == self.thread))
+        rows = np.flatnonzero((spans["kind"] == SpanKind.USER_ANNOTATION) & self.threads[spans["thread"]])
         rows = rows[self.in_steps(rows)]
         known = [one for one in np.unique(spans["name"][rows]).tolist() if strings[one].startswith(prefix)]
         return rows[np.isin(spans["name"][rows], known)]
@@ -279,9 +322,7 @@ class Loop:
     def ranges_and_operators_named(self, *prefixes: str) -> Rows:
         """Rows of operators and ranges of the host in the steps, on the loop's thread, whose name begins with one of `prefixes`."""
         spans, strings = self.trace.columns("spans"), self.trace.strings
-        rows = np.flatnonzero(
-            (spans["thread"] == self.thread) & (spans["stream"] < 0) & ~is_call(spans["kind"])
-        )
+        rows = np.flatnonzero(self.threads[spans["thread"]] & (spans["stream"] < 0) & ~is_call(spans["kind"]))
         rows = rows[self.in_steps(rows)]
         known = [one for one in np.unique(spans["name"][rows]).tolist() if strings[one].startswith(prefixes)]
         return rows[np.isin(spans["name"][rows], known)]
@@ -298,11 +339,27 @@ class Loop:
 
     def step_of(self, rows: Rows) -> Rows:
         """The number of the step, among those that count, in which each span starts; -1 for none."""
-        return self.step_at(self.trace.column("spans", "start_ns")[rows])
+        spans = self.trace.columns("spans")
+        return self.step_at(spans["start_ns"][rows], spans["thread"][rows])
 
-    def step_at(self, time_ns: Rows) -> Rows:
-        """The number of the step, among those that count, at some moments; -1 for none."""
+    def step_at(self, time_ns: Rows, thread: NDArray[Any] | None = None) -> Rows:
+        """The number of the step, among those that count, at some moments; -1 for none.
+
+        Args:
+            time_ns: The moments.
+            thread: The thread of each, which says which of several requests it is of; that of the loop where it is not given.
+        """
+        if len(self.requests):
+            on = np.full(len(time_ns), self.thread) if thread is None else thread
+            return self._place_of_request[request_at(self.trace, on, time_ns)]
         return step_at(time_ns, self.start_ns, self.end_ns - self.start_ns).astype(np.int64)
+
+    @cached_property
+    def _place_of_request(self) -> Rows:
+        """For each request its place among those that count; -1 for others, and at the end for none."""
+        found = np.full(len(requests_of(self.trace)) + 1, -1)
+        found[self.requests] = np.arange(len(self.requests))
+        return found
 
     @cached_property
     def compilations(self) -> Rows:
@@ -312,7 +369,8 @@ class Loop:
         process = np.append(self.trace.column("threads", "process_row"), -1)
         thread = np.array([-1 if one["thread"] is None else one["thread"] for one in rows], dtype=np.int64)
         start_ns = np.array([one["start_ns"] for one in rows], dtype=np.int64)
-        return self.step_at(start_ns[process[thread] == self.process])
+        mine = process[thread] == self.process
+        return self.step_at(start_ns[mine], thread[mine])
 
     @property
     def first_warm_step(self) -> int:
@@ -330,7 +388,7 @@ class Loop:
 
     def typical_sum(self, rows: Rows, values: Rows) -> int:
         """The sum over all steps of some values, one for each row, at their usual pace: see `usual_sum`."""
-        return self.typical_at(self.trace.column("spans", "start_ns")[rows], values)
+        return self.usual_sum(self.step_of(rows), values)
 
     def typical_at(self, time_ns: Rows, values: Rows) -> int:
         """The sum over all steps of some values, each at a moment, at their usual pace: see `usual_sum`."""
@@ -507,13 +565,14 @@ class Loop:
     def in_step_samples(self, chosen: NDArray[np.bool_]) -> Rows:
         """The rows of those of some samples that fall in the steps."""
         rows = np.flatnonzero(chosen)
-        return rows[self.step_at(self.trace.column("samples", "time_ns")[rows]) >= 0]
+        samples = self.trace.columns("samples")
+        return rows[self.step_at(samples["time_ns"][rows], samples["thread"][rows]) >= 0]
 
     def sampled(self, stacks: NDArray[np.bool_]) -> tuple[int, Rows]:
         """How long samples of the loop's thread say that it was in some stacks in the steps, and their rows."""
         samples = self.trace.columns("samples")
         rows = self.in_step_samples(
-            (samples["thread"] == self.thread) & np.append(stacks, False)[samples["stack"]]
+            self.threads[samples["thread"]] & np.append(stacks, False)[samples["stack"]]
         )
         return int(samples["period_ns"][rows].sum()), rows
 
@@ -604,7 +663,7 @@ class Loop:
         if len(mine) == 0:
             return []
         length = self.python.within(found.start_ns[mine], found.end_ns[mine])
-        step = self.step_at(found.start_ns[mine])
+        step = self.step_at(found.start_ns[mine], found.thread[mine])
         steps = len(self.start_ns)
         # The time of each kind of gap in each step is divided into the shares of the kind.
         cells, which = np.unique(found.kind[mine] * steps + step, return_inverse=True)
@@ -670,7 +729,9 @@ class Loop:
         """For each step the share of the Python in it that was spent without a processor, as the account has it."""
         found = np.zeros(len(self.start_ns))
         for one in accounts(self.trace):
-            if one.window.activity.owner.process == self.process and len(self.steps):
+            if one.window.activity.owner.process == self.process and len(self.requests):
+                found = one.processor_share
+            elif one.window.activity.owner.process == self.process and len(self.steps):
                 of_step = np.zeros(len(self.trace.columns("steps")) + 1)
                 of_step[one.window.step] = one.processor_share
                 found = of_step[self.steps]
@@ -690,7 +751,7 @@ class Loop:
         That is in their code or, where no sample says more, at the line that calls them.
         """
         spans, shares = self.trace.columns("spans"), gaps(self.trace).shares
-        called = np.flatnonzero((spans["kind"] == SpanKind.BACKWARD) & (spans["thread"] == self.thread))
+        called = np.flatnonzero((spans["kind"] == SpanKind.BACKWARD) & self.threads[spans["thread"]])
         stacks = np.unique(
             np.concatenate((spans["own_stack"][called], spans["stack"][self.optimizer_ranges]))
         )
@@ -703,8 +764,11 @@ class Loop:
         """The gaps in the steps of this loop, of at least a length."""
         found = gaps(self.trace)
         mine = np.isin(found.step, self.steps if len(self.steps) else np.array([-1]))
-        mine &= (found.thread == self.thread) & ~found.in_loading & (found.stretch_ns >= least_ns)
-        return np.flatnonzero(mine)
+        mine &= self.threads[found.thread] & ~found.in_loading & (found.stretch_ns >= least_ns)
+        rows = np.flatnonzero(mine)
+        return (
+            rows[self.step_at(found.start_ns[rows], found.thread[rows]) >= 0] if len(self.requests) else rows
+        )
 
     def _from_to(self, frame: int, other: int) -> Place:
         """The line of a frame, or from there to that of another frame of the same function."""

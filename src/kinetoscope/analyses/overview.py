@@ -28,8 +28,8 @@ from kinetoscope.tables.host.lines import lines, lines_in
 from kinetoscope.tables.host.modules import modules, modules_in
 from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
+from kinetoscope.tables.host.requests import NAMES_OF_PARTS, request_names
 from kinetoscope.tables.host.requests import PARTS as PARTS_OF_REQUESTS
-from kinetoscope.tables.host.requests import request_names
 from kinetoscope.tables.host.steps import phase_moments, phase_times, steps
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, memory_peak
 from kinetoscope.tables.step_kinds import step_kinds
@@ -626,14 +626,6 @@ def _alike_together(table: pyarrow.Table) -> pyarrow.Table:
     return pa.table({name: made[name] for name in table.column_names})
 
 
-_PARTS_OF_REQUESTS = {
-    "operators": "operators",
-    "garbage": "garbage collection",
-    "python": "Python",
-    "executor": "waiting for a thread of a pool",
-    "others": "other requests on its thread",
-    "waiting": "awaiting",
-}
 # A part is named with this share of a request, or of what the slowest have more.
 _LEAST_OF_REQUEST = 0.05
 
@@ -644,18 +636,16 @@ def _of_requests(of_all: Row, slowest: Row) -> str:
     text = f"{of_all['name']}: {units.count(count, 'request')}"
     if of_all["errors"]:
         text += f", {units.count(of_all['errors'], 'error')}"
-    text += f" · median {units.duration(of_all['p50_ns'])} · 99 % within {units.duration(of_all['p99_ns'])}"
+    text += f" · p50 {units.duration(of_all['p50_ns'])} · p99 {units.duration(of_all['p99_ns'])}"
     shares = {part: of_all[f"{part}_ns"] / max(mean_ns, 1) for part in PARTS_OF_REQUESTS}
     named = [
         part for part in sorted(shares, key=lambda part: -shares[part]) if shares[part] >= _LEAST_OF_REQUEST
     ]
-    text += " · " + ", ".join(
-        f"{_PARTS_OF_REQUESTS[part]} {units.percent(100 * shares[part])}" for part in named
-    )
+    text += " · " + ", ".join(f"{NAMES_OF_PARTS[part]} {units.percent(100 * shares[part])}" for part in named)
     more = {part: slowest[f"{part}_ns"] - of_all[f"{part}_ns"] for part in PARTS_OF_REQUESTS}
     most = max(more, key=lambda part: more[part])
     if count >= _LEAST_REQUESTS and more[most] >= _LEAST_OF_REQUEST * mean_ns:
-        text += f" · the slowest tenth has {units.duration(more[most])} more of {_PARTS_OF_REQUESTS[most]}"
+        text += f" · slowest 10 %: {units.duration(more[most])} more {NAMES_OF_PARTS[most]}"
     return text
 
 

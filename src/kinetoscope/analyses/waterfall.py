@@ -76,8 +76,11 @@ def no_problem(account: Account) -> str:
     if not account.kinds:
         return "No problem found."
     kind = account.kinds[0]
-    several = "a step" if kind.kind >= 0 else "the run"
-    said = f"{several} takes {_times(kind)} times its floor" if kind.times_floor is not None else ""
+    said = (
+        f"{what_takes(account, kind)} takes {_times(kind)} times its floor"
+        if kind.times_floor is not None
+        else ""
+    )
     named = ", ".join(
         f"{what} ({units.percent(100 * time_ns / kind.duration_ns)})"
         for what, time_ns in _largest(account, kind)
@@ -89,10 +92,17 @@ def no_problem(account: Account) -> str:
     return printable(f"No problem found: {'; '.join(one for one in (said, largest) if one)}.")
 
 
+def what_takes(account: Account, kind: KindAccount) -> str:
+    """What a sentence about a kind of steps is about: a step, a request, with its name where there are several, or the whole run."""
+    if not kind.request:
+        return "a step" if kind.kind >= 0 else "the run"
+    several = len({one.request for one in account.kinds}) > 1
+    return f"a request {kind.request}" if several else "a request"
+
+
 def floor_sentence(account: Account, kind: KindAccount) -> str:
     """How long a step of a kind takes, and how far that is from its floor."""
-    several = "a step" if kind.kind >= 0 else "the run"
-    takes = f"{several} takes {units.duration(kind.duration_ns / max(kind.steps, 1))}"
+    takes = f"{what_takes(account, kind)} takes {units.duration(kind.duration_ns / max(kind.steps, 1))}"
     if kind.times_floor is None:
         above = ""
         if kind.above_ns >= LEAST_PART * kind.duration_ns:
@@ -121,6 +131,7 @@ def as_mapping(account: Account) -> dict[str, Any] | None:
         return None
     kind = account.kinds[0]
     return {
+        "request": kind.request or None,
         "steps": kind.steps,
         "step_ns": round(kind.duration_ns / max(kind.steps, 1)),
         "floor_ns": None if kind.floor_ns is None else round(kind.floor_ns / max(kind.steps, 1)),
@@ -163,7 +174,12 @@ def _times(kind: KindAccount) -> str:
 def words_of(entry: str, cause: str) -> str:
     """What an entry of the account with a cause, empty without, is called."""
     what = f"waiting for {cause}" if entry == "waiting" and cause not in ("blocked", "processor") else cause
-    waits = {"blocked": "waiting", "processor": "waiting for a processor", "sleep": "sleeping"}
+    waits = {
+        "blocked": "waiting",
+        "processor": "waiting for a processor",
+        "sleep": "sleeping",
+        CAUSES[Cause.AWAITED]: "awaiting",
+    }
     return waits.get(cause, what) or _WORDS.get(entry, entry)
 
 

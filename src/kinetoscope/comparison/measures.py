@@ -38,6 +38,7 @@ from kinetoscope.tables.device.launches import starters, waiting_calls
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
+from kinetoscope.tables.host.requests import NAMES_OF_PARTS, kinds_of_requests, parts_of_requests
 from kinetoscope.tables.host.source_lines import source_lines
 from kinetoscope.tables.host.steps import step_parts
 from kinetoscope.tables.memory.peak import device_peaks, memory_peak, requesting_operators
@@ -135,14 +136,15 @@ class Population:
 class Run:
     """What one recording did, by step.
 
-    Of a trace of several processes, the one whose steps took longest is looked at. Without steps, all that was recorded is one.
+    Of a trace of several processes, the one whose steps took longest is looked at. Without steps, its requests are looked at as steps, and
+    without requests, all that was recorded is one.
 
     Attributes:
         name: The file, or what the caller calls it.
-        numbers: The numbers of the steps.
+        numbers: The numbers of the steps, or of the requests in the table `requests`.
         step_ns: How long each step took.
         warm_up: How many of the first steps are left out of times and counts.
-        has_steps: Whether the trace has steps.
+        has_steps: Whether the trace has steps, or requests.
         start_ns: When the recording started, by the clock of the machine.
         populations: For each of `TIMED` what ran.
         step_counts: For each of `STEP_COUNTS` the number in each step; without those that were not recorded.
@@ -158,6 +160,7 @@ class Run:
             where it was not asked for.
         step_kind: The kind of each step, as in the table `step_kinds`; -1 without.
         kind_operators: For each kind how often each operator runs in a typical step, and how long a call takes, in ns.
+        of_requests: Whether the steps are requests.
     """
 
     name: str
@@ -179,6 +182,7 @@ class Run:
     account: Population | None = None
     step_kind: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
     kind_operators: list[dict[str, tuple[float, float]]] = field(default_factory=list)
+    of_requests: bool = False
 
     @property
     def counted(self) -> Rows:
@@ -210,7 +214,7 @@ def run_of(
         ArgumentError: No step is left.
     """
     loop = Loop(trace)
-    steps = max(1, len(loop.steps))
+    steps = len(loop.start_ns)
     step_ns = (loop.end_ns - loop.start_ns).astype(np.float64)
     recording = _Recording(trace, loop)
     compiling = loop.compilations
@@ -221,12 +225,13 @@ def run_of(
             f"{label}: {units.count(left_out, 'step')} left out, which leaves none of its {steps:,}: leave out fewer, or record more"
         )
     numbers = trace.column("steps", "number")[loop.steps] if len(loop.steps) else np.zeros(1, np.int64)
+    numbers = loop.requests if len(loop.requests) else numbers
     run = Run(
         label,
         np.asarray(numbers, dtype=np.int64),
         step_ns,
         left_out,
-        len(loop.steps) > 0,
+        len(loop.steps) + len(loop.requests) > 0,
         trace.run_info.start_realtime_ns or 0,
         {"part": recording.parts()} | {kind: make() for kind, make in recording.kinds().items()},
         recording.step_counts(),
@@ -238,8 +243,9 @@ def run_of(
         _machine(trace),
         undisturbed=recording.undisturbed(left_out),
         account=recording.account() if with_account else None,
-        step_kind=kinds_of_steps(trace)[loop.steps] if len(loop.steps) else np.full(1, -1),
-        kind_operators=operators_of_kinds(trace),
+        step_kind=recording.kind_of_step,
+        kind_operators=recording.kind_operators(),
+        of_requests=len(loop.requests) > 0,
     )
     for count in ("allocations", "allocated_bytes", "peak_bytes"):
         if not memory_recorded(trace):
@@ -274,28 +280,64 @@ class _Recording:
 
     def __init__(self, trace: TraceData, loop: Loop) -> None:
         self.trace, self.loop = trace, loop
-        self.steps = max(1, len(loop.steps))
+        self.steps = len(loop.start_ns)
         spans = trace.columns("spans")
         # Without steps, everything is in the only one.
         whole = 0 if len(loop.steps) == 0 else -1
         self.of_step = np.full(len(trace.columns("steps")) + 1, whole, dtype=np.int64)
         self.of_step[loop.steps] = np.arange(len(loop.steps))
         self.step = self.of_step[spans["step"]]
+        if len(loop.requests):
+            self.step = np.where(spans["stream"] < 0, loop.step_of(np.arange(len(spans))), -1)
         process = np.append(trace.column("threads", "process_row"), -1)[spans["thread"]]
         self.ours = (process == loop.process) & (self.step >= 0)
 
     def parts(self) -> Population:
         """The step itself, and what the process did at each moment of it."""
         loop, count = self.loop, self.steps
-        if len(loop.steps) == 0:
+        if len(loop.steps) + len(loop.requests) == 0:
             return Population([], *_nothing())
-        parts = step_parts(self.trace)
-        values = [parts[name][loop.steps].astype(np.float64) for name in PART_NAMES]
+        if len(loop.requests):
+            of_requests = parts_of_requests(self.trace)
+            values = [of_requests[name][loop.requests].astype(np.float64) for name in NAMES_OF_PARTS]
+        else:
+            parts = step_parts(self.trace)
+            values = [parts[name][loop.steps].astype(np.float64) for name in PART_NAMES]
+        names = list((NAMES_OF_PARTS if len(loop.requests) else PART_NAMES).values())
         used = [place for place, each in enumerate(values) if each.any()]
-        keys: list[Key] = [(list(PART_NAMES.values())[place],) for place in used]
+        keys: list[Key] = [(names[place],) for place in used]
         time_ns = np.concatenate([values[place] for place in used]) if used else np.zeros(0)
         row, step = np.repeat(np.arange(len(used)), count), np.tile(np.arange(count), len(used))
         return Population(keys, row, step, time_ns[: len(row)], np.zeros(len(row)))
+
+    @cached_property
+    def kind_of_step(self) -> Rows:
+        """The kind of each step, -1 without; of requests by their names."""
+        if len(self.loop.requests):
+            return kinds_of_requests(self.trace)[self.loop.requests]
+        return kinds_of_steps(self.trace)[self.loop.steps] if len(self.loop.steps) else np.full(1, -1)
+
+    def kind_operators(self) -> list[dict[str, tuple[float, float]]]:
+        """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns."""
+        if len(self.loop.requests) == 0:
+            return operators_of_kinds(self.trace)
+        spans = self.trace.columns("spans")
+        rows = np.flatnonzero(is_operator(spans["kind"]) & self.ours)
+        name, step, strings = spans["name"][rows], self.step[rows], self.trace.strings
+        calls = np.bincount(name)
+        mean_ns = np.bincount(name, weights=np.maximum(spans["self_ns"][rows], 0)) / np.maximum(calls, 1)
+        found = []
+        for kind in range(int(self.kind_of_step.max(initial=-1)) + 1):
+            mine = np.flatnonzero(self.kind_of_step == kind)
+            typical = mine[len(mine) // 2] if len(mine) else -1
+            count = np.bincount(name[step == typical], minlength=len(calls))
+            found.append(
+                {
+                    strings[one]: (float(count[one]), float(mean_ns[one]))
+                    for one in np.flatnonzero(count).tolist()
+                }
+            )
+        return found
 
     def kinds(self) -> dict[str, Callable[[], Population]]:
         """What makes the rows of each kind."""
@@ -392,12 +434,13 @@ class _Recording:
             nothing = np.zeros(0, dtype=np.int64)
             return nothing, nothing, np.zeros(0)
         process = np.append(self.trace.column("threads", "process_row"), -1)[found.thread]
-        rows = np.flatnonzero(
-            (self.of_step[found.step] >= 0) & ~found.in_loading & (process == self.loop.process)
-        )
+        step = self.of_step[found.step]
+        if len(self.loop.requests):
+            step = self.loop.step_at(found.start_ns, found.thread)
+        rows = np.flatnonzero((step >= 0) & ~found.in_loading & (process == self.loop.process))
         share, at = found.shares.of_kinds(found.kind[rows])
         row = rows[at]
-        return share, self.of_step[found.step[row]], found.duration_ns[row] * found.shares.part[share]
+        return share, step[row], found.duration_ns[row] * found.shares.part[share]
 
     def account(self) -> Population:
         """What the time of the steps was spent on; the rows of a step add up to it."""
@@ -408,7 +451,9 @@ class _Recording:
             return _population([], *_nothing()[:3], self.steps)
         one = found[0]
         cells = one.cells
-        step = self.of_step[np.append(one.window.step, -1)[cells.step]]
+        step = cells.step
+        if len(one.request) == 0:
+            step = self.of_step[np.append(one.window.step, -1)[cells.step]]
         rows = np.flatnonzero(step >= 0)
         line, first = line_groups(self.trace)
         frame = frame_of_stacks(self.trace)[cells.stack[rows]]
@@ -558,7 +603,7 @@ class _Recording:
         blocks, loop = self.trace.columns("allocations"), self.loop
         thread = np.append(self.trace.column("threads", "process_row"), -1)[blocks["thread"]]
         rows = np.flatnonzero((blocks["bytes"] > 0) & (thread == loop.process))
-        step = loop.step_at(blocks["time_ns"][rows])
+        step = loop.step_at(blocks["time_ns"][rows], blocks["thread"][rows])
         inside = step >= 0
         step, size = step[inside], blocks["bytes"][rows][inside]
         return {"allocations": self._per_step(step), "allocated_bytes": self._per_step(step, size)}

@@ -17,6 +17,7 @@ from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIM
 from kinetoscope.comparison.statistics import Series
 from kinetoscope.display.html import note, page, table
 from kinetoscope.display.printable import printable
+from kinetoscope.display.sentence import about_requests
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.display.text_table import cut, folded, text_table
 from kinetoscope.model import units
@@ -357,14 +358,19 @@ class Comparison:
     @property
     def why(self) -> str:
         """What the largest parts of the difference of a step are spent on, in a sentence; empty where the step is not known to differ."""
-        return self.explanation.sentence if self.explanation is not None and self.differs else ""
+        return self.worded(self.explanation.sentence) if self.explanation is not None and self.differs else ""
+
+    def worded(self, text: str) -> str:
+        """A text about steps, or the same about requests where both sides have these as steps."""
+        of_requests = all(run.of_requests for side in (self.base, self.new) for run in side.runs)
+        return about_requests(text) if of_requests else text
 
     @property
     def explanation_title(self) -> str:
         """The title of the parts of `explanation`."""
         if self.verdict == CANNOT_TELL:
-            return "What the difference of a step is spent on"
-        return f"Why a step takes {'longer' if self.whole.change_ns > 0 else 'less'}"
+            return self.worded("What the difference of a step is spent on")
+        return self.worded(f"Why a step takes {'longer' if self.whole.change_ns > 0 else 'less'}")
 
     @property
     def differs(self) -> bool:
@@ -537,7 +543,7 @@ def headline(comparison: Comparison) -> str:
     if comparison.net_of_rows_ns is not None:
         net = 100 * comparison.net_of_rows_ns / max(comparison.row_step_ns, 1)
         text = f"{whole.verdict}: what changed comes to {units.change_percent(net)} of a step; {times} ({between})"
-    return f"{text}; {counted}" if counted else text
+    return comparison.worded(f"{text}; {counted}" if counted else text)
 
 
 def _counted(comparison: Comparison) -> str:
@@ -582,7 +588,7 @@ def _unconfirmed(comparison: Comparison, counted: str) -> str:
         (min(counts[0], 2), min(counts[1], 2)), "one recording of the new run"
     )
     text = f"{moved} ({units.duration(whole.base_ns)} -> {units.duration(whole.new_ns)} a step), {one}: unconfirmed; `kinetoscope ab` confirms"
-    return f"{counted}; {text}" if counted else text
+    return comparison.worded(f"{counted}; {text}" if counted else text)
 
 
 def basis(comparison: Comparison) -> str:
@@ -597,13 +603,14 @@ def basis(comparison: Comparison) -> str:
             f" Rows are means of the steps in which each was disturbed least, and compared with a step as little disturbed: "
             f"{units.duration(comparison.row_step_ns)}."
         )
-    return text
+    return comparison.worded(text)
 
 
 def summary_of_side(side: Side) -> str:
     """One side in words."""
     names = side.names[0] if len(side.names) == 1 else units.count(len(side.names), "recording")
-    return f"{printable(names)}: {units.count(side.steps, 'step')}, {side.left_out:,} left out as warm-up"
+    noun = "request" if all(run.of_requests for run in side.runs) else "step"
+    return f"{printable(names)}: {units.count(side.steps, noun)}, {side.left_out:,} left out as warm-up"
 
 
 def as_text(comparison: Comparison, rows: int, width: int = UNLIMITED) -> str:
@@ -727,7 +734,10 @@ def _sections(comparison: Comparison, rows: int) -> list[_Section]:
         ]
         header = [TITLES[kind].lower(), *HEADINGS]
         found.append((TITLES[kind], header, [_row(one, comparison) for one in shown], ", ".join(said)))
-    return [(title, *_filled(header, body), rest) for title, header, body, rest in found]
+    return [
+        (comparison.worded(title), *_filled([comparison.worded(one) for one in header], body), rest)
+        for title, header, body, rest in found
+    ]
 
 
 def _explanation_sections(comparison: Comparison, rows: int) -> list[_Section]:
@@ -754,7 +764,7 @@ def _explanation_sections(comparison: Comparison, rows: int) -> list[_Section]:
     if len(explanation.kinds) > 1:
         lines = [
             [
-                f"like step {one.new_step if one.new_step >= 0 else one.base_step}",
+                f"like {comparison.worded('step')} {one.new_step if one.new_step >= 0 else one.base_step}",
                 units.percent(100 * one.base_share),
                 units.percent(100 * one.new_share),
                 units.duration(one.base_ns) if one.base_share else "-",

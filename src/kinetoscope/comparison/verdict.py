@@ -235,7 +235,7 @@ def _counted_rows(trace: TraceData, count: str) -> _Counted:
     else:
         thread = np.append(trace.column("threads", "process_row"), -1)[blocks["thread"]]
         rows = np.flatnonzero((blocks["bytes"] > 0) & (thread == loop.process))
-        step = loop.step_at(blocks["time_ns"][rows])
+        step = loop.step_at(blocks["time_ns"][rows], blocks["thread"][rows])
     span = requesting_operators(trace, blocks["span"][rows])
     stack = look_up(span, spans["stack"])
     amount = np.ones(len(rows), dtype=np.int64) if count == "allocations" else blocks["bytes"][rows]

@@ -2,33 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinetoscope.analyses.account import accounts
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
 from kinetoscope.model.request_marks import begin_mark, end_mark, run_mark, submit_mark
-from kinetoscope.tables.host.requests import PARTS, request_of
-from tests.support.trace_builder import USER, TraceBuilder
-
-
-class Server:
-    """Builds a trace of a server with two threads: the event loop's, and one of a pool."""
-
-    def __init__(self):
-        self.builder = TraceBuilder()
-        self.threads = [self.builder.thread("loop"), self.builder.thread("pool")]
-
-    def mark(self, name, start, duration=0, thread=0):
-        self.builder.span(name, start, duration, thread=self.threads[thread], scope=USER)
-        return self
-
-    def operator(self, start, duration, thread=0, **options):
-        self.builder.span("aten::mm", start, duration, thread=self.threads[thread], **options)
-        return self
-
-    def rows(self):
-        return self.builder.build().table("requests").to_pylist()
+from kinetoscope.tables.host.requests import PARTS, request_of, requests_as_steps
+from tests.support.server_trace import Server
+from tests.support.trace_builder import TraceBuilder
 
 
 def parts(row):
@@ -140,8 +124,9 @@ def test_parts_add_up_whatever_was_recorded(events):
     for row in rows:
         assert all(row[f"{part}_ns"] >= 0 for part in PARTS)
         assert sum(row[f"{part}_ns"] for part in PARTS) == row["duration_ns"]
-    import numpy as np
-
+    for one in accounts(trace) if len(requests_as_steps(trace)) else ():
+        assert (one.cells.time_ns > 0).all()
+        assert one.entry_ns.sum(axis=1).tolist() == [rows[at]["duration_ns"] for at in one.request.tolist()]
     of = request_of(trace, np.arange(len(trace.columns("spans"))))
     assert set(of.tolist()) <= set(range(-1, len(rows)))
 

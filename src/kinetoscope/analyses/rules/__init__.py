@@ -50,6 +50,7 @@ from kinetoscope.analyses.rules.ranks import straggler_rank, unbalanced_ranks
 from kinetoscope.analyses.rules.recomputation_cost import recomputation_cost
 from kinetoscope.analyses.rules.repeated_all_reduce import repeated_all_reduce
 from kinetoscope.analyses.rules.repeated_backward import repeated_backward
+from kinetoscope.analyses.rules.requests import event_loop_busy, executor_wait, slow_requests
 from kinetoscope.analyses.rules.scalar_read import scalar_read
 from kinetoscope.analyses.rules.single_tensor_optimizer import single_tensor_optimizer
 from kinetoscope.analyses.rules.slowing_steps import slowing_steps
@@ -70,6 +71,8 @@ RULES = (
     double_precision,
     dtype_conversion,
     evaluation_in_step,
+    event_loop_busy,
+    executor_wait,
     exposed_communication,
     first_step,
     fragmentation,
@@ -103,6 +106,7 @@ RULES = (
     scalar_read,
     single_tensor_optimizer,
     slow_collectives,
+    slow_requests,
     slowing_steps,
     small_collectives,
     small_kernels,

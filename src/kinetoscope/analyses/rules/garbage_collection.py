@@ -30,7 +30,7 @@ def gc_pause(loop: Loop) -> Finding | CannotTell | None:
     """Find steps that Python's garbage collector stops for a noticeable time."""
     spans, strings = loop.trace.columns("spans"), loop.trace.strings
     name = strings.index(GARBAGE_COLLECTION) if GARBAGE_COLLECTION in strings else -1
-    rows = np.flatnonzero((spans["name"] == name) & (spans["thread"] == loop.thread))
+    rows = np.flatnonzero((spans["name"] == name) & loop.threads[spans["thread"]])
     rows = rows[loop.in_steps(rows)]
     if len(rows) == 0:
         records = loop.trace.run_info.record_python_gc_info

@@ -18,7 +18,7 @@ def gil_contention(loop: Loop) -> Finding | None:
     """Find waits for the global lock, and the line of another thread that runs most."""
     samples = loop.trace.columns("samples")
     waiting = loop.in_step_samples(samples["state"] == SampleState.WAITING_FOR_GIL)
-    mine = waiting[samples["thread"][waiting] == loop.thread]
+    mine = waiting[loop.threads[samples["thread"][waiting]]]
     time_ns = int(samples["period_ns"][mine].sum())
     share = loop.share(time_ns)
     if share < LEAST_PERCENT or len(mine) < LEAST_SAMPLES:

@@ -84,7 +84,7 @@ def _output_spans(loop: Loop, of_stack: NDArray[np.int64]) -> tuple[NDArray[np.i
     python = spans["kind"] == SpanKind.PYTHON
     called = np.array([_KINDS.index(CALLS[text]) if text in CALLS else -1 for text in loop.trace.strings])
     kind = np.maximum(of_stack[spans["own_stack"]], np.where(python, called[spans["name"]], -1))
-    rows = np.flatnonzero((spans["thread"] == loop.thread) & (loop.inside | python) & (kind >= 0))
+    rows = np.flatnonzero(loop.threads[spans["thread"]] & (loop.inside | python) & (kind >= 0))
     rows = rows[loop.in_steps(rows)]
     rows = rows[is_outermost(loop.trace, rows)]
     return rows, np.asarray(kind[rows])
@@ -95,7 +95,7 @@ def _stretches(loop: Loop, rows: NDArray[np.int64]) -> Intervals:
     spans = loop.trace.columns("spans")
     start = spans["start_ns"][rows]
     end = start + spans["duration_ns"][rows]
-    other = loop.outermost & (spans["thread"] == loop.thread)
+    other = loop.outermost & loop.threads[spans["thread"]]
     other[rows] = False
     others = np.flatnonzero(other)
     before = np.searchsorted(spans["start_ns"][others], start)

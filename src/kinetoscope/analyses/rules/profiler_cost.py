@@ -13,7 +13,6 @@ from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.processor_waits import processor_waits
 
 LEAST_PERCENT = 5.0
 LEAST_RECORD_NS = 80
@@ -23,14 +22,14 @@ LEAST_RECORD_NS = 80
 def profiler_cost(loop: Loop) -> Finding | None:
     """Find steps in which the profiler takes more than it should."""
     spans = loop.trace.columns("spans")
-    measured = np.flatnonzero((spans["kind"] == SpanKind.OVERHEAD) & (spans["thread"] == loop.thread))
+    measured = np.flatnonzero((spans["kind"] == SpanKind.OVERHEAD) & loop.threads[spans["thread"]])
     measured = measured[loop.in_steps(measured)]
-    recorded = np.flatnonzero((spans["thread"] == loop.thread) & (spans["kind"] != SpanKind.STEP))
+    recorded = np.flatnonzero(loop.threads[spans["thread"]] & (spans["kind"] != SpanKind.STEP))
     recorded = recorded[loop.in_steps(recorded)]
     measured_ns, least_ns = loop.total_ns(measured), LEAST_RECORD_NS * len(recorded)
     time_ns = max(measured_ns, least_ns)
     # The bound is processor time: while other programs have the processors, no record is made.
-    waited_ns = int(processor_waits(loop.trace, loop.thread).within(loop.start_ns, loop.end_ns).sum())
+    waited_ns = loop.processor_wait_ns
     share = max(loop.share(measured_ns), min(100.0, 100.0 * least_ns / max(loop.whole_ns - waited_ns, 1)))
     if share < LEAST_PERCENT:
         return None

@@ -72,7 +72,7 @@ def python_bound(loop: Loop) -> Finding | None:
     if gap is None or (share := loop.share(gap.time_ns)) < LEAST_PERCENT:
         return None
     spans = loop.trace.columns("spans")
-    calls = int((is_call(spans["kind"]) & (spans["thread"] == loop.thread)).sum())
+    calls = int((is_call(spans["kind"]) & loop.threads[spans["thread"]]).sum())
     if calls * DENSE_NS > loop.python.total_ns:
         return None
     if gap.blocked_part > WAITS:

@@ -27,10 +27,7 @@ def _with_what_is_read(loop: Loop, place: Place, reads: Rows) -> Rows:
     spans = loop.trace.columns("spans")
     modules = np.unique(spans["module"][reads])
     called = np.flatnonzero(
-        loop.outermost
-        & (spans["thread"] == loop.thread)
-        & np.isin(spans["module"], modules)
-        & ~loop.in_loading
+        loop.outermost & loop.threads[spans["thread"]] & np.isin(spans["module"], modules) & ~loop.in_loading
     )
     return next((rows for one, _, rows in loop.by_place(called) if one == place), reads) if place else reads
 

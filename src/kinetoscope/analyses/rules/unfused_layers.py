@@ -69,7 +69,7 @@ def _around(loop: Loop, names: tuple[str, ...], near: int) -> list[_Around]:
     chosen, outer = (
         rows[
             (spans["phase"][rows] == Phase.FORWARD)
-            & (spans["thread"][rows] == loop.thread)
+            & loop.threads[spans["thread"][rows]]
             & ~loop.in_optimizer[rows]
         ]
         for rows in (chosen, outer)
@@ -114,7 +114,7 @@ def _by_hand(
     if not found:
         return None
     spans = loop.trace.columns("spans")
-    outer = np.flatnonzero(loop.outermost & (spans["thread"] == loop.thread))
+    outer = np.flatnonzero(loop.outermost & loop.threads[spans["thread"]])
     within = np.zeros(len(outer) + 1, dtype=np.int64)
     np.add.at(within, np.searchsorted(outer, [first for first, _, _ in found]), 1)
     np.add.at(within, np.searchsorted(outer, [last for _, _, last in found]) + 1, -1)

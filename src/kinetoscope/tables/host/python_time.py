@@ -17,11 +17,13 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.hierarchy import Enclosing, host_work, is_outermost, recorded_calls
+from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import ProcessRow, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, Phase, SampleState, SpanKind
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
+from kinetoscope.tables.host.requests import ran_in_requests, request_marks, requests_as_steps
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import span_stacks, stack_depths, user_frames, user_stacks
 from kinetoscope.tables.windows import host_activity, host_owners, owned, recorded_extent
@@ -43,12 +45,12 @@ class Gaps:
     """Stretches in which a process ran no operator, backward function or call of a runtime, and waited for no worker and no device.
 
     No stretch lies in two steps. Of a worker of a data loader there are those in which it made batches; of all other processes those
-    of the whole recording.
+    of the whole recording. In a trace with requests and without steps there are also those of each other thread while it worked for a request.
 
     Attributes:
         start_ns: When each begins.
         end_ns: When each ends.
-        thread: The thread that runs the training loop or the worker, by its row in `threads`.
+        thread: The thread that runs the training loop, the worker or the request, by its row in `threads`.
         step: The row of `steps` that it lies in, -1 outside.
         before: The operator of its thread that ended last before it, by its row in `spans`; -1 without.
         in_loading: Whether the loop made a batch itself.
@@ -147,7 +149,7 @@ class Shares:
 @derived
 def gaps(trace: TraceData) -> Gaps:
     """Find the time between operators and what ran in it, once for a trace."""
-    found = [one for owner in host_owners(trace) if (one := _of_process(trace, owner)) is not None]
+    found = [one for owner in host_owners(trace) for one in _of_process(trace, owner)]
     parts = [np.concatenate(column) for column in zip(*found, strict=True)] if found else _NOTHING
     start, end, thread, step, before, in_loading, in_backward, *places = parts
     sampled = _samples_of(trace, start, end, thread)
@@ -268,20 +270,55 @@ def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shar
     )
 
 
-def _of_process(trace: TraceData, owner: Owner) -> tuple[NDArray[Any], ...] | None:
-    """The gaps of one process, as columns; None where it ran nothing."""
+def _of_process(trace: TraceData, owner: Owner) -> list[tuple[NDArray[Any], ...]]:
+    """The gaps of one process, as columns for each of its threads; none where it ran nothing."""
     spans, steps = trace.columns("spans"), trace.columns("steps")
     mine = owned(trace, owner)
     own = np.flatnonzero(mine[spans["thread"]] & (spans["stream"] < 0) & ((spans["flags"] & FLAG_ASYNC) == 0))
     marked = np.flatnonzero(mine[np.append(spans["thread"], -1)[steps["span"]]])
     thread, extent = _place(trace, owner.process, own, marked)
     if thread < 0:
-        return None
+        return []
     host = host_activity(trace, owner)
     made = np.concatenate((loading_spans(trace).fetches, waits_that_make(trace)))
     made = made[spans["thread"][made] == thread]
     making = Intervals.of(spans["start_ns"][made], _ends(spans, made))
     free = extent - host.calls - host.waiting - host.communication
+    by_loop, by_loader = free - host.loading, free & host.loading & making
+    if len(requests_as_steps(trace)) == 0:
+        return [_of_thread(trace, own, thread, marked, by_loop, by_loader)]
+    found = []
+    for one, ran in enumerate(ran_in_requests(trace)):
+        if one != thread and (not mine[one] or len(ran) == 0):
+            continue
+        # A request waits for no other thread: what these run meanwhile is of other requests.
+        calls = own[(spans["thread"][own] == one) & _is_call(spans["kind"][own])]
+        moments = ran - Intervals.of(spans["start_ns"][calls], _ends(spans, calls))
+        if one == thread:
+            moments = moments | (by_loop - ran)
+        found.append(_of_thread(trace, own, one, marked, moments, Intervals.none()))
+    return found
+
+
+def _is_call(kind: NDArray[np.uint8]) -> Mask:
+    """Which spans are operators, calls of a device's runtime, and what else runs on the host without being a range or the profiler's."""
+    return np.asarray(is_operator(kind) | ((kind >= SpanKind.RUNTIME) & (kind != SpanKind.OVERHEAD)))
+
+
+def _of_thread(
+    trace: TraceData, own: Rows, thread: int, marked: Rows, free: Intervals, making: Intervals
+) -> tuple[NDArray[Any], ...]:
+    """The gaps of one thread, as columns.
+
+    Args:
+        trace: The trace.
+        own: The spans of its process.
+        thread: The thread.
+        marked: The steps of its process.
+        free: When it ran no operator and did not wait.
+        making: The same while it made batches itself.
+    """
+    spans, steps = trace.columns("spans"), trace.columns("steps")
     on_thread = own[spans["thread"][own] == thread]
     located, marks = _marks(trace, on_thread)
     called = on_thread[recorded_calls(trace).mask[on_thread]]
@@ -291,9 +328,11 @@ def _of_process(trace: TraceData, owner: Owner) -> tuple[NDArray[Any], ...] | No
     # Also where torch's code enters a module.
     entering = called[inside[called] != inside[spans["caller"][called]]]
     cutting = np.concatenate((entering, entered))
+    stretches = on_thread[request_marks(trace)[on_thread]]
+    cutting = np.concatenate((cutting, stretches))
     cuts = np.sort(np.concatenate((marks, spans["start_ns"][cutting], _ends(spans, cutting))))
-    by_loop = _cut(free - host.loading, steps, marked, cuts)
-    by_loader = _cut(free & host.loading & making, steps, marked, cuts)
+    by_loop = _cut(free, steps, marked, cuts)
+    by_loader = _cut(making, steps, marked, cuts)
     start, end, step = (np.concatenate(both) for both in zip(by_loop, by_loader, strict=True))
     in_loading = np.arange(len(start)) >= len(by_loop[0])
     calls = on_thread[host_work(trace, with_steps=False).mask[on_thread]]
@@ -359,6 +398,8 @@ def _marks(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
     """Where the program was when it entered and left its ranges and recorded calls: the row of `stacks`, and when."""
     spans = trace.columns("spans")
     ranges = rows[spans["kind"][rows] == SpanKind.USER_ANNOTATION]
+    # Stretches of requests begin where an event loop or a pool resumes them, which is no place of the program.
+    ranges = ranges[~request_marks(trace)[ranges]]
     calls = rows[program_calls(trace).mask[rows]]
     # A call says where its caller stood.
     caller = np.append(trace.column("stacks", "parent"), np.int32(-1))[spans["own_stack"][calls]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,16 @@ if TYPE_CHECKING:
 
 PARTS = ("operators", "garbage", "python", "executor", "others", "waiting")
 """What a request spends its time on; the columns are these words with `_ns`, and add up to `duration_ns`."""
+
+NAMES_OF_PARTS = {
+    "operators": "operators",
+    "garbage": "garbage collection",
+    "python": "Python",
+    "executor": "waiting for a thread of a pool",
+    "others": "waiting for other requests on its event loop",
+    "waiting": "awaiting",
+}
+"""What people read of each part."""
 
 _NEVER_NS = 2**62
 _STATUSES = ("unfinished", "finished", "error", "canceled")
@@ -123,6 +134,11 @@ class Requests:
     def __len__(self) -> int:
         """The number of requests."""
         return len(self.name)
+
+    @cached_property
+    def complete(self) -> NDArray[np.bool_]:
+        """Which requests began and ended in the recording."""
+        return np.array([bool(name) for name in self.name], bool) & (self.status > 0)
 
 
 class _Found:
@@ -220,6 +236,50 @@ def requests_of(trace: TraceData) -> Requests:
 
 
 @derived
+def request_marks(trace: TraceData) -> NDArray[np.bool_]:
+    """Which spans mark requests."""
+    return np.isin(trace.column("spans", "name"), request_names_in(trace.strings))
+
+
+@derived
+def names_by_time(trace: TraceData) -> list[str]:
+    """The names of the requests that began and ended in the recording, the one with most time first."""
+    known, total_ns = requests_of(trace), dict[str, int]()
+    for place in np.flatnonzero(known.complete).tolist():
+        name = known.name[place]
+        total_ns[name] = total_ns.get(name, 0) + int(known.end_ns[place] - known.start_ns[place])
+    return sorted(total_ns, key=lambda name: -total_ns[name])
+
+
+@derived
+def kinds_of_requests(trace: TraceData) -> Numbers:
+    """For each request the place of its name in `names_by_time`; -1 of those that are not complete."""
+    known = requests_of(trace)
+    place = {name: at for at, name in enumerate(names_by_time(trace))}
+    found = [place.get(name, -1) for name in known.name]
+    return np.where(known.complete, np.array(found, np.int64), -1)
+
+
+@derived
+def requests_as_steps(trace: TraceData) -> Numbers:
+    """The requests that analyses look at as they do at steps: the complete ones of a trace without steps, by their numbers."""
+    if len(trace.columns("steps")):
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(requests_of(trace).complete)
+
+
+@derived
+def ran_in_requests(trace: TraceData) -> list[Intervals]:
+    """For each thread when it worked for a request."""
+    known, threads = requests_of(trace), len(trace.columns("threads"))
+    if len(known.of) == 0:
+        return [Intervals.none()] * threads
+    return united_by(
+        known.stretch_thread.astype(np.int32), threads, known.stretch_start_ns, known.stretch_end_ns
+    )
+
+
+@derived
 def parts_of_requests(trace: TraceData) -> dict[str, Numbers]:
     """Return for each of `PARTS` how long each request spends on it; they add up to its duration."""
     known, count = requests_of(trace), len(requests_of(trace))
@@ -227,11 +287,7 @@ def parts_of_requests(trace: TraceData) -> dict[str, Numbers]:
     operators, garbage = _busy(trace, threads)
     start, end, thread = known.stretch_start_ns, known.stretch_end_ns, known.stretch_thread
     in_operators, in_garbage = np.zeros(len(start), np.int64), np.zeros(len(start), np.int64)
-    ran = (
-        united_by(thread.astype(np.int32), threads, start, end)
-        if len(start)
-        else [Intervals.none()] * threads
-    )
+    ran = ran_in_requests(trace)
     for one in np.unique(thread).tolist():
         mine = np.flatnonzero(thread == one)
         in_operators[mine] = operators[one].within(start[mine], end[mine])
@@ -349,15 +405,10 @@ def request_names(trace: TraceData) -> pyarrow.Table:
     """
     known, parts = requests_of(trace), parts_of_requests(trace)
     duration = known.end_ns - known.start_ns
-    complete = np.array([bool(name) for name in known.name], bool) & (known.status > 0)
     rows: list[dict[str, Any]] = []
-    groups = {
-        name: np.flatnonzero(complete & (np.array(known.name) == name)) for name in dict.fromkeys(known.name)
-    }
-    for name, mine in sorted(groups.items(), key=lambda one: -int(duration[one[1]].sum())):
-        if not len(mine):
-            continue
-        slowest = mine[np.argsort(-duration[mine], kind="stable")[: max(len(mine) // 10, 1)]]
+    for name in names_by_time(trace):
+        mine = np.flatnonzero(known.complete & (np.array(known.name) == name))
+        slowest = slowest_tenth(mine, duration)
         for of, some in (("all", mine), ("slowest", slowest)):
             p50, p90, p99 = np.percentile(duration[some], (50, 90, 99), method="inverted_cdf")
             rows.append({
@@ -374,17 +425,27 @@ def request_names(trace: TraceData) -> pyarrow.Table:
     return to_arrow(REQUEST_NAMES_SCHEMA, columns)
 
 
+def slowest_tenth(requests: Numbers, duration_ns: Numbers) -> Numbers:
+    """Of some requests the slowest tenth, at least one, the slowest first."""
+    return requests[np.argsort(-duration_ns[requests], kind="stable")[: max(len(requests) // 10, 1)]]
+
+
 def request_of(trace: TraceData, rows: Numbers) -> Numbers:
     """Return for each of some rows of `spans` on the host the request in whose stretch it began; -1 for none."""
-    known, spans = requests_of(trace), trace.columns("spans")
-    found = np.full(len(rows), -1, np.int64)
-    thread, start = spans["thread"][rows], spans["start_ns"][rows]
+    spans = trace.columns("spans")
+    return request_at(trace, spans["thread"][rows], spans["start_ns"][rows])
+
+
+def request_at(trace: TraceData, thread: NDArray[Any], time_ns: Numbers) -> Numbers:
+    """Return for each of some moments of threads the request for which the thread worked; -1 for none."""
+    known = requests_of(trace)
+    found = np.full(len(time_ns), -1, np.int64)
     for one in np.unique(known.stretch_thread).tolist():
         stretches = np.flatnonzero(known.stretch_thread == one)
         stretches = stretches[np.argsort(known.stretch_start_ns[stretches], kind="stable")]
         here = np.flatnonzero(thread == one)
-        at = np.searchsorted(known.stretch_start_ns[stretches], start[here], side="right") - 1
-        inside = (at >= 0) & (start[here] < known.stretch_end_ns[stretches[at]])
+        at = np.searchsorted(known.stretch_start_ns[stretches], time_ns[here], side="right") - 1
+        inside = (at >= 0) & (time_ns[here] < known.stretch_end_ns[stretches[at]])
         found[here[inside]] = known.of[stretches[at[inside]]]
     return found
 
