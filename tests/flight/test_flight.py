@@ -325,6 +325,36 @@ def test_steps_that_are_looked_at_together_keep_their_numbers(tmp_path):
     assert json.loads(logged) == [number for number in json.loads(planned) if number < 763]
 
 
+def test_a_copy_is_cut_to_the_time_that_is_kept(tmp_path):
+    done = run(
+        tmp_path,
+        "from kinetoscope.flight.last import last_event\n"
+        "for keep in ('1ms,4MiB', '10min,4MiB'):\n"
+        "    with kinetoscope.leave_on(keep=keep) as recorder:\n"
+        "        recorder._plan.records = lambda step: step % 2 == 0\n"
+        "        for number in range(7000, 7300):\n"
+        "            recorder.step(number)\n"
+        "            train_step()\n"
+        "        path = recorder.snapshot('look')\n"
+        "        lines = last_event(str(path.parent), path.parent).lines()\n"
+        "        print(path, next(line for line in lines if 'on average' in line))\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    kept = []
+    for line in done.stdout.splitlines():
+        path, words = line.split(maxsplit=1)
+        assert words.startswith("a step has on average ")
+        with kinetoscope.open(path) as trace:
+            kept.append(trace.table("steps")["number"].to_pylist())
+            assert len(trace.table("estimates")) > 0
+    all_steps = list(range(7000, 7300, 2))
+    assert kept[1] == all_steps
+    # Short steps: the least number of steps decides. The first one may be cut.
+    assert len(kept[0]) < len(all_steps)
+    assert kept[0] == all_steps[-len(kept[0]) :]
+    assert len(kept[0]) >= 64
+
+
 def test_what_is_between_two_steps_belongs_to_none(tmp_path):
     done = run(
         tmp_path,

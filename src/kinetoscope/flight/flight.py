@@ -61,6 +61,7 @@ from kinetoscope.flight.triggers import (
 )
 from kinetoscope.model import units
 from kinetoscope.model.step_plan import PLAN_KEY
+from kinetoscope.storage.recording_parts import keep_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -73,6 +74,8 @@ _LEAST_RING_BYTES = 1 << 20
 _SAME_INCIDENT_S = 90.0
 # Of the free space of the disk, or of /dev/shm, which is small in containers.
 _MOST_OF_DISK = 2
+# A copy of the ring has at least so many recorded steps, however long ago they were.
+_FEWEST_KEPT = 64
 # How many changes of the share, and captures, are in the recording.
 _STRETCHES = 256
 
@@ -157,6 +160,9 @@ class FlightRecorder:
         self._number = -1
         self._began_ns = 0
         self._own_ns = 0
+        # When recording had begun, and when the last recorded steps began.
+        self._started_ns = 0
+        self._recorded_ns: deque[int] = deque(maxlen=_FEWEST_KEPT)
         # Of the step under way: whether it is recorded, and whether it can be compared with others.
         self._recording = True
         self._comparable = False
@@ -397,6 +403,7 @@ class FlightRecorder:
             oom_report=False,
         )
         session.start()
+        self._started_ns = time.monotonic_ns()
         self._session = session
         self._note_plan(0)
         on = self._settings.on
@@ -574,6 +581,8 @@ class FlightRecorder:
             if self._threads.is_due(entered_ns):
                 self._read_threads(entered_ns)
             self._began_ns = time.monotonic_ns()
+            if self._recording:
+                self._recorded_ns.append(self._began_ns)
             self._own_ns = self._began_ns - entered_ns + self._closing_ns
             self._ended_ns = self._outside_ns = self._closing_ns = 0
             self._is_counted = False
@@ -785,10 +794,26 @@ class FlightRecorder:
         return None if found.comparisons < FEWEST else [max(one, 0.0) for one in found[:3]]
 
     def _copy(self, path: Path) -> None:
-        """Copy the ring and the log of steps."""
+        """Copy what is to be kept of the ring, and the log of steps."""
         STREAM.clone(path)
+        # More than that is no harm, and the process may be about to end.
+        with suppress(Exception):
+            from_ns = self._kept_from_ns()
+            if from_ns > 0:
+                keep_from(path, from_ns)
         if self._log_path is not None and self._log_path.exists():
             shutil.copyfile(self._log_path, path.with_suffix(SUFFIX))
+
+    def _kept_from_ns(self) -> int:
+        """The time since the start of the recording from which on a copy of the ring is kept; 0 for all of it.
+
+        It reaches back from the start of the step under way, which may hang for longer than what is kept.
+        """
+        steps_ns = list(self._recorded_ns)
+        if len(steps_ns) < _FEWEST_KEPT:
+            return 0
+        from_ns = min(self._began_ns - int(self._settings.keep_s * 1e9), steps_ns[0])
+        return from_ns - self._started_ns
 
     def _failed(self, what: str, error: Exception) -> None:
         """Remember a failure, and warn of the first of its kind."""
@@ -846,7 +871,8 @@ def leave_on(
 
     Args:
         budget: The share of the time of the steps that recording may add, such as `"1%"`, or 0.01.
-        keep: How far back the ring should reach, and its size, which is the limit: `("60s", "256MiB")`.
+        keep: `("60s", "256MiB")`: how far back incidents and snapshots reach, but at least 64 recorded steps; and the size of the ring,
+            which may hold less.
         folder: The folder for all jobs, on a local disk; by default `kinetoscope-UID` in the folder of temporary files.
         on: What is kept: `"hang"`, `"crash"` (an exception that nothing catches), `"oom"` (out of memory), `"slow"` (three steps in
             a row far slower than the ones before), `"nan"` (a loss given to `step`), `"exit"` (SIGTERM).

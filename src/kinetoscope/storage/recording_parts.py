@@ -36,10 +36,32 @@ def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Non
     """
     _check(source)
     target = Path(target)
-    made = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}")
+    made = _unfinished(target)
     try:
         _core.clone_recording(str(source), str(made))
         made.replace(target)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+
+
+def keep_from(path: str | os.PathLike[str], start_ns: int) -> None:
+    """Cut off, in a copy of a recording, what had ended before a time, and all sessions but the first; its steps keep their numbers if they are marked.
+
+    Args:
+        path: The copy, which nobody writes to; it is replaced.
+        start_ns: The time, in nanoseconds since the recording began.
+
+    Raises:
+        FormatError: The file is not a recording, or its version is not supported.
+        OSError: It cannot be read or written.
+    """
+    _check(path)
+    path = Path(path)
+    made = _unfinished(path)
+    try:
+        _core.cut_recording(str(path), 0, str(made), start_ns)
+        made.replace(path)
     except BaseException:
         made.unlink(missing_ok=True)
         raise
@@ -143,6 +165,11 @@ def _cut(
         whole.unlink()
         cut(str(made), part)
         made.replace(target)
+
+
+def _unfinished(target: Path) -> Path:
+    """A new name beside a file that is to be made."""
+    return target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}")
 
 
 def _check(source: str | os.PathLike[str]) -> None:
