@@ -370,7 +370,7 @@ def test_what_is_between_two_steps_belongs_to_none(tmp_path):
         "    for number in range(20):\n"
         "        recorder._plan.records = lambda step: step % 4 == 1 and number < 12\n"
         "        # From the 12th on, steps are looked at together.\n"
-        "        recorder._passing = 7 if number == 12 else recorder._passing\n"
+        "        recorder._count.left = 7 if number == 12 else recorder._count.left\n"
         "        recorder.step(number)\n"
         "        train_step()\n"
         "        if number in (5, 6, 15):\n"
@@ -394,8 +394,8 @@ def test_what_is_between_two_steps_belongs_to_none(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     sentence, counted, path = done.stdout.splitlines()
     assert sentence == "it runs, between two steps"
-    # One of the steps that are looked at together is in the log.
-    assert counted == "True 12"
+    # Those that were looked at together, up to the end of step 15, are one in the log.
+    assert counted == "True 15"
     assert (
         json.loads(incidents(tmp_path)["nan"].with_suffix(".json").read_text())["what"]
         == "the loss of step 19 is nan"
