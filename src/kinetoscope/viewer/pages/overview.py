@@ -255,6 +255,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         "memory": shown.memory_recorded,
         "steps": steps(shown),
         "utilization": utilization(shown),
+        "requests": shown.requests,
         "incident": incident(shown),
     }
     return {**found, "tiles": tiles(shown, found)}
