@@ -198,6 +198,29 @@ class FlightRecorder:
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("a step could not be marked", error)
 
+    def idle(self) -> None:
+        """Mark the end of the step, where none begins before the next call of `step`.
+
+        What passes until then, such as the wait of a server for requests, is not part of a step, and is neither slow nor taken to hang.
+        """
+        if os.getpid() != self._process:
+            return
+        entered_ns = time.monotonic_ns()
+        try:
+            with self._lock:
+                session = self._session
+                if session is None or not self._began_ns:
+                    return
+                self._end_step(entered_ns)
+                self._passing = 0
+                self._began_ns = 0
+                if self._recording:
+                    session._close_step_range()
+                if self._log is not None:
+                    self._log.begin(self._number, entered_ns, recorded=self._recording, hang_ns=0)
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._failed("a step could not be marked", error)
+
     def snapshot(self, reason: str = "snapshot") -> Path | None:
         """Copy the ring now; return the recording, or None with a warning if that failed."""
         return self._incident(reason, {}, asked=True)
@@ -523,17 +546,8 @@ class FlightRecorder:
             session = self._session
             if session is None:
                 return
-            # Of each of those that were looked at together.
-            passed = self._passed + 1
-            passing_ns = self._pass_ns * self._passed // passed
-            step_ns = (entered_ns - self._began_ns) // passed - passing_ns if self._began_ns else 0
-            self._own_ns //= passed
+            self._end_step(entered_ns)
             log = self._log
-            self._passed = self._passing = 0
-            if step_ns > 0:
-                if log is not None:
-                    log.end(self._number, self._began_ns, step_ns, recorded=self._recording)
-                self._ended(step_ns, passing_ns)
             ended = self._number
             self._number = self._number + 1 if number is None else int(number)
             if self._watches_losses and is_no_number(loss):
@@ -559,6 +573,19 @@ class FlightRecorder:
             if log is not None:
                 hang_ns = int(self._times.hang_ns) if self._watches_hangs else 0
                 log.begin(self._number, self._began_ns, recorded=self._recording, hang_ns=hang_ns)
+
+    def _end_step(self, entered_ns: int) -> None:
+        """Count the step that ends, with those that were looked at together with it."""
+        # Of each of those that were looked at together.
+        passed = self._passed + 1
+        passing_ns = self._pass_ns * self._passed // passed
+        step_ns = (entered_ns - self._began_ns) // passed - passing_ns if self._began_ns else 0
+        self._own_ns //= passed
+        self._passed = self._passing = 0
+        if step_ns > 0:
+            if self._log is not None:
+                self._log.end(self._number, self._began_ns, step_ns, recorded=self._recording)
+            self._ended(step_ns, passing_ns)
 
     def _pass(self, number: int | None, entered_ns: int) -> None:
         """Begin a step that is looked at together with those before."""

@@ -64,7 +64,7 @@ class _Numbers:
         self._lock = threading.Lock()
 
 
-class _Texts:
+class LimitedTexts:
     """The different texts that this process has recorded; their number is limited, because recordings keep each of them."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class _Texts:
         return "other requests", ""
 
 
-_NUMBERS, _TEXTS = _Numbers(), _Texts()
+_NUMBERS, _TEXTS = _Numbers(), LimitedTexts()
 os.register_at_fork(after_in_child=_NUMBERS.after_fork)
 
 
