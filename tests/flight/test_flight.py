@@ -107,8 +107,8 @@ def test_a_recording_says_which_share_of_the_steps_it_has(tmp_path):
             (loss,) = (row for row in trace.table("losses").to_pylist() if row["code"] == "sampled_steps")
             assert "recorded 1 of 4 " in loss["why"]
             found = trace.table("estimates").to_pylist()
-            assert {row["asked"] for row in found} == {False, True}
-            assert all(row["per_step_ns"] is None for row in found if not row["asked"])
+            assert {row["captured"] for row in found} == {False, True}
+            assert all(row["per_step_ns"] is None for row in found if not row["captured"])
 
 
 def test_it_starts_once_another_session_has_ended(tmp_path):

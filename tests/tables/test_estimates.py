@@ -117,7 +117,7 @@ def test_too_few_steps_are_no_estimate():
 def test_steps_that_a_capture_asked_for_stand_for_themselves():
     numbers = [*range(0, 400, 10), 501, 503, 505]
     found = rows(built(numbers, {"stretches": [[0, 0.1]], "asked": [[501, 505]]}))
-    operators = {row["asked"]: row for row in found if row["name"] == "aten::mm"}
+    operators = {row["captured"]: row for row in found if row["name"] == "aten::mm"}
     assert (operators[True]["steps"], operators[True]["of_steps"]) == (3, 3)
     assert (operators[True]["low_ns"], operators[True]["per_step_ns"], operators[True]["high_ns"]) == (
         20,

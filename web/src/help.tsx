@@ -32,6 +32,18 @@ const GROUPS: readonly (readonly [title: string, lines: readonly Line[]])[] = [
     ],
   ],
   [
+    "Stacks over time",
+    [
+      [["w", "s"], "zoom in, out"],
+      [["a", "d"], "pan"],
+      [["f"], "zoom to the box"],
+      [["0"], "all of the thread"],
+      [["n", "N"], "next, previous match"],
+      [["Drag"], "pan"],
+      [["Ctrl + wheel"], "zoom at the pointer"],
+    ],
+  ],
+  [
     "Map of ranks",
     [
       [["↑", "↓", "←", "→"], "walk through ranks and steps"],

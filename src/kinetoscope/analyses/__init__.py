@@ -5,6 +5,7 @@ __all__ = [
     "finding",
     "findings",
     "flame",
+    "flame_chart",
     "health",
     "lateness",
     "loop",

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Example:
-    """One of the training runs.
+    """One of the two training runs.
 
     Attributes:
-        name: Its files are named after it.
+        name: The first part of the names of its files.
         arguments: The program's own, without the number of steps.
     """
 
@@ -96,7 +96,7 @@ def command(output: str, steps: int) -> None:
 
 
 class Story:
-    """The parts of the demo, each printed as soon as it is known."""
+    """The sections of the demo, each printed as soon as its results are known."""
 
     def __init__(self, printer: Console, folder: Path, steps: int) -> None:
         self._printer = printer
@@ -138,26 +138,26 @@ class Story:
         self._show_next(slow)
 
     def _begin(self, title: str) -> None:
-        """Print the heading of a part."""
+        """Print the heading of a numbered section."""
         self._printer.print(Text(f"\n{title}", style="bold"))
 
     def _print(self, lines: Sequence[str], style: str = "") -> None:
-        """Print lines, indented, that are not wrapped."""
+        """Print indented lines without wrapping them."""
         for line in lines:
             self._printer.print(Text(f"{_INDENT}{line}" if line else "", style=style), soft_wrap=True)
 
     def _say(self, text: str) -> None:
-        """Print a paragraph."""
+        """Print an indented paragraph, wrapped to the width of the terminal."""
         self._print(textwrap.wrap(text, self._width))
 
     def _show_command(self, line: str) -> None:
-        """Print a command."""
+        """Print an indented command in color, wrapped to the width of the terminal."""
         self._print(
             textwrap.wrap(line, self._width, subsequent_indent="    ", break_on_hyphens=False), "cyan"
         )
 
     def _say_what_was_recorded(self, slow: Finished) -> None:
-        """Say how long steps took, what of them was recorded, and at what cost."""
+        """Print the duration of steps, what was recorded of them, and the overhead."""
         from kinetoscope.launcher.overhead import measure_overhead, records_of
 
         shown = slow.trace.overview()
@@ -178,7 +178,7 @@ class Story:
         self._say(said)
 
     def _show_waterfall(self, report: Report) -> None:
-        """Print the way from the floor of a step to the step."""
+        """Print the waterfall from the floor of a step to its duration."""
         from kinetoscope.analyses.findings import waterfall_lines
 
         for text, style in waterfall_lines(report, self._width):
@@ -207,7 +207,7 @@ class Story:
             )
 
     def _show_change(self) -> None:
-        """Print the lines that are mended, as a patch."""
+        """Print the fixed lines as a patch."""
         code, _ = _lines_of_loss()
         slow = code[next(place for place, line in enumerate(code) if "new_zeros" in line) :]
         mended = next(line for line in code if "cross_entropy" in line)
@@ -279,7 +279,7 @@ class Story:
 
 
 def _usual(times: Sequence[int]) -> str:
-    """How long steps took."""
+    """Return the median duration of steps as a sentence."""
     from statistics import median
 
     return f"a step takes {units.duration(median(times))} (median of {len(times)})"
@@ -295,7 +295,7 @@ def _lines_of_loss() -> tuple[list[str], int]:
 
 @contextlib.contextmanager
 def _put_back() -> Iterator[None]:
-    """Undo what running a program as `__main__` changes in this process."""
+    """On exit, restore what running a program as `__main__` changes in this process."""
     import torch
 
     main, arguments, path = sys.modules["__main__"], sys.argv[:], sys.path[:]
@@ -311,13 +311,13 @@ _STEP = re.compile(r"step\s+(\d+)/\d+\s+loss\s+([\d.]+)")
 
 
 class LossDisplay(io.TextIOBase):
-    """Stands in for standard output while an example trains.
+    """Replaces standard output while an example trains.
 
     On a terminal the newest step replaces the one before; elsewhere a line is printed every quarter of the way.
     """
 
     def __init__(self, printer: Console, steps: int, indent: str = "", *, is_shown: bool = True) -> None:
-        """Prepare.
+        """Create a display without losses.
 
         Args:
             printer: Where to show the loss.
@@ -339,11 +339,11 @@ class LossDisplay(io.TextIOBase):
 
     @property
     def losses(self) -> tuple[float, ...]:
-        """The losses seen so far."""
+        """The losses read so far."""
         return tuple(self._losses)
 
     def __enter__(self) -> Self:
-        """Show the line."""
+        """Begin to show the newest step."""
         if self._live is not None:
             self._live.start()
         return self
@@ -351,7 +351,7 @@ class LossDisplay(io.TextIOBase):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Keep the line with the last step."""
+        """Stop, and leave the line with the last step on the terminal."""
         if self._live is not None:
             self._live.update(self._line(), refresh=True)
             self._live.stop()

@@ -1,7 +1,7 @@
 """Which steps a recording has, where only some were recorded: the metadata that `kinetoscope.leave_on` writes.
 
 It is `{"stretches": [[first step, share], ...], "asked": [[first step, last step], ...]}`: from which step on which share of the steps was
-recorded, the first one first, and which steps a capture asked for.
+recorded, the first one first, and, under `asked`, which steps were recorded by captures.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class StepSampling(NamedTuple):
 
     Attributes:
         stretches: The first step of each stretch, and the share of its steps that was recorded.
-        asked: The first and the last step of each capture.
+        captures: The first and the last step of each capture.
     """
 
     stretches: tuple[tuple[float, float], ...]
-    asked: tuple[tuple[float, float], ...]
+    captures: tuple[tuple[float, float], ...]
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> StepSampling:

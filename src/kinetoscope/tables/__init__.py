@@ -12,6 +12,7 @@ __all__ = [
     "stacks",
     "step_kinds",
     "stored",
+    "temporary_allocations",
     "windows",
 ]
 
@@ -19,6 +20,7 @@ TABLES = {
     "breakdown": "breakdown",
     "overlap": "breakdown",
     "step_kinds": "step_kinds",
+    "temporary_allocations": "temporary_allocations",
     "estimates": "estimates",
     "flops": "costs.flops",
     "flops_coverage": "costs.flops",

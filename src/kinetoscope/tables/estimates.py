@@ -2,7 +2,7 @@
 
 The flight recorder notes (`kinetoscope.model.step_plan`) which share of the steps it records from which step on: a recorded step stands for as many
 as its share says. The variance of a mean is that of the differences between successive recorded steps, which a slow drift of the program does
-not enlarge. Steps of different kinds are never in one mean, and neither are steps that were recorded because somebody asked for them.
+not enlarge. Steps of different kinds are never in one mean, and neither are steps that were recorded by a capture.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ESTIMATES_SCHEMA = Table(
     "An estimate of the time in a step on average, over recorded and unrecorded steps, from those that were recorded. Most time first within each kind of step.",
     (
         Column("step_kind", "int64", "", "The kind of the steps, as in `step_kinds`: each is estimated on its own."),
-        Column("asked", "bool", "", "Whether these steps were recorded because a capture asked for them; such steps stand for no others."),
+        Column("captured", "bool", "", "Whether these steps were recorded by a capture, such as `kinetoscope capture`; they represent only themselves."),
         Column("name", "category", "", "The operator, or the path of the module; null for the whole step."),
         Column("steps", "int64", "", "How many recorded steps there are."),
         Column("effective_steps", "float64", "", "How many steps with equal weights would tell as much: fewer if the share that is recorded changed."),
@@ -98,15 +98,15 @@ def effective_steps(shares: NDArray[np.float64]) -> float:
 def shares_of_steps(
     info: Mapping[str, Any], numbers: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Which share of the steps was recorded around each of these, and which of them a capture asked for; 1 without a plan."""
-    shares, asked = np.ones(len(numbers)), np.zeros(len(numbers), bool)
+    """Which share of the steps was recorded around each of these, and which of them are from a capture; 1 without a plan."""
+    shares, captured = np.ones(len(numbers)), np.zeros(len(numbers), bool)
     sampling = StepSampling.of(info)
     for first, share in sampling.stretches:
         shares[numbers >= first] = share
-    for first, last in sampling.asked:
-        asked |= (numbers >= first) & (numbers <= last)
-    shares[asked] = 1
-    return shares, asked
+    for first, last in sampling.captures:
+        captured |= (numbers >= first) & (numbers <= last)
+    shares[captured] = 1
+    return shares, captured
 
 
 def estimates(trace: TraceData, by: str = "operator") -> pyarrow.Table:
@@ -125,7 +125,7 @@ def estimates(trace: TraceData, by: str = "operator") -> pyarrow.Table:
     if by not in _BY:
         raise ArgumentError(f"by={by!r} is not valid: choose from {', '.join(_BY)}")
     steps, kinds = trace.columns("steps"), kinds_of_steps(trace)
-    shares, asked = shares_of_steps(trace.info, steps["number"])
+    shares, captured = shares_of_steps(trace.info, steps["number"])
     spans = trace.columns("spans")
     inside = operator_spans(trace).mask & (spans["step"] >= 0)
     if by == "module":
@@ -137,12 +137,12 @@ def estimates(trace: TraceData, by: str = "operator") -> pyarrow.Table:
     texts = trace.column("modules", "path") if by == "module" else trace.strings
     rows = []
     for kind in range(int(kinds.max(initial=-1)) + 1):
-        for of_asked in (False, True):
-            chosen = np.flatnonzero((kinds == kind) & (asked == of_asked))
+        for from_capture in (False, True):
+            chosen = np.flatnonzero((kinds == kind) & (captured == from_capture))
             if len(chosen):
                 duration_ns = steps["duration_ns"][chosen].astype(np.float64)
                 rows += [
-                    (kind, of_asked, name, *row)
+                    (kind, from_capture, name, *row)
                     for name, row in _rows(work, chosen, duration_ns, shares[chosen], len(steps))
                 ]
     values = [np.array(column) for column in zip(*rows, strict=True)] or [np.zeros(0, np.int64)] * len(

@@ -6,6 +6,7 @@ import { Button } from "../parts/button";
 import { Choice, Select } from "../parts/choice";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
+import { TimeOrder } from "../stacks/chart-view";
 import { Flame } from "../stacks/flame";
 import { FlameView } from "../stacks/flame-view";
 import { Operators } from "../stacks/operators";
@@ -51,9 +52,37 @@ const MEASURES: Readonly<Record<string, { title: string; none: string; of: strin
 const ORDERS = [
   ["callees", "Flame graph", "From the program down: each frame in the one that called it"],
   ["callers", "Callers", "From where it was spent up: each frame in the one that it called"],
+  ["time", "Over time", "Flame chart: every call of one thread, in the order of time"],
 ] as const;
 
 export function Stacks() {
+  return route.value.query["order"] === "time" ? (
+    <TimeOrder direction={<Direction can={() => true} />} />
+  ) : (
+    <Graphs />
+  );
+}
+
+/** The choice of what is drawn; `can` says whether there is a flame graph of a direction. */
+function Direction(props: { can: (order: string) => boolean }) {
+  const source = useSource();
+  const order = route.value.query["order"] ?? "callees";
+  const options = ORDERS.filter(([one]) =>
+    one === "time" ? source.has("flame_chart/choices") : props.can(one),
+  );
+  return (
+    <Choice
+      label="Direction"
+      options={options}
+      chosen={options.some(([one]) => one === order) ? order : "callees"}
+      onChoice={(one) =>
+        change({ order: one, at: undefined, zoom: undefined, start: undefined, end: undefined })
+      }
+    />
+  );
+}
+
+function Graphs() {
   const choices = useJson<Choices>("flame_choices");
   return (
     <Shown answer={choices}>
@@ -129,12 +158,7 @@ function Graph(props: { choices: Choices }) {
             );
           })}
         </div>
-        <Choice
-          label="Direction"
-          options={ORDERS.filter(([one]) => can({ order: one }))}
-          chosen={order}
-          onChoice={(one) => change({ order: one, at: undefined, zoom: undefined })}
-        />
+        <Direction can={(one) => can({ order: one })} />
         {choices.library && choices.own && can({ library: hide ? undefined : "hide" }) && (
           <label class="switch" title="Hide frames inside torch and Kinetoscope">
             <input

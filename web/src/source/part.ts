@@ -4,7 +4,7 @@ import type { Columns, Query, Source, SpanFacts, WindowQuery } from "./source";
 
 /** What a source has of a part: `PARTIAL` in `viewer/server/part.py`. */
 const PARTIAL =
-  /^(?:operators|chosen|instances|histogram|modules|module_operators|kernels|copies|flame\w*|memory(?:\/\w+)?)$/;
+  /^(?:operators|chosen|instances|histogram|modules|module_operators|kernels|copies|flame(?:_choices|_operators)?|memory(?:\/\w+)?)$/;
 
 export class PartSource implements Source {
   readonly served = true;

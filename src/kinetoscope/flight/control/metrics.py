@@ -116,7 +116,7 @@ def metrics_text(status: dict[str, Any], log: StepLog | None) -> str:
     add(
         "capture_running",
         "gauge",
-        "1 while a capture that was asked for is running.",
+        "1 while a capture is running.",
         None if incidents is None else status["capture"] is not None,
     )
     return "\n".join(lines) + "\n"

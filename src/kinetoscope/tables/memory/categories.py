@@ -140,12 +140,15 @@ class Judged:
             ran next after its allocation, activations and details outside all modules (those of the loss) to the
             model that ran last before it.
         stack: The row of `stacks` of the Python code that allocated it, -1 without.
+        gone_with_operator: Whether it was freed before the outermost operator that allocated it had ended; in backward, the
+            backward function.
     """
 
     blocks: Blocks
     category: NDArray[np.uint8]
     module: Rows
     stack: Rows
+    gone_with_operator: Flags
 
 
 @derived
@@ -214,7 +217,7 @@ class _Inquiry:
         module = np.where(outside, self._model_around(of_model, category), module).astype(np.int32)
         taken = np.where(recorded, np.append(self.own_stack, -1)[blocks.allocation], -1)
         stack = np.where(taken >= 0, taken, _look_up(span, spans["stack"], -1)).astype(np.int32)
-        return Judged(blocks, category, module, stack)
+        return Judged(blocks, category, module, stack, facts.gone_with_operator & recorded)
 
     def _outermost(self) -> tuple[Rows, Flags]:
         """For each span the outermost operator it is part of, and whether it computes a forward again in backward.

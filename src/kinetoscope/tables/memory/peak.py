@@ -112,7 +112,7 @@ def peak(trace: TraceData, *, device_type: int = 0, device: str | None = None) -
         ]
     else:
         places = [find_device(trace, device)]
-    found = [top for place in places if (top := _top(trace, place)) is not None]
+    found = [top for place in places if (top := top_of(trace, place)) is not None]
     return max(found, key=lambda top: top.bytes, default=None)
 
 
@@ -145,7 +145,7 @@ def device_peaks(trace: TraceData) -> list[DevicePeak]:
     """Return the peak of each device whose memory was recorded, the largest first."""
     found = []
     for place, (name, key) in enumerate(zip(device_names(trace), blocks_of(trace).devices, strict=True)):
-        top, allocator = _top(trace, place), allocator_peak(trace, *key)
+        top, allocator = top_of(trace, place), allocator_peak(trace, *key)
         attributed = 0 if top is None else top.bytes
         # An allocator that counts from the start of the recording knows no more than the trace.
         counted = allocator.allocated_bytes >= max(attributed, 1)
@@ -172,8 +172,8 @@ def _earlier_bytes(trace: TraceData, at: Peak | None) -> int:
     return int(blocks.bytes[live][blocks.allocation[live] < 0].sum())
 
 
-def _top(trace: TraceData, device: int) -> Peak | None:
-    """The peak of one device."""
+def top_of(trace: TraceData, device: int) -> Peak | None:
+    """Return the peak of one device, given by its place in `Blocks.devices`; None if no allocation of it was recorded."""
     blocks, changes = blocks_of(trace), changes_of(trace, device)
     # Memory only grows when something was allocated: the peak is there, or at the very beginning.
     rows = np.flatnonzero(blocks.allocation[changes.block] >= 0)
@@ -247,7 +247,7 @@ def memory_peak(
             raise ArgumentTypeError(f"{name}={value!r} is not valid: use a whole number, or None")
     place = find_device(trace, device)
     if at_ns is None:
-        at = _top(trace, place)
+        at = top_of(trace, place)
         live, whole = live_at(trace, at), 0 if at is None else at.bytes
     else:
         live = _live(trace, place, rank_at(changes_of(trace, place), at_ns))

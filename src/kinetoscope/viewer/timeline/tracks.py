@@ -227,7 +227,7 @@ def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str 
         label = f"stream {number}" if number >= 0 else "stream"
         name = streams["name"][track.number]
         return label, " · ".join(filter(None, (device, "" if name == label else name))), device
-    name = _thread_labels(trace)[track.thread]
+    name = thread_labels(trace)[track.thread]
     if track.sort == THREAD:
         own = str(int(threads["os_tid"][track.thread]))
         return name, "" if name.endswith(own) else f"thread {own}", None
@@ -242,7 +242,7 @@ def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str 
 
 
 @derived
-def _thread_labels(trace: Trace) -> dict[int, str]:
+def thread_labels(trace: Trace) -> dict[int, str]:
     """Return the labels of threads; with their number if two threads of a process have the same name."""
     threads = trace.columns("threads")
     used = {track.thread: track.process for track in timeline(trace).tracks if track.sort in _OF_THREADS}
