@@ -273,7 +273,7 @@ def inside():
 
 
 def test_the_number_of_different_texts_is_limited(monkeypatch):
-    monkeypatch.setattr(module, "_TEXTS", module._Texts())
+    monkeypatch.setattr(module, "_TEXTS", module.LimitedTexts())
     monkeypatch.setattr(module, "MOST_TEXTS", 3)
 
     def run():
