@@ -228,7 +228,8 @@ def block(recorder: FlightRecorder, step: Step, steps: int, *, left_on: bool) ->
     if not left_on:
         recorder._switch(session, record=False)
     # The time between blocks is no step.
-    recorder._began_ns = recorder._passing = recorder._passed = 0
+    recorder._began_ns = 0
+    recorder._count.take()
     began = clocks_ns()
     for _ in range(steps):
         if left_on:

@@ -13,6 +13,7 @@ from kinetoscope.analyses.overview import TOP
 from kinetoscope.cli.summary import Run, summary_lines
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.display.description import contents
+from kinetoscope.display.sentence import plain
 from kinetoscope.model import units
 from kinetoscope.trace.page import trace_page
 from kinetoscope.viewer.server.routes import answer
@@ -61,6 +62,76 @@ def test_a_summary_and_the_viewer_have_the_same_rate_of_operations():
     assert trace.overview().work.flops_per_s == pytest.approx(np.median(rates)) == 2e9
     assert answer(trace, "overview/work", {})["flops_per_s"] == trace.overview().work.flops_per_s
     assert "8 MFLOP, 2 GFLOP/s in the median step" in texts(trace)[0]
+
+
+def alternating():
+    """Training for 1 ms, and after every third step 10 ms of something else."""
+    builder = TraceBuilder()
+    square = builder.shapes([[100, 100], [100, 100]], ["float", "float"])
+    now = 0
+    for number in range(12):
+        evaluates = number % 4 == 3
+        builder.step(number, now, 10_000_000 if evaluates else 1_000_000)
+        builder.span("aten::mm", now, 30_000, shapes=square)
+        if evaluates:
+            builder.span("aten::bmm", now + 50_000, 30_000)
+            builder.span("aten::softmax", now + 100_000, 400_000)
+        now += 10_000_000 if evaluates else 1_000_000
+    return builder.build()
+
+
+def test_steps_of_several_kinds_are_not_one_median():
+    trace = alternating()
+    shown = trace.overview()
+    assert [(one["count"], one["median_ns"]) for one in shown.step_kinds] == [(3, 10_000_000), (9, 1_000_000)]
+    # The median over all is 1 ms; the mean of the kinds, by their steps, is what the run takes.
+    assert (shown.steps.median_ns, shown.steps.usual_ns) == (1_000_000, 39_000_000 / 12)
+    words = "2 kinds of steps: 3 of 10 ms with more aten::softmax, 76.9 % of the time; 9 of 1 ms, 23.1 %"
+    for text in texts(trace):
+        assert words in " ".join(text.split())
+        assert "median" not in text.partition("kinds of steps")[0]
+    (tile,) = [one for one in answer(trace, "overview", {})["tiles"] if one["title"].startswith("Step")]
+    assert (tile["title"], tile["value"]) == ("Step, main kind", [10_000_000, "ns"])
+    assert (plain(tile["more"]), plain(tile["hint"])) == (
+        "3 · 9 of other kinds",
+        f"{words}.",
+    )
+
+
+def test_the_first_steps_are_no_main_kind():
+    builder, now = TraceBuilder(), 0
+    for number in range(8):
+        lasts = 500_000_000 if number < 2 else 1_000_000
+        builder.step(number, now, lasts)
+        builder.span("aten::mm", now, 30_000)
+        if number < 2:
+            builder.span("aten::_cudnn_init_dropout_state", now + 100_000, 499_000_000)
+        now += lasts
+    shown = builder.build().overview()
+    assert [one["count"] for one in shown.step_kinds] == [2, 6]
+    assert (shown.main_kind["count"], shown.steps.usual_ns) == (6, 1_000_000)
+
+
+def test_the_rate_of_several_kinds_of_steps_is_that_of_their_time():
+    builder = TraceBuilder()
+    square = builder.shapes([[100, 100], [100, 100]], ["float", "float"])
+    for number in range(12):
+        many = number % 4 == 3
+        builder.step(number, number * 10_000_000, 1_000_000)
+        for place in range(10 if many else 1):
+            builder.span("aten::mm", number * 10_000_000 + place * 50_000, 30_000, shapes=square)
+    trace = builder.build()
+    work = trace.overview().work
+    rates = sorted(one.flops_per_s for one in work.kinds)
+    assert rates == pytest.approx([2e9, 20e9])
+    assert work.flops_per_s == pytest.approx((9 * 2e9 + 3 * 20e9) / 12)
+    assert sorted(trace.table("step_kinds")["flops_per_s"].to_pylist()) == rates
+    assert f"{units.operations(work.flops_per_s)}/s in steps" in texts(trace)[0]
+    tile = answer(trace, "overview/work", {})["tile"]
+    assert tile["value"][0] == work.flops_per_s
+    assert [value for value, unit in tile["hint"]["values"] if unit == "FLOP/s"] == [
+        one.flops_per_s for one in work.kinds
+    ]
 
 
 def test_steps_without_work_have_no_rate():

@@ -20,7 +20,7 @@ for line in sys.stdin:
     model(torch.ones(2, 8)).sum().backward()
     if line == "step\n":
         recorder.step()
-        print(recorder._number, flush=True)
+        print(recorder._count.number, flush=True)
     elif line == "nan\n":
         recorder.step(loss=float("nan"))
         print("told", flush=True)

@@ -170,3 +170,28 @@ def test_counting_steps_that_are_looked_at_together_counts():
     # As measured, and at most as much again for what it displaces from caches.
     assert told.low == pytest.approx(0.002, abs=1e-5)
     assert told.high == pytest.approx(0.004, abs=1e-5)
+
+
+def test_how_many_steps_are_looked_at_together_is_chosen_now_and_then():
+    class Counting(Budget):
+        chosen = 0
+
+        def _choose_together(self):
+            self.chosen += 1
+            super()._choose_together()
+
+    budget = Counting(0.01)
+    for _ in range(3201):
+        budget.add(1e6, 100.0, recorded=False, planned_share=0.01)
+    assert budget.chosen == 100
+
+
+def test_a_plan_remembers_the_strata_of_now():
+    plan = StepPlan("job", 8)
+    drawn = []
+    random = plan._random
+    plan._random = lambda *where: drawn.append(where) or random(*where)
+    for step in range(1000):
+        plan.records(step)
+        plan.next_after(step)
+    assert len(drawn) <= 8 * (1000 // 256 + 2)

@@ -1,10 +1,10 @@
-"""Runs of rows are listed as a loop over them would."""
+"""Runs of rows are listed as a loop over them would, and distinct numbers as numpy does."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.model.rows import rows_of_runs
+from kinetoscope.model.rows import distinct, rows_of_runs
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 4)), max_size=8))
@@ -13,3 +13,10 @@ def test_runs_are_listed_one_after_the_other(runs):
     run, row = rows_of_runs(first, count)
     expected = [(at, begin + more) for at, (begin, length) in enumerate(runs) for more in range(length)]
     assert list(zip(run.tolist(), row.tolist(), strict=True)) == expected
+
+
+@given(st.lists(st.integers(-(2**62), 2**62) | st.integers(-3, 3)))
+def test_distinct_numbers_are_in_order(values):
+    found, place = distinct(np.array(values, dtype=np.int64))
+    expected, places = np.unique(np.array(values, dtype=np.int64), return_inverse=True)
+    assert (found.tolist(), place.tolist()) == (expected.tolist(), places.tolist())

@@ -17,6 +17,7 @@ import kinetoscope
 from kinetoscope import ArgumentError
 from kinetoscope.analyses.findings import examine
 from kinetoscope.cli import main
+from kinetoscope.cli.history import _build_of_summaries
 from kinetoscope.summaries.job import Job
 from kinetoscope.summaries.summary import save_summaries, summary_of
 from kinetoscope.viewer.pages.ranks import cells
@@ -307,3 +308,79 @@ def test_a_rank_that_is_late_at_times_is_named_as_that():
     for step in range(1, 20, 4):
         arrivals[4][step] += 3_000_000
     assert job_of(arrivals).stragglers().num_rows == 0
+
+
+def rank_of_two_kinds(rank, evaluation_ns):
+    """A rank that trains for 10 ms a step and evaluates in every fifth step, which takes it longer."""
+    builder = TraceBuilder()
+    builder.know("rank", rank)
+    builder.thread("main")
+    now = 0
+    for step in range(20):
+        evaluates = step % 5 == 4
+        lasts = 10_000_000 + (evaluation_ns if evaluates else 0)
+        builder.step(step, now, lasts)
+        for place in range(8):
+            builder.span("aten::mm", now + place * 1_000_000, 900_000)
+        if evaluates:
+            builder.span("aten::softmax", now + 9_000_000, evaluation_ns)
+        now += lasts
+    return builder.build()
+
+
+def test_steps_of_several_kinds_are_compared_with_their_own_kind(tmp_path):
+    traces = [rank_of_two_kinds(rank, (80 + 10 * rank) * 1_000_000) for rank in range(3)]
+    for rank, trace in enumerate(traces):
+        trace.save(tmp_path / f"{rank}.ktrace")
+    job = kinetoscope.summarize(*sorted(tmp_path.glob("*.ktrace")), output=tmp_path / "summaries")
+    first, second = job.step_kinds().to_pylist()
+    assert (first["ranks"], first["steps"], first["step_ns"], first["most_of"]) == (
+        3,
+        12,
+        100_000_000,
+        "aten::softmax",
+    )
+    assert (first["slowest_rank"], first["slowest_ns"]) == (2, 110_000_000)
+    assert (second["steps"], second["step_ns"], second["most_of"], second["operators"]) == (
+        48,
+        10_000_000,
+        None,
+        8,
+    )
+    assert first["share_percent"] + second["share_percent"] == pytest.approx(100)
+    # Four steps of one kind and 16 of the other: the median over all would be 10 ms.
+    assert job.ranks()["step_ns"].to_pylist() == [26_000_000, 28_000_000, 30_000_000]
+    by_kind = job.ranks(by="kind").to_pylist()
+    assert [(row["rank"], row["step_kind"], row["steps"], row["step_ns"] // 10**6) for row in by_kind] == [
+        (rank, kind, *of_kind)
+        for rank in range(3)
+        for kind, of_kind in enumerate([(4, 90 + 10 * rank), (16, 10)])
+    ]
+    assert sum(row["steps"] * row["compute_ns"] for row in by_kind) == 20 * sum(
+        job.ranks()["compute_ns"].to_pylist()
+    )
+    with pytest.raises(ArgumentError, match="by='step' is not valid: use 'rank' or 'kind'"):
+        job.ranks(by="step")
+    runner, folder = CliRunner(), str(tmp_path / "summaries")
+    text = runner.invoke(main, ["ranks", folder]).output
+    assert (
+        "2 kinds of steps: 12 of 100 ms with more aten::softmax, 71.4 % of the time; 48 of 10 ms, 28.6 %, on all ranks together"
+        in text
+    )
+    rows = json.loads(
+        runner.invoke(main, ["ranks", folder, "--table", "ranks", "--by", "kind", "--json"]).output
+    )
+    assert len(rows["tables"]["ranks"]) == 6
+    assert "add --table ranks" in runner.invoke(main, ["ranks", folder, "--by", "kind"]).output
+    assert _build_of_summaries(tmp_path / "summaries").values["step_ns"] == 30_000_000
+
+
+def test_ranks_whose_kinds_have_other_numbers_are_matched():
+    # Of the first rank, evaluation takes most time; of the second one, training.
+    job = Job(
+        pa.concat_tables(
+            [summary_of(rank_of_two_kinds(rank, ms * 1_000_000)) for rank, ms in ((0, 80), (1, 5))]
+        )
+    )
+    found = {row["most_of"]: row["ranks"] for row in job.step_kinds().to_pylist()}
+    assert found == {"aten::softmax": 2, None: 2}

@@ -57,7 +57,7 @@ def test_any_trace_has_a_summary_that_survives_a_file(tmp_path_factory, trace):
     for row in made.to_pylist():
         for step in row["steps"]:
             assert (
-                sum(step[name] for name in step if name not in ("step", "start_ns", "duration_ns"))
+                sum(step[name] for name in step if name not in ("step", "start_ns", "duration_ns", "kind"))
                 == step["duration_ns"]
             )
 
@@ -114,7 +114,13 @@ def damaged(content, chance):
 
 
 def old_file(summary):
-    """A summary as earlier versions wrote it: without a checksum."""
+    """A summary as earlier versions wrote it: without a checksum, and without kinds of steps."""
+    steps = summary["steps"].combine_chunks()
+    names = [field.name for field in steps.values.type if field.name != "kind"]
+    records = pa.StructArray.from_arrays([steps.values.field(name) for name in names], names)
+    summary = summary.drop_columns("step_kinds").set_column(
+        summary.column_names.index("steps"), "steps", pa.ListArray.from_arrays(steps.offsets, records)
+    )
     with pa.BufferOutputStream() as file:
         pq.write_table(
             summary.replace_schema_metadata({"kinetoscope.summary": "2"}), file, compression="zstd"
@@ -148,7 +154,12 @@ def test_files_without_a_checksum_are_read_and_damage_that_is_seen_is_an_error(t
     path = tmp_path / "s.parquet"
     path.write_bytes(old_file(made))
     assert is_summary(path)
-    assert read(path).to_pylist() == made.to_pylist()
+    (old,), (new,) = read(path).to_pylist(), made.to_pylist()
+    assert old.pop("step_kinds") == []
+    assert new.pop("step_kinds")
+    assert [step.pop("kind") for step in old["steps"]] == [None] * 20
+    assert {step.pop("kind") for step in new["steps"]} == {0, 1, 2}
+    assert old == new
     chance, refused = random.Random(28), 0
     for _ in range(120):
         path.write_bytes(damaged(old_file(made), chance))

@@ -34,11 +34,11 @@ const GROUPS: readonly (readonly [title: string, lines: readonly Line[]])[] = [
   [
     "Stacks over time",
     [
-      [["w", "s"], "zoom in, out"],
+      [["w", "s"], "zoom into the chart, out of it"],
       [["a", "d"], "pan"],
       [["f"], "zoom to the box"],
       [["0"], "all of the thread"],
-      [["n", "N"], "next, previous match"],
+      [["n", "N"], "next, previous call found"],
       [["Drag"], "pan"],
       [["Ctrl + wheel"], "zoom at the pointer"],
     ],

@@ -8,6 +8,7 @@
 #include "../chrome/json.h"
 #include "../spans/allocations.h"
 #include "../spans/calls.h"
+#include "../spans/contents.h"
 #include "../spans/grouping.h"
 #include "../spans/intervals.h"
 #include "../spans/linking.h"
@@ -190,6 +191,21 @@ auto replay_collectives_array(Array<int64_t> collective, Array<int64_t> before, 
         {view(collective), view(before), view(own_ns), view(first_visit), view(transfer_ns)});
   }
   return to_array(std::move(left_ns));
+}
+
+nb::dict find_repeats_arrays(Array<int32_t> kind, Array<int32_t> cycle, Array<uint8_t> flags,
+                             Array<int64_t> first, Array<int32_t> argument, Array<int64_t> storage,
+                             Array<int64_t> version, Array<int64_t> offset, Array<uint8_t> tensor_flags) {
+  RepeatedCalls found;
+  {
+    nb::gil_scoped_release released;
+    found = find_repeats({view(kind), view(cycle), view(flags), view(first), view(argument), view(storage),
+                          view(version), view(offset), view(tensor_flags)});
+  }
+  nb::dict dict;
+  dict["before"] = to_array(std::move(found.before));
+  dict["overwritten_by"] = to_array(std::move(found.overwritten_by));
+  return dict;
 }
 
 auto descends_from_same_arrays(Array<int32_t> parent, Array<int32_t> key) {
@@ -397,6 +413,30 @@ Returns:
 Raises:
     ValueError: Columns have different lengths, or an index is out of range.)",
          array("collective"), array("before"), array("own_ns"), array("first_visit"), array("transfer_ns"));
+  define(
+      module, "find_repeats", &find_repeats_arrays,
+      R"(Finds calls of operators whose result existed already, by value numbering; calls are in order of time.
+
+Args:
+    kind: Equal for calls of one operator with the same other arguments. So for each call:
+    cycle: Between two cycles anything may have been written.
+    flags: 1 torch's own, 2 determined, 4 writes to arguments, 8 fills, 16 overwrites its first argument as a whole,
+        32 has running statistics as arguments 3 and 4, 64 may write to what is not known.
+    first: The first tensor of each call, and at the end the number of tensors.
+    argument: The place of each tensor among the arguments or the results. So for each tensor:
+    storage: The number of its storage, 0 for none or an unknown one.
+    version: How often it was written.
+    offset: Where in the storage it begins; of a number of Python its bits.
+    tensor_flags: 1 a result, 2 others may write to it, 4 has all of its storage, 8 a number of Python.
+
+Returns:
+    Per call: before, the last call before with the same result, and overwritten_by, for a fill the call that overwrote
+    all of it before anything read it; -1 for none.
+
+Raises:
+    ValueError: Columns have different lengths, or `first` is not in order.)",
+      array("kind"), array("cycle"), array("flags"), array("first"), array("argument"), array("storage"),
+      array("version"), array("offset"), array("tensor_flags"));
   define(module, "descends_from_same", &descends_from_same_arrays,
          R"(Returns 1 for rows that have an ancestor with the same key, else 0.
 
@@ -444,6 +484,7 @@ NB_MODULE(_core, module) {
       "Perfetto traces.";
   bind_recording(module);
   bind_living(module);
+  bind_step_count(module);
   bind_structure(module);
   bind_grouping(module);
   bind_intervals(module);

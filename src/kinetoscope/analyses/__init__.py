@@ -9,12 +9,15 @@ __all__ = [
     "health",
     "lateness",
     "loop",
+    "meetings",
     "overview",
     "parts",
+    "replay",
     "rules",
     "step_difference",
     "warm_up",
     "waterfall",
+    "what_if",
 ]
 
 TABLES = {

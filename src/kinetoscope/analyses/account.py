@@ -45,6 +45,7 @@ from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stacks import program_stacks, span_stacks
 from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import (
+    ASKING,
     Activity,
     Windows,
     activities,
@@ -55,6 +56,8 @@ from kinetoscope.tables.windows import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pyarrow
     from numpy.typing import NDArray
 
@@ -483,7 +486,8 @@ def _pieces(layers: list[_Layer], stretches: _Stretches) -> _Pieces:
 
 def _sorted_once(values: Rows) -> Rows:
     """The distinct ones of some values in order, by sorting: `np.unique` takes several times as long."""
-    found = np.sort(values)
+    # Made of a few that are in order, which a stable sort merges.
+    found = np.sort(values, kind="stable")
     return np.asarray(found[np.append(True, found[1:] != found[:-1])[: len(found)]], dtype=np.int64)
 
 
@@ -725,12 +729,21 @@ def _divided_operators(
 
     take(Entry.PROFILER, Cause.NONE, np.minimum(RECORD_NS * calls, time_ns // 2))
     take(Entry.NOT_NEEDED, waste.why[span], np.floor(left * wasted))
+    take(Entry.WAITING, Cause.COLLECTIVE, np.where(_calls_other_ranks(trace)[span], left, 0))
     unknown = costs.unknown[span] | (counts & (costs.flops[span] <= 0) & (costs.bytes_moved[span] < 0))
     take(Entry.NEEDED, Cause.NONE, np.where(counts, least_ns * (1.0 - wasted), 0.0))
     take(Entry.SLOW, Cause.CALL, np.where(unknown, 0.0, np.ceil(rates.call_ns * calls)))
     take(Entry.UNKNOWN, Cause.NO_INPUTS, np.where(unknown, left, 0))
     take(Entry.SLOW, np.where(waste.fresh[span], Cause.FRESH_MEMORY, waste.slow[span]), left.copy())
     return parts
+
+
+@derived
+def _calls_other_ranks(trace: TraceData) -> Mask:
+    """Which spans are operators that call other ranks, and wait for them where they are not asynchronous."""
+    names = np.array([text.startswith(ASKING) for text in trace.strings], dtype=bool)
+    spans = trace.columns("spans")
+    return np.asarray(names[spans["name"]] & (spans["stream"] < 0), dtype=bool)
 
 
 def _grouped(
@@ -904,8 +917,8 @@ class Account:
         behind that time may then be waited for.
 
         Args:
-            mended: For each a line (`train.py:12`), a cause (`fresh memory`), an entry (`python`) or an operator (`aten::zero_`); what several of
-                them are about counts once.
+            mended: For each a line (`train.py:12`, or the finding `hot-line:train.py:12`), a cause (`fresh memory`), an entry (`python`) or an operator
+                (`aten::zero_`); what several of them are about counts once.
 
         Returns:
             The step as it is and as it would be, on average over the steps of all kinds of the process with most time.
@@ -916,25 +929,40 @@ class Account:
         if not self.kinds:
             raise ArgumentError("what_if needs a trace with time in it: this one has none")
         kinds = [one for one in self.kinds if one.process == self.kinds[0].process]
-        rows = [row for one in kinds for row in self.rows_of(one) if not is_floor(row)]
-        # What operators of unknown inputs need is unknown, and so is what they would gain.
-        above = [row for row in rows if row["entry"] != "unknown"]
-        taken: set[int] = set()
-        for one in mended:
-            found = {at for at, row in enumerate(above) if one in _handles(row)}
-            if not found and any(one in _handles(row) for row in rows):
-                raise ArgumentError(
-                    f"what_if({one!r}): what that needs is unknown, as the sizes of inputs were not recorded: record_shapes=True, --shapes"
-                )
-            if not found:
-                raise ArgumentError(
-                    f"what_if({one!r}): nothing above the floor is of that name; use a line such as 'train.py:12', a cause, an entry or an operator "
-                    "of the table account"
-                )
-            taken |= found
+        rows = [row for one in kinds for row in self.rows_of(one)]
         steps, duration_ns = max(sum(one.steps for one in kinds), 1), sum(one.duration_ns for one in kinds)
-        gain_ns = sum(above[at]["time_ns"] for at in taken)
+        gain_ns = sum(row["time_ns"] for row in mended_rows(rows, mended))
         return WhatIf(duration_ns / steps, (duration_ns - gain_ns) / steps)
+
+
+def mended_rows(rows: Iterable[dict[str, Any]], mended: Iterable[str]) -> list[dict[str, Any]]:
+    """The rows of the account above the floor that some changes are about, each once.
+
+    Raises:
+        ArgumentError: One of the changes is about none.
+    """
+    rows = [row for row in rows if not is_floor(row)]
+    # What operators of unknown inputs need is unknown, and so is what they would gain.
+    above = [row for row in rows if row["entry"] != "unknown"]
+    taken: set[int] = set()
+    for one in mended:
+        found = {at for at, row in enumerate(above) if _is_about(one, row)}
+        if not found and any(_is_about(one, row) for row in rows):
+            raise ArgumentError(
+                f"what_if({one!r}): what that needs is unknown, as the sizes of inputs were not recorded: record_shapes=True, --shapes"
+            )
+        if not found:
+            raise ArgumentError(
+                f"what_if({one!r}): nothing above the floor is of that name; use a line such as 'train.py:12', a cause, an entry or an operator "
+                "of the table account"
+            )
+        taken |= found
+    return [above[at] for at in sorted(taken)]
+
+
+def _is_about(change: str, row: dict[str, Any]) -> bool:
+    """Whether a change is about a row of the account: by its line, also as in the name of a finding, its cause, its entry or its operator."""
+    return change.removeprefix("hot-line:") in _handles(row)
 
 
 @dataclass(frozen=True)
@@ -944,10 +972,12 @@ class WhatIf:
     Attributes:
         step_ns: How long a step takes, on average.
         then_ns: How long it would take.
+        alone_ns: In a trace of several ranks the most that a rank would gain in a step if it did not wait for others; None of one process.
     """
 
     step_ns: float
     then_ns: float
+    alone_ns: float | None = None
 
     @property
     def gain_percent(self) -> float:

@@ -49,7 +49,7 @@ _MOST_PROCESS_ERROR_NS = 1_000_000
 # What can be recorded: what it is called, what it gives, and how to have it.
 RECORDED: dict[str, tuple[str, str, str]] = {
     "operators": ("Operators", "times of operators and backward functions", "activities=[ProfilerActivity.CPU]"),
-    "steps": ("Steps", "the time of each step, and where it went", "prof.step() in the loop, or an optimizer of torch"),
+    "steps": ("Steps", "the time of each step, and where it went", "kinetoscope.steps(loader), prof.step() with a schedule, or an optimizer of torch"),
     "devices": ("Devices", "kernels, copies, utilization", "activities=[..., ProfilerActivity.CUDA]"),
     "shapes": ("Shapes", "FLOPs, bytes moved, operators by input shapes", "record_shapes=True, or --shapes"),
     "memory": ("Memory", "memory over time, its peak, and who held it", "profile_memory=True, or --memory"),

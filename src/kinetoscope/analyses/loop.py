@@ -16,7 +16,7 @@ from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.kinds import is_call, is_operator
-from kinetoscope.model.rows import ProcessRow
+from kinetoscope.model.rows import ProcessRow, distinct
 from kinetoscope.model.schema import Phase, SampleWait, SpanKind
 from kinetoscope.model.steps import step_at
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
@@ -35,7 +35,7 @@ from kinetoscope.tables.host.steps import closures
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.processor_waits import processor_waits
 from kinetoscope.tables.stacks import library_frames, program_stacks, stacks_inside, stacks_with
-from kinetoscope.tables.step_kinds import kinds_of_steps
+from kinetoscope.tables.step_kinds import LEAST_OF_KIND, kinds_of_steps
 from kinetoscope.tables.windows import recorded_extent, start_up_steps
 
 if TYPE_CHECKING:
@@ -57,8 +57,6 @@ _WRAPPER_FILES = ("/torch/nn/parallel/distributed.py",)
 _OPTIMIZERS = "/torch/optim/"
 BUSY_MACHINE = 10.0
 """Where the loop's thread waits for a processor for this part of step time, in percent, what gets slower may be the machine's doing."""
-LEAST_OF_KIND = 3
-"""Fewer steps of a kind are single events, such as a checkpoint, and not what the loop does again and again."""
 LEAST_BUSY = 1.0
 """A program whose device is busy for less of its step time, in percent, is looked at as a program of the host."""
 
@@ -666,15 +664,15 @@ class Loop:
         step = self.step_at(found.start_ns[mine], found.thread[mine])
         steps = len(self.start_ns)
         # The time of each kind of gap in each step is divided into the shares of the kind.
-        cells, which = np.unique(found.kind[mine] * steps + step, return_inverse=True)
-        in_cell = np.bincount(which.ravel(), weights=length, minlength=len(cells))
+        cells, which = distinct((found.kind[mine] * steps + step).astype(np.int64))
+        in_cell = np.bincount(which, weights=length, minlength=len(cells))
         share, cell = found.shares.of_kinds(cells // steps)
         lines = [self._shown_frame[stack] for stack in (found.shares.stack, found.shares.other)]
         which_lines, leading = _core.group(lines)
-        distinct = [
+        lines_of_group = [
             self._from_to(*pair) for pair in zip(*(line[leading].tolist() for line in lines), strict=True)
         ]
-        keys = [(one.file, one.function) if by_function else one for one in distinct]
+        keys = [(one.file, one.function) if by_function else one for one in lines_of_group]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         place_of = np.array([numbers[key] for key in keys])[which_lines]
         # Imports are start-up, also in a run without steps and in the middle of one.
@@ -683,8 +681,8 @@ class Loop:
         # Time without a processor is no Python.
         ran = np.where(found.shares.blocked[share], 1.0, 1.0 - self._processor_share[cells[cell] % steps])
         place, each = place_of[share], in_cell[cell] * part[share] * ran
-        cells, which = np.unique(place * steps + cells[cell] % steps, return_inverse=True)
-        of_step = np.bincount(which.ravel(), weights=each, minlength=len(cells))
+        cells, which = distinct((place * steps + cells[cell] % steps).astype(np.int64))
+        of_step = np.bincount(which, weights=each, minlength=len(cells))
         largest = np.zeros(len(numbers), dtype=np.int64)
         in_share = np.bincount(share, weights=each, minlength=len(place_of))
         order = np.argsort(in_share, kind="stable")
@@ -713,7 +711,7 @@ class Loop:
             rows = tuple(dict.fromkeys(before[before >= 0].tolist()))
             made.append(
                 Gap(
-                    distinct[which_lines[largest[number]]],
+                    lines_of_group[which_lines[largest[number]]],
                     int(usual[number]),
                     int(last[number] - first[number]),
                     rows,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.findings import Report, examine
 from kinetoscope.analyses.warm_up import WarmUp, warm_up
+from kinetoscope.display.step_kinds import StepKind, kinds_in_words
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, text_array
 from kinetoscope.model.hierarchy import host_work, operator_spans
@@ -30,14 +32,14 @@ from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
 from kinetoscope.tables.host.requests import NAMES_OF_PARTS, request_names
 from kinetoscope.tables.host.requests import PARTS as PARTS_OF_REQUESTS
-from kinetoscope.tables.host.steps import phase_moments, phase_times, steps
+from kinetoscope.tables.host.steps import phase_moments, phase_times
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, memory_peak
-from kinetoscope.tables.step_kinds import step_kinds
+from kinetoscope.tables.step_kinds import LEAST_OF_KIND, kinds_in, main_kind, work_of_kinds
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import start_up_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     import pyarrow
 
@@ -55,7 +57,9 @@ class Steps:
         numbers: How many different numbers these have.
         processes: How many processes have steps.
         start_up: How many contain what ran before the loop, because their start is not marked.
-        median_ns: The median of the others.
+        usual_ns: What one takes: the median of the others; of several kinds of steps with three or more of them, the
+            mean over these steps of the median of their kind.
+        median_ns: The median of all others, whatever their kind.
         min_ns: The shortest of them.
         max_ns: The longest of them.
         p95_ns: 95 % of them took at most this long.
@@ -68,6 +72,7 @@ class Steps:
     numbers: int
     processes: int
     start_up: int
+    usual_ns: float
     median_ns: float
     min_ns: int
     max_ns: int
@@ -90,13 +95,29 @@ class Work:
         flops: How many; None where too little is known of what was computed.
         covered_percent: The share of the operators' own time in which they are known.
         why: Why `flops` is None, as a sentence; else empty.
-        flops_per_s: The rate in the median step, start-up left out, or without steps in the whole trace; None where not known.
-        mfu_percent: Model FLOPs utilization in the median step; None where the peak of the devices or the operations are not known.
+        flops_per_s: The rate in steps, start-up left out, or without steps in the whole trace; None where not known. It is that of the median step; of
+            several kinds of steps, the mean of these medians over the time of the kinds.
+        mfu_percent: Model FLOPs utilization in steps, likewise; None where the peak of the devices or the operations are not known.
+        kinds: The same of each kind of steps, in the order of `Overview.step_kinds`; each may be None.
     """
 
     flops: int | None
     covered_percent: float | None
     why: str
+    flops_per_s: float | None
+    mfu_percent: float | None
+    kinds: tuple[WorkOfKind, ...] = ()
+
+
+@dataclass(frozen=True)
+class WorkOfKind:
+    """The floating-point operations of a kind of steps, in the median step.
+
+    Attributes:
+        flops_per_s: The rate; None where not known.
+        mfu_percent: Model FLOPs utilization; None where not known.
+    """
+
     flops_per_s: float | None
     mfu_percent: float | None
 
@@ -268,12 +289,17 @@ class Overview:
         start_up = start_up_steps(self.trace)
         duration = own["duration_ns"][~start_up]
         shown_of, mine = steps_of_one(self.trace)
+        kinds = self._usual_kinds
         before = own["duration_ns"][mine & start_up].tolist()
         return Steps(
             count=len(own),
             numbers=len(np.unique(own["number"])),
             processes=len(np.unique(own["process_row"])),
             start_up=int(start_up.sum()),
+            usual_ns=_mean(
+                [self.step_kinds[one]["count"] for one in kinds],
+                [self.step_kinds[one]["median_ns"] for one in kinds],
+            ),
             median_ns=float(np.median(duration)),
             min_ns=int(duration.min()),
             max_ns=int(duration.max()),
@@ -285,9 +311,26 @@ class Overview:
 
     @cached_property
     def step_kinds(self) -> list[Row]:
-        """The rows of the table `step_kinds`: the kinds of steps, those with most time first."""
-        found: list[Row] = step_kinds(self.trace).to_pylist()
-        return found
+        """The rows of the table `step_kinds`, without FLOPs: the kinds of steps, those with most time first."""
+        return kinds_in(self.trace)
+
+    @cached_property
+    def main_kind(self) -> Row | None:
+        """The kind of steps that stands for all where only one can be shown; None without steps."""
+        return self.step_kinds[main_kind(self.trace)] if self.step_kinds else None
+
+    @cached_property
+    def _usual_kinds(self) -> list[int]:
+        """The kinds of which there are several steps; of none the main one."""
+        several = [one["kind"] for one in self.step_kinds if one["count"] >= LEAST_OF_KIND]
+        return several or [main_kind(self.trace)]
+
+    @cached_property
+    def step_kinds_in_words(self) -> str:
+        """How many kinds of steps there are, how many steps each has, and how long these take; empty where there is one kind, or none."""
+        names = ("count", "median_ns", "share_percent", "most_of")
+        kinds = [StepKind(*(row[name] for name in names)) for row in self.step_kinds]
+        return kinds_in_words(kinds) if len(kinds) > 1 else ""
 
     @cached_property
     def requests(self) -> list[str]:
@@ -529,15 +572,23 @@ class Overview:
         """The floating-point operations."""
         counted = counted_flops(self.trace)
         rate, used = None, None
+        kinds: tuple[WorkOfKind, ...] = ()
         if counted.flops is not None and self.counts["steps"]:
-            rows = steps(self.trace).select(["start_up", "flops_per_s", "mfu"]).to_pylist()
+            each = {name: values.tolist() for name, values in work_of_kinds(self.trace).items()}
+            usual = [self.step_kinds[one] for one in self._usual_kinds]
+            weights = [one["count"] * one["median_ns"] for one in usual]
             rate, used = (
-                _median(row[name] for row in rows if not row["start_up"]) for name in ("flops_per_s", "mfu")
+                _known(_mean_of_known(weights, [each[name][one["kind"]] for one in usual]))
+                for name in ("flops_per_s", "mfu")
+            )
+            kinds = tuple(
+                WorkOfKind(_known(speed), _known(100.0 * share))
+                for speed, share in zip(each["flops_per_s"], each["mfu"], strict=True)
             )
         elif counted.flops and self.trace.duration_ns:
             rate = counted.flops * 1e9 / self.trace.duration_ns
         mfu = None if used is None else 100.0 * used
-        return Work(counted.flops, counted.covered_percent, counted.why, rate, mfu)
+        return Work(counted.flops, counted.covered_percent, counted.why, rate, mfu, kinds)
 
     @property
     def memory_recorded(self) -> bool:
@@ -567,9 +618,28 @@ class Overview:
         return sorted(found, key=lambda row: (-row["bytes"], row["category"] or ""))
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else None
+def _mean(weights: Sequence[float], values: Sequence[float]) -> float:
+    """The mean of some values by their weights; not a number without any weight."""
+    pairs = zip(weights, values, strict=True)
+    return sum(weight * value for weight, value in pairs) / whole if (whole := sum(weights)) else math.nan
+
+
+# Where values are unknown for so much of the time, so is their mean.
+_MOST_UNKNOWN = 0.1
+
+
+def _mean_of_known(weights: Sequence[float], values: Sequence[float]) -> float:
+    """The mean of those values that are numbers; not a number where they are few."""
+    pairs = [(weight, value) for weight, value in zip(weights, values, strict=True) if math.isfinite(value)]
+    known = sum(weight for weight, _ in pairs)
+    if known <= (1 - _MOST_UNKNOWN) * sum(weights):
+        return math.nan
+    return _mean(*zip(*pairs, strict=True))
+
+
+def _known(value: float) -> float | None:
+    """A rate or a share; None where nothing was counted, or it is not known."""
+    return value if math.isfinite(value) and value > 0 else None
 
 
 @derived

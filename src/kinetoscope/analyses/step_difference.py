@@ -12,6 +12,7 @@ from kinetoscope.analyses.loop import Loop, medians
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_device_work
+from kinetoscope.model.rows import distinct
 from kinetoscope.model.schema import Column, SpanKind, Table
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.data_loading import in_waits
@@ -233,10 +234,10 @@ def _differences(kind: _Kind, chosen: int, others: Rows) -> list[tuple[int, list
     compared[others] = compared[chosen] = True
     step = np.where(kind.step < len(compared) - 1, kind.step, -1)
     rows = np.flatnonzero((kind.step >= 0) & compared[step])
-    keys, key = np.unique(kind.key[rows], return_inverse=True)
-    cell, which = np.unique(key.ravel() * len(compared) + kind.step[rows], return_inverse=True)
-    time_ns = np.bincount(which.ravel(), weights=kind.time_ns[rows])
-    count = np.bincount(which.ravel())
+    keys, key = distinct(kind.key[rows])
+    cell, which = distinct(key * len(compared) + kind.step[rows])
+    time_ns = np.bincount(which, weights=kind.time_ns[rows])
+    count = np.bincount(which)
     own = cell % len(compared) == chosen
     sums = np.zeros((2, len(keys)))
     sums[:, cell[own] // len(compared)] = time_ns[own], count[own]
@@ -247,7 +248,7 @@ def _differences(kind: _Kind, chosen: int, others: Rows) -> list[tuple[int, list
     longest = np.full(len(keys), -1, dtype=np.int64)
     here = np.flatnonzero(kind.step[rows] == chosen)
     here = here[np.argsort(kind.time_ns[rows[here]], kind="stable")]
-    longest[key.ravel()[here]] = kind.span[rows[here]]  # the last one counts
+    longest[key[here]] = kind.span[rows[here]]  # the last one counts
     found: list[tuple[int, list[Any]]] = []
     for place in np.argsort(usual[0] - sums[0], kind="stable").tolist():
         took, median = int(sums[0][place]), int(usual[0][place])

@@ -12,6 +12,7 @@ from kinetoscope.display.terminal import echo
 TABLES = (
     "ranks",
     "stragglers",
+    "step_kinds",
     "without_lateness",
     "collective_arrivals",
     "exposed_communication",
@@ -37,6 +38,13 @@ _EMPTY = {
 @click.argument("sources", metavar="SUMMARIES...", nargs=-1, required=True, shell_complete=files)
 @click.option("--table", "name", type=click.Choice(TABLES), help="Print this table only.")
 @click.option(
+    "--by",
+    type=click.Choice(("rank", "kind")),
+    default="rank",
+    show_default=True,
+    help="Of the table ranks: a row for each rank, or for its steps of each kind, such as training and evaluation.",
+)
+@click.option(
     "--limit",
     metavar="N",
     type=click.IntRange(min=0),
@@ -60,6 +68,7 @@ def command(
     sources: tuple[str, ...],
     *,
     name: str | None,
+    by: str,
     limit: int,
     as_csv: bool,
     as_json: bool,
@@ -73,6 +82,7 @@ def command(
 
     from kinetoscope.analyses.findings import as_dict, lines
     from kinetoscope.display.arrow_text import json_rows, print_csv, print_table
+    from kinetoscope.display.step_kinds import StepKind, kinds_in_words
     from kinetoscope.display.terminal import console, reading_width
     from kinetoscope.summaries.job import Job
 
@@ -80,6 +90,8 @@ def command(
         raise click.UsageError("--html writes a page, not a table: leave out --table, --csv and --json")
     if as_csv and as_json:
         raise click.UsageError("--csv and --json cannot be combined: choose one")
+    if by != "rank" and name != "ranks":
+        raise click.UsageError("--by is of the table ranks: add --table ranks")
     if as_csv and name is None:
         raise click.UsageError(f"--csv prints one table: add --table {'|'.join(TABLES)}")
     job = Job.open(*sources)
@@ -94,7 +106,9 @@ def command(
         refuse_to_overwrite(Path(html), sources)
         say_written(write_job_report(job, PurePath(sources[0]).name, Path(html)))
         return
-    tables = {one: getattr(job, one)() for one in ((name,) if name else TABLES[:2])}
+    kinds = job.step_kinds()
+    chosen = (name,) if name else TABLES[: 3 if len(kinds) > 1 or as_json else 2]
+    tables = {one: job.ranks(by) if one == "ranks" else getattr(job, one)() for one in chosen}
     if as_csv:
         print_csv(tables[str(name)])
         return
@@ -110,6 +124,10 @@ def command(
     if name is None:
         for text, style in lines(job.report, width=reading_width(printer)):
             printer.print(Text(text, style=style), soft_wrap=True)
+        if len(kinds) > 1:
+            names = ("steps", "step_ns", "share_percent", "most_of")
+            rows_of_kinds = [StepKind(*(row[one] for one in names)) for row in kinds.to_pylist()]
+            printer.print(Text(f"{kinds_in_words(rows_of_kinds)}, on all ranks together"), soft_wrap=True)
         printer.print()
     for one, rows in tables.items():
         if rows.num_rows == 0:

@@ -117,6 +117,7 @@ _NARROWEST, _WIDEST = 40, 140
 _MOST_DEVICES = 4
 _MOST_NOTES = 6
 _MOST_REQUEST_NAMES = 4
+_MOST_LINES_OF_KINDS = 3
 _ROWS = 9
 _MOST_FINDINGS = 3
 _LEAST_WARM_UP_PERCENT = 5
@@ -225,23 +226,14 @@ def _totals(run: Run, width: int) -> list[Text]:
     if shown.counts["shapes"] and (covered := shown.work.covered_percent) is not None:
         work, text = shown.work, shown.work.why
         if work.flops is not None:
-            of = " in the median step" if shown.steps else ""
+            several = len(shown.step_kinds) > 1
+            of = "" if shown.steps is None else " in steps" if several else " in the median step"
             rate = "" if work.flops_per_s is None else f", {units.operations(work.flops_per_s)}/s{of}"
             text = f"{units.operations(work.flops)}{rate}, counted for {units.percent(covered)} of the operators' time"
         lines += fold("", text, width)
     for note in run.notes:
         lines += fold("", f"note: {note}", width, style="yellow")[:3]
     return lines
-
-
-def _kinds(shown: Overview) -> str:
-    """How many kinds of steps there are, those with most time, and what these have more of."""
-    texts = [
-        f"{kind['count']} of {units.duration(kind['median_ns'])}"
-        + (f" with more {kind['most_of']}" if kind["most_of"] else "")
-        for kind in shown.step_kinds
-    ]
-    return f"{len(texts)} kinds of steps: {', '.join(texts)}"
 
 
 def _steps(shown: Overview, width: int) -> list[Text]:
@@ -253,10 +245,10 @@ def _steps(shown: Overview, width: int) -> list[Text]:
         )
     # Next to the time before the loop all steps would look equal.
     times = steps.shown_ns
-    text = (
-        f"{units.count(steps.shown, 'step')} · min {units.duration(min(times))}"
-        f" · median {units.duration(median(times))} · max {units.duration(max(times))}"
-    )
+    kinds = shown.step_kinds_in_words
+    # The median of steps of several kinds is that of one of them, or of none.
+    usual = "" if kinds else f" · median {units.duration(median(times))}"
+    text = f"{units.count(steps.shown, 'step')} · min {units.duration(min(times))}{usual} · max {units.duration(max(times))}"
     text += f" · {steps.shown_of}" if steps.shown_of else ""
     lines = fold("", text, width, style="bold")
     line = lines[-1]
@@ -271,8 +263,8 @@ def _steps(shown: Overview, width: int) -> list[Text]:
             line.append(f"   {first}", style="dim")
         else:
             lines += fold("", first, width, style="dim")
-    if len(shown.step_kinds) > 1 and width > _NARROWEST:
-        lines.append(Text(cut(_kinds(shown), width)))
+    if kinds and width > _NARROWEST:
+        lines += fold("", kinds, width)[:_MOST_LINES_OF_KINDS]
     warm = shown.warm_up
     if shown.warm_up_is_shown and warm.cost_ns * 100 >= _LEAST_WARM_UP_PERCENT * sum(times):
         lines += fold("", warm.text, width, style="dim")

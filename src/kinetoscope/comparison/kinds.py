@@ -5,26 +5,48 @@ Kinds are those of the table `step_kinds`, whose numbers are of one trace.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from kinetoscope.comparison.statistics import MOST_CLASSES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from kinetoscope.comparison.measures import Run
 
     # How often each operator runs in a step, and how long a call takes, in ns.
-    Operators = dict[str, tuple[float, float]]
+    Operators = Mapping[str, tuple[float, float]]
+    # Those of each kind, by its number.
+    OfKinds = Sequence[Operators] | Mapping[int, Operators]
+    Numbers = Sequence[int] | NDArray[np.int64]
     # The number of a recording, and that of a kind in it.
     Kinds = set[tuple[int, int]]
 
 ALIKE = 0.75
 """Kinds of steps of two recordings are one if they have so much of their operators in common, in the time that these take."""
+
+
+class HasKinds(Protocol):
+    """A recording whose kinds of steps are known, by their numbers; -1 for none."""
+
+    @property
+    def step_kind(self) -> Numbers:
+        """The kind of each step."""
+
+    @property
+    def kind_operators(self) -> OfKinds:
+        """The operators of each kind."""
+
+
+class KindsOfRun(NamedTuple):
+    """The kinds of steps of a recording, where nothing else of it is at hand; see `HasKinds`."""
+
+    step_kind: Numbers
+    kind_operators: OfKinds
 
 
 def kind_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:
@@ -53,6 +75,20 @@ def classes_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:
 def typical_operators(operators: Operators) -> int:
     """How many operators a step of a kind has."""
     return round(sum(count for count, _ in operators.values()))
+
+
+def most_of(kinds: Sequence[Operators]) -> list[str | None]:
+    """For each kind the operator whose additional calls, compared with the kind that has the next most of them, take the most time; None where it has more of none."""
+    found: list[str | None] = []
+    for at, operators in enumerate(kinds if len(kinds) > 1 else ()):
+        others = [one for place, one in enumerate(kinds) if place != at]
+        more = {
+            name: (count - max(one.get(name, (0.0, 0.0))[0] for one in others)) * mean_ns
+            for name, (count, mean_ns) in operators.items()
+        }
+        name = max(more, key=more.__getitem__, default=None)
+        found.append(name if name is not None and more[name] > 0 else None)
+    return found or [None] * len(kinds)
 
 
 def nearest_numbers(ours: Sequence[int], theirs: Sequence[int]) -> list[tuple[int, int]]:
@@ -105,7 +141,7 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
     return found
 
 
-def merged_kinds(runs: Sequence[Run]) -> list[tuple[Operators, Kinds]]:
+def merged_kinds(runs: Sequence[HasKinds]) -> list[tuple[Operators, Kinds]]:
     """The kinds of steps of several recordings of one program.
 
     Args:

@@ -7,6 +7,7 @@ __all__ = [
     "out_of_memory",
     "printable",
     "sentence",
+    "step_kinds",
     "terminal",
     "text_table",
     "torch_units",

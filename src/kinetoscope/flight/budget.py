@@ -29,6 +29,8 @@ CONTROL_LEVEL = 6
 """Where all steps fit into the budget, one of 64 is not recorded, to compare with."""
 
 _MASK = (1 << 64) - 1
+# Of how many strata the chosen step is remembered: the one under way and the next, and those of a change of the plan.
+_STRATA = 8
 
 
 def level_for(share: float) -> int:
@@ -82,7 +84,9 @@ class StepPlan:
             chosen = stratum
             for half in range(level - 1, -1, -1):
                 chosen = chosen * 2 + (self._random(half, chosen) & 1)
-            self._chosen = {key: chosen}
+            if len(self._chosen) >= _STRATA:
+                self._chosen.clear()
+            self._chosen[key] = chosen
         return chosen
 
     def _random(self, level: int, block: int) -> int:
@@ -199,6 +203,8 @@ class Budget:
         self._differences: deque[float] = deque(maxlen=_MOST)
         # What the recorder does between two steps, as a share of a step: where nothing is recorded, and for each recorded step.
         self._idle: deque[float] = deque(maxlen=_OWN)
+        # How many were added since it was chosen how many steps are looked at together.
+        self._looked = 0
         self._switching: deque[float] = deque(maxlen=_OWN)
         self._switched = 0.0
         # What counting the steps costs that are looked at together, as a share of a step.
@@ -271,7 +277,9 @@ class Budget:
         """Add what the recorder did before a step, as a share of it."""
         if not recorded and not before:
             self._idle.append(share)
-            if len(self._idle) % _LOOK_AGAIN == 0:
+            self._looked += 1
+            if self._looked >= _LOOK_AGAIN:
+                self._looked = 0
                 self._choose_together()
             return
         # A recorded step begins with one call, and another one ends it.
@@ -288,6 +296,7 @@ class Budget:
         # Fewer only if that is clear, because the cost varies.
         if needed > self.together or 2 * needed <= self.together:
             self.together = needed
+            self._looked = 0
             self._idle.clear()
 
     def _compare(self) -> bool:

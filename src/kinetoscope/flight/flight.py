@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope._core import StepCount
 from kinetoscope.collect import (
     OPTIMIZER_STEPS,
     STREAM,
@@ -154,17 +155,14 @@ class FlightRecorder:
         self._problem = ""
         # Whether another session has to end before recording starts.
         self._waits = False
-        self._number = -1
         self._began_ns = 0
         self._own_ns = 0
         # Of the step under way: whether it is recorded, and whether it can be compared with others.
         self._recording = True
         self._comparable = False
-        # How many steps are still to be looked at together with the one under way, and how many have been.
-        self._passing = 0
-        self._passed = 0
-        # How long counting one of them took, and whether the step before was recorded.
-        self._pass_ns = 0
+        # Counts those steps that are looked at together with the ones before.
+        self._count = StepCount(self._step_or_count)
+        # Whether the step before was recorded.
         self._was_recorded = True
         self._threads = OwnThreads()
         self._capture_steps = 0
@@ -185,18 +183,7 @@ class FlightRecorder:
             loss: The loss of the step that has ended, a number or a tensor of the CPU: NaN or an infinite one is an incident. A
                 tensor on a device is not read.
         """
-        if os.getpid() != self._process or not (self._session is not None or self._start_after_waiting()):
-            return
-        entered_ns = time.monotonic_ns()
-        try:
-            if self._passing > 0 and (loss is None or not self._watches_losses or not is_no_number(loss)):
-                self._pass(number, entered_ns)
-                return
-            if self._follows_optimizers:
-                self._stop_following()
-            self._step(number, loss, entered_ns)
-        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
-            self._failed("a step could not be marked", error)
+        self._count(number, loss)
 
     def idle(self) -> None:
         """Mark the end of the step, where none begins before the next call of `step`.
@@ -212,12 +199,11 @@ class FlightRecorder:
                 if session is None or not self._began_ns:
                     return
                 self._end_step(entered_ns)
-                self._passing = 0
                 self._began_ns = 0
                 if self._recording:
                     session._close_step_range()
                 if self._log is not None:
-                    self._log.begin(self._number, entered_ns, recorded=self._recording, hang_ns=0)
+                    self._log.begin(self._count.number, entered_ns, recorded=self._recording, hang_ns=0)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("a step could not be marked", error)
 
@@ -246,10 +232,10 @@ class FlightRecorder:
                 return f"another capture is running: {self._capture_path}"
             if steps < 1:
                 return f"steps={steps!r}: need 1 step or more"
-            self._passing = 0
+            self._count.left = 0
             self._capture_steps = steps
             self._captured = []
-            name = f"{rank_name(self._rank)}-step{self._number + 1}.recording"
+            name = f"{rank_name(self._rank)}-step{self._count.number + 1}.recording"
             self._capture_path = self._attempt / "captures" / name if path is None else path
             return self._capture_path
 
@@ -269,7 +255,7 @@ class FlightRecorder:
             return FlightStatus(
                 on=self._session is not None,
                 problem=self._problem,
-                step=self._number,
+                step=self._count.number,
                 overhead=self._budget.overhead(plan.share).text(self._settings.budget),
                 share=1.0 if plan.level == 0 else plan.share,
                 ring=self._ring(),
@@ -312,6 +298,7 @@ class FlightRecorder:
         """Stop recording and remove the ring; incidents stay. A second call does nothing."""
         with self._lock:
             session, self._session = self._session, None
+            self.__dict__.pop("step", None)
             if self._waits and os.getpid() == self._process:
                 self._waits, self._problem = False, ""
                 self._stop_following()
@@ -393,6 +380,8 @@ class FlightRecorder:
         )
         session.start()
         self._session = session
+        # Without a frame of Python between the program and the count.
+        self.__dict__["step"] = self._count
         self._note_plan(0)
         on = self._settings.on
         self._endings = Endings(
@@ -440,6 +429,7 @@ class FlightRecorder:
             self._log_path = path
             most_bytes = memory_limit_bytes() if "oom" in self._settings.on else None
             self._log = StepLogWriter(memory, int(MEMORY_SHORT * (most_bytes or 0)))
+            self._log.follow(self._count)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("hangs are not noticed", error)
             return
@@ -451,6 +441,7 @@ class FlightRecorder:
         log, self._log = self._log, None
         if log is not None:
             log.stop()
+            self._count.close()
             log.close()
             STREAM.unwatch_steps()
         if self._log_path is not None:
@@ -480,7 +471,7 @@ class FlightRecorder:
         """Keep what led to a step that does not end. Its thread may hold our lock, so it is not taken."""
         took_s = (time.monotonic_ns() - self._began_ns) / 1e9
         told = self._facts_of_now() | {
-            "what": f"step {self._number} has not ended for {took_s:.0f} s",
+            "what": f"step {self._count.number} has not ended for {took_s:.0f} s",
             "stacks": thread_stacks(),
         }
         try:
@@ -529,16 +520,31 @@ class FlightRecorder:
             return
         if self._session is None and not self._start_after_waiting():
             return
-        if self._passing > 0:
-            self._pass(None, entered_ns)
+        if self._count.left > 0:
+            self._count.count()
             return
         try:
             # The first one ends step 0.
-            self._step(1 if self._number < 0 else None, None, entered_ns)
+            self._step(1 if self._count.number < 0 else None, None, entered_ns)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("a step could not be marked", error)
 
     # ------------------------------------------------------------------------------------------------------- steps
+
+    def _step_or_count(self, number: int | None, loss: Any) -> None:
+        """Mark the start of a step that needs more than to be counted, or whose arguments need a look."""
+        if os.getpid() != self._process or not (self._session is not None or self._start_after_waiting()):
+            return
+        entered_ns = time.monotonic_ns()
+        try:
+            if self._count.left > 0 and not (self._watches_losses and is_no_number(loss)):
+                self._count.count(None if number is None else int(number))
+                return
+            if self._follows_optimizers:
+                self._stop_following()
+            self._step(number, loss, entered_ns)
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._failed("a step could not be marked", error)
 
     def _step(self, number: int | None, loss: Any, entered_ns: int) -> None:
         """End a step and begin the next one."""
@@ -548,14 +554,16 @@ class FlightRecorder:
                 return
             self._end_step(entered_ns)
             log = self._log
-            ended = self._number
-            self._number = self._number + 1 if number is None else int(number)
+            ended = self._count.number
+            self._count.number = self._count.number + 1 if number is None else int(number)
             if self._watches_losses and is_no_number(loss):
                 self._incident("nan", {"what": f"the loss of step {ended} is {loss_value(loss)}"})
             capturing = self._capture_path is not None
             captured = capturing and self._continue_capture()
             was_recording = self._recording
-            self._switch(session, record=self._plan.records(self._number) or (capturing and not captured))
+            self._switch(
+                session, record=self._plan.records(self._count.number) or (capturing and not captured)
+            )
             if captured:
                 self._end_capture()
             # With another session, unrecorded steps are recorded, too.
@@ -564,39 +572,28 @@ class FlightRecorder:
             plain = not (self._recording or was_recording or self._was_recorded)
             self._was_recorded = was_recording
             if plain and self._budget.together > 1:
-                ahead = self._plan.next_after(self._number) - self._number
-                self._passing = min(self._budget.together, ahead) - 1
+                ahead = self._plan.next_after(self._count.number) - self._count.number
+                self._count.left = min(self._budget.together, ahead) - 1
             if self._threads.is_due(entered_ns):
                 self._read_threads(entered_ns)
             self._began_ns = time.monotonic_ns()
             self._own_ns = self._began_ns - entered_ns
             if log is not None:
                 hang_ns = int(self._times.hang_ns) if self._watches_hangs else 0
-                log.begin(self._number, self._began_ns, recorded=self._recording, hang_ns=hang_ns)
+                log.begin(self._count.number, self._began_ns, recorded=self._recording, hang_ns=hang_ns)
 
     def _end_step(self, entered_ns: int) -> None:
         """Count the step that ends, with those that were looked at together with it."""
         # Of each of those that were looked at together.
-        passed = self._passed + 1
-        passing_ns = self._pass_ns * self._passed // passed
+        counted = self._count.take()
+        passed = counted + 1
+        passing_ns = self._count.took_ns * counted // passed
         step_ns = (entered_ns - self._began_ns) // passed - passing_ns if self._began_ns else 0
         self._own_ns //= passed
-        self._passed = self._passing = 0
         if step_ns > 0:
             if self._log is not None:
-                self._log.end(self._number, self._began_ns, step_ns, recorded=self._recording)
+                self._log.end(self._count.number, self._began_ns, step_ns, recorded=self._recording)
             self._ended(step_ns, passing_ns)
-
-    def _pass(self, number: int | None, entered_ns: int) -> None:
-        """Begin a step that is looked at together with those before."""
-        self._passing -= 1
-        self._passed += 1
-        self._number = self._number + 1 if number is None else int(number)
-        log = self._log
-        if log is not None:
-            log.next(self._number)
-        if self._passed == 1:
-            self._pass_ns = time.monotonic_ns() - entered_ns
 
     def _read_threads(self, now_ns: int) -> None:
         """Tell the budget what our threads have used, unless they work for others, too."""
@@ -609,7 +606,7 @@ class FlightRecorder:
         kind = self._recording if self._comparable else None
         if self._budget.add(step_ns, self._own_ns, kind, self._plan.share, passing_ns):
             self._plan.level = level_for(self._budget.share)
-            self._note_plan(self._number + 1)
+            self._note_plan(self._count.number + 1)
         usual_ns = self._times.median_ns
         slow, slow_ns = self._times.add(step_ns)
         if slow and "slow" in self._settings.on:
@@ -635,7 +632,7 @@ class FlightRecorder:
         if record:
             if not self._recording:
                 engine.toggle(True, _CPU)
-            session.step(self._number)
+            session.step(self._count.number)
         elif self._recording:
             session._close_step_range()
             engine.toggle(False, _CPU)
@@ -646,7 +643,7 @@ class FlightRecorder:
         if self._capture_steps == 0:
             return True
         self._capture_steps -= 1
-        self._captured.append(self._number)
+        self._captured.append(self._count.number)
         return False
 
     def _end_capture(self) -> None:
@@ -658,7 +655,7 @@ class FlightRecorder:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if steps:
             self._asked.append((steps[0], steps[-1]))
-            self._note_plan(self._number)
+            self._note_plan(self._count.number)
         told = {"steps": steps, "rank": self._rank, "process": self._process}
         path.with_suffix(".json").write_text(json.dumps(told))
         STREAM.clone(path)
@@ -723,7 +720,7 @@ class FlightRecorder:
     def _facts_of_now(self) -> dict[str, Any]:
         """What every incident says; read without our lock, which the program's thread may hold."""
         return {
-            "step": self._number,
+            "step": self._count.number,
             "process": self._process,
             "overhead": self._budget.overhead(self._plan.share).text(self._settings.budget),
             "overhead_shares": self._overhead_shares(),

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import os
 
+    from kinetoscope._core import StepCount
+
 SUFFIX = ".steps"
 """What the name of a log ends with."""
 
@@ -101,9 +103,9 @@ class StepLogWriter:
         """Say which step is under way."""
         _UNDER_WAY.pack_into(self._memory, _CURRENT, number, began_ns, recorded, hang_ns)
 
-    def next(self, number: int) -> None:
-        """Say which step is under way, of several that are looked at together."""
-        _NUMBER.pack_into(self._memory, _CURRENT, number)
+    def follow(self, count: StepCount) -> None:
+        """Let steps that are only counted write which one is under way."""
+        count.write_to(self._memory, _CURRENT)
 
     def end(self, number: int, began_ns: int, duration_ns: int, *, recorded: bool) -> None:
         """Add a step that has ended."""

@@ -11,7 +11,7 @@ import kinetoscope._core as _core
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.summaries.clocks import aligned
-from kinetoscope.summaries.lateness import exposed_by_rank
+from kinetoscope.summaries.lateness import exposed_by_step
 from kinetoscope.summaries.sections import medians_of
 from kinetoscope.tables.breakdown import PARTS
 from kinetoscope.tables.device.collectives import bus_factor
@@ -262,10 +262,9 @@ def coordinates_of(sections: Sections) -> dict[str, Rows]:
 
 def coordinates(sections: Sections) -> pyarrow.Table:
     """Return the table `coordinates`; without rows where the process groups are not known, or have all ranks."""
-    steps = sections.rows("steps")
     of_rank: dict[str, Rows] = {"step_ns": sections.step_ns}
-    of_rank |= {name: sections.medians(steps, sections.numbers("steps", name)) for name in PARTS}
-    of_rank |= {"exposed_ns": exposed_by_rank(sections), "late_ns": sections.late_ns}
+    of_rank |= {name: sections.usual_of_steps(name) for name in PARTS}
+    of_rank |= {"exposed_ns": sections.usual(*exposed_by_step(sections)), "late_ns": sections.late_ns}
     rows: dict[str, list[Any]] = {name: [] for name in COORDINATES.column_names}
     for dimension, places in sorted(coordinates_of(sections).items()):
         for place in range(int(places.max(initial=-1)) + 1):

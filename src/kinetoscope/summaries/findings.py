@@ -117,7 +117,7 @@ def _unbalanced(sections: Sections, step_ns: int, steps: int) -> Finding | None:
     devices = np.array(
         [device not in ("", "cpu") for device in sections.summaries["device"].to_pylist()], dtype=bool
     )
-    computed = sections.medians(sections.rows("steps"), sections.numbers("steps", "compute_ns"))
+    computed = sections.usual_of_steps("compute_ns")
     rows = np.flatnonzero(devices & (computed >= 0))
     if len(rows) < 2:
         return None
@@ -166,8 +166,7 @@ def _exposed(sections: Sections, step_ns: int, steps: int) -> Finding | None:
     if all(device in ("", "cpu") for device in sections.summaries["device"].to_pylist()):
         return None
     parts = {
-        name: float(np.median(sections.medians(sections.rows("steps"), sections.numbers("steps", name))))
-        for name in ("communication_ns", "compute_ns")
+        name: float(np.median(sections.usual_of_steps(name))) for name in ("communication_ns", "compute_ns")
     }
     share = 100.0 * parts["communication_ns"] / step_ns
     rows = exposed_communication(sections).to_pylist()

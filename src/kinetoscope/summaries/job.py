@@ -13,6 +13,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.analyses.findings import Report, table_of
+from kinetoscope.comparison.kinds import most_of, typical_operators
 from kinetoscope.model import units
 from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
@@ -22,12 +23,13 @@ from kinetoscope.summaries.clocks import clocks, recorded_apart
 from kinetoscope.summaries.communication import coordinates, coordinates_of, exposed_communication, links
 from kinetoscope.summaries.engines import engine_of
 from kinetoscope.summaries.findings import examine_job
-from kinetoscope.summaries.lateness import collective_arrivals, exposed_by_rank, less_waiting, stragglers
+from kinetoscope.summaries.lateness import collective_arrivals, exposed_by_step, less_waiting, stragglers
 from kinetoscope.summaries.replay import without_lateness
-from kinetoscope.summaries.sections import Sections, codes_of
+from kinetoscope.summaries.sections import Sections, codes_of, medians_of
 from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.summaries.summary import SECTIONS, file_name, summarized
 from kinetoscope.tables.breakdown import PARTS
+from kinetoscope.tables.shares import percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,15 +37,18 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
+    Rows = NDArray[np.int64]
 
 RANKS = Table(
     "ranks",
-    "A rank: its step time, where it went, and how late it arrived at collectives. Times are medians over steps.",
+    "A rank: its step time, where it went, and how late it arrived at collectives. Times are medians over steps; of steps of several kinds, the mean "
+    "over all steps of the median of its kind.",
     (
         Column("rank", "int32", "", "The rank."),
         Column("host", "category", "", "The machine."),
         Column("coordinates", "category", "", "Its places along the dimensions of the job, such as `DP=1 TP=0`; see `coordinates`."),
         Column("device", "category", "", "The device on which it worked most."),
+        Column("step_kind", "int64", "", "The kind of its steps, as in the table `step_kinds` of the job; null for all kinds."),
         Column("steps", "int64", "", "How many steps."),
         Column("step_ns", "int64", "ns", "The duration of a step."),
         *(Column(name, "int64", "ns", "See `breakdown`.") for name in PARTS),
@@ -56,6 +61,22 @@ RANKS = Table(
         Column("findings", "int64", "", "How many findings its trace has.", 0),
         Column("losses", "int64", "", "How many kinds of losses.", 0),
         Column("source", "category", "", "The file of the trace."),
+    ),
+)  # fmt: skip
+STEP_KINDS = Table(
+    "step_kinds",
+    "A kind of steps of the job: steps in which about the same operators run, such as training steps and the evaluation after every tenth. Most time first.",
+    (
+        Column("kind", "int64", "", "Its number, from 0."),
+        Column("ranks", "int64", "", "How many ranks have steps of it."),
+        Column("steps", "int64", "", "How many steps, of all ranks."),
+        Column("share_percent", "float64", "%", "Share of the time of all steps of all ranks."),
+        Column("step_ns", "int64", "ns", "The duration of a step: the median over ranks of their medians."),
+        Column("slowest_rank", "int32", "", "The rank with the longest ones."),
+        Column("slowest_ns", "int64", "ns", "How long one takes there: the median."),
+        Column("operators", "int64", "", "How many operators and backward functions one has, of the first rank that has it."),
+        Column("most_of", "category", "", "The operator by which it differs most: the one whose additional calls, compared with the kind that has the next "
+                                          "most of them, take the most time; null where it has more of none."),
     ),
 )  # fmt: skip
 DURATIONS = Table(
@@ -72,6 +93,9 @@ DURATIONS = Table(
         Column("p99_ns", "float64", "ns", "The 99th percentile."),
     ),
 )
+
+# What a row of the table `ranks` can be of: a rank, or its steps of a kind.
+_BY = ("rank", "kind")
 
 _NAMED = 8
 # Of so many stragglers it is estimated what a step would take without each.
@@ -195,33 +219,66 @@ class Job:
         """Return the table `coordinates`: ranks by their places along TP, DP, PP, EP and CP."""
         return coordinates(self._sections)
 
-    def ranks(self) -> pyarrow.Table:
-        """Return the table `ranks`: each rank's steps, their parts, and how late it usually is."""
+    def ranks(self, by: str = "rank") -> pyarrow.Table:
+        """Return the table `ranks`: each rank's steps, their parts, and how late it usually is.
+
+        Args:
+            by: `rank` for one row for each; `kind` for one for its steps of each kind, see `step_kinds`.
+
+        Raises:
+            ArgumentError: Another value of `by`.
+        """
+        if by not in _BY:
+            raise ArgumentError(f"by={by!r} is not valid: use {' or '.join(map(repr, _BY))}")
         found = self._sections
-        rows = found.rows("steps")
-        row, _, less = less_waiting(found)
+        of_step = found.kinds[1] if by == "kind" else np.zeros(len(found.rows("steps")), dtype=np.int64)
+        _, first = _core.group([found.rows("steps"), of_step])
+        rank = found.rows("steps")[first] if by == "kind" else np.arange(len(self))
+        kind = of_step[first] if by == "kind" else np.zeros(len(self), dtype=np.int64)
+        order = np.lexsort((kind, rank))
+        rank, kind = rank[order], kind[order]
+
+        def usual(rows: Rows, steps: Rows, values: Rows) -> Rows:
+            """What a step of each row of the table usually has."""
+            if by == "rank":
+                return found.usual(rows, steps, values)
+            at = found.at_steps(rows, steps, of_step)
+            known = at >= 0
+            cell = np.searchsorted(rank * width + kind, (rows * width + at)[known])
+            return medians_of(cell, values[known], len(rank))
+
+        width = int(of_step.max(initial=0)) + 1
+        records, steps = found.rows("steps"), found.numbers("steps", "step")
+        less, places = less_waiting(found), self._places()
         columns: dict[str, Any] = {
-            "rank": found.ranks,
-            "host": self.summaries["host"].to_pylist(),
-            "coordinates": self._places(),
-            "device": self.summaries["device"].to_pylist(),
-            "steps": np.bincount(rows, minlength=len(self)),
-            "step_ns": found.step_ns,
-            "exposed_ns": exposed_by_rank(found),
-            "late_ns": found.late_ns,
-            "holds_up_ns": found.medians(row, less),
-            "memory_bytes": self._largest("memory", "bytes"),
-            "findings": np.bincount(found.rows("findings"), minlength=len(self)),
-            "losses": np.bincount(found.rows("losses"), minlength=len(self)),
-            "source": self.summaries["source"].to_pylist(),
+            "rank": found.ranks[rank],
+            "host": self.summaries["host"].take(number_array(rank)).to_pylist(),
+            "coordinates": [places[row] for row in rank.tolist()],
+            "device": self.summaries["device"].take(number_array(rank)).to_pylist(),
+            "step_kind": kind if by == "kind" else np.full(len(rank), -1),
+            "steps": np.bincount(
+                np.searchsorted(rank * width + kind, records * width + of_step), minlength=len(rank)
+            ),
+            "step_ns": usual(records, steps, found.numbers("steps", "duration_ns")),
+            "exposed_ns": usual(*exposed_by_step(found)),
+            "late_ns": usual(*found.late_by_step),
+            "holds_up_ns": usual(*less),
+            "memory_bytes": self._largest("memory", "bytes")[rank],
+            "findings": np.bincount(found.rows("findings"), minlength=len(self))[rank],
+            "losses": np.bincount(found.rows("losses"), minlength=len(self))[rank],
+            "source": self.summaries["source"].take(number_array(rank)).to_pylist(),
         }
-        columns |= {name: found.medians(rows, found.numbers("steps", name)) for name in PARTS}
+        columns |= {name: usual(records, steps, found.numbers("steps", name)) for name in PARTS}
         table = to_arrow(RANKS, columns)
         # It may be -1, which is null elsewhere.
-        alone = ~np.isin(np.arange(len(self)), row)
-        place = table.schema.get_field_index("holds_up_ns")
+        alone = ~np.isin(rank, less[0])
+        at = table.schema.get_field_index("holds_up_ns")
         held = number_array(columns["holds_up_ns"], absent=alone)
-        return table.set_column(place, table.schema.field(place), held)
+        return table.set_column(at, table.schema.field(at), held)
+
+    def step_kinds(self) -> pyarrow.Table:
+        """Return the table `step_kinds`: the kinds of steps of the job, those with most time first."""
+        return _step_kinds(self._sections)
 
     def durations(self) -> pyarrow.Table:
         """Return the table `durations`: operators, kernels and modules of all ranks, with quantiles."""
@@ -247,6 +304,34 @@ def _named(ranks: NDArray[np.int64]) -> str:
     text = ", ".join(map(str, ranks[:_NAMED].tolist()))
     more = f" and {len(ranks) - _NAMED:,} more" if len(ranks) > _NAMED else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {text}{more}"
+
+
+def _step_kinds(sections: Sections) -> pyarrow.Table:
+    """Return the table `step_kinds` of a job."""
+    operators, kind = sections.kinds
+    rows, duration = sections.rows("steps"), sections.numbers("steps", "duration_ns")
+    cell, first = _core.group([np.ascontiguousarray(rows), kind])
+    of_rank = medians_of(cell, duration, len(first))
+    whole_ns = np.bincount(kind, weights=duration, minlength=len(operators))
+    slowest = np.array(
+        [
+            max(np.flatnonzero(kind[first] == one).tolist(), key=of_rank.__getitem__)
+            for one in range(len(operators))
+        ],
+        dtype=np.int64,
+    )
+    columns: dict[str, Any] = {
+        "kind": np.arange(len(operators)),
+        "ranks": np.bincount(kind[first], minlength=len(operators)),
+        "steps": np.bincount(kind, minlength=len(operators)),
+        "share_percent": percent(whole_ns.astype(np.int64), int(duration.sum())),
+        "step_ns": medians_of(kind[first], of_rank, len(operators)),
+        "slowest_rank": sections.ranks[rows[first[slowest]]],
+        "slowest_ns": of_rank[slowest],
+        "operators": np.array([typical_operators(one) for one in operators], dtype=np.int64),
+        "most_of": most_of(operators),
+    }
+    return to_arrow(STEP_KINDS, columns)
 
 
 def _durations(sections: Sections) -> pyarrow.Table:

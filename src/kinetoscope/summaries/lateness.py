@@ -165,10 +165,7 @@ def _phases(sections: Sections, rows: Rows, late_ns: Rows) -> tuple[list[str | N
 
     Ranks that do different work differ in more than makes one of them late. Of what takes one longer, it is what comes nearest to how late it is.
     """
-    steps = sections.rows("steps")
-    each = {
-        phase: sections.medians(steps, sections.numbers("steps", name)) for name, phase in _OWN_PARTS.items()
-    }
+    each = {phase: sections.usual_of_steps(name) for name, phase in _OWN_PARTS.items()}
     each[_NETWORK] = _transfer_ns(sections)
     phases: list[str | None] = []
     longer = np.zeros(len(rows), dtype=np.int64)
@@ -184,13 +181,12 @@ def _phases(sections: Sections, rows: Rows, late_ns: Rows) -> tuple[list[str | N
 def _transfer_ns(sections: Sections) -> Rows:
     """How long the transfers of a step of each rank take once all ranks have arrived."""
     found = sections.meetings
-    row, _, transfer = sections.by_step(found.rows, found.shortest_ns[found.place], np.add)
-    return np.maximum(sections.medians(row, transfer), 0)
+    transfers = sections.by_step(found.rows, found.shortest_ns[found.place], np.add)
+    return np.maximum(sections.usual(*transfers), 0)
 
 
-def exposed_by_rank(sections: Sections) -> Rows:
-    """The exposed communication of a step of each rank; the transfers where there is no device that could compute meanwhile."""
+def exposed_by_step(sections: Sections) -> tuple[Rows, Rows, Rows]:
+    """The exposed communication of each rank in each step, the transfers where there is no device that could compute meanwhile: its row, the step, and the time."""
     rows, step = sections.rows("collectives").astype(np.int64), sections.numbers("collectives", "step")
     of_step, _ = _core.group([rows, step])
-    row, _, sums = sections.by_step(np.arange(len(rows)), sections.exposed_ns(of_step), np.add)
-    return sections.medians(row, sums)
+    return sections.by_step(np.arange(len(rows)), sections.exposed_ns(of_step), np.add)

@@ -12,8 +12,11 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, FormatError
+from kinetoscope.analyses.meetings import Meetings
+from kinetoscope.comparison.kinds import KindsOfRun, merged_kinds
 from kinetoscope.model.arrow import integers, number_array, to_numpy
 from kinetoscope.summaries.summary import SECTIONS, read
+from kinetoscope.tables.step_kinds import LEAST_OF_KIND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
     import pyarrow
     from numpy.typing import NDArray
+
+    from kinetoscope.comparison.kinds import Operators
 
     Rows = NDArray[np.int64]
 
@@ -188,10 +193,81 @@ class Sections:
         """The median of some values of each rank; -1 without."""
         return medians_of(rows, values, len(self))
 
+    def usual(self, rows: Rows, steps: Rows, values: Rows) -> Rows:
+        """What each rank has in a step: the median over its steps of each kind, and of several kinds the mean over their steps; -1 without.
+
+        Args:
+            rows: The row of the rank of each value.
+            steps: The number of its step, of which a rank has one value at most; -1 outside.
+            values: The values.
+        """
+        cell, first = _core.group([np.ascontiguousarray(rows), self.at_steps(rows, steps, self._usual_kinds)])
+        medians, count = medians_of(cell, values, len(first)), _core.group_counts(cell, len(first))
+        whose = rows[first].astype(np.int32)
+        number = _core.group_sums(whose, len(self), count)
+        whole = _core.group_sums(whose, len(self), medians * count)
+        return np.where(number > 0, whole // np.maximum(number, 1), -1)
+
+    def usual_of_steps(self, name: str) -> Rows:
+        """The same of a column of the section `steps`."""
+        return self.usual(self.rows("steps"), self.numbers("steps", "step"), self.numbers("steps", name))
+
+    @cached_property
+    def _usual_kinds(self) -> Rows:
+        """The kind of each record of `steps` on its rank; those of fewer than `LEAST_OF_KIND` steps of a rank count for the kind with most of them."""
+        row, kind = self.rows("steps"), self.numbers("steps", "kind")
+        cell, first = _core.group([np.ascontiguousarray(row), kind])
+        often = _core.group_counts(cell, len(first))
+        most = np.zeros(len(self), dtype=np.int64)
+        order = np.lexsort((-kind[first], often))
+        most[row[first[order]]] = kind[first[order]]  # the last one counts
+        return np.where(often >= LEAST_OF_KIND, kind[first], most[row[first]])[cell]
+
+    def at_steps(self, rows: Rows, steps: Rows, of_records: Rows) -> Rows:
+        """What the records of `steps` say of some steps, by the row of their rank and their numbers; -1 where there is no record.
+
+        Args:
+            rows: The row of the rank of each step.
+            steps: Its number.
+            of_records: What is said of each record.
+        """
+        own, number = self.rows("steps"), self.numbers("steps", "step")
+        which, first = _core.group([np.concatenate((own, rows)), np.concatenate((number, steps))])
+        return np.append(of_records, np.full(len(rows), -1))[first][which[len(own) :]]
+
     @cached_property
     def step_ns(self) -> Rows:
-        """The median step of each rank; -1 without steps."""
-        return self.medians(self.rows("steps"), self.numbers("steps", "duration_ns"))
+        """The usual step of each rank, see `usual`; -1 without steps."""
+        return self.usual_of_steps("duration_ns")
+
+    @cached_property
+    def kinds(self) -> tuple[list[Operators], Rows]:
+        """The kinds of steps of the job, those with most time first: the operators of each, and for each record of `steps` the place of its kind in these.
+
+        Kinds of several ranks are one where about the same operators run in them.
+        """
+        row, kind = self.rows("steps"), self.numbers("steps", "kind")
+        cell, first = _core.group([np.ascontiguousarray(row), kind])
+        own = list(zip(row[first].tolist(), kind[first].tolist(), strict=True))
+        records = self.records("step_kinds")
+        operators: dict[tuple[int, int], dict[str, tuple[float, float]]] = {}
+        columns = (records[name].to_pylist() for name in ("row", "kind", "name", "count", "mean_ns"))
+        for one, number, name, count, mean_ns in zip(*columns, strict=True):
+            operators.setdefault((one, number), {})[name] = (count, mean_ns)
+        numbers: list[list[int]] = [[] for _ in range(len(self))]
+        for one, number in own:
+            numbers[one].append(number)
+        merged = merged_kinds([
+            KindsOfRun(of_rank, {number: operators.get((one, number), {}) for number in of_rank})
+            for one, of_rank in enumerate(numbers)
+        ])  # fmt: skip
+        place = {member: at for at, (_, members) in enumerate(merged) for member in members}
+        at = np.array([place[member] for member in own], dtype=np.int64)[cell]
+        time_ns = np.bincount(at, weights=self.numbers("steps", "duration_ns"), minlength=len(merged))
+        order = np.argsort(-time_ns, kind="stable")
+        of_place = np.empty(len(merged), dtype=np.int64)
+        of_place[order] = np.arange(len(merged))
+        return [merged[one][0] for one in order.tolist()], of_place[at]
 
     @cached_property
     def world_size(self) -> int:
@@ -260,7 +336,23 @@ class Sections:
     @cached_property
     def matched(self) -> Meetings:
         """The same, and each all_to_all: its ranks leave at about one moment, too, but need not."""
-        return Meetings.of(self, self.may_meet)
+        group = self.groups[1]
+        kept = np.flatnonzero(self.may_meet & (group >= 0))
+        keys: list[NDArray[Any]] = [
+            self.numbers("collectives", "step"),
+            group,
+            self.codes("collectives", "name"),
+        ]
+        # What a rank gives to others than an all_reduce may have a size of its own.
+        size = np.where(self.is_named("all_reduce"), self.numbers("collectives", "bytes"), 0)
+        return Meetings.of(
+            kept,
+            self.rows("collectives")[kept],
+            [key[kept] for key in keys],
+            self.numbers("collectives", "number")[kept],
+            size[kept],
+            self.numbers("collectives", "duration_ns"),
+        )
 
     @cached_property
     def may_meet(self) -> NDArray[np.bool_]:
@@ -316,104 +408,7 @@ class Sections:
     @cached_property
     def late_ns(self) -> Rows:
         """How late each rank usually is; -1 where it has no collectives with others."""
-        row, _, late = self.late_by_step
-        return self.medians(row, late)
-
-
-class Meetings:
-    """The collectives that several ranks ran together, in order of their first records.
-
-    Ranks that do not agree on the calls of a step, name and group are not compared: the second call of one may be the first of another.
-
-    Attributes:
-        rows: The records of `collectives` that are of one, those of a meeting in a row.
-        rank: The row of the rank of each of these; so for the next ones.
-        place: Its meeting.
-        late_of_row_ns: How much later than the first rank it arrived.
-        first: The first record of each meeting; so for the next ones.
-        count: How many ranks it has.
-        last: The row of the rank that arrived last.
-        late_ns: How late that was.
-        waited_ns: How long the others waited for it, added up.
-        shortest_ns: The shortest transfer.
-    """
-
-    def __init__(self, rows: Rows, rank: Rows, duration_ns: Rows, count: Rows) -> None:
-        """Take meetings.
-
-        Args:
-            rows: The records, those of a meeting in a row.
-            rank: The row of the rank of each.
-            duration_ns: How long each took.
-            count: How many records each meeting has.
-        """
-        self.rows, self.rank, self.count, self._duration_ns = rows, rank, count, duration_ns
-        begin = np.cumsum(count) - count
-        self.place = np.repeat(np.arange(len(count)), count)
-        longest = np.maximum.reduceat(duration_ns, begin) if len(begin) else duration_ns
-        self.shortest_ns = np.minimum.reduceat(duration_ns, begin) if len(begin) else duration_ns
-        self.late_of_row_ns = longest[self.place] - duration_ns
-        self.late_ns = longest - self.shortest_ns
-        self.first = rows[begin]
-        # Of several, the one of the highest rank.
-        latest = np.flatnonzero(duration_ns == self.shortest_ns[self.place])
-        self.last = np.zeros(len(count), dtype=np.int64)
-        self.last[self.place[latest]] = rank[latest]
-        self.waited_ns = _core.group_sums(
-            self.place.astype(np.int32), len(count), duration_ns - self.shortest_ns[self.place]
-        )
-
-    @classmethod
-    def of(cls, sections: Sections, chosen: NDArray[np.bool_]) -> Meetings:
-        """Group some records by step, group, name and number."""
-        group = sections.groups[1]
-        kept = np.flatnonzero(chosen & (group >= 0))
-        step = sections.numbers("collectives", "step")[kept]
-        name = sections.codes("collectives", "name")[kept]
-        number = sections.numbers("collectives", "number")[kept]
-        row = sections.rows("collectives")[kept]
-        series, _ = _core.group([step, group[kept], name])
-        # What a rank gives to others than an all_reduce may have a size of its own.
-        reduced = sections.is_named("all_reduce")[kept]
-        size = np.where(reduced, sections.numbers("collectives", "bytes")[kept], 0)
-        agreed = _agreed(series, row, number, size)
-        if not agreed.all():
-            kept, series, number, row = kept[agreed], series[agreed], number[agreed], row[agreed]
-        which, first = _core.group([series, number])
-        count = _core.group_counts(which, len(first))
-        if (count < 2).any():
-            several = (count > 1)[which]
-            kept, which, row = kept[several], which[several], row[several]
-        order = np.argsort(which, kind="stable")
-        kept = kept[order]
-        return cls(kept, row[order], sections.numbers("collectives", "duration_ns")[kept], count[count > 1])
-
-    def only(self, chosen: NDArray[np.bool_]) -> Meetings:
-        """Some of the meetings."""
-        if chosen.all():
-            return self
-        of_chosen = chosen[self.place]
-        return Meetings(
-            self.rows[of_chosen], self.rank[of_chosen], self._duration_ns[of_chosen], self.count[chosen]
-        )
-
-
-def _agreed(series: NDArray[np.int32], row: Rows, number: Rows, size: Rows) -> NDArray[np.bool_]:
-    """Which calls are of series (step, group, name) that all ranks that have them have equally often, from the same one on, and as large."""
-    cell, first = _core.group([np.ascontiguousarray(row), series.astype(np.int64)])
-    whose = series[first].astype(np.int32)
-    agreed = np.ones(int(series.max(initial=-1)) + 1, dtype=bool)
-    least = np.full(len(first), np.iinfo(np.int64).max)
-    np.minimum.at(least, cell, number)
-    bytes_in_all = np.zeros(len(first), dtype=np.int64)
-    np.add.at(bytes_in_all, cell, size)
-    for value in (np.bincount(cell, minlength=len(first)), least, bytes_in_all):
-        limits = np.iinfo(np.int64)
-        low, high = np.full(len(agreed), limits.max), np.full(len(agreed), limits.min)
-        np.minimum.at(low, whose, value)
-        np.maximum.at(high, whose, value)
-        agreed &= low == high
-    return agreed[series]
+        return self.usual(*self.late_by_step)
 
 
 def _records(lists: pyarrow.ChunkedArray, rows: Rows) -> dict[str, pyarrow.Array]:

@@ -32,6 +32,7 @@ from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.tables.breakdown import PARTS, breakdown, busiest_places
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.memory.peak import device_peaks
+from kinetoscope.tables.step_kinds import operators_of_kinds
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.trace import open as open_trace
 
@@ -52,11 +53,14 @@ MOST_COLLECTIVES = 16_384
 MOST_NAMES = 400
 """A summary has at most this many operators, kernels and modules each, those with most time."""
 MOST_FINDINGS = 20
+MOST_OF_KIND = 64
+"""A summary has at most this many operators of a kind of steps, those with most time."""
 POINT_TO_POINT = ("send", "recv")
 
-FORMAT = 3
-# Files of version 2 have no checksum.
-_READABLE = (2, 3)
+FORMAT = 4
+# Files of version 2 have no checksum, and those before 4 no kinds of steps.
+_READABLE = (2, 3, 4)
+_WITH_CHECKSUM, _WITH_KINDS = 3, 4
 _FORMAT_KEY = b"kinetoscope.summary"
 _CHECKSUM_KEY = b"kinetoscope.checksum"
 # The value of a key follows it in the metadata of a Parquet file, after two bytes that say its type and length.
@@ -76,6 +80,17 @@ STEPS = Table(
         Column("start_ns", "int64", "ns", "When it began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took: the sum of the parts.", 0),
         *(Column(name, "int64", "ns", "See `breakdown`.", 0) for name in PARTS),
+        Column("kind", "int64", "", "Its kind, see `step_kinds`; null where it is not known."),
+    ),
+)
+STEP_KINDS = Table(
+    "step_kinds",
+    "An operator of a kind of steps: steps in which about the same operators run are of one kind.",
+    (
+        Column("kind", "int64", "", "The number of the kind on this rank."),
+        Column("name", "category", "", "The operator."),
+        Column("count", "float64", "", "How often it runs in a typical step of the kind."),
+        Column("mean_ns", "float64", "ns", "How long a call takes: its self time on average."),
     ),
 )
 COLLECTIVES = Table(
@@ -177,7 +192,8 @@ LOSSES = Table(
     ),
 )
 SECTIONS = {
-    one.name: one for one in (STEPS, COLLECTIVES, GROUPS, CLOCK_MARKS, SKETCHES, MEMORY, FINDINGS, LOSSES)
+    one.name: one
+    for one in (STEPS, STEP_KINDS, COLLECTIVES, GROUPS, CLOCK_MARKS, SKETCHES, MEMORY, FINDINGS, LOSSES)
 }
 _TEXTS = [
     f"{section.name}.list.element.{column.name}"
@@ -344,14 +360,42 @@ def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pyarrow
             f"{name} is a summary of version {int(version)}, and this release reads versions {_READABLE[0]} to {_READABLE[-1]}: "
             "summarize the trace again, with this release."
         )
-    if int(version) == FORMAT and not _CHECKSUM.search(content):
+    if int(version) >= _WITH_CHECKSUM and not _CHECKSUM.search(content):
         raise FormatError(f"{name} is damaged: it has no checksum; {_REPLACE}")
-    with pq.ParquetFile(buffer, metadata=described, read_dictionary=_TEXTS) as file:
-        missing = {*(columns or (*_IDENTITY, *SECTIONS))} - {*file.schema_arrow.names}
+    has_kinds = int(version) >= _WITH_KINDS
+    texts = [one for one in _TEXTS if has_kinds or not one.startswith(f"{STEP_KINDS.name}.")]
+    with pq.ParquetFile(buffer, metadata=described, read_dictionary=texts) as file:
+        asked = [*(columns or (*_IDENTITY, *SECTIONS))]
+        stored = [one for one in asked if has_kinds or one != STEP_KINDS.name]
+        missing = {*stored} - {*file.schema_arrow.names}
         if missing:
             raise FormatError(f"{name} is damaged: it has no column {min(missing)!r}; {_REPLACE}")
-        table = file.read(columns=columns, use_threads=False)
+        table = file.read(columns=stored if columns else None, use_threads=False)
+    if not has_kinds:
+        table = _with_kinds(table, asked)
     return table.replace_schema_metadata({_FORMAT_KEY: version})
+
+
+def _with_kinds(table: pyarrow.Table, columns: Sequence[str]) -> pyarrow.Table:
+    """Add what files of earlier versions do not have: steps without a kind, and no kinds."""
+    import_aside()
+    import pyarrow as pa
+
+    if STEPS.name in table.column_names:
+        lists = table[STEPS.name].combine_chunks()
+        records = lists.values
+        fields = [*(one for one in records.type if one.name != "kind"), pa.field("kind", pa.int64())]
+        arrays = [
+            *(records.field(one.name) for one in fields[:-1]),
+            pa.nulls(len(records), pa.int64()),
+        ]
+        steps = pa.ListArray.from_arrays(lists.offsets, pa.StructArray.from_arrays(arrays, fields=fields))
+        table = table.set_column(table.column_names.index(STEPS.name), STEPS.name, steps)
+    if STEP_KINDS.name in columns:
+        none = _as_list(to_arrow(STEP_KINDS, {one: [] for one in STEP_KINDS.column_names}))
+        empty = pa.concat_arrays([none] * table.num_rows)
+        table = table.append_column(STEP_KINDS.name, empty)
+    return table
 
 
 def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
@@ -366,6 +410,7 @@ def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
     calls = collectives(trace)
     sections = {
         "steps": _steps(trace, device, lost),
+        "step_kinds": _step_kinds(trace),
         "collectives": _collectives(trace, calls, lost),
         "groups": _groups(trace, calls),
         "clock_marks": _clock_marks(trace),
@@ -429,9 +474,26 @@ def _steps(trace: Trace, device: str, lost: list[Loss]) -> pyarrow.Table:
     """The steps, start-up left out."""
     rows = breakdown(trace)
     of_device = np.array([one == device for one in rows["device"].to_pylist()], dtype=bool)
-    columns = {name: integers(rows[name]) for name in STEPS.column_names}
+    columns = {name: integers(rows[name]) for name in STEPS.column_names if name != "kind"}
+    columns["kind"] = integers(rows["step_kind"])
     counted = np.flatnonzero(of_device & ~to_numpy(rows["start_up"]))
     return _last(to_arrow(STEPS, columns, counted), MOST_STEPS, "steps", lost)
+
+
+def _step_kinds(trace: Trace) -> pyarrow.Table:
+    """The operators of each kind of steps, those with most time."""
+    found: list[tuple[int, str, float, float]] = []
+    for kind, operators in enumerate(operators_of_kinds(trace)):
+        most = sorted(operators.items(), key=lambda one: -one[1][0] * one[1][1])[:MOST_OF_KIND]
+        found += [(kind, name, count, mean_ns) for name, (count, mean_ns) in most]
+    columns: dict[str, Any] = dict(
+        zip(STEP_KINDS.column_names, zip(*found, strict=True) if found else ((),) * 4, strict=True)
+    )
+    columns |= {
+        name: np.array(columns[name], dtype=kind)
+        for name, kind in (("kind", np.int64), ("count", np.float64), ("mean_ns", np.float64))
+    }
+    return to_arrow(STEP_KINDS, columns | {"name": list(columns["name"])})
 
 
 def _collectives(trace: Trace, rows: pyarrow.Table, lost: list[Loss]) -> pyarrow.Table:

@@ -10,6 +10,7 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.costs.flops import step_work
 from kinetoscope.tables.named_steps import named_steps
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.windows import start_up_steps
@@ -39,24 +40,61 @@ STEP_KINDS_SCHEMA = Table(
                                           "that has the next most of them, take the most time; null where it has more of none."),
         Column("first_step", "int64", "", "The number of the first one."),
         Column("last_step", "int64", "", "The number of the last one."),
+        Column("flops_per_s", "float64", "FLOP/s", "Floating-point operations a second: the median over its steps of that of `steps`; null where "
+                                                   "they are not known."),
+        Column("mfu", "float64", "", "Model FLOPs utilization: the same of `mfu`."),
     ),
 )  # fmt: skip
 
 # Two steps are of one kind if they have so much of their operators in common, in the time that these take on average.
 _ALIKE = 0.75
+LEAST_OF_KIND = 3
+"""Fewer steps of a kind are single events, such as the first steps or a checkpoint, and not what a program does again and again."""
 # Steps that differ more than these are taken to be like the kind that is nearest.
 _MOST_KINDS = 64
 
 
-def step_kinds(trace: TraceData) -> pyarrow.Table:
+def step_kinds(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     """Return the `step_kinds` table.
 
     Args:
         trace: The trace.
+        peak_flops: The peak FLOP/s of the devices, as of `steps`.
 
     Returns:
         The table, empty without steps; the meaning of its columns is in `STEP_KINDS_SCHEMA`.
+
+    Raises:
+        ArgumentError: `peak_flops` is not a number above 0 or a mapping to such numbers.
     """
+    return to_arrow(STEP_KINDS_SCHEMA, _times(trace) | work_of_kinds(trace, peak_flops))
+
+
+def kinds_in(trace: TraceData) -> list[dict[str, Any]]:
+    """The rows of the table without what is computed in the steps, which takes longer to count."""
+    known = tuple(column for column in STEP_KINDS_SCHEMA.columns if column.name not in ("flops_per_s", "mfu"))
+    rows: list[dict[str, Any]] = to_arrow(
+        Table("step_kinds", STEP_KINDS_SCHEMA.row, known), _times(trace)
+    ).to_pylist()
+    return rows
+
+
+def work_of_kinds(trace: TraceData, peak_flops: Any = None) -> dict[str, NDArray[np.float64]]:
+    """The columns `flops_per_s` and `mfu` of the table; 0 where nothing was counted in most steps of a kind."""
+    found, kind, own = step_work(trace, peak_flops), kinds_of_steps(trace), trace.columns("steps")
+    kinds = range(int(kind.max(initial=-1)) + 1)
+    flops, mfu = found["flops"], found["mfu"]
+    rate = np.where(flops >= 0, flops * 1e9 / np.maximum(own["duration_ns"], 1), np.nan)
+
+    def medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        known = [values[(kind == one) & np.isfinite(values)] for one in kinds]
+        return np.array([float(np.median(one)) if len(one) else np.nan for one in known])
+
+    return {"flops_per_s": medians(rate), "mfu": medians(np.full(len(own), np.nan) if mfu is None else mfu)}
+
+
+def _times(trace: TraceData) -> dict[str, Any]:
+    """The other columns."""
     own, kind = trace.columns("steps"), kinds_of_steps(trace)
     groups = [np.flatnonzero(kind == one) for one in range(int(kind.max(initial=-1)) + 1)]
     duration, number, called = own["duration_ns"], own["number"], named_steps(trace)
@@ -65,7 +103,7 @@ def step_kinds(trace: TraceData) -> pyarrow.Table:
         return np.array([take(column[rows]) for rows in groups], np.int64)
 
     total_ns = each(duration, np.sum)
-    columns = {
+    return {
         "kind": np.arange(len(groups)),
         "name": Labels(np.array([called.name[rows[0]] for rows in groups], np.int32), called.names),
         "count": np.array([len(rows) for rows in groups], np.int64),
@@ -79,7 +117,6 @@ def step_kinds(trace: TraceData) -> pyarrow.Table:
         "first_step": each(number, np.min),
         "last_step": each(number, np.max),
     }
-    return to_arrow(STEP_KINDS_SCHEMA, columns)
 
 
 @derived
@@ -110,6 +147,18 @@ def kinds_of_steps(trace: TraceData) -> NDArray[np.int64]:
     found = np.full(len(own), -1, np.int64)
     found[rows] = place[kind[same]]
     return found
+
+
+@derived
+def main_kind(trace: TraceData) -> int:
+    """The kind whose steps stand for those of the program where only one can be shown; -1 without steps.
+
+    It is the one with most time of those with several steps, as the first steps may be of a kind of their own, or else the one with most steps.
+    """
+    kind, number = kinds_of_steps(trace), trace.column("steps", "number")
+    often = np.array([len(np.unique(number[kind == one])) for one in range(int(kind.max(initial=-1)) + 1)])
+    several = np.flatnonzero(often >= LEAST_OF_KIND)
+    return int(several[0]) if len(several) else int(often.argmax()) if len(often) else -1
 
 
 @derived

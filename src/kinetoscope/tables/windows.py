@@ -36,8 +36,8 @@ _LOADING = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
 _MAKING = (FETCH_BATCH, COLLATE_BATCH, PIN_BATCH)
 # Backends that move data on threads of the host.
 _CARRIED_BY_HOST = ("gloo:", "mpi:", "ucc:")
-# Operators that only ask for communication or wait for it.
-_ASKING = ("c10d::", "_c10d_functional::", "record_param_comms")
+ASKING = ("c10d::", "_c10d_functional::", "record_param_comms")
+"""How operators are called that only ask for communication or wait for it."""
 # Ranges of FSDP in backward functions: what computes in them is operators, and the rest asks for communication or waits for it.
 _SHARDING = ("FSDP::", "FullyShardedDataParallel.")
 
@@ -233,7 +233,7 @@ def _names(trace: TraceData) -> _Names:
         text = texts[row]
         found.loads[row] = text.startswith(_LOADING)
         found.carries[row] = text.startswith(_CARRIED_BY_HOST)
-        found.asks[row] = text.startswith(_ASKING)
+        found.asks[row] = text.startswith(ASKING)
         found.shards[row] = text.startswith(_SHARDING)
         found.makes[row] = text in _MAKING
     return found

@@ -84,7 +84,10 @@ def _steps(shown: Overview) -> str:
     if steps is None or steps.shown < 2:
         return ""
     times = steps.shown_ns
-    text = f"{units.count(steps.shown, 'step')}: {units.duration(min(times))} to {units.duration(max(times))}, median {units.duration(median(times))}"
+    text = f"{units.count(steps.shown, 'step')}: {units.duration(min(times))} to {units.duration(max(times))}"
+    text += (
+        f". {kinds}" if (kinds := shown.step_kinds_in_words) else f", median {units.duration(median(times))}"
+    )
     text += f" (of {steps.shown_of})" if steps.shown_of else ""
     before = (
         ""

@@ -176,16 +176,22 @@ class Trace(TraceData):
         """Predict a step in which some lines, causes or operators of the account take what they need on this machine, and no more.
 
         Args:
-            mended: For each a line (`train.py:12`), a cause (`fresh memory`), an entry (`python`) or an operator (`aten::zero_`) of the table `account`.
+            mended: For each a line (`train.py:12`, or the finding `hot-line:train.py:12`), a cause (`fresh memory`), an entry (`python`) or an operator
+                (`aten::zero_`) of the table `account`.
 
         Returns:
-            The step as it is and as it would be; what several of these are about counts once.
+            The step as it is and as it would be; what several of these are about counts once. In a trace of several ranks, a replay of their collectives says
+            what the job gains: nothing from a rank that is not the last to arrive.
 
         Raises:
             ArgumentError: There is no time above the floor that one of these is about.
             StateError: The trace was closed.
         """
-        return self.account().what_if(*mended)
+        import_aside()
+        from kinetoscope.analyses.what_if import what_if
+
+        self.columns("spans")  # says it if the trace was closed
+        return what_if(self, *mended)
 
     def overview(self) -> Overview:
         """Return where the time went: the numbers of the summary, of a notebook's page and of the viewer's overview.

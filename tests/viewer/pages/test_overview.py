@@ -6,10 +6,12 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope.combine.processes import merge_processes
+from kinetoscope.model.request_marks import begin_mark, end_mark
 from kinetoscope.viewer.pages.overview import REPORTED
 from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
+from tests.support.server_trace import Server
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -34,6 +36,19 @@ def trained(steps=(100, 60, 80, 70), matrix=1000):
 def test_every_reported_question_has_an_answer_that_json_can_hold(trace):
     for path, query in REPORTED:
         assert respond([("trace", trace)], f"api/0/{path}", query).status == 200, path
+
+
+def test_requests_are_a_sentence_for_each_name():
+    server = Server()
+    server.mark(begin_mark(0, "generate", ""), 100, 50).operator(110, 20).mark(
+        end_mark(0, "finished", ""), 150
+    )
+    server.mark(begin_mark(1, "embed", ""), 200, 10).mark(end_mark(1, "finished", ""), 210)
+    trace = server.builder.build()
+    found = answer(trace, "overview", {})["requests"]
+    assert [line.split(":")[0] for line in found] == ["generate", "embed"]
+    assert found == trace.overview().requests
+    assert answer(trained(), "overview", {})["requests"] == []
 
 
 def test_an_empty_trace_is_described_as_empty():

@@ -113,6 +113,15 @@ def test_a_rich_trace_is_told_with_its_beginning():
     assert found["groups"][0]["process"] == 4242
 
 
+def test_the_median_step_is_one_of_the_kind_with_most_time():
+    builder = TraceBuilder()
+    for number in range(9):
+        evaluates = number % 3 == 2
+        builder.step(number, number * 1000, 900 if evaluates else 100 + number)
+        builder.span("aten::softmax" if evaluates else "aten::mm", number * 1000, 80)
+    assert answer(builder.build(), "tracks", {})["median_step"] == [5000, 5900]
+
+
 def test_the_median_step_leaves_start_up_out():
     builder = TraceBuilder()
     for number, duration in enumerate((900, 100, 300, 200)):

@@ -36,14 +36,16 @@ export function Head(props: {
             onChoice={(key) => change({ [what]: key || undefined, by: undefined, ...nothingChosen })}
           />
         )}
-        {ways.length > 1 && <span class="muted small">Group by</span>}
         {ways.length > 1 && (
-          <Choice
-            label="Group by"
-            options={ways}
-            chosen={way}
-            onChoice={(key) => change({ by: key === ways[0]?.[0] ? undefined : key, place: undefined })}
-          />
+          <span class="op-ways">
+            <span class="muted small">Group by</span>
+            <Choice
+              label="Group by"
+              options={ways}
+              chosen={way}
+              onChoice={(key) => change({ by: key === ways[0]?.[0] ? undefined : key, place: undefined })}
+            />
+          </span>
         )}
       </div>
     </header>

@@ -18,6 +18,8 @@ export interface Overview {
   /** The names of processes by their numbers, in a trace of several. */
   process_names: Record<string, string>;
   utilization: Utilization[];
+  /** A sentence for each name of requests: how many, how long they took, and on what. */
+  requests: readonly string[];
   incident: Incident | null;
 }
 
@@ -44,6 +46,8 @@ export interface Utilization {
 
 export interface StepFacts {
   count: number;
+  /** Of several kinds of steps, by which operator each differs most; a number where that was not asked. */
+  kinds?: number | readonly { kind: number; most_of: string | null }[];
 }
 
 /** A number at the head of the page; with `ask`, another question has it. */

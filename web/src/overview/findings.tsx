@@ -2,6 +2,7 @@
 
 import { Shown, useJson, useSource } from "../parts/answer";
 import { Excerpt, lineText } from "../parts/source-text";
+import { Words } from "../parts/words";
 import { address } from "../router";
 import * as units from "../units";
 import { type Account, Floor } from "./floor";
@@ -71,7 +72,9 @@ export function FindingsCard(props: { path?: string }) {
                 </summary>
                 <ul>
                   {unknown.map((line) => (
-                    <li key={line}>{line}</li>
+                    <li key={line}>
+                      <Words text={line} />
+                    </li>
                   ))}
                 </ul>
               </details>
@@ -89,21 +92,29 @@ function Found(props: { finding: Finding; whole: string }) {
   return (
     <li class={finding.severity}>
       <p class="ov-found">
-        <strong>{finding.finding}</strong> <code class="muted">{finding.code}</code>
+        <strong>
+          <Words text={finding.finding} />
+        </strong>{" "}
+        <code class="muted">{finding.code}</code>
       </p>
-      <p
-        class="ov-gain"
-        title={`The share of ${whole} that it concerns, and a ceiling of what can be gained`}
-      >
-        <span class="ov-stacked">
-          <span style={{ width: `${Math.min(share, 100)}%` }} />
-        </span>
-        <span class="muted small">
-          {units.percent(share)} of {whole}
-          {gain !== null && `, at most ${units.percent(gain)} to gain`}
-        </span>
+      {/* What is not a matter of time has no share of it. */}
+      {(share > 0 || gain !== null) && (
+        <p
+          class="ov-gain"
+          title={`The share of ${whole} that it concerns, and a ceiling of what can be gained`}
+        >
+          <span class="ov-stacked">
+            <span style={{ width: `${Math.min(share, 100)}%` }} />
+          </span>
+          <span class="muted small">
+            {units.percent(share)} of {whole}
+            {gain !== null && `, at most ${units.percent(gain)} to gain`}
+          </span>
+        </p>
+      )}
+      <p class="ov-advice">
+        <Words text={finding.advice} />
       </p>
-      <p class="ov-advice">{finding.advice}</p>
       <Code finding={finding} />
       <Links finding={finding} />
     </li>

@@ -28,12 +28,14 @@ export function Floor(props: { account: Account }) {
   const falls = parts.map((part) => {
     const from = before;
     before += part.time_ns;
+    // Of operators whose inputs were not recorded, nothing is known to be needed; that is not nothing.
+    const unknown = part.is_floor && part.what !== "floor" && part.time_ns === 0;
     const share = (100 * part.time_ns) / Math.max(step_ns, 1);
     return {
       key: `${part.what} ${part.file}`,
       label: <Name part={part} />,
-      number: units.time(part.time_ns),
-      title: `${part.what}: ${units.percent(share)} of a step`,
+      number: unknown ? "unknown" : units.time(part.time_ns),
+      title: unknown ? part.what : `${part.what}: ${units.percent(share)} of a step`,
       from,
       to: before,
       color: part.is_floor ? "compute" : "warn",

@@ -5,8 +5,9 @@ import { Shown, useColumns } from "../parts/answer";
 import { Button } from "../parts/button";
 import { Select } from "../parts/choice";
 import { beside } from "../parts/lengths";
+import { Ranked } from "../parts/ranked";
 import { Table } from "../parts/table";
-import { change, go, route } from "../router";
+import { address, change, go, route } from "../router";
 import type { Columns } from "../source/source";
 import * as units from "../units";
 import { BarTip } from "./bar-tip";
@@ -17,6 +18,7 @@ import { StepRows } from "./step-rows";
 import {
   type Bar,
   compared,
+  kindsOf,
   onHost,
   PARTS,
   partTitle,
@@ -24,6 +26,7 @@ import {
   quantile,
   rising,
   type Step,
+  type StepKind,
   stepsOf,
   summed,
 } from "./steps";
@@ -40,13 +43,14 @@ export function StepCard(props: { overview: Overview }) {
   const minHeight = expected > MOST_ROWS ? "24.4rem" : `${6.4 + 1.79 * expected}rem`;
   return (
     <section class="card ov-steps" aria-label="Steps" style={{ minHeight }}>
-      <Shown answer={answer}>{(table) => <Steps table={table} names={props.overview.process_names} />}</Shown>
+      <Shown answer={answer}>{(table) => <Steps table={table} overview={props.overview} />}</Shown>
     </section>
   );
 }
 
-function Steps(props: { table: Columns; names: Readonly<Record<string, string>> }) {
-  const { table, names } = props;
+function Steps(props: { table: Columns; overview: Overview }) {
+  const { table, overview } = props;
+  const names = overview.process_names;
   const places = useMemo(() => placesOf(stepsOf(table, names)), [table, names]);
   const stepping = places.filter((one) => one.steps.some((step) => step.number !== null));
   const ofAll = stepping.length ? stepping : places;
@@ -62,6 +66,7 @@ function Steps(props: { table: Columns; names: Readonly<Record<string, string>> 
   const judged = useMemo(() => compared(shown), [shown]);
   const times = useMemo(() => judged.map((step) => step.duration), [judged]);
   const sum = summed(judged);
+  const kinds = useMemo(() => kindsOf(judged), [judged]);
   const asTable = route.value.query["steps"] === "table";
   const noSteps = shown.every((step) => step.number === null);
   const first = shown.find((step) => step.startUp);
@@ -75,11 +80,15 @@ function Steps(props: { table: Columns; names: Readonly<Record<string, string>> 
         <h2>{noSteps ? "Time breakdown" : "Step time"}</h2>
         {!noSteps && times.length > 1 && (
           <span class="legend">
-            {(["min", "median", "max"] as const).map((name, index) => (
-              <span key={name}>
-                {name} <strong>{units.time(quantile(sorted, index / 2))}</strong>
-              </span>
-            ))}
+            {(["min", "median", "max"] as const).map(
+              (name, index) =>
+                // A median over training and evaluation is of neither.
+                (name !== "median" || kinds.length === 0) && (
+                  <span key={name}>
+                    {name} <strong>{units.time(quantile(sorted, index / 2))}</strong>
+                  </span>
+                ),
+            )}
           </span>
         )}
         <div class="tools">
@@ -111,15 +120,17 @@ function Steps(props: { table: Columns; names: Readonly<Record<string, string>> 
             ),
         )}
       </ul>
+      {kinds.length > 0 && <Kinds kinds={kinds} overview={overview} />}
       {asTable ? <AsTable table={table} /> : <Plot steps={shown} times={times} />}
       {compare && <StepDifference step={compare} others={times.length - 1} />}
       <p class="muted small">
         {first &&
           `Step ${first.number} (${units.time(first.duration)}) includes what ran before the loop; it is excluded from these numbers. `}
         {noSteps && stepping.length > 0 && "This process has no steps: the whole recording is shown. "}
-        {noSteps && stepping.length === 0 && (
+        {noSteps && stepping.length === 0 && overview.requests.length === 0 && (
           <>
-            The trace has no steps: call <code>prof.step()</code> in the loop to record them.{" "}
+            The trace has no steps: loop over <code>kinetoscope.steps(loader)</code>, or pass a{" "}
+            <code>schedule</code> and call <code>prof.step()</code>.{" "}
           </>
         )}
         {table.total > table.rows &&
@@ -177,5 +188,38 @@ function AsTable(props: { table: Columns }) {
         go("timeline", { start: String(start), end: String(end) });
       }}
     />
+  );
+}
+
+/** How many steps of each kind there are, and what one of them takes; a click shows what is special about it. */
+function Kinds(props: { kinds: readonly StepKind[]; overview: Overview }) {
+  const facts = props.overview.steps?.kinds;
+  const known = typeof facts === "object" ? facts : [];
+  return (
+    <section class="ov-kinds" aria-label="Kinds of steps">
+      <h3>{units.counted(props.kinds.length, "kind")} of steps</h3>
+      <Ranked
+        rows={props.kinds.map(({ kind, count, median, share, middle }) => {
+          const most = known.find((one) => one.kind === kind)?.most_of;
+          return {
+            name: (
+              <>
+                Kind {kind}
+                {most && <span class="muted"> with more {most}</span>}
+              </>
+            ),
+            title: "Compare a step of this kind with the others of its kind",
+            count: `${units.counted(count, "step")} of`,
+            time: units.time(median),
+            percent: units.percent(share),
+            fill: share,
+            href:
+              middle === null
+                ? undefined
+                : address("overview", { ...route.value.query, step: String(middle) }),
+          };
+        })}
+      />
+    </section>
   );
 }

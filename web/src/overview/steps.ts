@@ -107,6 +107,40 @@ export function compared(steps: readonly Step[]): Step[] {
   return steps.filter((step) => !step.startUp && (step.number !== null || !stepping));
 }
 
+/** The steps in which about the same operators run, of a program that has several kinds of steps. */
+export interface StepKind {
+  kind: number;
+  count: number;
+  /** What one takes: the duration of the middle one. */
+  median: number;
+  /** Its share of the time of all steps, in percent. */
+  share: number;
+  /** The number of the step in the middle; null where steps have none. */
+  middle: number | null;
+}
+
+/** The kinds of some steps, the one with most time first; none where all are of one kind. */
+export function kindsOf(steps: readonly Step[]): StepKind[] {
+  const kinds = new Map<number, Step[]>();
+  for (const step of steps)
+    if (step.kind !== null) kinds.set(step.kind, [...(kinds.get(step.kind) ?? []), step]);
+  if (kinds.size < 2) return [];
+  const all = summed(steps).duration;
+  return [...kinds]
+    .map(([kind, mine]) => {
+      const sorted = [...mine].sort((a, b) => a.duration - b.duration);
+      const middle = sorted[Math.floor((sorted.length - 1) / 2)];
+      return {
+        kind,
+        count: mine.length,
+        median: quantile(rising(mine.map((step) => step.duration)), 0.5),
+        share: all > 0 ? (100 * summed(mine).duration) / all : 0,
+        middle: middle?.number ?? null,
+      };
+    })
+    .sort((a, b) => b.share - a.share);
+}
+
 type Named = Pick<Step, "number" | "rank" | "name" | "device">;
 
 export function placeTitle(step: Named): string {

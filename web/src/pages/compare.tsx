@@ -9,6 +9,7 @@ import { Icicle } from "../parts/icicle";
 import type { Look } from "../parts/icicle-paint";
 import { type ShownColumn, Table } from "../parts/table";
 import { type Fall, Waterfall } from "../parts/waterfall";
+import { Words } from "../parts/words";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
 import { plain } from "../timeline/names";
@@ -75,8 +76,14 @@ function Whole(props: { about: About; query: Sides }) {
   return (
     <div class="cmp">
       <p class={`cmp-verdict ${about.verdict.split(" ")[0]}`} role="status">
-        <strong>{about.headline.replaceAll("->", "→")}</strong>
-        {about.reason && <span class="muted"> {about.reason}.</span>}
+        <strong>
+          <Words text={about.headline.replaceAll("->", "→")} />
+        </strong>
+        {about.reason && (
+          <span class="muted cmp-reason">
+            <Words text={`${about.reason.charAt(0).toUpperCase()}${about.reason.slice(1)}.`} />
+          </span>
+        )}
       </p>
       <dl class="cmp-sides small">
         <dt>base</dt>

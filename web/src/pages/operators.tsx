@@ -14,6 +14,7 @@ import { says } from "../parts/table-columns";
 import { change, route } from "../router";
 import type { Columns, Query } from "../source/source";
 import { plain } from "../timeline/names";
+import * as units from "../units";
 
 const WAYS: readonly Option[] = [
   ["name", "Name", "All calls with the same name"],
@@ -143,6 +144,16 @@ function placeCell(way: string, place: string | null) {
   return <Middle>{code ? `${first.split(" ")[0]} ${code}` : [first, ...others].join(" ← ")}</Middle>;
 }
 
+/** Room for the largest number of calls: half of a number is another number. */
+function callsWidth(table: Columns): number {
+  const most = Array.prototype.reduce.call(
+    table.numbers("count"),
+    (a, b) => Math.max(a as number, b as number),
+    0,
+  );
+  return Math.max(4.6, 1.6 + 0.58 * units.count(most as number).length);
+}
+
 function columnsOf(table: Columns, way: string): ShownColumn[] {
   const text = (column: string, row: number) => table.texts(column)[row] ?? "";
   const aten = allAten(table);
@@ -172,7 +183,7 @@ function columnsOf(table: Columns, way: string): ShownColumn[] {
         </>
       ),
     },
-    { name: "count", title: "Calls", width: [4.6, 1], sum: true },
+    { name: "count", title: "Calls", width: [callsWidth(table), 1], sum: true },
     { name: "self_ns", group: "Host", bar: true, sum: true },
     { name: "total_ns", group: "Host", bar: true },
     { name: "mean_ns", group: "Host", width: [5.6, 1] },

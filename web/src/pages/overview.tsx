@@ -10,6 +10,7 @@ import { TopCard } from "../overview/top-card";
 import { Nothing, Shown, useJson } from "../parts/answer";
 import { Choice } from "../parts/choice";
 import { LoadCard } from "../parts/load";
+import { Words } from "../parts/words";
 import { address, change, route } from "../router";
 import "../overview/overview.css";
 
@@ -41,6 +42,7 @@ function Whole(props: { overview: Overview }) {
       {overview.incident && <IncidentCard incident={overview.incident} />}
       {!empty && <FindingsCard />}
       <Tiles tiles={overview.tiles} />
+      {overview.requests.length > 0 && <RequestsCard requests={overview.requests} />}
       <div class="ov-body">
         <div class="rows">
           {empty ? (
@@ -83,6 +85,22 @@ function IncidentCard(props: { incident: Incident }) {
           ))}
         </ul>
       )}
+    </section>
+  );
+}
+
+/** How long requests took, and on what: a sentence for each name. */
+function RequestsCard(props: { requests: readonly string[] }) {
+  return (
+    <section class="card" aria-label="Requests">
+      <h2>Requests</h2>
+      <ul class="ov-requests">
+        {props.requests.map((line) => (
+          <li key={line}>
+            <Words text={line} />
+          </li>
+        ))}
+      </ul>
     </section>
   );
 }

@@ -37,7 +37,10 @@ export function paintAxis(sheet: Sheet, view: View): number | null {
   for (const { time, label } of major) {
     const x = mark(time, "faint", 9);
     context.fillStyle = sheet.colors("muted");
-    context.fillText(label, x + 4 * ratio, height - 8 * ratio);
+    const from = x + 4 * ratio;
+    // A label that would be cut off at the end says something else.
+    if (from + context.measureText(label).width <= sheet.width)
+      context.fillText(label, from, height - 8 * ratio);
   }
   return base;
 }

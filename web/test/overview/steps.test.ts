@@ -6,6 +6,7 @@ import {
   barTitle,
   compared,
   counted,
+  kindsOf,
   marks,
   placesOf,
   quantile,
@@ -44,6 +45,27 @@ describe("sums", () => {
     const bars = barsOf(steps, 100);
     for (const bar of bars) expect(bar.parts.reduce((a, b) => a + b, 0)).toBeCloseTo(bar.duration, 9);
     expect(bars.reduce((all, bar) => all + bar.duration * bar.steps.length, 0)).toBeCloseTo(sum.duration, 6);
+  });
+});
+
+describe("kinds of steps", () => {
+  test("each has its count, its median and its share, the one with most time first", () => {
+    const steps = [
+      step(0, [10], { kind: 1 }),
+      step(1, [100], { kind: 0 }),
+      step(2, [300], { kind: 0 }),
+      step(3, [200], { kind: 0 }),
+      step(4, [30], { kind: 1 }),
+      step(5, [360]),
+    ];
+    expect(kindsOf(steps)).toEqual([
+      { kind: 0, count: 3, median: 200, share: 60, middle: 3 },
+      { kind: 1, count: 2, median: 20, share: 4, middle: 0 },
+    ]);
+  });
+  test("there are none where all steps are of one", () => {
+    expect(kindsOf(many(5))).toEqual([]);
+    expect(kindsOf([step(0, [1], { kind: 0 }), step(1, [1], { kind: 0 })])).toEqual([]);
   });
 });
 

@@ -221,7 +221,7 @@ def _scalars(trace: Trace, found: Report, facts: Mapping[str, Any]) -> dict[str,
     overview = trace.overview()
     known: dict[str, float | None] = {}
     if overview.steps is not None:
-        known["step_ms"] = overview.steps.median_ns / 1e6
+        known["step_ms"] = overview.steps.usual_ns / 1e6
         rows = [row for row in steps(trace).to_pylist() if not row["start_up"]]
         waited_ns = sum(row["data_wait_ns"] or 0 for row in rows)
         whole_ns = sum(row["duration_ns"] for row in rows)

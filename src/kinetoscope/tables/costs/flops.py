@@ -12,7 +12,7 @@ from kinetoscope.model import units
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.schema import Column, Table
-from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of
+from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, group_coverage
 from kinetoscope.tables.costs.evaluate import Standing
 from kinetoscope.tables.costs.peaks import at_peak, per_byte, per_second, share_of_peak, working_ns
 
@@ -204,3 +204,28 @@ def counted_flops(trace: TraceData) -> Counted:
     lacking = [f"{row['name']} ({_LACKS[row['why']]})" for row in uncovered[:_MOST_NAMES]]
     known = f"FLOPs are known for only {units.percent(percent)} of the operators' time"
     return Counted(None, percent, f"{known}; not for {', '.join(lacking)}: see the table flops_coverage")
+
+
+def step_work(trace: TraceData, peak_flops: Any = None) -> dict[str, Any]:
+    """Operations of each step, their rate, and its share of the peak, as columns of `steps`."""
+    costs, step, own = costs_of(trace), trace.column("spans", "step"), trace.columns("steps")
+    counts = costs.counted.counts & (step >= 0)
+    flops = np.zeros(len(own), dtype=np.int64)
+    np.add.at(flops, step[counts], costs.flops[counts])
+    duration = own["duration_ns"]
+    ideal = at_peak(trace, costs, peak_flops)
+    mfu = None
+    if ideal is not None:
+        seconds = np.zeros(len(own))
+        np.add.at(seconds, step[counts], ideal[counts])
+        mfu = share_of_peak(seconds, duration) / 100
+    covered = group_coverage(trace, step, len(own))
+    flops[covered.lacking] = -1
+    if mfu is not None:
+        mfu[covered.lacking] = np.nan
+    return {
+        "flops": flops,
+        "flops_covered_percent": covered.percent,
+        "flops_per_s": per_second(flops, duration),
+        "mfu": mfu,
+    }

@@ -13,8 +13,7 @@ from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, thread_pr
 from kinetoscope.model.schema import STEP_SOURCES, Column, Phase, SpanKind, Table
 from kinetoscope.model.steps import step_at
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.costs.columns import costs_of, group_coverage
-from kinetoscope.tables.costs.peaks import at_peak, per_second, share_of_peak
+from kinetoscope.tables.costs.flops import step_work
 from kinetoscope.tables.host.compiling import compile_time
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.python_time import gaps
@@ -118,7 +117,7 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     columns |= step_parts(trace)
     columns["compile_ns"] = compile_ns(trace)
     columns |= _largest_gaps(trace)
-    columns |= _work(trace, peak_flops)
+    columns |= step_work(trace, peak_flops)
     columns |= of_processes(trace, own["process_row"])
     columns["start_up"] = start_up_steps(trace)
     columns["source"] = Labels(own["source"], STEP_SOURCES)
@@ -282,31 +281,6 @@ def _largest_gaps(trace: TraceData) -> dict[str, Any]:
         "largest_gap_ns": np.append(length, 0)[taken],
         "largest_gap_file": Labels(np.append(frames["file"], -1)[frame], trace.strings),
         "largest_gap_line": np.append(frames["line"], -1)[frame],
-    }
-
-
-def _work(trace: TraceData, peak_flops: Any) -> dict[str, Any]:
-    """Operations of each step, their rate, and its share of the peak."""
-    costs, step, own = costs_of(trace), trace.column("spans", "step"), trace.columns("steps")
-    counts = costs.counted.counts & (step >= 0)
-    flops = np.zeros(len(own), dtype=np.int64)
-    np.add.at(flops, step[counts], costs.flops[counts])
-    duration = own["duration_ns"]
-    ideal = at_peak(trace, costs, peak_flops)
-    mfu = None
-    if ideal is not None:
-        seconds = np.zeros(len(own))
-        np.add.at(seconds, step[counts], ideal[counts])
-        mfu = share_of_peak(seconds, duration) / 100
-    covered = group_coverage(trace, step, len(own))
-    flops[covered.lacking] = -1
-    if mfu is not None:
-        mfu[covered.lacking] = np.nan
-    return {
-        "flops": flops,
-        "flops_covered_percent": covered.percent,
-        "flops_per_s": per_second(flops, duration),
-        "mfu": mfu,
     }
 
 

@@ -123,14 +123,16 @@ def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
         if steps["start_up"]
         else ""
     )
-    kinds = steps.get("kinds", 1)
-    of_kinds = f"Steps are of {kinds} kinds: see the table step_kinds." if kinds > 1 else ""
-    hints = [
-        start_up,
-        of_kinds,
-        f"{warm[0].upper()}{warm[1:]}." if (warm := steps.get("warm_up", "")) else "",
-    ]
-    hint = sentence(" ".join(filter(None, hints))) if any(hints) else None
+    words = steps.get("kinds_in_words", "")
+    if words:
+        main = steps["main_kind"]
+        others = count - steps["start_up"] - main["count"]
+        more = sentence("{} · {} of other kinds", main["count"], others)
+    warm = steps.get("warm_up", "")
+    hints = [start_up, f"{words}." if words else "", f"{warm[0].upper()}{warm[1:]}." if warm else ""]
+    hint = sentence(" ".join(filter(None, hints)).replace("{}", "{ }")) if any(hints) else None
+    if words:
+        return tile("Step, main kind", main["median_ns"], "ns", more, hint)
     return tile("Step" if count == 1 else "Median step", steps["median_ns"], "ns", more, hint)
 
 
@@ -199,7 +201,19 @@ def work_tile(work: dict[str, Any]) -> dict[str, Any]:
     if flops is None:
         more = sentence("covers {} of operator time", (work["covered_percent"], "%"))
         return tile("Arithmetic", None, "FLOP/s", more, sentence(work["why"].replace("{}", "{ }")))
-    covered = sentence("{} in total, covering {} of operator time.", (flops, "FLOP"), (work["covered_percent"], "%"))  # fmt: skip
+    kinds = found if len(found := work.get("kinds", ())) > 1 else ()
+    unit, name = ("FLOP/s", "flops_per_s") if share is None else ("%", "mfu_percent")
+    of_kinds = (
+        f" In steps of each kind, most time first: {', '.join(['{}'] * len(kinds[:_MOST_KINDS]))}."
+        if kinds
+        else ""
+    )
+    covered = sentence(
+        "{} in total, covering {} of operator time." + of_kinds,
+        (flops, "FLOP"),
+        (work["covered_percent"], "%"),
+        *((one[name], unit) for one in kinds[:_MOST_KINDS]),
+    )
     if share is None:
         return tile("Arithmetic", speed, "FLOP/s", sentence("{} in total", (flops, "FLOP")), covered)
     text = "Model FLOPs utilization (MFU): the time that the matrix operations take at the peak speed of the devices, as a share of the step. "
@@ -208,6 +222,7 @@ def work_tile(work: dict[str, Any]) -> dict[str, Any]:
 
 
 MOST_PLACES, MOST_NAMED = 12, 1000
+_MOST_KINDS = 4
 
 REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
     ("load", {}),
@@ -240,6 +255,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         "memory": shown.memory_recorded,
         "steps": steps(shown),
         "utilization": utilization(shown),
+        "requests": shown.requests,
         "incident": incident(shown),
     }
     return {**found, "tiles": tiles(shown, found)}
@@ -249,6 +265,9 @@ _COUNTS = (
     "spans", "operators", "kernels", "device_work", "threads", "modules", "stacks", "shapes", "allocations", "collectives",
     "counters",
 )  # fmt: skip
+
+
+_OF_KINDS = ("kind", "count", "median_ns", "share_percent", "most_of")
 
 
 def incident(shown: Overview) -> dict[str, Any] | None:
@@ -264,7 +283,15 @@ def steps(shown: Overview) -> dict[str, Any] | None:
     if shown.steps is None:
         return None
     names = ("count", "numbers", "processes", "median_ns", "min_ns", "max_ns", "p95_ns", "start_up")
-    more = {"kinds": len(shown.step_kinds), "warm_up": shown.warm_up.text}
+    kinds = [{name: row[name] for name in _OF_KINDS} for row in shown.step_kinds]
+    more = {
+        "kinds": kinds,
+        "main_kind": next(
+            (one for one in kinds if shown.main_kind and one["kind"] == shown.main_kind["kind"]), None
+        ),
+        "kinds_in_words": shown.step_kinds_in_words,
+        "warm_up": shown.warm_up.text,
+    }
     return {name: getattr(shown.steps, name) for name in names} | more
 
 

@@ -15,7 +15,7 @@ from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import MARK
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.compiling import compile_phases
-from kinetoscope.tables.windows import start_up_steps
+from kinetoscope.tables.step_kinds import kinds_of_steps, main_kind
 from kinetoscope.viewer.timeline.counters import counter_tracks
 from kinetoscope.viewer.timeline.rows import (
     COMPILING,
@@ -125,8 +125,8 @@ def tracks(trace: Trace, query: Query) -> dict[str, Any]:
 
 
 def median_step(trace: Trace) -> list[int] | None:
-    """Return start and end of the step with the median duration, ignoring the first ones; None unless there are several."""
-    own, counted = trace.columns("steps"), np.flatnonzero(~start_up_steps(trace))
+    """Return start and end of the step with the median duration of the main kind, ignoring the first ones; None unless there are several."""
+    own, counted = trace.columns("steps"), np.flatnonzero(kinds_of_steps(trace) == max(main_kind(trace), 0))
     if len(counted) < 2:
         return None
     by_duration = counted[np.argsort(own["duration_ns"][counted], kind="stable")]

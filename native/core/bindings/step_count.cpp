@@ -1,0 +1,152 @@
+#include <Python.h>
+#include <nanobind/stl/optional.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <optional>
+#include <utility>
+
+#include "module.h"
+
+namespace kinetoscope {
+namespace {
+
+int64_t monotonic_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// Memory of somebody else that a word is written to.
+class SharedWord {
+ public:
+  SharedWord() = default;
+  SharedWord(const SharedWord&) = delete;
+  SharedWord& operator=(const SharedWord&) = delete;
+  ~SharedWord() { close(); }
+
+  void open(nb::handle memory, std::size_t offset) {
+    close();
+    if (PyObject_GetBuffer(memory.ptr(), &view_, PyBUF_WRITABLE) != 0) throw nb::python_error();
+    if (offset % sizeof(int64_t) != 0 || offset + sizeof(int64_t) > static_cast<std::size_t>(view_.len)) {
+      PyBuffer_Release(&view_);
+      throw nb::value_error("the offset is that of no word in the memory");
+    }
+    word_ = reinterpret_cast<int64_t*>(static_cast<std::byte*>(view_.buf) + offset);
+  }
+  void close() {
+    if (word_ == nullptr) return;
+    word_ = nullptr;
+    PyBuffer_Release(&view_);
+  }
+  void store(int64_t value) {
+    if (word_ != nullptr) __atomic_store_n(word_, value, __ATOMIC_RELAXED);
+  }
+
+ private:
+  Py_buffer view_{};
+  int64_t* word_ = nullptr;
+};
+
+// A step of a program may take less than a millisecond, and leave nothing of ours in the caches of the
+// processor: then Python's code to count it costs more than the budget of the whole recorder, but these few
+// words do not.
+class StepCount {
+ public:
+  explicit StepCount(nb::object otherwise) : otherwise_(std::move(otherwise)), process_(getpid()) {}
+
+  void call(nb::handle number, nb::handle loss) {
+    int64_t next = number_ + 1;
+    if (left_ > 0 && getpid() == process_ && reads(number, next) && is_harmless(loss)) {
+      count_as(next);
+    } else if (otherwise_.is_valid()) {
+      otherwise_(number, loss);
+    }
+  }
+
+  void count(std::optional<int64_t> number) { count_as(number.value_or(number_ + 1)); }
+
+  int64_t take() {
+    const int64_t passed = passed_;
+    passed_ = left_ = 0;
+    return passed;
+  }
+
+  void write_to(nb::handle memory, std::size_t offset) { word_.open(memory, offset); }
+  void close() { word_.close(); }
+
+  int64_t left_ = 0, number_ = -1, took_ns_ = 0;
+
+ private:
+  // Whether a number is one that can be taken as it is; None leaves `next` as it was.
+  static bool reads(nb::handle number, int64_t& next) {
+    if (number.is_none()) return true;
+    if (PyLong_Check(number.ptr()) == 0) return false;
+    int overflow = 0;
+    next = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+    return overflow == 0;
+  }
+  static bool is_harmless(nb::handle loss) {
+    return loss.is_none() || (PyFloat_Check(loss.ptr()) != 0 && std::isfinite(PyFloat_AsDouble(loss.ptr())));
+  }
+
+  void count_as(int64_t number) {
+    const bool first = passed_ == 0;
+    const int64_t began_ns = first ? monotonic_ns() : 0;
+    --left_;
+    ++passed_;
+    number_ = number;
+    word_.store(number);
+    if (first) took_ns_ = monotonic_ns() - began_ns;
+  }
+
+  friend int visit_references(PyObject* self, visitproc visit, void* arg);
+  friend int clear_references(PyObject* self);
+
+  nb::object otherwise_;
+  const pid_t process_;
+  int64_t passed_ = 0;
+  SharedWord word_;
+};
+
+// For Python's collector: the function is usually a method of what owns the count.
+int visit_references(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<StepCount>(self)->otherwise_.ptr());
+  return 0;
+}
+int clear_references(PyObject* self) {
+  nb::inst_ptr<StepCount>(self)->otherwise_.reset();
+  return 0;
+}
+
+PyType_Slot kCollectedSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(visit_references)},
+                                 {Py_tp_clear, reinterpret_cast<void*>(clear_references)},
+                                 {0, nullptr}};
+
+}  // namespace
+
+void bind_step_count(nb::module_& module) {
+  nb::class_<StepCount>(module, "StepCount", nb::is_final(), nb::type_slots(kCollectedSlots),
+                        R"(Counts steps at which a flight recorder has nothing else to do.
+
+Calling it marks the start of a step: it counts it if `left` is above 0, the process is the one that made it, and the loss
+needs no look; otherwise it calls the function that it was made with.)")
+      .def(nb::init<nb::object>(), nb::arg("otherwise"))
+      .def("__call__", &StepCount::call, nb::arg("number") = nb::none(), nb::arg("loss") = nb::none())
+      .def("count", &StepCount::count, nb::arg("number") = nb::none(),
+           "Counts a step, whose number is one more than that before, or the given one.")
+      .def("take", &StepCount::take,
+           "Returns how many steps were counted since the last call, and lets no more be counted.")
+      .def("write_to", &StepCount::write_to, nb::arg("memory"), nb::arg("offset"),
+           "Also writes each number into a word of some memory, until `close`.")
+      .def("close", &StepCount::close, "Releases the memory.")
+      .def_rw("left", &StepCount::left_, "How many steps may still be counted.")
+      .def_rw("number", &StepCount::number_, "The number of the step under way.")
+      .def_ro("took_ns", &StepCount::took_ns_, "How long counting the first step since `take` took.");
+}
+
+}  // namespace kinetoscope

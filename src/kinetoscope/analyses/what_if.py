@@ -1,0 +1,223 @@
+"""What a step would take if parts of it took what they need and no more: alone, and in a job of ranks that wait for each other.
+
+In a trace of several ranks, what each gains is taken out of the time between its collectives, and these are replayed (`analyses.replay`): a rank that is not the
+last to arrive gains nothing for the job.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.analyses.account import (
+    CAUSES,
+    ENTRIES,
+    WhatIf,
+    account_of,
+    accounts,
+    frame_of_stacks,
+    mended_rows,
+)
+from kinetoscope.analyses.meetings import Meetings
+from kinetoscope.analyses.replay import Replay, Steps
+from kinetoscope.combine.ranks import MEETING_COLLECTIVES
+from kinetoscope.model.processes import process_runs
+from kinetoscope.tables.device.collectives import collectives
+from kinetoscope.tables.stacks import span_stacks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.analyses.account import ProcessAccount
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+
+LEAST_RANKS = 2
+# Its ranks leave at about one moment, too.
+_MEETINGS = MEETING_COLLECTIVES | {"all_to_all"}
+
+
+def what_if(trace: TraceData, *mended: str) -> WhatIf:
+    """Predict a step in which some things take what they need, and no more; see `Account.what_if`.
+
+    Args:
+        trace: The trace of one process, or of the ranks of a job.
+        mended: What changes.
+
+    Returns:
+        The step as it is and as it would be: on average over the steps of the process with most time or, of ranks that ran collectives together, of the
+        median rank, in a replay of the collectives.
+
+    Raises:
+        ArgumentError: There is no time above the floor that one of these is about.
+    """
+    ranks = _ranks(trace)
+    met, start_ns = _meetings(trace, ranks)
+    if len(ranks) < LEAST_RANKS or not len(met.rows):
+        return account_of(trace).what_if(*mended)
+    rows = mended_rows(account_of(trace).rows, mended)
+    replay = Replay(met, start_ns, _steps(ranks), len(ranks))
+    recorded_ns, replayed_ns = replay.recorded_ns(), replay.step_ns(replay.own_ns)
+    if recorded_ns <= 0 or replayed_ns < 0:
+        return account_of(trace).what_if(*mended)
+    chosen = {_key(row) for row in rows}
+    parts: list[tuple[Rows, Rows, Rows]] = []
+    alone_ns = 0.0
+    for at, one in enumerate(ranks):
+        mine = _taken(trace, one, chosen)
+        alone_ns = max(alone_ns, float(one.cells.time_ns[mine].sum()) / max(int(one.counted.sum()), 1))
+        visits = met.rank == at
+        begin_ns = start_ns[met.rows[visits]]
+        time_ns, gain_ns = _placed(trace, one, mine, begin_ns, begin_ns + met.duration_ns[visits])
+        parts.append((np.full(len(time_ns), at), time_ns, gain_ns))
+    then_ns = replay.step_ns(
+        *replay.shorter(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    )
+    return WhatIf(recorded_ns, recorded_ns - max(replayed_ns - then_ns, 0), alone_ns)
+
+
+def _ranks(trace: TraceData) -> list[ProcessAccount]:
+    """The account of each rank that has steps."""
+    rank = np.append(trace.column("processes", "rank"), -1)
+    return [
+        one
+        for one in accounts(trace)
+        if not len(one.request) and rank[one.window.activity.owner.process] >= 0 and one.counted.any()
+    ]
+
+
+def _steps(ranks: list[ProcessAccount]) -> Steps:
+    """The steps that count."""
+    counted = [np.flatnonzero(one.counted) for one in ranks]
+    return Steps(
+        np.repeat(np.arange(len(ranks)), [len(rows) for rows in counted]),
+        np.concatenate([one.window.start_ns[rows] for one, rows in zip(ranks, counted, strict=True)]),
+        np.concatenate([one.window.end_ns[rows] for one, rows in zip(ranks, counted, strict=True)]),
+    )
+
+
+def _meetings(trace: TraceData, ranks: list[ProcessAccount]) -> tuple[Meetings, Rows]:
+    """The collectives that ranks ran together in steps that count, and when each record of a call began."""
+    numbers = np.append(trace.column("processes", "rank"), -1)
+    place = {int(numbers[one.window.activity.owner.process]): at for at, one in enumerate(ranks)}
+    own = trace.column("steps", "number")
+    counted = [set(own[one.window.step[one.counted]].tolist()) for one in ranks]
+    one_group = all(len(run.process_groups) < 2 for run in process_runs(trace))
+    names = ("rank", "step", "group", "group_ranks", "name", "bytes", "transfer_start_ns", "transfer_ns")
+    found: list[tuple[int, int, int, int, int, int, int]] = []
+    series: dict[tuple[Any, ...], int] = {}
+    numbered: defaultdict[tuple[int, int], int] = defaultdict(int)
+    rows = collectives(trace).select(names).to_pylist()
+    for row in sorted(rows, key=lambda row: row["transfer_start_ns"] or 0):
+        group = row["group"] or row["group_ranks"] or ("" if one_group else None)
+        at = place.get(row["rank"], -1)
+        known = row["transfer_start_ns"] is not None and row["transfer_ns"] is not None
+        if (
+            at < 0
+            or not known
+            or group is None
+            or row["name"] not in _MEETINGS
+            or row["step"] not in counted[at]
+        ):
+            continue
+        kind = series.setdefault((row["step"], group, row["name"]), len(series))
+        size = row["bytes"] or 0 if row["name"] == "all_reduce" else 0
+        found.append(
+            (at, kind, numbered[at, kind], size, row["transfer_start_ns"], row["transfer_ns"], len(found))
+        )
+        numbered[at, kind] += 1
+    columns = np.array(found, np.int64).reshape(-1, 7).T.copy()
+    whose, of_series, places, sizes, start_ns, duration_ns, records = columns
+    return Meetings.of(records, whose, [of_series], places, sizes, duration_ns), start_ns
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells apart rows of the account that a change can be about."""
+    return row["entry"], row["cause"] or "", row["operator"], row["file"], row["line"]
+
+
+def _taken(trace: TraceData, one: ProcessAccount, chosen: set[tuple[Any, ...]]) -> Rows:
+    """The cells of a process that are of chosen rows of the account."""
+    cells, frames, strings = one.cells, trace.columns("frames"), trace.strings
+    frame = frame_of_stacks(trace)[cells.stack]
+    columns = [each.astype(np.int32) for each in (cells.entry, cells.cause, cells.name, frame)]
+    group, first = _core.group(columns)
+    is_chosen = np.array(
+        [
+            (
+                ENTRIES[entry],
+                CAUSES[cause],
+                strings[name] if name >= 0 else None,
+                strings[int(frames["file"][at])] if at >= 0 else None,
+                int(frames["line"][at]) if at >= 0 else None,
+            )
+            in chosen
+            for entry, cause, name, at in zip(*(each[first].tolist() for each in columns), strict=True)
+        ],
+        dtype=bool,
+    )
+    return np.flatnonzero(is_chosen[group] & one.counted[cells.step])
+
+
+def _placed(
+    trace: TraceData, one: ProcessAccount, taken: Rows, start_ns: Rows, end_ns: Rows
+) -> tuple[Rows, Rows]:
+    """When the time of some cells of a rank was spent, and how much at each moment.
+
+    That of operators on the host is where they ran; other time is spread over what the rank ran on its own in the step.
+
+    Args:
+        trace: The trace.
+        one: The account of the rank.
+        taken: The cells.
+        start_ns: When each collective of the rank began.
+        end_ns: When it ended.
+    """
+    cells = one.cells
+    key = [cells.step[taken], cells.name[taken], cells.stack[taken], cells.module[taken]]
+    spans, steps = trace.columns("spans"), len(trace.columns("steps"))
+    of_step = np.full(steps + 1, -1, np.int64)
+    of_step[one.window.step] = np.arange(len(one.window.step))
+    names = np.zeros(len(trace.strings) + 1, bool)
+    names[cells.name[taken]] = one.window.activity.device is None
+    names[-1] = False
+    rows = np.flatnonzero(names[spans["name"]] & (of_step[spans["step"]] >= 0))
+    ran = [of_step[spans["step"][rows]], spans["name"][rows], span_stacks(trace)[rows], spans["module"][rows]]
+    group, first = _core.group(
+        [np.concatenate((mine, others)).astype(np.int64) for mine, others in zip(key, ran, strict=True)]
+    )
+    of_cell, of_span = group[: len(taken)], group[len(taken) :]
+    time_ns = _core.group_sums(of_cell, len(first), cells.time_ns[taken])
+    weight = spans["duration_ns"][rows]
+    whole = _core.group_sums(of_span, len(first), weight)
+    part = np.where(whole[of_span] > 0, time_ns[of_span] * (weight / np.maximum(whole[of_span], 1)), 0.0)
+    elsewhere = whole[of_cell] == 0
+    left = np.bincount(
+        cells.step[taken][elsewhere], weights=cells.time_ns[taken][elsewhere], minlength=len(one.window.step)
+    )
+    moments, spread = _spread(one, left, start_ns, end_ns)
+    return (
+        np.concatenate((spans["start_ns"][rows], moments)),
+        np.concatenate((part, spread)).astype(np.int64),
+    )
+
+
+def _spread(
+    one: ProcessAccount, left_ns: NDArray[Any], start_ns: Rows, end_ns: Rows
+) -> tuple[Rows, NDArray[np.float64]]:
+    """Spread an amount of each step over what a rank runs in it outside its collectives: moments, and how much at each."""
+    begin, end = one.window.start_ns, one.window.end_ns
+    order = np.argsort(start_ns, kind="stable")
+    start, until = start_ns[order], np.maximum.accumulate(end_ns[order]) if len(order) else end_ns
+    edges = np.unique(np.concatenate((begin, end, start, until)))
+    at, length = edges[:-1], np.diff(edges)
+    step = np.searchsorted(begin, at, side="right") - 1
+    before = np.searchsorted(start, at, side="right") - 1
+    own = (step >= 0) & (at < end[step]) & ((before < 0) | (at >= np.append(until, 0)[before]))
+    at, length, step = at[own], length[own], step[own]
+    whole = np.bincount(step, weights=length, minlength=len(begin))
+    return at, left_ns[step] * length / np.maximum(whole[step], 1)
