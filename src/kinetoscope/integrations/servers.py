@@ -8,7 +8,6 @@ import of the package has left the process on, see `kinetoscope.flight.environme
 from __future__ import annotations
 
 import functools
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,8 @@ from kinetoscope._errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from kinetoscope.collect import StepNames
 
 VARIABLE = "KINETOSCOPE"
 INSTALL, ON, OFF = "install", "on", "off"
@@ -75,8 +76,7 @@ class Iterations:
 
     def __init__(self) -> None:
         self.is_open = False
-        self._range: Any = None
-        self._texts: Any = None
+        self._names: StepNames | None = None
         self._has_failed = False
 
     def begin(self, describe: Callable[[], tuple[str, dict[str, int]]]) -> None:
@@ -91,10 +91,14 @@ class Iterations:
         if recorder is None:
             return
         try:
-            self._close_range()
+            from kinetoscope.collect import StepNames
+
+            if self._names is None:
+                self._names = StepNames()
+            self._names.end()
             recorder.step()
             self.is_open = True
-            self._range = self._named_range(*describe())
+            self._names.begin(*describe())
         except Exception as error:  # noqa: BLE001  (whatever fails, the server matters more)
             self._failed(error)
 
@@ -107,28 +111,11 @@ class Iterations:
             return
         try:
             self.is_open = False
-            self._close_range()
+            if self._names is not None:
+                self._names.end()
             recorder.idle()
         except Exception as error:  # noqa: BLE001  (whatever fails, the server matters more)
             self._failed(error)
-
-    def _named_range(self, name: str, arguments: dict[str, int]) -> Any:
-        """Open the range that names the step."""
-        from kinetoscope.collect.sources.quick_ranges import begin_range
-        from kinetoscope.collect.sources.requests import LimitedTexts
-        from kinetoscope.model.step_marks import step_mark
-
-        if self._texts is None:
-            self._texts = LimitedTexts()
-        return begin_range(step_mark(*self._texts.limited(name, json.dumps(arguments) if arguments else "")))
-
-    def _close_range(self) -> None:
-        """Close it, if it is open."""
-        opened, self._range = self._range, None
-        if opened is not None:
-            from kinetoscope.collect.sources.quick_ranges import end_range
-
-            end_range(opened)
 
     def _failed(self, error: Exception) -> None:
         """Warn once."""
