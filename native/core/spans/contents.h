@@ -5,6 +5,7 @@
 #include <span>
 
 #include "../columns/column.h"
+#include "../recording/format.h"
 
 namespace kinetoscope {
 
@@ -19,14 +20,6 @@ enum CallFlag : uint8_t {
   kCallWritesUnknown = 64,  // also to what is not given as an argument that is known
 };
 
-// What is known of a tensor of a call, in `TensorCalls::tensor_flags`.
-enum TensorFlag : uint8_t {
-  kTensorIsResult = 1,
-  kTensorIsShared = 2,  // others may write to its memory
-  kTensorIsWhole = 4,   // it has all of its storage
-  kTensorIsNumber = 8,  // a number of Python, whose bits are its offset
-};
-
 // Calls in order of time.
 struct TensorCalls {
   std::span<const int32_t> kind;      // equal for calls of the same operator with the same other arguments
@@ -37,7 +30,7 @@ struct TensorCalls {
   std::span<const int64_t> storage;   // 0 for none or an unknown one
   std::span<const int64_t> version;
   std::span<const int64_t> offset;
-  std::span<const uint8_t> tensor_flags;  // of `TensorFlag`
+  std::span<const uint8_t> tensor_flags;  // of `TensorFlag`, as in a recording
 };
 
 struct RepeatedCalls {

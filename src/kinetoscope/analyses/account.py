@@ -126,7 +126,7 @@ class Cause(IntEnum):
     MEMORY = 29
     TERMINAL = 30
     SYSTEM_CALL = 31
-    # What a request waits for that gave its thread away.
+    # What a suspended request waits for.
     EXECUTOR = 32
     OTHERS = 33
     AWAITED = 34
@@ -159,7 +159,7 @@ ACCOUNT_SCHEMA = Table(
     "account",
     "What the time of steps was spent on: each moment belongs to one row, by what the step waits for at that moment. The rows of a step add "
     "up to its duration. One row for each kind of step, entry, cause, operator, line and module; by step, for each step. Start-up is left out. "
-    "In a trace with requests and without steps the same of requests, those of one name as a kind of steps. "
+    "In a trace with requests but without steps, requests take their place, and those of one name are a kind. "
     "Most time first.",
     (
         Column("process", "int64", "", "The process id."),

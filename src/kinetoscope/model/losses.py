@@ -141,7 +141,7 @@ CODES: dict[str, Words] = {
     UNKNOWN_WAITS: Words(
         "samples without the time in which the thread had no processor",
         "samples",
-        "This system does not tell it: /proc/self/task/*/schedstat is missing. That other programs slowed this one down does not show.",
+        "This system does not report it: /proc/self/task/*/schedstat is missing. The trace cannot show whether other programs slowed this one down.",
     ),
     "samples_missing": Words(
         "samples of Python stacks",
@@ -463,7 +463,7 @@ CODES: dict[str, Words] = {
     "nsight_warnings": Words(
         "warnings of Nsight Systems about its recording",
         "file",
-        "It says more in its own report.",
+        "Details are in its own report.",
     ),
 }
 """Every code -> what is missing, where and why. `docs/tables.md` lists them."""

@@ -422,8 +422,8 @@ STORED: dict[str, Table] = {
                     "period_ns",
                     "int64",
                     "ns",
-                    "The time that the sample stands for, up to `time_ns`: since the sampler read the threads before, or "
-                    "since it began.",
+                    "The time that the sample represents, up to `time_ns`: since the previous sample of the threads, or since "
+                    "the sampler started.",
                     0,
                 ),
                 _c(
@@ -431,7 +431,7 @@ STORED: dict[str, Table] = {
                     "int64",
                     "ns",
                     "How long the thread was ready to run, but had no processor, since its sample before: other programs, or other "
-                    "threads, had it. Null where the system does not tell, and of its first sample.",
+                    "threads, had it. Null if the system does not report it, and for the first sample of the thread.",
                 ),
                 _c("thread", "int32", "row of threads", "The thread.", 0),
                 _c("state", "uint8", "", "What the thread did: a `SampleState`.", 0),

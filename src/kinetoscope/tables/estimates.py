@@ -38,10 +38,10 @@ ESTIMATES_SCHEMA = Table(
         Column("captured", "bool", "", "Whether these steps were recorded by a capture, such as `kinetoscope capture`; they represent only themselves."),
         Column("name", "category", "", "The operator, or the path of the module; null for the whole step."),
         Column("steps", "int64", "", "How many recorded steps there are."),
-        Column("effective_steps", "float64", "", "How many steps with equal weights would tell as much: fewer if the share that is recorded changed."),
-        Column("of_steps", "float64", "", "About how many steps they stand for."),
+        Column("effective_steps", "float64", "", "How many equally weighted steps would give the same precision: fewer if the recorded share changed."),
+        Column("of_steps", "float64", "", "About how many steps they represent."),
         Column("per_step_ns", "float64", "ns", "The mean in a step: self time of operators, also of a module, and the duration of the whole step. Null: with fewer than "
-                                               f"{FEWEST_STEPS} effective steps, unless they stand for no others, there are too few."),
+                                               f"{FEWEST_STEPS} effective steps, there are too few, unless they represent only themselves."),
         Column("low_ns", "float64", "ns", "The lower limit of its 95 % interval; null where there is no estimate."),
         Column("high_ns", "float64", "ns", "The upper limit."),
     ),

@@ -46,8 +46,8 @@ export interface Utilization {
 
 export interface StepFacts {
   count: number;
-  /** Of several kinds of steps, by which operator each differs most; a number where that was not asked. */
-  kinds?: number | readonly { kind: number; most_of: string | null }[];
+  /** The kinds of steps, and by which operator each differs most. */
+  kinds: readonly { kind: number; most_of: string | null }[];
 }
 
 /** A number at the head of the page; with `ask`, another question has it. */

@@ -193,8 +193,7 @@ function AsTable(props: { table: Columns }) {
 
 /** How many steps of each kind there are, and what one of them takes; a click shows what is special about it. */
 function Kinds(props: { kinds: readonly StepKind[]; overview: Overview }) {
-  const facts = props.overview.steps?.kinds;
-  const known = typeof facts === "object" ? facts : [];
+  const known = props.overview.steps?.kinds ?? [];
   return (
     <section class="ov-kinds" aria-label="Kinds of steps">
       <h3>{units.counted(props.kinds.length, "kind")} of steps</h3>

@@ -159,7 +159,8 @@ function OfThread(props: { choices: Choices; thread: Thread; direction: Componen
       </Shown>
       {!closer && (
         <p class="muted tiny">
-          A report has the median step only. For the rest, open the trace with <code>kinetoscope view</code>.
+          {choices.median_step ? "A report has the median step only." : "A report has no shorter boxes."} For
+          the rest, open the trace with <code>kinetoscope view</code>.
         </p>
       )}
     </>

@@ -95,7 +95,7 @@ def _homes(loop: Loop) -> Mask:
 
 
 def _waits(loop: Loop, cause: Cause, code: str, said: str, on: Mask, advice: str) -> Finding | None:
-    """A finding about what requests wait for that gave their thread away, with the line that the threads run meanwhile."""
+    """A finding about what suspended requests wait for, with the line that the threads run meanwhile."""
     if len(loop.requests) == 0:
         return None
     account = _account(loop)

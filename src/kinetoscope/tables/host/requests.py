@@ -46,10 +46,10 @@ _STATUSES = ("unfinished", "finished", "error", "canceled")
 _PART_COLUMNS = (
     Column("operators_ns", "int64", "ns", "It ran operators, backward functions or collectives of the host."),
     Column("garbage_ns", "int64", "ns", "It ran, and Python collected garbage."),
-    Column("python_ns", "int64", "ns", "It ran something else, such as Python, or waited without giving its thread away."),
-    Column("executor_ns", "int64", "ns", "It had handed work to a pool of threads, in which no thread had begun it."),
+    Column("python_ns", "int64", "ns", "It ran something else, such as Python, or blocked its thread."),
+    Column("executor_ns", "int64", "ns", "Its work was queued in a thread pool, and no thread had started it."),
     Column("others_ns", "int64", "ns", "It did not run, and its thread ran another request."),
-    Column("waiting_ns", "int64", "ns", "It did not run, and its thread ran no request: it awaited something, or the event loop had not come to it."),
+    Column("waiting_ns", "int64", "ns", "It did not run, and its thread ran no request: it awaited something, or the event loop had not resumed it yet."),
 )  # fmt: skip
 
 REQUESTS_SCHEMA = Table(
@@ -66,8 +66,8 @@ REQUESTS_SCHEMA = Table(
         Column("start_ns", "int64", "ns", "When it began, or the recording did."),
         Column("duration_ns", "int64", "ns", "How long it took."),
         *_PART_COLUMNS,
-        Column("stretches", "int64", "", "In how many stretches it ran.", 0),
-        Column("threads", "int64", "", "On how many threads.", 0),
+        Column("stretches", "int64", "", "How many times it ran without interruption.", 0),
+        Column("threads", "int64", "", "How many threads it ran on.", 0),
     ),
 )  # fmt: skip
 
@@ -80,9 +80,9 @@ REQUEST_NAMES_SCHEMA = Table(
         Column("count", "int64", "", "How many.", 0),
         Column("errors", "int64", "", "How many of them ended with an error or were canceled.", 0),
         Column("total_ns", "int64", "ns", "How long they took together."),
-        Column("p50_ns", "float64", "ns", "Half of them took no longer than this."),
-        Column("p90_ns", "float64", "ns", "The same of 90 %."),
-        Column("p99_ns", "float64", "ns", "The same of 99 %."),
+        Column("p50_ns", "float64", "ns", "The median duration."),
+        Column("p90_ns", "float64", "ns", "The 90th percentile."),
+        Column("p99_ns", "float64", "ns", "The 99th percentile."),
         Column("max_ns", "int64", "ns", "The longest."),
         *(Column(one.name, "float64", "ns", f"The mean of a request: {one.meaning[0].lower()}{one.meaning[1:]}") for one in _PART_COLUMNS),
     ),

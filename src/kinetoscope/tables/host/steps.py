@@ -45,7 +45,7 @@ STEPS_SCHEMA = Table(
                                             "waiting for batches, on all threads; of ranges without the time in which "
                                             "they wait for backward on another thread."),
         Column("backward_ns", "int64", "ns", "Self time of operators in backward, on all threads."),
-        Column("optimizer_ns", "int64", "ns", "Self time of the optimizer's step and what it runs but closures, on all threads."),
+        Column("optimizer_ns", "int64", "ns", "Self time of the optimizer's step and what it runs except closures, on all threads."),
         Column("operator_ns", "int64", "ns", "Time in which the process ran an operator, a backward function, or a call "
                                              "of a device's runtime, on any thread. This and the next five add up to "
                                              "the duration."),
