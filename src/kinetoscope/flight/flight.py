@@ -185,6 +185,28 @@ class FlightRecorder:
         """
         self._count(number, loss)
 
+    def idle(self) -> None:
+        """Mark the end of the step, where none begins before the next call of `step`.
+
+        What passes until then, such as the wait of a server for requests, is not part of a step, and is neither slow nor taken to hang.
+        """
+        if os.getpid() != self._process:
+            return
+        entered_ns = time.monotonic_ns()
+        try:
+            with self._lock:
+                session = self._session
+                if session is None or not self._began_ns:
+                    return
+                self._end_step(entered_ns)
+                self._began_ns = 0
+                if self._recording:
+                    session._close_step_range()
+                if self._log is not None:
+                    self._log.begin(self._count.number, entered_ns, recorded=self._recording, hang_ns=0)
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._failed("a step could not be marked", error)
+
     def snapshot(self, reason: str = "snapshot") -> Path | None:
         """Copy the ring now; return the recording, or None with a warning if that failed."""
         return self._incident(reason, {}, asked=True)
@@ -530,17 +552,8 @@ class FlightRecorder:
             session = self._session
             if session is None:
                 return
-            # Of each of those that were looked at together.
-            counted = self._count.take()
-            passed = counted + 1
-            passing_ns = self._count.took_ns * counted // passed
-            step_ns = (entered_ns - self._began_ns) // passed - passing_ns if self._began_ns else 0
-            self._own_ns //= passed
+            self._end_step(entered_ns)
             log = self._log
-            if step_ns > 0:
-                if log is not None:
-                    log.end(self._count.number, self._began_ns, step_ns, recorded=self._recording)
-                self._ended(step_ns, passing_ns)
             ended = self._count.number
             self._count.number = self._count.number + 1 if number is None else int(number)
             if self._watches_losses and is_no_number(loss):
@@ -568,6 +581,19 @@ class FlightRecorder:
             if log is not None:
                 hang_ns = int(self._times.hang_ns) if self._watches_hangs else 0
                 log.begin(self._count.number, self._began_ns, recorded=self._recording, hang_ns=hang_ns)
+
+    def _end_step(self, entered_ns: int) -> None:
+        """Count the step that ends, with those that were looked at together with it."""
+        # Of each of those that were looked at together.
+        counted = self._count.take()
+        passed = counted + 1
+        passing_ns = self._count.took_ns * counted // passed
+        step_ns = (entered_ns - self._began_ns) // passed - passing_ns if self._began_ns else 0
+        self._own_ns //= passed
+        if step_ns > 0:
+            if self._log is not None:
+                self._log.end(self._count.number, self._began_ns, step_ns, recorded=self._recording)
+            self._ended(step_ns, passing_ns)
 
     def _read_threads(self, now_ns: int) -> None:
         """Tell the budget what our threads have used, unless they work for others, too."""
