@@ -407,6 +407,32 @@ def test_what_is_between_two_steps_belongs_to_none(tmp_path):
         assert "aten::cumsum" not in names
 
 
+def test_what_passes_after_idle_is_part_of_no_step_and_does_not_hang(tmp_path):
+    done = run(
+        tmp_path,
+        "from kinetoscope.flight.step_log import read_step_log\n"
+        "recorder = kinetoscope.leave_on(keep='8MiB')\n"
+        "record_all(recorder)\n"
+        "recorder.idle()\n"
+        "for number in range(3):\n"
+        "    recorder.step()\n"
+        "    train_step()\n"
+        "    recorder.idle()\n"
+        "    recorder.idle()\n"
+        "    torch.zeros(3)\n"
+        "log = read_step_log(recorder._log_path)\n"
+        "print(log.hang_ns, [step.number for step in log.steps])\n"
+        "print(recorder.snapshot('look'))\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    log, path = done.stdout.splitlines()
+    assert log == "0 [0, 1, 2]"
+    with kinetoscope.open(path) as trace:
+        assert trace.table("steps")["number"].to_pylist() == [0, 1, 2]
+        spans = trace.table("spans").to_pylist()
+    assert {row["step"] for row in spans if row["name"] == "aten::zeros"} == {None}
+
+
 def test_without_calls_of_step_the_optimizer_makes_the_steps(tmp_path):
     done = run(
         tmp_path,

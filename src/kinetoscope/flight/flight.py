@@ -160,8 +160,7 @@ class FlightRecorder:
         self._waits = False
         self._began_ns = 0
         self._own_ns = 0
-        # Whether the step under way has ended, and another has not begun; and how long ending it took.
-        self._has_ended = False
+        # How long it took to end a step before another began.
         self._closing_ns = 0
         # When recording had begun, and when the last recorded steps began.
         self._started_ns = 0
@@ -205,13 +204,39 @@ class FlightRecorder:
         Args:
             loss: The loss of the step, as for `step`.
         """
-        if self._session is None or os.getpid() != self._process:
+        self._leave_step(detach=True)
+        try:
+            if self._session is not None and os.getpid() == self._process:
+                self._look_at_loss(loss)
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._failed("a loss could not be looked at", error)
+
+    def idle(self) -> None:
+        """Mark the end of the step, where none begins before the next call of `step`, as `end_step` does, but record on.
+
+        What passes until then, such as the wait of a server for requests, is not part of a step, and is neither slow nor taken to hang.
+        """
+        self._leave_step(detach=False)
+
+    def _leave_step(self, *, detach: bool) -> None:
+        """End the step under way, and watch none until the next one begins; nothing if none is under way."""
+        if os.getpid() != self._process:
             return
         entered_ns = time.monotonic_ns()
         try:
-            if self._began_ns and not self._has_ended:
+            with self._lock:
+                session = self._session
+                if session is None or not self._began_ns:
+                    return
                 self._end_step(entered_ns)
-            self._look_at_loss(loss)
+                self._began_ns = 0
+                if detach:
+                    self._detach(session)
+                elif self._recording:
+                    session._close_step_range()
+                if self._log is not None:
+                    self._log.begin(self._count.number, 0, recorded=self._attached, hang_ns=0)
+                self._closing_ns = time.monotonic_ns() - entered_ns
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("the end of a step could not be marked", error)
 
@@ -561,10 +586,9 @@ class FlightRecorder:
             session = self._session
             if session is None:
                 return
-            log = self._log
-            if not self._has_ended:
-                self._ended(entered_ns)
+            self._end_step(entered_ns)
             self._look_at_loss(loss)
+            log = self._log
             self._count.number = self._count.number + 1 if number is None else int(number)
             capturing = self._capture_path is not None
             captured = capturing and self._continue_capture()
@@ -588,35 +612,23 @@ class FlightRecorder:
             if self._recording:
                 self._recorded_ns.append(self._began_ns)
             self._own_ns = self._began_ns - entered_ns + self._closing_ns
-            self._has_ended, self._closing_ns = False, 0
+            self._closing_ns = 0
             if log is not None:
                 hang_ns = int(self._times.hang_ns) if self._watches_hangs else 0
                 log.begin(self._count.number, self._began_ns, recorded=self._recording, hang_ns=hang_ns)
 
     def _end_step(self, entered_ns: int) -> None:
-        """End the step under way, and watch and record nothing until the next one begins."""
-        with self._lock:
-            session = self._session
-            if session is None:
-                return
-            self._has_ended = True
-            self._ended(entered_ns)
-            self._detach(session)
-            if self._log is not None:
-                self._log.begin(self._count.number, 0, recorded=False, hang_ns=0)
-            self._closing_ns = time.monotonic_ns() - entered_ns
-
-    def _ended(self, ended_ns: int) -> None:
-        """Count the step that has ended, with those that were looked at together with it."""
+        """Count the step that ends, with those that were looked at together with it."""
+        # Of each of those that were looked at together.
         counted = self._count.take()
         passed = counted + 1
         passing_ns = self._count.took_ns * counted // passed
-        step_ns = (ended_ns - self._began_ns) // passed - passing_ns if self._began_ns else 0
+        step_ns = (entered_ns - self._began_ns) // passed - passing_ns if self._began_ns else 0
         self._own_ns //= passed
         if step_ns > 0:
             if self._log is not None:
                 self._log.end(self._count.number, self._began_ns, step_ns, recorded=self._recording)
-            self._judge(step_ns, passing_ns)
+            self._ended(step_ns, passing_ns)
 
     def _look_at_loss(self, loss: Any) -> None:
         """Keep an incident if the loss of the step that has ended is no number."""
@@ -629,8 +641,8 @@ class FlightRecorder:
         if share is not None and self._comparable:
             self._budget.add_threads(share)
 
-    def _judge(self, step_ns: int, passing_ns: int) -> None:
-        """Look at what a step took."""
+    def _ended(self, step_ns: int, passing_ns: int) -> None:
+        """Count a step that has ended, and look at what it took."""
         kind = self._recording if self._comparable else None
         if self._budget.add(step_ns, self._own_ns, kind, self._plan.share, passing_ns):
             self._plan.level = level_for(self._budget.share)
@@ -786,7 +798,7 @@ class FlightRecorder:
         steps_ns = list(self._recorded_ns)
         if len(steps_ns) < _FEWEST_KEPT:
             return 0
-        from_ns = min(self._began_ns - int(self._settings.keep_s * 1e9), steps_ns[0])
+        from_ns = min((self._began_ns or time.monotonic_ns()) - int(self._settings.keep_s * 1e9), steps_ns[0])
         return from_ns - self._started_ns
 
     def _failed(self, what: str, error: Exception) -> None:
