@@ -1,4 +1,4 @@
-"""Run vLLM's own tests of its profiler with torch.profiler and with Kinetoscope in its place, and measure how long a stop blocks.
+"""Run vLLM's own tests of its profiler with torch.profiler and with Kinetoscope in its place, measure how long a stop blocks, and leave an engine on.
 
 vLLM's wheel needs a device, so its Python code is taken from an unpacked source distribution, without building it:
 
@@ -80,6 +80,43 @@ print(f'stop with table and compressed trace of 200 steps: {statistics.median(st
 """
 
 
+# vLLM's own wrapper of workers and output of its scheduler, around a worker that needs no device.
+LEFT_ON = """
+import json
+import torch
+from vllm.plugins import load_general_plugins
+from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
+from vllm.v1.worker.worker_base import WorkerWrapperBase
+load_general_plugins()
+import kinetoscope
+recorder = kinetoscope.leave_on()
+recorder.capture(20)
+layer = torch.nn.Linear(64, 64)
+class Worker:
+    def execute_model(self, scheduled):
+        layer(torch.ones(scheduled.total_num_scheduled_tokens, 64))
+    def sample_tokens(self, grammar):
+        return torch.ones(64).argmax()
+wrapper = WorkerWrapperBase.__new__(WorkerWrapperBase)
+wrapper.worker, wrapper.mm_receiver_cache = Worker(), None
+def iterate(requests, outputs, tokens):
+    cached = CachedRequestData.make_empty()
+    cached.req_ids, cached.num_output_tokens = [str(one) for one in range(requests)], [outputs] * requests
+    scheduled = SchedulerOutput.make_empty()
+    scheduled.scheduled_cached_reqs, scheduled.total_num_scheduled_tokens = cached, requests * tokens
+    scheduled.num_scheduled_tokens = dict.fromkeys(cached.req_ids, tokens)
+    assert wrapper.execute_model(scheduled) is None
+    wrapper.sample_tokens(None)
+iterate(4, 0, 128)
+for _ in range(10):
+    iterate(4, 1, 1)
+with kinetoscope.open(recorder.snapshot()) as trace:
+    rows = trace.table("steps").to_pylist()
+    print("left on:", [(row["name"], row["count"]) for row in trace.table("step_kinds").to_pylist()], rows[0]["arguments"])
+assert [row["name"] for row in rows] == ["prefill", *["decode"] * 10], rows
+"""
+
+
 def main() -> int:
     """Create the environment, and run the tests and the measurement in it both ways."""
     if len(sys.argv) < 2 or not Path(sys.argv[1], "vllm", "profiler").is_dir():
@@ -111,6 +148,8 @@ def main() -> int:
             print(*done.stdout.splitlines()[:1], *done.stdout.splitlines()[-1:], sep="\n", flush=True)
             outcomes.append(set(re.findall(r"^(?:PASSED|FAILED|ERROR) \S+", done.stdout, re.MULTILINE)))
             subprocess.run([python, "-c", MEASURE], cwd=folder, env=environment, check=True)
+        environment = {**os.environ, "KINETOSCOPE": "on", "KINETOSCOPE_DIR": folder}
+        subprocess.run([python, "-c", LEFT_ON], cwd=folder, env=environment, check=True)
     for line in sorted(outcomes[0] ^ outcomes[1]):
         print("different:", line)
     return 0 if outcomes[0] == outcomes[1] and outcomes[0] else 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import mmap
 import os
 import random
 import signal
@@ -27,12 +26,12 @@ from tests.support import warm_python
 from tests.support.effort import times
 
 # In `make stress`, 500 programs are killed.
-SERIES, KILLED = times(1, 10), times(3, 50)
+SERIES, KILLED = times(1, 50), times(3, 10)
 REPEATED = times(1, 25)
 
 
-def train(folder, progress, record_all):
-    """The child: says before each step which one begins."""
+def train(folder, says, record_all):
+    """The child: says in each step, through a pipe, which one it is."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters())
     recorder = kinetoscope.leave_on(keep="4MiB", folder=folder)
@@ -41,13 +40,15 @@ def train(folder, progress, record_all):
     # Ends by itself, should nobody be left to kill it.
     for number in range(1000, 50_000):
         recorder.step(number)
-        progress[:8] = struct.pack("<Q", number)
+        os.write(says, struct.pack("<Q", number))
         model(torch.ones(4, 8)).sum().backward()
         optimizer.step()
 
 
-def number_in(progress):
-    return struct.unpack("<Q", progress[:8])[0]
+def next_number(told):
+    """The next number that a child says, or None once it has ended."""
+    text = told.read(8)
+    return struct.unpack("<Q", text)[0] if text else None
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -58,25 +59,27 @@ def test_killed_at_random_moments(tmp_path, series):
         torch.ones(2).add(1)
     seed = random.SystemRandom().randrange(1 << 32) + series
     chance = random.Random(seed)
-    progress = mmap.mmap(-1, 8)
     gc.freeze()
     before = None
     for trial in range(KILLED):
-        progress[:8] = struct.pack("<Q", 0)
+        hears, says = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                train(tmp_path, progress, trial % 2 == 0)
+                train(tmp_path, says, trial % 2 == 0)
             finally:
                 os._exit(1)
-        wanted = 1000 + chance.randrange(60)
-        while number_in(progress) < wanted:
-            assert os.waitpid(child, os.WNOHANG) == (0, 0), f"seed {seed}: the child died by itself"
-            os.sched_yield()
-        for _ in range(chance.randrange(3000)):
-            pass
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        os.close(says)
+        with open(hears, "rb") as told:
+            wanted = 1000 + chance.randrange(60)
+            while (number := next_number(told)) != wanted:
+                assert number is not None, f"seed {seed}: the child died by itself"
+            for _ in range(chance.randrange(3000)):
+                pass
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            while (after := next_number(told)) is not None:
+                number = after
         where = f"trial {trial}, seed {seed}, child {child}"
         # The start of this one has made an incident of the one before.
         if before is not None:
@@ -87,7 +90,7 @@ def test_killed_at_random_moments(tmp_path, series):
         (rank,) = found.ranks
         assert (found.reason, rank.rank, rank.process, rank.problem) == (GONE, 0, child, ""), where
         # It may have been killed between the log and the word to us, or between the end of a step in the log and the next one.
-        assert rank.step in (number_in(progress), number_in(progress) + 1), where
+        assert rank.step in (number, number + 1), where
         assert rank.last_step is None or rank.last_step <= rank.step, where
         before = child, rank.step
     (made,) = keep_deaths(tmp_path)

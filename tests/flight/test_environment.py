@@ -59,6 +59,11 @@ def test_the_environment_leaves_a_program_on_that_imports_us(tmp_path):
     check(tmp_path, run(tmp_path, [], "import kinetoscope", KINETOSCOPE="on"))
 
 
+def test_the_environment_leaves_a_program_on_that_has_imported_torch_before(tmp_path):
+    # As servers have when they load their plugins.
+    check(tmp_path, run(tmp_path, [], "import torch, kinetoscope", KINETOSCOPE="on"))
+
+
 def test_nobody_is_left_on_unasked(tmp_path):
     run(tmp_path, [], "import kinetoscope")
     assert not (tmp_path / "jobs").exists()

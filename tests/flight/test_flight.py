@@ -325,6 +325,114 @@ def test_steps_that_are_looked_at_together_keep_their_numbers(tmp_path):
     assert json.loads(logged) == [number for number in json.loads(planned) if number < 763]
 
 
+def test_a_copy_is_cut_to_the_time_that_is_kept(tmp_path):
+    done = run(
+        tmp_path,
+        "from kinetoscope.flight.last import last_event\n"
+        "for keep in ('1ms,4MiB', '10min,4MiB'):\n"
+        "    with kinetoscope.leave_on(keep=keep) as recorder:\n"
+        "        recorder._plan.records = lambda step: step % 2 == 0\n"
+        "        for number in range(7000, 7300):\n"
+        "            recorder.step(number)\n"
+        "            train_step()\n"
+        "        path = recorder.snapshot('look')\n"
+        "        lines = last_event(str(path.parent), path.parent).lines()\n"
+        "        print(path, next(line for line in lines if 'on average' in line))\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    kept = []
+    for line in done.stdout.splitlines():
+        path, words = line.split(maxsplit=1)
+        assert words.startswith("a step has on average ")
+        with kinetoscope.open(path) as trace:
+            kept.append(trace.table("steps")["number"].to_pylist())
+            assert len(trace.table("estimates")) > 0
+    all_steps = list(range(7000, 7300, 2))
+    assert kept[1] == all_steps
+    # Short steps: the least number of steps decides. The first one may be cut.
+    assert len(kept[0]) < len(all_steps)
+    assert kept[0] == all_steps[-len(kept[0]) :]
+    assert len(kept[0]) >= 64
+
+
+def test_what_is_between_two_steps_belongs_to_none(tmp_path):
+    done = run(
+        tmp_path,
+        "from kinetoscope.flight.last import last_event\n"
+        "from kinetoscope.flight.step_log import read_step_log\n"
+        "with kinetoscope.leave_on(keep='8MiB', on=('nan', 'hang')) as recorder:\n"
+        "    counted = []\n"
+        "    add = recorder._budget.add\n"
+        "    def note(step_ns, *others):\n"
+        "        counted.append(step_ns)\n"
+        "        return add(step_ns, *others)\n"
+        "    recorder._budget.add = note\n"
+        "    for number in range(20):\n"
+        "        recorder._plan.records = lambda step: step % 4 == 1 and number < 12\n"
+        "        # From the 12th on, steps are looked at together.\n"
+        "        recorder._count.left = 7 if number == 12 else recorder._count.left\n"
+        "        recorder.step(number)\n"
+        "        train_step()\n"
+        "        if number in (5, 6, 15):\n"
+        "            recorder.end_step()\n"
+        "            recorder.end_step()\n"
+        "            log = read_step_log(recorder.status().ring.with_suffix('.steps'))\n"
+        "            assert (log.number, log.began_ns, log.hang_ns) == (number, 0, 0)\n"
+        "            torch.ones(3).cumsum(0)\n"
+        "            before = len(counted)\n"
+        "            until = __import__('time').monotonic() + 0.5\n"
+        "            while __import__('time').monotonic() < until:\n"
+        "                pass\n"
+        "            if number == 6:\n"
+        "                print(last_event(str(os.getpid()), recorder.status().folder).sentence)\n"
+        "    log = read_step_log(recorder.status().ring.with_suffix('.steps'))\n"
+        "    assert (log.number, log.hang_ns > 0) == (19, True)\n"
+        "    recorder.end_step(float('nan'))\n"
+        "    print(max(counted) < 0.4e9, len(log.steps))\n"
+        "    print(recorder.snapshot('look'))\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    sentence, counted, path = done.stdout.splitlines()
+    assert sentence == "it runs, between two steps"
+    # Those that were looked at together, up to the end of step 15, are one in the log.
+    assert counted == "True 15"
+    assert (
+        json.loads(incidents(tmp_path)["nan"].with_suffix(".json").read_text())["what"]
+        == "the loss of step 19 is nan"
+    )
+    with kinetoscope.open(path) as trace:
+        assert trace.table("steps")["number"].to_pylist() == [1, 5, 9]
+        names = trace.table("spans")["name"].to_pylist()
+        assert names.count("aten::linear") == 3
+        assert "aten::cumsum" not in names
+
+
+def test_what_passes_after_idle_is_part_of_no_step_and_does_not_hang(tmp_path):
+    done = run(
+        tmp_path,
+        "from kinetoscope.flight.step_log import read_step_log\n"
+        "recorder = kinetoscope.leave_on(keep='8MiB')\n"
+        "record_all(recorder)\n"
+        "recorder.idle()\n"
+        "for number in range(3):\n"
+        "    recorder.step()\n"
+        "    train_step()\n"
+        "    recorder.idle()\n"
+        "    recorder.idle()\n"
+        "    torch.zeros(3)\n"
+        "log = read_step_log(recorder._log_path)\n"
+        "print(log.hang_ns, [step.number for step in log.steps])\n"
+        "print(recorder.snapshot('look'))\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    log, path = done.stdout.splitlines()
+    assert log == "0 [0, 1, 2]"
+    with kinetoscope.open(path) as trace:
+        assert trace.table("steps")["number"].to_pylist() == [0, 1, 2]
+        spans = trace.table("spans").to_pylist()
+    assert {row["step"] for row in spans if row["name"] == "aten::zeros"} == {None}
+
+
 def test_without_calls_of_step_the_optimizer_makes_the_steps(tmp_path):
     done = run(
         tmp_path,

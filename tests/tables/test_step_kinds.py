@@ -3,9 +3,10 @@
 import pytest
 from hypothesis import given, settings
 
+from kinetoscope.model.step_marks import step_mark
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import USER, TraceBuilder
 
 TRAIN = ["aten::mm"] * 8 + ["aten::add"] * 8
 EVALUATE = [*TRAIN, *["aten::softmax"] * 8]
@@ -60,3 +61,18 @@ def test_kinds_hold_every_step_once_but_start_up(trace):
     assert sum(row["count"] for row in found) == len(steps)
     assert sum(row["total_ns"] for row in found) == sum(row["duration_ns"] for row in steps)
     assert [row["total_ns"] for row in found] == sorted((row["total_ns"] for row in found), reverse=True)
+
+
+def test_steps_that_the_program_gave_different_names_are_of_different_kinds():
+    builder = TraceBuilder()
+    for number in range(6):
+        builder.step(number, number * 100, 100)
+        name, tokens = ("prefill", 512) if number % 3 == 0 else ("decode", 4)
+        builder.span(step_mark(name, f'{{"tokens": {tokens}}}'), number * 100, 90, scope=USER)
+        builder.span("aten::mm", number * 100, 80)
+    trace = builder.build()
+    assert [(row["name"], row["count"]) for row in trace.table("step_kinds").to_pylist()] == [
+        ("decode", 4), ("prefill", 2),
+    ]  # fmt: skip
+    first = trace.table("steps").to_pylist()[0]
+    assert (first["name"], first["arguments"]) == ("prefill", '{"tokens": 512}')

@@ -239,7 +239,7 @@ class Cells:
         some = np.flatnonzero(time_ns > 0)
         return cls(
             *(
-                np.broadcast_to(columns[name], count)[some].astype(np.int64)
+                np.broadcast_to(columns[name], count)[some].astype(np.int64, copy=False)
                 for name in cls.__dataclass_fields__
             )
         )

@@ -97,7 +97,7 @@ def what_takes(account: Account, kind: KindAccount) -> str:
     if not kind.request:
         return "a step" if kind.kind >= 0 else "the run"
     several = len({one.request for one in account.kinds}) > 1
-    return f"a request {kind.request}" if several else "a request"
+    return f"a request named {kind.request}" if several else "a request"
 
 
 def floor_sentence(account: Account, kind: KindAccount) -> str:

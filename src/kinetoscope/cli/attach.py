@@ -47,10 +47,10 @@ def script(answer: Path) -> str:
     "--wait", metavar="TIME", default="10s", show_default=True, help="How long to wait for the program."
 )
 def command(process: int, *, wait: str) -> None:
-    """Leave on a program that already runs, with control, as `kinetoscope.leave_on(control="socket")` in it does.
+    """Leave on a program that is already running, with control, as if it had called `kinetoscope.leave_on(control="socket")`.
 
-    It needs Python 3.14 or newer, the same here as in the program, and the same user. The program must have imported torch; a step is one of
-    its first optimizer.
+    This needs Python 3.14 or newer, the same version and user here as in the program. The program must have imported torch; its steps are
+    those of its first optimizer.
     """
     from kinetoscope.display.terminal import echo
     from kinetoscope.model import units

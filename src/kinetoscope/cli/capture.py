@@ -44,9 +44,9 @@ def command(
     token_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Record each of the next steps of a job that is left on with control, and write them as a trace.
+    """Record the next steps of a running job that was left on with control, and write them as a trace.
 
-    TARGET is the id of a process, the name of a job or its folder, or HOST:PORT. The job goes on.
+    TARGET is the id of a process, the name of a job or its folder, or HOST:PORT. The job keeps running.
     """
     from kinetoscope.display.terminal import echo
     from kinetoscope.flight.control.client import begin_capture, targets, wait_for_capture, write_capture

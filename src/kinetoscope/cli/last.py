@@ -11,9 +11,9 @@ import click
 @click.argument("target", metavar="[PID|FOLDER]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
 def command(target: str | None, *, as_json: bool) -> None:
-    """Show the newest incident of the jobs that were left on, or where a job is that hangs right now.
+    """Show the newest incident of the jobs that were left on, or where a hanging job is right now.
 
-    It is read from outside: nothing in the job has to answer. PID is a process of the job, FOLDER that of a job, of an incident, or
+    The files of the job are read, so nothing in the job has to respond. PID is a process of the job, FOLDER that of a job, of an incident, or
     of all jobs; without one, all jobs of this user (`KINETOSCOPE_DIR`).
     """
     from kinetoscope.display.terminal import echo

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def command(target: str, *, rank: int | None, token_file: Path | None, as_json: bool) -> None:
     """Show the stacks of all threads of a job that is left on.
 
-    TARGET is the id of a process, the name of a job or its folder, or HOST:PORT. A job with control tells its stacks itself. Of one without,
-    or one that does not answer, those of the last samples in its ring are shown, with their age.
+    TARGET is the id of a process, the name of a job or its folder, or HOST:PORT. A job with control reports its stacks itself. Otherwise,
+    or if it does not respond, the last samples in its ring are shown, with their age.
     """
     from kinetoscope.display.terminal import echo
     from kinetoscope.flight.control.client import targets

@@ -26,7 +26,8 @@ TOKEN_FILE = click.option(
 def command(target: str, *, rank: int | None, token_file: Path | None, as_json: bool) -> None:
     """Show the state of a job that is left on: step, overhead, incidents, and a capture that is running.
 
-    TARGET is the id of a process, the name of a job or its folder, or HOST:PORT. A job that does not answer is read from outside.
+    TARGET is the id of a process, the name of a job or its folder, or HOST:PORT. If the job does not respond,
+    its files are read instead.
     """
     from kinetoscope.display.terminal import echo
     from kinetoscope.flight.control.client import targets

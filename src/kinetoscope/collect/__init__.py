@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.sources.ranges import ITT
     from kinetoscope.collect.sources.rank_clock import align_clocks
     from kinetoscope.collect.sources.requests import Request, follow
+    from kinetoscope.collect.sources.step_names import StepNames
     from kinetoscope.collect.sources.storages import tensor_parts
     from kinetoscope.collect.sources.system_counters import SystemCounters
     from kinetoscope.collect.torch_compat.install import (
@@ -113,6 +114,7 @@ __all__ = [
     "Schedule",
     "SessionState",
     "Source",
+    "StepNames",
     "SystemCounters",
     "_KinetoProfile",
     "align_clocks",
@@ -188,6 +190,7 @@ _HOMES = {
     "Schedule": "session.schedule",
     "SessionState": "session.state",
     "Source": "request.options",
+    "StepNames": "sources.step_names",
     "SystemCounters": "sources.system_counters",
     "_KinetoProfile": "session.base_session",
     "align_clocks": "sources.rank_clock",

@@ -75,6 +75,8 @@ def last_seen_s(ring: RankFiles) -> float:
 def end_text(step: int | None, log: StepLog | None) -> str:
     """What is known of the end of a process that ended without a word, as the end of a sentence."""
     where = "before its first step" if step is None else f"in step {step}"
+    if log is not None and log.steps and not log.began_ns:
+        where = f"after step {log.steps[-1].number}"
     text = f"ended without a word {where}: killed, or crashed outside of Python"
     if log is not None and log.memory and log.most_bytes > 0:
         had_bytes = log.memory[-1][1]

@@ -62,6 +62,7 @@ from kinetoscope.flight.triggers import (
 )
 from kinetoscope.model import units
 from kinetoscope.model.step_plan import PLAN_KEY
+from kinetoscope.storage.recording_parts import keep_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -74,6 +75,8 @@ _LEAST_RING_BYTES = 1 << 20
 _SAME_INCIDENT_S = 90.0
 # Of the free space of the disk, or of /dev/shm, which is small in containers.
 _MOST_OF_DISK = 2
+# A copy of the ring has at least so many recorded steps, however long ago they were.
+_FEWEST_KEPT = 64
 # How many changes of the share, and captures, are in the recording.
 _STRETCHES = 256
 
@@ -157,6 +160,13 @@ class FlightRecorder:
         self._waits = False
         self._began_ns = 0
         self._own_ns = 0
+        # How long it took to end a step before another began.
+        self._closing_ns = 0
+        # When recording had begun, and when the last recorded steps began.
+        self._started_ns = 0
+        self._recorded_ns: deque[int] = deque(maxlen=_FEWEST_KEPT)
+        # Whether operators are recorded now: between two steps they may not be.
+        self._attached = True
         # Of the step under way: whether it is recorded, and whether it can be compared with others.
         self._recording = True
         self._comparable = False
@@ -184,6 +194,51 @@ class FlightRecorder:
                 tensor on a device is not read.
         """
         self._count(number, loss)
+
+    def end_step(self, loss: Any = None) -> None:
+        """Mark the end of the step under way, where something else than the next step follows, such as an evaluation or a checkpoint.
+
+        What follows belongs to no step, up to the next call of `step`: it is not recorded, and is neither slow nor a hang. A second
+        call only looks at the loss.
+
+        Args:
+            loss: The loss of the step, as for `step`.
+        """
+        self._leave_step(detach=True)
+        try:
+            if self._session is not None and os.getpid() == self._process:
+                self._look_at_loss(loss)
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._failed("a loss could not be looked at", error)
+
+    def idle(self) -> None:
+        """Mark the end of the step, where none begins before the next call of `step`, as `end_step` does, but record on.
+
+        What passes until then, such as the wait of a server for requests, is not part of a step, and is neither slow nor taken to hang.
+        """
+        self._leave_step(detach=False)
+
+    def _leave_step(self, *, detach: bool) -> None:
+        """End the step under way, and watch none until the next one begins; nothing if none is under way."""
+        if os.getpid() != self._process:
+            return
+        entered_ns = time.monotonic_ns()
+        try:
+            with self._lock:
+                session = self._session
+                if session is None or not self._began_ns:
+                    return
+                self._end_step(entered_ns)
+                self._began_ns = 0
+                if detach:
+                    self._detach(session)
+                elif self._recording:
+                    session._close_step_range()
+                if self._log is not None:
+                    self._log.begin(self._count.number, 0, recorded=self._attached, hang_ns=0)
+                self._closing_ns = time.monotonic_ns() - entered_ns
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._failed("the end of a step could not be marked", error)
 
     def snapshot(self, reason: str = "snapshot") -> Path | None:
         """Copy the ring now; return the recording, or None with a warning if that failed."""
@@ -357,6 +412,7 @@ class FlightRecorder:
             oom_report=False,
         )
         session.start()
+        self._started_ns = time.monotonic_ns()
         self._session = session
         # Without a frame of Python between the program and the count.
         self.__dict__["step"] = self._count
@@ -530,21 +586,10 @@ class FlightRecorder:
             session = self._session
             if session is None:
                 return
-            # Of each of those that were looked at together.
-            counted = self._count.take()
-            passed = counted + 1
-            passing_ns = self._count.took_ns * counted // passed
-            step_ns = (entered_ns - self._began_ns) // passed - passing_ns if self._began_ns else 0
-            self._own_ns //= passed
+            self._end_step(entered_ns)
+            self._look_at_loss(loss)
             log = self._log
-            if step_ns > 0:
-                if log is not None:
-                    log.end(self._count.number, self._began_ns, step_ns, recorded=self._recording)
-                self._ended(step_ns, passing_ns)
-            ended = self._count.number
             self._count.number = self._count.number + 1 if number is None else int(number)
-            if self._watches_losses and is_no_number(loss):
-                self._incident("nan", {"what": f"the loss of step {ended} is {loss_value(loss)}"})
             capturing = self._capture_path is not None
             captured = capturing and self._continue_capture()
             was_recording = self._recording
@@ -564,10 +609,31 @@ class FlightRecorder:
             if self._threads.is_due(entered_ns):
                 self._read_threads(entered_ns)
             self._began_ns = time.monotonic_ns()
-            self._own_ns = self._began_ns - entered_ns
+            if self._recording:
+                self._recorded_ns.append(self._began_ns)
+            self._own_ns = self._began_ns - entered_ns + self._closing_ns
+            self._closing_ns = 0
             if log is not None:
                 hang_ns = int(self._times.hang_ns) if self._watches_hangs else 0
                 log.begin(self._count.number, self._began_ns, recorded=self._recording, hang_ns=hang_ns)
+
+    def _end_step(self, entered_ns: int) -> None:
+        """Count the step that ends, with those that were looked at together with it."""
+        # Of each of those that were looked at together.
+        counted = self._count.take()
+        passed = counted + 1
+        passing_ns = self._count.took_ns * counted // passed
+        step_ns = (entered_ns - self._began_ns) // passed - passing_ns if self._began_ns else 0
+        self._own_ns //= passed
+        if step_ns > 0:
+            if self._log is not None:
+                self._log.end(self._count.number, self._began_ns, step_ns, recorded=self._recording)
+            self._ended(step_ns, passing_ns)
+
+    def _look_at_loss(self, loss: Any) -> None:
+        """Keep an incident if the loss of the step that has ended is no number."""
+        if self._watches_losses and is_no_number(loss):
+            self._incident("nan", {"what": f"the loss of step {self._count.number} is {loss_value(loss)}"})
 
     def _read_threads(self, now_ns: int) -> None:
         """Tell the budget what our threads have used, unless they work for others, too."""
@@ -604,13 +670,21 @@ class FlightRecorder:
         if session._state is not SessionState.RECORDING or engine is None:
             return
         if record:
-            if not self._recording:
+            if not self._attached:
                 engine.toggle(True, _CPU)
+                self._attached = True
             session.step(self._count.number)
-        elif self._recording:
+        else:
+            self._detach(session)
+        self._recording = record
+
+    def _detach(self, session: profile) -> None:
+        """Record no more operators, if they are."""
+        engine = session._engine
+        if self._attached and session._state is SessionState.RECORDING and engine is not None:
             session._close_step_range()
             engine.toggle(False, _CPU)
-        self._recording = record
+            self._attached = False
 
     def _continue_capture(self) -> bool:
         """Count the step that begins as one of a capture; return whether the last one has ended."""
@@ -706,10 +780,26 @@ class FlightRecorder:
         return None if found.comparisons < FEWEST else [max(one, 0.0) for one in found[:3]]
 
     def _copy(self, path: Path) -> None:
-        """Copy the ring and the log of steps."""
+        """Copy what is to be kept of the ring, and the log of steps."""
         STREAM.clone(path)
+        # More than that is no harm, and the process may be about to end.
+        with suppress(Exception):
+            from_ns = self._kept_from_ns()
+            if from_ns > 0:
+                keep_from(path, from_ns)
         if self._log_path is not None and self._log_path.exists():
             shutil.copyfile(self._log_path, path.with_suffix(SUFFIX))
+
+    def _kept_from_ns(self) -> int:
+        """The time since the start of the recording from which on a copy of the ring is kept; 0 for all of it.
+
+        It reaches back from the start of the step under way, which may hang for longer than what is kept.
+        """
+        steps_ns = list(self._recorded_ns)
+        if len(steps_ns) < _FEWEST_KEPT:
+            return 0
+        from_ns = min((self._began_ns or time.monotonic_ns()) - int(self._settings.keep_s * 1e9), steps_ns[0])
+        return from_ns - self._started_ns
 
     def _failed(self, what: str, error: Exception) -> None:
         """Remember a failure, and warn of the first of its kind."""
@@ -767,7 +857,8 @@ def leave_on(
 
     Args:
         budget: The share of the time of the steps that recording may add, such as `"1%"`, or 0.01.
-        keep: How far back the ring should reach, and its size, which is the limit: `("60s", "256MiB")`.
+        keep: `("60s", "256MiB")`: how far back incidents and snapshots reach, but at least 64 recorded steps; and the size of the ring,
+            which may hold less.
         folder: The folder for all jobs, on a local disk; by default `kinetoscope-UID` in the folder of temporary files.
         on: What is kept: `"hang"`, `"crash"` (an exception that nothing catches), `"oom"` (out of memory), `"slow"` (three steps in
             a row far slower than the ones before), `"nan"` (a loss given to `step`), `"exit"` (SIGTERM).

@@ -27,6 +27,8 @@ from kinetoscope.flight.jobs import (
     incident_ranks,
 )
 from kinetoscope.model import units
+from kinetoscope.model.names import frame_location, stack_frames
+from kinetoscope.model.rows import StackRow
 from kinetoscope.model.schema import FLAG_UNFINISHED, SAMPLE_STATES, SpanKind
 from kinetoscope.storage.recording_parts import clone
 from kinetoscope.tables.stacks import user_stacks
@@ -43,6 +45,8 @@ LAST_STEPS = 20
 # Of more ranks, only those that differ are looked into more deeply, and told one by one.
 _MOST_COMPARED = _MOST_TOLD = 16
 _READERS = 4
+# How many operators and modules are told with their estimates, and how many of them as text.
+_ESTIMATED, _ESTIMATED_IN_TEXT = 5, 3
 
 
 @dataclass
@@ -53,7 +57,7 @@ class RankPlace:
         rank: The rank.
         process: Its process; None if unknown.
         state: `hangs`, `runs`, `ended`, or `gone` (killed, or crashed).
-        step: The step under way; None before the first.
+        step: The step under way; None before the first, and between two.
         last_step: The last step that ended; None if none did.
         in_step_s: For how long the step has been under way, if that is known.
         operator: The innermost operator or range that had begun and not ended; None if there is none.
@@ -64,6 +68,9 @@ class RankPlace:
         steps: In words, how the last steps differ from those before; empty if there are too few.
         memory: In words, the memory and its trend; empty if unknown.
         overhead: In words, what recording cost; empty if unknown.
+        estimates: For `operator` and `module` the first rows of the table `estimates` with an estimate, of the steps of the most frequent
+            kind: the `name`, how long it takes in a step on average (`per_step_ns`), and the 95 % interval (`low_ns`, `high_ns`). Empty
+            for too few steps, and for most of many ranks.
         what: What the rank itself said of the incident.
         path: Its recording.
         problem: Why the recording could not be read; empty if it was.
@@ -84,6 +91,7 @@ class RankPlace:
     steps: str = ""
     memory: str = ""
     overhead: str = ""
+    estimates: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     what: str = ""
     problem: str = ""
 
@@ -159,9 +167,10 @@ def last_event(target: str | None, base: Path) -> LastEvent:
 def _newest(attempts: Sequence[Attempt], folder: Path) -> LastEvent:
     """What happened last in some attempts: a hang that goes on, an incident, an end without a word, in this order at the same time."""
     found: list[tuple[float, int, Attempt, str, Path | None]] = []
-    now_s = time.time()
+    now_s, now_ns = time.time(), time.monotonic_ns()
+    of_attempts: dict[Attempt, list[RankFiles]] = {}
     for attempt in attempts:
-        rings = attempt.rings()
+        rings = of_attempts[attempt] = attempt.rings(now_ns)
         states = {ring.state for ring in rings}
         if HANGS in states:
             found.append((now_s, 3, attempt, "hang", None))
@@ -179,7 +188,7 @@ def _newest(attempts: Sequence[Attempt], folder: Path) -> LastEvent:
     _, _, attempt, reason, place = max(found, key=lambda one: one[:2])
     if place is not None:
         return _incident(attempt, place)
-    return _of_rings(attempt, reason)
+    return _of_rings(attempt, reason, of_attempts[attempt], now_ns)
 
 
 def _incident(attempt: Attempt, place: Path) -> LastEvent:
@@ -197,10 +206,9 @@ def _incident(attempt: Attempt, place: Path) -> LastEvent:
     )
 
 
-def _of_rings(attempt: Attempt, reason: str) -> LastEvent:
-    """Describe an attempt by its rings."""
-    now_ns = time.monotonic_ns()
-    rings = [ring for ring in attempt.rings(now_ns) if ring.state != ENDED]
+def _of_rings(attempt: Attempt, reason: str, found: list[RankFiles], now_ns: int) -> LastEvent:
+    """Describe an attempt by its rings, as they were found at a time of the monotonic clock."""
+    rings = [ring for ring in found if ring.state != ENDED]
     places = _places(rings, now_ns)
     of_kind = [place for place in places if place.state == (HANGS if reason == "hang" else reason)]
     ranks = _ranks_text([place.rank for place in of_kind], len(places))
@@ -212,7 +220,8 @@ def _of_rings(attempt: Attempt, reason: str) -> LastEvent:
         log = next(ring.log for ring in rings if ring.rank == one.rank)
         sentence = f"{ranks} {end_text(one.step, log)}"
     else:
-        sentence = f"{ranks} {'runs' if len(of_kind) == 1 else 'run'}, in step {one.step}"
+        where = f"in step {one.step}" if one.step is not None else _in_no_step(one.last_step)
+        sentence = f"{ranks} {'runs' if len(of_kind) == 1 else 'run'}, {where}"
     sentence += _who_is_missing(places)
     return LastEvent(
         attempt.name,
@@ -242,6 +251,10 @@ def _ranges(numbers: list[int]) -> str:
     return ", ".join(" to ".join(map(str, run)) for run in runs)
 
 
+def _in_no_step(last_step: int | None) -> str:
+    return "no step began" if last_step is None else "between two steps"
+
+
 def _time(seconds: float | None) -> str:
     return "an unknown time" if seconds is None else units.duration(seconds * 1e9)
 
@@ -264,14 +277,17 @@ def _places(ranks: Sequence[RankFiles], now_ns: int | None) -> list[RankPlace]:
     """
     if not ranks:
         return []
-    with ThreadPoolExecutor(min(len(ranks), _READERS)) as pool:
-        found = list(
-            pool.map(lambda files: _place(files, now_ns, compare=len(ranks) <= _MOST_COMPARED), ranks)
-        )
-    if len(ranks) > _MOST_COMPARED:
-        first = {_where(place): at for at, place in reversed(list(enumerate(found)))}
-        for at in sorted(first.values())[:_MOST_COMPARED]:
-            found[at] = _place(ranks[at], now_ns, compare=True)
+    with tempfile.TemporaryDirectory(prefix="kinetoscope-last-") as scratch:
+
+        def place(files: RankFiles, *, compare: bool = len(ranks) <= _MOST_COMPARED) -> RankPlace:
+            return _place(files, now_ns, Path(scratch), compare=compare)
+
+        with ThreadPoolExecutor(min(len(ranks), _READERS)) as pool:
+            found = list(pool.map(place, ranks))
+        if len(ranks) > _MOST_COMPARED:
+            first = {_where(place): at for at, place in reversed(list(enumerate(found)))}
+            for at in sorted(first.values())[:_MOST_COMPARED]:
+                found[at] = place(ranks[at], compare=True)
     return found
 
 
@@ -291,12 +307,13 @@ def _where(place: RankPlace) -> tuple[object, ...]:
     )
 
 
-def _place(files: RankFiles, now_ns: int | None, *, compare: bool) -> RankPlace:
-    """Where a rank is, by its files; `now_ns` is the monotonic clock if its ring may still be written.
+def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool) -> RankPlace:
+    """Where a rank is, by its files.
 
     Args:
         files: Its files.
-        now_ns: See above.
+        now_ns: The monotonic clock if its ring may still be written; None for an incident.
+        scratch: A folder for copies.
         compare: Whether to find what changed in the last step.
     """
     facts, log = files.facts, files.log
@@ -306,7 +323,8 @@ def _place(files: RankFiles, now_ns: int | None, *, compare: bool) -> RankPlace:
         place.step = int(facts["step"])
     if log is not None:
         if log.number >= 0:
-            place.step = log.number
+            # Between two steps none is under way.
+            place.step = log.number if log.began_ns else None
         if log.steps:
             place.last_step = log.steps[-1].number
         if now_ns is not None and log.began_ns:
@@ -317,12 +335,15 @@ def _place(files: RankFiles, now_ns: int | None, *, compare: bool) -> RankPlace:
         place.steps = _step_times([step.duration_ns for step in log.steps])
         place.memory = _memory([bytes_ for _, bytes_ in log.memory], [at for at, _ in log.memory])
     try:
-        with tempfile.TemporaryDirectory(prefix="kinetoscope-last-") as scratch:
-            # A ring may go on while it is read; what its process writes meanwhile does not matter.
-            copy = Path(scratch, files.recording.name)
+        # A ring may go on while it is read; what its process writes meanwhile does not matter.
+        goes_on = files.state in (HANGS, RUNS)
+        copy = scratch / f"{files.rank}.recording" if goes_on else files.recording
+        if goes_on:
             clone(files.recording, copy)
-            with open_trace(copy) as trace:
-                _look_into(trace, place, compare=compare)
+        with open_trace(copy) as trace:
+            if goes_on:
+                copy.unlink()
+            _look_into(trace, place, compare=compare)
     except Exception as error:  # noqa: BLE001  (what else is known is shown, whatever is wrong with the file)
         place.problem = f"{type(error).__name__}: {error}"
     return place
@@ -331,10 +352,10 @@ def _place(files: RankFiles, now_ns: int | None, *, compare: bool) -> RankPlace:
 def _look_into(trace: Trace, place: RankPlace, *, compare: bool) -> None:
     """Find in a recording what was open when it ended."""
     steps = trace.columns("steps")
+    if place.step is None and place.last_step is None and len(steps):
+        place.step = int(steps["number"][-1])
     if place.last_step is None and len(steps) > 1:
         place.last_step = int(steps["number"][-2])
-    if place.step is None and len(steps):
-        place.step = int(steps["number"][-1])
     # Of the process, the main thread has the same id.
     threads = np.flatnonzero(trace.columns("threads")["os_tid"] == place.process)
     main = int(threads[0]) if len(threads) else 0
@@ -367,6 +388,19 @@ def _look_into(trace: Trace, place: RankPlace, *, compare: bool) -> None:
         place.steps = _step_times(steps["duration_ns"][:-1].tolist())
     if place.steps and compare:
         place.steps += _what_changed(trace)
+    if compare:
+        place.estimates = {by: found for by in ("operator", "module") if (found := _estimates(trace, by))}
+
+
+def _estimates(trace: Trace, by: str) -> list[dict[str, Any]]:
+    """The first rows of the table `estimates` that have one, of the steps that are most frequent."""
+    rows = [row for row in trace.table("estimates", by=by).to_pylist() if not row["captured"] and row["name"]]
+    known = [row for row in rows if row["per_step_ns"] is not None]
+    if not known:
+        return []
+    kind = max(known, key=lambda row: row["of_steps"])["step_kind"]
+    columns = ("name", "per_step_ns", "low_ns", "high_ns", "effective_steps")
+    return [{name: row[name] for name in columns} for row in known if row["step_kind"] == kind][:_ESTIMATED]
 
 
 def _module(trace: Trace, row: int) -> str | None:
@@ -378,23 +412,18 @@ def _line(trace: Trace, stack: int) -> str | None:
     if stack < 0:
         return None
     shown = int(user_stacks(trace)[stack])
-    frame = int(trace.column("stacks", "frame")[shown if shown >= 0 else stack])
-    frames = trace.columns("frames")
-    file, function = (trace.strings[int(frames[name][frame])] for name in ("file", "function"))
-    return f"{file}:{int(frames['line'][frame])} {function}"
+    found = stack_frames(trace, StackRow(shown if shown >= 0 else stack), 1)
+    return frame_location(trace, found[0]) if found else None
 
 
 def _collective_in(trace: Trace, stack: int) -> str | None:
     """The collective of torch.distributed that a stack is in."""
-    stacks, frames = trace.columns("stacks"), trace.columns("frames")
-    found = None
-    while stack >= 0:
-        frame = int(stacks["frame"][stack])
+    frames, found = trace.columns("frames"), None
+    for frame in stack_frames(trace, StackRow(stack)):
         if trace.strings[int(frames["file"][frame])].endswith(_COLLECTIVES):
             function = trace.strings[int(frames["function"][frame])]
             # The outermost one, which the program calls; a decorator's wrapper is not it.
             found = function if function.isidentifier() and function != "wrapper" else found
-        stack = int(stacks["parent"][stack])
     return found
 
 
@@ -436,10 +465,16 @@ def _memory(sizes: list[int], times_ns: list[int]) -> str:
     return f"{text}, {sign}{units.size(abs(change))} in {units.duration(times_ns[-1] - times_ns[0])}"
 
 
+def _estimate_text(row: dict[str, Any]) -> str:
+    """An estimate in words: `1.2 ms of aten::mm (1.1 to 1.3 ms)`."""
+    low, high = (units.duration(max(row[name], 0)) for name in ("low_ns", "high_ns"))
+    return f"{units.duration(row['per_step_ns'])} of {row['name']} ({low} to {high})"
+
+
 def _lines_of(place: RankPlace) -> list[str]:
     """A rank as lines of text."""
     head = f"rank {place.rank}: "
-    head += "no step began" if place.step is None else f"in step {place.step:,}"
+    head += f"in step {place.step:,}" if place.step is not None else _in_no_step(place.last_step)
     if place.in_step_s is not None:
         head += f" for {_time(place.in_step_s)}"
     if place.last_step is not None:
@@ -457,7 +492,11 @@ def _lines_of(place: RankPlace) -> list[str]:
     if where:
         lines.append("  in " + ", ".join(where))
     overhead = f"overhead {place.overhead}" if place.overhead else ""
-    lines += [f"  {text}" for text in (place.steps, place.memory, overhead) if text]
+    average = ", ".join(
+        _estimate_text(row) for row in place.estimates.get("operator", [])[:_ESTIMATED_IN_TEXT]
+    )
+    average = f"a step has on average {average}" if average else ""
+    lines += [f"  {text}" for text in (place.steps, average, place.memory, overhead) if text]
     if place.problem:
         lines.append(f"  the recording cannot be read: {place.problem}")
     lines.append(f"  {place.path}")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.model import units
+from kinetoscope.model.names import frame_location, stack_frames
+from kinetoscope.model.rows import StackRow
 from kinetoscope.model.schema import SAMPLE_STATES, SAMPLE_WAITS
 from kinetoscope.storage.recording_parts import clone
 from kinetoscope.trace import open as open_trace
@@ -87,19 +89,13 @@ def _last_samples(trace: Trace) -> list[SampledStack]:
                 int(threads["os_tid"][thread]),
                 SAMPLE_STATES[int(samples["state"][row])] + (f" by {wait}" if wait else ""),
                 (trace.run_info.start_monotonic_ns or 0) + int(samples["time_ns"][row]),
-                _lines(trace, int(samples["stack"][row])),
+                _lines(trace, StackRow(int(samples["stack"][row]))),
             )
         )
     # Of the process, the main thread has the same id.
     return sorted(made, key=lambda one: (one.thread != trace.run_info.process, one.thread))
 
 
-def _lines(trace: Trace, stack: int) -> tuple[str, ...]:
-    stacks, frames, strings = trace.columns("stacks"), trace.columns("frames"), trace.strings
-    lines = []
-    while stack >= 0:
-        frame = int(stacks["frame"][stack])
-        file, function = (strings[int(frames[name][frame])] for name in ("file", "function"))
-        lines.append(f"{file}:{int(frames['line'][frame])} {function}")
-        stack = int(stacks["parent"][stack])
-    return tuple(reversed(lines))
+def _lines(trace: Trace, stack: StackRow) -> tuple[str, ...]:
+    """A stack in words, outermost frame first."""
+    return tuple(frame_location(trace, frame) for frame in reversed(stack_frames(trace, stack)))

@@ -33,7 +33,7 @@ class FlightSettings:
 
     Attributes:
         budget: The share of the time of the steps that it may cost.
-        keep_s: How many seconds back the ring should reach. It limits nothing: the size does.
+        keep_s: How many seconds back copies of the ring reach, if the ring does.
         keep_bytes: The size of the ring.
         folder: Where the folders of jobs are.
         on: What is kept as an incident.

@@ -5,14 +5,17 @@ The layout is that of native/recorder/step_watch.h: 16 numbers, then the steps, 
 
 from __future__ import annotations
 
+import os
 import struct
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, partial
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    import os
+    from collections.abc import Iterable
 
     from kinetoscope._core import StepCount
 
@@ -26,6 +29,8 @@ _STEP, _READING = struct.Struct("<4q"), struct.Struct("<2q")
 _HEADER = struct.Struct("<16q")
 _UNDER_WAY = struct.Struct("<4q")
 _NUMBER = struct.Struct("<q")
+# As _STEP, for reading many of them.
+_LOGGED_STEP = struct.Struct("<3q?7x")
 # Offsets of fields of the header.
 _STOPPED, _CURRENT, _MOST_BYTES, _LOGGED, _MEMORY_NOTICED, _SEEN_FROM = 16, 24, 56, 64, 96, 104
 _TWO_NUMBERS = struct.Struct("<2q")
@@ -49,6 +54,10 @@ class LoggedStep(NamedTuple):
     began_ns: int
     duration_ns: int
     recorded: bool
+
+
+# A log has a thousand of them, and a job a thousand logs.
+_as_step = partial(tuple.__new__, LoggedStep)
 
 
 @dataclass(frozen=True)
@@ -97,7 +106,7 @@ class StepLogWriter:
         self._steps = 0
         _UNDER_WAY.pack_into(memory, _CURRENT, -1, 0, 0, 0)
         _NUMBER.pack_into(memory, _MOST_BYTES, most_bytes)
-        _TWO_NUMBERS.pack_into(memory, _SEEN_FROM, *_namespace_and_boot())
+        _TWO_NUMBERS.pack_into(memory, _SEEN_FROM, *_namespace_and_boot(os.getpid()))
 
     def begin(self, number: int, began_ns: int, *, recorded: bool, hang_ns: int) -> None:
         """Say which step is under way."""
@@ -146,17 +155,12 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
     _, process, stopped, number, began_ns, recorded, hang_ns, most_bytes, logged, hung_ns, _, readings = head[
         :12
     ]
-    steps = []
-    for at in range(max(logged - _STEPS, 0), logged):
-        values = _STEP.unpack_from(data, _HEADER.size + at % _STEPS * _STEP.size)
-        steps.append(LoggedStep(values[0], values[1], values[2], bool(values[3])))
-    # The one that was being replaced while the file was read.
-    steps = [step for step in steps if step.began_ns <= began_ns or not began_ns]
-    steps.sort(key=lambda step: step.began_ns)
-    memory = [
-        _READING.unpack_from(data, _FIRST_READING + at % _READINGS * _READING.size)
-        for at in range(max(readings - _READINGS, 0), readings)
-    ]
+    rows = _in_order(_LOGGED_STEP.iter_unpack(data[_HEADER.size : _FIRST_READING]), logged)
+    steps = list(map(_as_step, rows))
+    if began_ns:
+        # The one that was being replaced while the file was read.
+        steps = [step for step in steps if step.began_ns <= began_ns]
+    steps.sort(key=itemgetter(1))
     return StepLog(
         process=process,
         stopped=bool(stopped),
@@ -165,15 +169,27 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
         recorded=bool(recorded),
         hang_ns=hang_ns,
         most_bytes=most_bytes,
-        is_of_here=all(head[13:15]) and head[13:15] == _namespace_and_boot(),
+        is_of_here=all(head[13:15]) and head[13:15] == _namespace_and_boot(os.getpid()),
         hung=hung_ns != 0 and hung_ns == began_ns,
         steps=tuple(steps),
-        memory=tuple((reading[0], reading[1]) for reading in memory),
+        memory=tuple(_in_order(_READING.iter_unpack(data[_FIRST_READING:]), readings)),
     )
 
 
-def _namespace_and_boot() -> tuple[int, int]:
-    """The namespace in which this process has its id, and the boot of this machine, as numbers; 0 for what is unknown."""
+def _in_order(places: Iterable[tuple[Any, ...]], written: int) -> list[tuple[Any, ...]]:
+    """The entries of a table whose oldest ones are replaced, the oldest first, of so many that were written in all."""
+    found = list(places)
+    first = written % len(found)
+    return found[:first] if written <= first else found[first:] + found[:first]
+
+
+@cache
+def _namespace_and_boot(process: int) -> tuple[int, int]:
+    """The namespace in which this process has its id, and the boot of this machine, as numbers; 0 for what is unknown.
+
+    Args:
+        process: The id of this process: a child may be in another namespace.
+    """
     found = [0, 0]
     with suppress(OSError):
         found[0] = Path("/proc/self/ns/pid").stat().st_ino

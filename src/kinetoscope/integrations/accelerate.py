@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -38,6 +39,8 @@ except ImportError as error:
 __all__ = ["KinetoscopeKwargs", "profiled"]
 
 _TRAINER = f"accelerate {accelerate.__version__}"
+# Methods of an accelerator that read or write checkpoints.
+_CHECKPOINTS = ("save_state", "save_model", "load_state")
 _SCHEDULE_KEYS = ("wait", "warmup", "active", "repeat", "skip_first", "skip_first_wait")
 
 
@@ -57,6 +60,9 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
         overwrite: Allow traces of an earlier run in `folder`; those of the same name are replaced.
         log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs and the accelerator's trackers; or a
             run, a `SummaryWriter`, or a list of these, as for `kinetoscope.log_to_tracker`.
+        leave_on: Leave the training on, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Without a schedule, a
+            folder or a handler, no other trace is made. Losses are those given to `accelerator.backward`.
+        first_step: The number of the first step; that of the job, if it was resumed.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 
     Raises:
@@ -74,6 +80,8 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
         on_trace_ready: Callable[..., Any] | None = None,
         overwrite: bool = False,
         log_to_tracker: object = False,
+        leave_on: bool | Mapping[str, Any] = False,
+        first_step: int = 0,
         **options: Any,
     ) -> None:
         if not isinstance(accelerator, accelerate.Accelerator):
@@ -86,17 +94,25 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
             overwrite=overwrite,
             options=options,
             log_to_tracker=log_to_tracker,
+            leave_on=leave_on,
         )
         self._profiler = TrainerProfiler(checked, _TRAINER)
         self._profiler.loggers = lambda: accelerator.trackers
         self._project = Path(accelerator.project_dir or ".")
+        self._accelerator = accelerator
+        if first_step < 0:
+            raise ArgumentError(f"first_step={first_step!r} is not valid: need a number of steps.")
+        self._first_step = first_step
+        self._wrapped: dict[str, Callable[..., Any]] = {}
         self._counts: Any = None  # the optimizer whose steps count
         self._number = 0
 
     def __enter__(self) -> Self:
         self._profiler.prepare("train", self._project)
+        if self._profiler.recorder is not None:
+            self._wrap()
         self._profiler.begin(None)
-        self._counts, self._number = None, 0
+        self._counts, self._number = None, self._first_step
         OPTIMIZER_STEPS.after(self._optimizer_has_stepped)
         self._open_step()
         return self
@@ -105,7 +121,35 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         OPTIMIZER_STEPS.forget(self._optimizer_has_stepped)
+        self._unwrap()
         self._profiler.end(error)
+
+    def end_step(self) -> None:
+        """Say that an evaluation follows, up to the next step of the optimizer: with `leave_on`, it is neither slow nor a hang."""
+        self._profiler.leave_steps()
+
+    def _wrap(self) -> None:
+        """Learn of losses and checkpoints, from the methods of the accelerator that the loop calls."""
+        driven, accelerator = self._profiler, self._accelerator
+        backward = accelerator.backward
+
+        @functools.wraps(backward)
+        def backward_of(loss: Any, *arguments: Any, **keywords: Any) -> Any:
+            driven.note_loss(loss)
+            return backward(loss, *arguments, **keywords)
+
+        self._wrapped = {"backward": backward_of}
+        for name in _CHECKPOINTS:
+            self._wrapped[name] = _outside_of_steps(driven, getattr(accelerator, name))
+        for name, call in self._wrapped.items():
+            setattr(accelerator, name, call)
+
+    def _unwrap(self) -> None:
+        """Restore the accelerator, where nobody has replaced its methods meanwhile."""
+        for name, call in self._wrapped.items():
+            if vars(self._accelerator).get(name) is call:
+                delattr(self._accelerator, name)
+        self._wrapped = {}
 
     def _optimizer_has_stepped(self, optimizer: Any, *_: Any) -> None:
         """End a step and begin the next one."""
@@ -120,6 +164,19 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
         """Mark a step; with `whole_run`, the table of steps derives them from the optimizer, without an empty one at the end."""
         if not self._profiler.options.records_from_the_start():
             self._profiler.open_step(self._number)
+        else:
+            self._profiler.count_step(self._number)
+
+
+def _outside_of_steps(driven: TrainerProfiler, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method whose calls belong to no step."""
+
+    @functools.wraps(method)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        driven.leave_steps()
+        return method(*arguments, **keywords)
+
+    return call
 
 
 class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]

@@ -49,7 +49,7 @@ class RequestMiddleware:
 
         method = str(scope.get("method", "HTTP"))
         name = method if self._name is None else self._name(scope)
-        await follow(name, {}, self._app(scope, receive, send_and_look), at_end)
+        await follow(name, self._app(scope, receive, send_and_look), at_end=at_end)
 
 
 def _template(scope: Scope) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
@@ -50,7 +50,7 @@ class AttachedProfiler(TraceAccess):
         for name, (begins, ends) in spans.items():
             add(begins, lambda _, name=name: self._profiler.open(name))
             add(ends, lambda _, name=name: self._profiler.close(name))
-        add(Events.ITERATION_COMPLETED, lambda _: self._profiler.close_step())
+        add(Events.ITERATION_COMPLETED, self._iteration_completed)
 
         @functools.wraps(self._run)
         def run(*arguments: Any, **keywords: Any) -> Any:
@@ -87,6 +87,12 @@ class AttachedProfiler(TraceAccess):
         """Start a step whose wait was not recorded."""
         self._step(engine.state.iteration)
 
+    def _iteration_completed(self, engine: Any) -> None:
+        """End a step. The handlers behind this one may run another engine, to evaluate, or write a checkpoint."""
+        self._profiler.close_step()
+        self._profiler.note_loss(engine.state.output)
+        self._profiler.leave_steps()
+
     def _step(self, number: int) -> None:
         """Start a step, and the first time also the profiling of the run."""
         if self._waits:
@@ -113,6 +119,7 @@ def attach(
     overwrite: bool = False,
     name: str = "train",
     log_to_tracker: object = False,
+    leave_on: bool | Mapping[str, Any] = False,
     **options: Any,
 ) -> AttachedProfiler:
     """Profile every `run` of an engine: iterations as steps, a trace for each recorded cycle.
@@ -132,6 +139,8 @@ def attach(
         name: The prefix of the file names.
         log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs; or a run, a
             `SummaryWriter`, a logger of Ignite, or a list of these, as for `kinetoscope.log_to_tracker`.
+        leave_on: Leave the training on, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Without a schedule, a
+            folder or a handler, no other trace is made.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 
     Returns:
@@ -155,6 +164,7 @@ def attach(
         overwrite=overwrite,
         options=options,
         log_to_tracker=log_to_tracker,
+        leave_on=leave_on,
     )
     profiler = AttachedProfiler(engine, TrainerProfiler(checked, f"ignite {ignite.__version__}"), name)
     profiler._attach()

@@ -8,12 +8,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,7 +36,10 @@ _BATCHES = {"fit": "train", "validate": "validation", "test": "test", "predict":
 _FETCHES = {"fit": ".train_dataloader_next", "validate": ".val_next", "test": ".test_next", "predict": ".predict_next"}  # fmt: skip
 _EPOCH = "run_training_epoch"
 
-_OPENS, _CLOSES, _ABANDONS = "opens", "closes", "abandons"
+# What may follow a training step and is none, by the ends of the names of its first hooks.
+_BETWEEN = (".on_validation_start", "save_checkpoint")
+
+_OPENS, _CLOSES, _ABANDONS, _LEAVES = "opens", "closes", "abandons", "leaves"
 
 
 class KinetoscopeProfiler(TraceAccess):
@@ -58,6 +62,8 @@ class KinetoscopeProfiler(TraceAccess):
         row_limit: The number of rows of that table; -1 for all.
         log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs and the trainer's loggers; or a
             run, a `SummaryWriter`, or a list of these, as for `kinetoscope.log_to_tracker`.
+        leave_on: Leave the training on, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Without a schedule, a
+            folder or a handler, no other trace is made.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 
     Raises:
@@ -77,6 +83,7 @@ class KinetoscopeProfiler(TraceAccess):
         sort_by: str = "self_cpu_time_total",
         row_limit: int = 20,
         log_to_tracker: object = False,
+        leave_on: bool | Mapping[str, Any] = False,
         **options: Any,
     ) -> None:
         self._module = _count_as_a_profiler()
@@ -89,6 +96,7 @@ class KinetoscopeProfiler(TraceAccess):
             options=options,
             folder_argument="dirpath",
             log_to_tracker=log_to_tracker,
+            leave_on=leave_on,
         )
         if filename is not None:
             checked_name("filename", filename)
@@ -120,13 +128,15 @@ class KinetoscopeProfiler(TraceAccess):
         _count_as_a_profiler()
         self._stage, self._local_rank = str(getattr(stage, "value", stage)), local_rank
         self._roles, self._summary, self._may_begin, self._has_begun = {}, None, True, False
-        self._profiler.prepare(self._stage, log_dir or os.getcwd())
+        self._profiler.prepare(self._stage, log_dir or os.getcwd(), trains=self._stage == "fit")
         self._saved_before = len(self.saved_traces)
         trainer = self._trainer()
         if trainer is not None:
             self._module = _module_of(trainer) or self._module
             self._profiler.trainer = _version(self._module)
             _hear_of_failures(trainer.strategy, self._profiler)
+            if self._profiler.recorder is not None and self._stage == "fit":
+                _hear_of_losses(trainer.strategy, self._profiler)
         if self._profiler.options.records_from_the_start():
             self._begin(None)
 
@@ -136,10 +146,13 @@ class KinetoscopeProfiler(TraceAccess):
         Args:
             action_name: Lightning's name of the hook.
         """
-        if self._role(action_name) is _OPENS and not self._profiler.step_is_open:
+        role = self._role(action_name)
+        if role is _OPENS and not self._profiler.step_is_open:
             if self._may_begin:
                 self._begin(self._total_steps())
             self._profiler.open_step(self._number(fetching=action_name.endswith("_next")))
+        elif role is _LEAVES:
+            self._profiler.leave_steps()
         self._profiler.open(action_name)
 
     def stop(self, action_name: str) -> None:
@@ -231,6 +244,8 @@ class KinetoscopeProfiler(TraceAccess):
             return _OPENS
         if action.startswith("[LightningModule]") and action.endswith(f".on_{batch}_batch_end"):
             return _CLOSES
+        if self._stage == "fit" and action.endswith(_BETWEEN):
+            return _LEAVES
         return _ABANDONS if action == _EPOCH else None
 
     def _trainer(self) -> Any:
@@ -371,7 +386,24 @@ def _hear_of_failures(strategy: Any, driven: TrainerProfiler) -> None:
     strategy.on_exception = on_exception
 
 
+def _hear_of_losses(strategy: Any, driven: TrainerProfiler) -> None:
+    """Note what each training step returns; a profiler is not told of it."""
+    theirs = strategy.training_step
+    if getattr(theirs, "driven", None) is driven:
+        return
+
+    @functools.wraps(theirs)
+    def training_step(*arguments: Any, **keywords: Any) -> Any:
+        output = theirs(*arguments, **keywords)
+        driven.note_loss(output)
+        return output
+
+    training_step.driven = driven  # type: ignore[attr-defined]
+    strategy.training_step = training_step
+
+
 def _no_longer_hear(strategy: Any, driven: TrainerProfiler) -> None:
     """Restore the strategy."""
-    if getattr(vars(strategy).get("on_exception"), "driven", None) is driven:
-        del strategy.on_exception
+    for name in ("on_exception", "training_step"):
+        if getattr(vars(strategy).get(name), "driven", None) is driven:
+            delattr(strategy, name)

@@ -38,11 +38,13 @@ from kinetoscope.collect import (
     supported_activities,
     warn_user,
 )
+from kinetoscope.integrations.left_on import LeftOnTraining, checked_leave_on
 from kinetoscope.integrations.trackers import TrainerLog, checked_tracker
 from kinetoscope.model import units
 from kinetoscope.trace import open as open_trace
 
 if TYPE_CHECKING:
+    from kinetoscope.flight.flight import FlightRecorder
     from kinetoscope.trace import Trace
 
 
@@ -134,7 +136,7 @@ RECORDING = frozenset({ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE})
 # Steps 2, 3 and 4 of the run: the first one is slow in every framework, and the second warms the recorder up.
 DEFAULT_SCHEDULE = Schedule(wait=1, warmup=1, active=3, repeat=1)
 
-_ARGUMENTS = ("folder", "schedule", "whole_run", "on_trace_ready", "overwrite", "log_to_tracker")
+_ARGUMENTS = ("folder", "schedule", "whole_run", "on_trace_ready", "overwrite", "log_to_tracker", "leave_on")
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,7 @@ class TrainerOptions:
         overwrite: Whether the folder may hold traces of an earlier run.
         recording: What is recorded.
         log: Logs the traces to experiment trackers; None for not.
+        leave_on: Arguments of `kinetoscope.leave_on` for each training; None for not.
     """
 
     folder: Path | None
@@ -158,6 +161,14 @@ class TrainerOptions:
     overwrite: bool
     recording: RecordingOptions
     log: TrainerLog | None = None
+    leave_on: dict[str, Any] | None = None
+
+    @property
+    def records_steps(self) -> bool:
+        """Whether a schedule records steps; not if the training is left on, and nothing else was asked for."""
+        return self.leave_on is None or any(
+            wanted is not None for wanted in (self.schedule, self.folder, self.on_trace_ready)
+        )
 
     def schedule_for(self, total_steps: int | None) -> Callable[[int], ProfilerAction]:
         """The schedule of a run with this number of steps (None if unknown); an error if it would record none of them."""
@@ -188,6 +199,7 @@ def checked_options(
     options: dict[str, Any],
     folder_argument: str = "folder",
     log_to_tracker: object = False,
+    leave_on: object = False,
 ) -> TrainerOptions:
     """Check the arguments of a trainer's profiler; `options` are those that it passes on to the session.
 
@@ -206,14 +218,16 @@ def checked_options(
     options = {"on_error": "warn", **options}
     if "activities" in options:
         options["activities"] = present_activities(options["activities"])
+    left_on = checked_leave_on(leave_on)
     return TrainerOptions(
         folder=checked_folder(folder_argument, folder),
         schedule=schedule,
         on_trace_ready=checked_callable("on_trace_ready", on_trace_ready),
-        saves=folder is not None or on_trace_ready is None,
+        saves=folder is not None or (on_trace_ready is None and (left_on is None or schedule is not None)),
         overwrite=checked_switch("overwrite", overwrite),
         recording=RecordingOptions(**options),
         log=checked_tracker(log_to_tracker),
+        leave_on=left_on,
     )
 
 
@@ -319,19 +333,20 @@ class TrainerProfiler:
         self._steps: list[int] = []
         self._open: dict[str, list[Any]] = {}
         self._users_error: BaseException | None = None
+        # Of the training that runs, and of the last one.
+        self._flight: LeftOnTraining | None = None
+        self.recorder: FlightRecorder | None = None
         self.loggers: Callable[[], Iterable[Any]] = tuple
         """What returns the loggers of the trainer, which may be experiment trackers."""
 
-    def prepare(self, stage: str, trainers_folder: str | Path) -> None:
-        """Check that the traces of the next run can be written.
+    def prepare(self, stage: str, trainers_folder: str | Path, *, trains: bool = True) -> None:
+        """Check that the traces of the next run can be written, and leave it on if that is wanted and it is a training.
 
         Raises:
             ArgumentError: They cannot.
         """
         self.end()
         self._stage = stage
-        if self.options.log is not None:
-            self.options.log.log_incidents(self.loggers)
         if self._folder is None and self.options.saves:
             self._folder = TraceFolder(
                 self.options.folder,
@@ -339,9 +354,14 @@ class TrainerProfiler:
                 overwrite=self.options.overwrite,
                 profiler=self._name,
             )
+        if trains and self.options.leave_on is not None:
+            self._flight = LeftOnTraining(self.options.leave_on)
+            self.recorder = self._flight.recorder
+        if self.options.log is not None:
+            self.options.log.log_incidents(self.loggers)
 
     def begin(self, total_steps: int | None) -> None:
-        """Start the run with this number of steps; None if unknown.
+        """Start the run with this number of steps; None if unknown. Without a schedule, a training that is left on is only that.
 
         After a successful first run, a failure is a warning, and this run is not profiled.
 
@@ -350,6 +370,8 @@ class TrainerProfiler:
             StateError: Another session is recording in this process.
             RecorderError: The requested engine cannot record here.
         """
+        if not self.options.records_steps:
+            return
         try:
             session = _Session.with_options(
                 self.options.recording,
@@ -372,7 +394,7 @@ class TrainerProfiler:
     @property
     def is_running(self) -> bool:
         """Whether a run has begun and not ended."""
-        return self._session is not None
+        return self._session is not None or self._flight is not None
 
     @property
     def position(self) -> int:
@@ -388,6 +410,8 @@ class TrainerProfiler:
         """End the run, if any: close open spans, and keep the trace. `error` is the trainer's exception."""
         session = self._session
         if session is None:
+            self._step_is_open = False
+            self._end_flight(error)
             return
         if error is not None:
             session.add_metadata("ended_by", f"{type(error).__name__}: {error}".removesuffix(": "))
@@ -400,19 +424,44 @@ class TrainerProfiler:
             if failure is self._users_error:
                 raise
             _warn_of(failure)
+        finally:
+            self._end_flight(error)
+
+    def _end_flight(self, error: BaseException | None) -> None:
+        """End the recorder of a training that was left on."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.end(error)
+
+    def count_step(self, number: int) -> None:
+        """Tell a recorder that was left on that a step begins; `open_step` does."""
+        if self._flight is not None:
+            self._flight.open_step(number)
+
+    def leave_steps(self) -> None:
+        """Tell a recorder that was left on that an evaluation or a checkpoint follows, which is neither slow nor a hang."""
+        if self._flight is not None:
+            self._flight.close_step()
+
+    def note_loss(self, output: object) -> None:
+        """Tell a recorder that was left on of a loss, or of a step's output that has one; a value on a device is not read."""
+        if self._flight is not None:
+            self._flight.note_loss(output)
 
     def open_step(self, number: int) -> None:
         """Open a step with the trainer's number; does nothing while another is open."""
-        if self._step_is_open or self._session is None:
+        if self._step_is_open or not self.is_running:
             return
         self._step_is_open = True
-        if self.recording:
+        self.count_step(number)
+        if self._session is not None and self.recording:
             self._steps.append(number)
             self._step = self._session.open_mark(number)
 
     def close_step(self) -> None:
         """Close the open step, and do what the schedule returns for the next."""
         if self._session is None or not self._step_is_open:
+            self._step_is_open = False
             return
         self._leave_step()
         try:
@@ -542,3 +591,8 @@ class TraceAccess:
     def saved_traces(self) -> list[Path]:
         """The files that were written, in order."""
         return self._profiler.saved
+
+    @property
+    def recorder(self) -> FlightRecorder | None:
+        """The recorder of the training that is left on, or of the last one; None before."""
+        return self._profiler.recorder

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -39,7 +39,9 @@ _WORK = (
     "_save_checkpoint",
     "log",
 )
-_FETCH = "get_batch_samples"
+_FETCH, _STEP = "get_batch_samples", "training_step"
+# What may follow a step and is none.
+_BETWEEN = frozenset({"evaluate", "_save_checkpoint"})
 
 
 class KinetoscopeCallback(TraceAccess, TrainerCallback):
@@ -59,6 +61,8 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         overwrite: Allow traces of an earlier run in `folder`; those of the same name are replaced.
         log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs and the writer of TensorBoard; or a
             run, a `SummaryWriter`, or a list of these, as for `kinetoscope.log_to_tracker`.
+        leave_on: Leave the training on, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Without a schedule, a
+            folder or a handler, no other trace is made.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 
     Raises:
@@ -75,6 +79,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         on_trace_ready: Callable[..., Any] | None = None,
         overwrite: bool = False,
         log_to_tracker: object = False,
+        leave_on: bool | Mapping[str, Any] = False,
         **options: Any,
     ) -> None:
         checked = checked_options(
@@ -85,6 +90,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
             overwrite=overwrite,
             options=options,
             log_to_tracker=log_to_tracker,
+            leave_on=leave_on,
         )
         self._profiler = TrainerProfiler(checked, f"transformers {transformers.__version__}")
         self._profiler.loggers = self._loggers
@@ -151,6 +157,18 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         """
         self._profiler.close_step()
 
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Look at the loss that the trainer has read for its log.
+
+        Args:
+            args: Unused.
+            state: Unused.
+            control: Unused.
+            logs: What is logged.
+            **kwargs: Unused.
+        """
+        self._profiler.note_loss(logs)
+
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the run.
 
@@ -194,11 +212,16 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         def call(*arguments: Any, **keywords: Any) -> Any:
             if name == _FETCH:
                 driven.open_step(trainer.state.global_step)
+            elif name in _BETWEEN:
+                driven.leave_steps()
             driven.open(span)
             try:
-                return method(*arguments, **keywords)
+                value = method(*arguments, **keywords)
             finally:
                 driven.close(span)
+            if name == _STEP:
+                driven.note_loss(value)
+            return value
 
         return call
 

@@ -18,6 +18,7 @@ __all__ = [
     "rows",
     "run_info",
     "schema",
+    "step_marks",
     "step_plan",
     "steps",
     "strings",

@@ -5,6 +5,7 @@ A recording is cloned before a part is cut out of it, so that the part is consis
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,6 @@ from kinetoscope.storage.live_recording import progress
 from kinetoscope.storage.recording import read_recording
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
 
@@ -34,7 +34,37 @@ def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Non
         FormatError: The source is not a recording, or its version is not supported.
         OSError: A file cannot be read or written.
     """
-    _make(source, target, lambda made: _core.clone_recording(str(source), made))
+    _check(source)
+    target = Path(target)
+    made = _unfinished(target)
+    try:
+        _core.clone_recording(str(source), str(made))
+        made.replace(target)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+
+
+def keep_from(path: str | os.PathLike[str], start_ns: int) -> None:
+    """Cut off, in a copy of a recording, what had ended before a time, and all sessions but the first; its steps keep their numbers if they are marked.
+
+    Args:
+        path: The copy, which nobody writes to; it is replaced.
+        start_ns: The time, in nanoseconds since the recording began.
+
+    Raises:
+        FormatError: The file is not a recording, or its version is not supported.
+        OSError: It cannot be read or written.
+    """
+    _check(path)
+    path = Path(path)
+    made = _unfinished(path)
+    try:
+        _core.cut_recording(str(path), 0, str(made), start_ns)
+        made.replace(path)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
 
 
 def cut_time(
@@ -124,26 +154,25 @@ def _cut(
     session: int,
     cut: Callable[[str, Path], None],
 ) -> None:
-    """Call `cut` with the path of the file to make, and with the part of the session, which does not change meanwhile."""
-
-    def cut_part(made: str) -> None:
+    """Call `cut` with the path of the file to make, which then becomes `target`, and with the part of the session, which does not change meanwhile."""
+    _check(source)
+    target = Path(target)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
+        made = Path(scratch, target.name)
         whole, part = Path(f"{made}.whole"), Path(f"{made}.part")
         _core.clone_recording(str(source), str(whole))
         _core.cut_recording(str(whole), session, str(part))
         whole.unlink()
-        cut(made, part)
+        cut(str(made), part)
+        made.replace(target)
 
-    _make(source, target, cut_part)
+
+def _unfinished(target: Path) -> Path:
+    """A new name beside a file that is to be made."""
+    return target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}")
 
 
-def _make(
-    source: str | os.PathLike[str], target: str | os.PathLike[str], make: Callable[[str], None]
-) -> None:
-    """Call `make` with the path of a new file, which then becomes `target`."""
-    target = Path(target)
+def _check(source: str | os.PathLike[str]) -> None:
+    """Raise an error if a file is not a recording."""
     if progress(source) is None:
         raise FormatError(f"{Path(source)}: not a readable recording")
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
-        made = Path(scratch, target.name)
-        make(str(made))
-        made.replace(target)

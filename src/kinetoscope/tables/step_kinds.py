@@ -11,6 +11,7 @@ from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.flops import step_work
+from kinetoscope.tables.named_steps import named_steps
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.windows import start_up_steps
 
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
 STEP_KINDS_SCHEMA = Table(
     "step_kinds",
-    "Steps in which about the same operators run, start-up left out. Most time first.",
+    "Steps in which about the same operators run, and which the program gave one name, start-up left out. Most time first.",
     (
         Column("kind", "int64", "", "Its number, from 0: the column `step_kind` of `breakdown`."),
+        Column("name", "category", "", "What the program calls them, such as `prefill`; null without a name."),
         Column("count", "int64", "", "How many steps, of all processes."),
         Column("total_ns", "int64", "ns", "How long they took together."),
         Column("share_percent", "float64", "%", "Share of the time of all steps."),
@@ -95,7 +97,7 @@ def _times(trace: TraceData) -> dict[str, Any]:
     """The other columns."""
     own, kind = trace.columns("steps"), kinds_of_steps(trace)
     groups = [np.flatnonzero(kind == one) for one in range(int(kind.max(initial=-1)) + 1)]
-    duration, number = own["duration_ns"], own["number"]
+    duration, number, called = own["duration_ns"], own["number"], named_steps(trace)
 
     def each(column: NDArray[np.int64], take: Any) -> NDArray[np.int64]:
         return np.array([take(column[rows]) for rows in groups], np.int64)
@@ -103,6 +105,7 @@ def _times(trace: TraceData) -> dict[str, Any]:
     total_ns = each(duration, np.sum)
     return {
         "kind": np.arange(len(groups)),
+        "name": Labels(np.array([called.name[rows[0]] for rows in groups], np.int32), called.names),
         "count": np.array([len(rows) for rows in groups], np.int64),
         "total_ns": total_ns,
         "share_percent": percent(total_ns, int(total_ns.sum())),
@@ -121,16 +124,21 @@ def kinds_of_steps(trace: TraceData) -> NDArray[np.int64]:
     """For each row of `steps` the number of its kind, the one with most time first; -1 of start-up."""
     own, operators, rows = trace.columns("steps"), _operators(trace), np.flatnonzero(~start_up_steps(trace))
     # Most steps of a program have the same counts as others.
-    _, first, same, often = np.unique(
-        operators.fingerprint[rows], return_index=True, return_inverse=True, return_counts=True
-    )
+    name = named_steps(trace).name
+    mixed = operators.fingerprint[rows] + _mixed(name[rows] + np.int32(1))
+    _, first, same, often = np.unique(mixed, return_index=True, return_inverse=True, return_counts=True)
     kind, examples = np.zeros(len(first), np.int64), np.zeros((0, len(operators.names)))
+    of_example: list[int] = []
     for one in np.lexsort((first, -often)).tolist():
         counts = operators.counts_in(int(rows[first[one]]))
+        called = int(name[rows[first[one]]])
         alike = _alike(counts, examples, operators.mean_ns)
+        alike[np.array(of_example, int) != called] = -1.0
         nearest = int(np.argmax(alike)) if len(examples) else -1
-        if nearest < 0 or (alike[nearest] < _ALIKE and len(examples) < _MOST_KINDS):
+        is_far = nearest < 0 or alike[nearest] < 0
+        if is_far or (alike[nearest] < _ALIKE and len(examples) < _MOST_KINDS):
             nearest = len(examples)
+            of_example.append(called)
             examples = np.vstack((examples, counts))
         kind[one] = nearest
     time_ns = np.bincount(kind[same], weights=own["duration_ns"][rows], minlength=len(examples))

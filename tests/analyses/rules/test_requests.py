@@ -67,7 +67,7 @@ def test_requests_of_several_names_are_said_by_name():
         made.mark(end_mark(number, "finished", ""), number * 100 + 50)
     account = made.builder.build().account()
     assert [(one.request, one.steps) for one in account.kinds] == [("long", 2), ("short", 1)]
-    assert floor_sentence(account, account.kinds[1]).startswith("a request short takes 50 ns")
+    assert floor_sentence(account, account.kinds[1]).startswith("a request named short takes 50 ns")
 
 
 def test_steps_count_where_the_trace_has_some():
@@ -106,7 +106,7 @@ def test_a_wait_for_the_event_loop_is_found_with_what_runs_there():
 def test_what_the_slowest_tenth_has_more_of_is_found_with_the_argument_that_is_unusual():
     one = found(server(slow=30))["slow-requests"]
     assert plain(one.finding) == (
-        "The slowest tenth of the requests generate take 40 ms, and typical ones 10 ms: 30 ms more is in operators, "
+        "The slowest tenth of the requests named generate take 40 ms, and typical ones 10 ms: 30 ms more is in operators, "
         "most of it at serve.py:17; median tokens: 512 instead of 8"
     )
     assert one.gain_ns == 4 * 30 * MS

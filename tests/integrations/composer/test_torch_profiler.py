@@ -105,6 +105,35 @@ def test_what_is_recorded_and_saved(wanted, saves, calls, known, engine):
         assert done == calls
 
 
+def test_a_training_that_is_left_on_has_the_batches_as_steps(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    profiler = TorchProfiler(**PLACES, leave_on={"folder": "flights", "keep": "1MiB"})
+    trainer = Composer(profiler)
+    steps = []
+
+    def batch():
+        steps.append(profiler.recorder.status().step)
+        trainer.state.loss = torch.tensor(float("nan") if len(steps) == 6 else 1.0)
+
+    trainer.train(epochs=2, do=batch).close()
+    assert steps == [0, 1, 2, 3, 4, 5, 6, 7]
+    (path,) = profiler.recorder.status().incidents
+    assert json.loads(path.with_suffix(".json").read_text())["what"] == "the loss of step 5 is nan"
+    assert not profiler.recorder.is_on
+    # Without a schedule, nothing else is recorded.
+    assert (saved(profiler), [path.name for path in tmp_path.iterdir()]) == ([], ["flights"])
+    # In a loop of one's own, an exception that leaves the block is an incident.
+    with (
+        pytest.raises(RuntimeError, match="bad batch"),
+        TorchProfiler(**PLACES, leave_on={"folder": "flights", "keep": "1MiB"}) as profiler,
+    ):
+        profiler.step()
+        raise RuntimeError("bad batch")
+    (path,) = profiler.recorder.status().incidents
+    found = json.loads(path.with_suffix(".json").read_text())
+    assert (found["reason"], found["step"]) == ("crash", 1)
+
+
 def test_the_schedule_of_composers_profiler_and_our_own_do_the_same(engine):
     numbers = {"wait": 1, "warmup": 1, "active": 2, "repeat": 1}
     with_theirs = TorchProfiler(**PLACES, engine=engine)

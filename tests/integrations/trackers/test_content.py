@@ -6,6 +6,8 @@ import pytest
 
 import kinetoscope
 from kinetoscope.integrations.trackers.content import make_content, opened
+from kinetoscope.model.request_marks import begin_mark, end_mark
+from tests.support.server_trace import Server
 
 
 def content_of(source, folder, name=None):
@@ -27,6 +29,13 @@ def test_the_numbers_are_those_of_the_tables(recorded, tmp_path):
     assert made.scalars.get("floor_percent") == expected
     assert made.step == max(row["number"] for row in recorded.table("steps").to_pylist())
     assert not any(name.startswith("recording_overhead") for name in made.scalars)
+
+
+def test_the_summary_of_a_server_is_about_its_requests(tmp_path):
+    server = Server()
+    server.mark(begin_mark(0, "generate", ""), 0, 2_000_000).operator(0, 2_000_000)
+    server.mark(end_mark(0, "finished", ""), 2_000_000)
+    assert "1 request, 2 ms each" in content_of(server.builder.build(), tmp_path, "server").summary
 
 
 def test_the_tables_have_milliseconds(recorded, tmp_path):

@@ -191,7 +191,7 @@ def _slowest(loop: Loop, account: ProcessAccount, mine: Rows, name: str) -> Find
     return Finding(
         "slow-requests",
         sentence(
-            f"The slowest tenth of the requests {name} take {{}}, and typical ones {{}}: {{}} more is {words}{at}{_arguments(loop.trace, account, slow, typical)}",
+            f"The slowest tenth of the requests named {name} take {{}}, and typical ones {{}}: {{}} more is {words}{at}{_arguments(loop.trace, account, slow, typical)}",
             (slow_ns, "ns"), (typical_ns, "ns"), (more[key], "ns"),
         ),
         _OPERATORS if key == 0 else _advice(entry, cause),

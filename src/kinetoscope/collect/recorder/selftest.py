@@ -6,6 +6,7 @@ with a known result, and a feature that fails is not used.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -35,8 +36,6 @@ def check_recorder(recorder: Recorder) -> dict[str, str]:
     Returns:
         For each of `FEATURES` an empty string if it works, else a description of the failure.
     """
-    import torch
-
     found: dict[str, str] = {}
     failure: list[BaseException] = []
 
@@ -46,8 +45,8 @@ def check_recorder(recorder: Recorder) -> dict[str, str]:
         except (KinetoscopeError, OSError, RuntimeError, LookupError, ValueError) as error:
             failure.append(error)
 
-    if getattr(torch.__spec__, "_initializing", False):
-        # During `import torch`, an import on another thread would wait for this one: do not use a thread.
+    if any(_is_importing(name) for name in ("torch", "kinetoscope")):
+        # An import on another thread would wait for this one: do not use a thread.
         run()
     else:
         thread = threading.Thread(target=run, name="kinetoscope self-test", daemon=True)
@@ -60,6 +59,11 @@ def check_recorder(recorder: Recorder) -> dict[str, str]:
     if failure:
         return dict.fromkeys(FEATURES, f"the self-test failed: {failure[0]}")
     return found
+
+
+def _is_importing(package: str) -> bool:
+    """Whether a package is being imported, as torch is where a program is left on from then, or this one where torch was there before."""
+    return bool(getattr(getattr(sys.modules.get(package), "__spec__", None), "_initializing", False))
 
 
 def _try_features(recorder: Recorder) -> dict[str, str]:

@@ -6,10 +6,11 @@ import contextlib
 import importlib
 import json
 import logging
+import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.collect import ProfilerAction as SessionAction
@@ -31,7 +32,11 @@ from kinetoscope.integrations.composer.schedule import (
     batches_of_epoch,
 )
 from kinetoscope.integrations.composer.trace_handler import all_ranks_are_here, tell_handlers
+from kinetoscope.integrations.left_on import LeftOnTraining, checked_leave_on
 from kinetoscope.integrations.trackers import checked_tracker
+
+if TYPE_CHECKING:
+    from kinetoscope.flight.flight import FlightRecorder
 
 _NONE, _WARMUP, _RECORD = SessionAction.NONE, SessionAction.WARMUP, SessionAction.RECORD
 _IN_SESSION = {
@@ -233,12 +238,15 @@ class TorchProfiler(Callback):
         run_name: Name of the run; None: that of Composer's run.
         log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs and those of
             Composer's loggers; or a run, a `SummaryWriter`, or a list of these, as for `kinetoscope.log_to_tracker`.
+        leave_on: Leave the training on, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Then it needs no
+            schedule, and without one no other trace is made.
         **session: Further arguments of `kinetoscope.profile`, such as `activities`, `engine` and `sources`.
 
     Attributes:
         saved_traces: A pair for each trace that is kept, the newest last: its timestamp and a list of paths, one for each rank.
         profiler: The session, between the first event of training and `close`; else None.
         state: The state of the training run; None before there is one.
+        recorder: The flight recorder of a training that is left on, or of the last one; else None.
 
     Raises:
         ArgumentError: A name has an unknown variable (it lists the known ones), or an argument cannot be used.
@@ -266,6 +274,7 @@ class TorchProfiler(Callback):
         schedule: BatchSchedule | None = None,
         run_name: str | None = None,
         log_to_tracker: object = False,
+        leave_on: bool | Mapping[str, Any] = False,
         **session: Any,
     ) -> None:
         if memory_filename is not None and not profile_memory:
@@ -297,6 +306,10 @@ class TorchProfiler(Callback):
         self._destinations: Any = ()
         self.state: Any = None
         self._batches: BatchRecorder | None = None
+        self._leave_on = checked_leave_on(leave_on)
+        self._flight: LeftOnTraining | None = None
+        self._step_is_open = False
+        self.recorder: FlightRecorder | None = None
 
     @property
     def saved_traces(self) -> list[tuple[Any, list[Path]]]:
@@ -321,6 +334,9 @@ class TorchProfiler(Callback):
             ArgumentError: A name contains `{run_name}`, and the run has none.
         """
         schedule = self._schedule or getattr(getattr(state, "profiler", None), "schedule", None)
+        if schedule is None and self._leave_on is not None:
+            self._begin_flight(state, logger)
+            return
         if schedule is None:
             raise StateError(
                 "TorchProfiler has no schedule of batches: pass schedule=cyclic_schedule(...) to it, or "
@@ -331,11 +347,42 @@ class TorchProfiler(Callback):
         batches.action_for(state)
         self.files.start(self._run_name or state.run_name, logger)
         all_ranks_are_here(state)
+        self._begin_flight(state, logger)
+        self._batches = batches
+
+    def _begin_flight(self, state: Any, logger: Any) -> None:
+        """Begin to follow a run, and leave it on if that is wanted."""
         self.state = state
         self._destinations = getattr(logger, "destinations", ())
+        if self._leave_on is not None:
+            self._end_flight(None)
+            self._flight = LeftOnTraining(self._leave_on)
+            self.recorder = self._flight.recorder
         if self._tracker_log is not None:
             self._tracker_log.log_incidents(self._loggers)
-        self._batches = batches
+
+    def _end_flight(self, error: BaseException | None) -> None:
+        """End the recorder of a training that is left on; with the exception that ends it, if there is one."""
+        flight, self._flight, self._step_is_open = self._flight, None, False
+        if flight is not None:
+            flight.end(error)
+
+    def _step_may_begin(self, state: Any) -> None:
+        """A step begins with the wait for its batch, or with the batch if nobody has announced it."""
+        if self._flight is not None and not self._step_is_open:
+            length = batches_of_epoch(state)
+            if length is not None and int(state.timestamp.batch_in_epoch) >= length:
+                return
+            self._step_is_open = True
+            self._flight.open_step(int(state.timestamp.batch))
+
+    def _step_ends(self, loss: Any = None) -> None:
+        """A step has ended, or a wait in vain; an evaluation or a checkpoint may follow."""
+        if self._flight is not None and self._step_is_open:
+            self._step_is_open = False
+            for one in loss if isinstance(loss, (list, tuple)) else [loss]:
+                self._flight.note_loss(one)
+            self._flight.close_step()
 
     def before_dataloader(self, state: Any, logger: Any) -> None:
         """The next batch is requested: from now on the loop waits for data.
@@ -344,6 +391,7 @@ class TorchProfiler(Callback):
             state: The state of the training run.
             logger: Not used.
         """
+        self._step_may_begin(state)
         self._carefully(lambda batches: batches.wait_begins(state))
 
     def after_dataloader(self, state: Any, logger: Any) -> None:
@@ -362,6 +410,7 @@ class TorchProfiler(Callback):
             state: The state of the training run.
             logger: Logs the profiler's state as `profiler/state`.
         """
+        self._step_may_begin(state)
         self._carefully(lambda batches: batches.batch_begins(state))
         if self._batches is not None and hasattr(logger, "log_traces"):
             logger.log_traces({"profiler/state": self._batches.action.name})
@@ -373,6 +422,7 @@ class TorchProfiler(Callback):
             state: The state of the training run, whose timestamp counts the batch already.
             logger: Not used.
         """
+        self._step_ends(getattr(state, "loss", None))
         self._carefully(lambda batches: batches.batch_ends(state))
 
     def epoch_end(self, state: Any, logger: Any) -> None:
@@ -382,6 +432,7 @@ class TorchProfiler(Callback):
             state: The state of the training run.
             logger: Not used.
         """
+        self._step_ends()
         self._carefully(BatchRecorder.wait_ends)
 
     def close(self, state: Any, logger: Any) -> None:
@@ -395,6 +446,7 @@ class TorchProfiler(Callback):
         self._carefully(self._log_tables)
         self._batches = None
         self.files.close()
+        self._end_flight(sys.exception())
 
     def start(self, *, dataloader_len: int | None = None) -> Self:
         """Begin to follow a loop of your own.
@@ -476,6 +528,7 @@ class TorchProfiler(Callback):
 
     def _next_batch(self) -> None:
         """Start the next batch of the user's own loop."""
+        self._step_may_begin(self.state)
         self._carefully(lambda batches: batches.batch_may_begin(self.state, surely=True))
 
     def _carefully(self, do: Callable[[BatchRecorder], object]) -> None:

@@ -261,8 +261,9 @@ def _in_ms(value: float | None) -> float | None:
 def _summary(name: str, found: Report, scalars: Mapping[str, float]) -> str:
     """The step time and the findings, as Markdown."""
     lines = [f"### {name}", ""]
-    if found.steps:
-        step = f"{units.count(found.steps, 'step')}, {units.duration(found.whole_ns / found.steps)} each"
+    if count := found.steps or found.requests:
+        noun = "step" if found.steps else "request"
+        step = f"{units.count(count, noun)}, {units.duration(found.whole_ns / count)} each"
         floor = scalars.get("floor_percent")
         lines += [
             step + ("" if floor is None else f", of which {units.percent(floor)} is needed on this machine"),

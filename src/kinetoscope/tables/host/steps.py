@@ -18,6 +18,7 @@ from kinetoscope.tables.host.compiling import compile_time
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.named_steps import named_steps
 from kinetoscope.tables.processor_waits import processor_waits, without_waits
 from kinetoscope.tables.stacks import user_stacks
 from kinetoscope.tables.stored import memory_recorded
@@ -74,6 +75,8 @@ STEPS_SCHEMA = Table(
         Column("mfu", "float64", "", "Model FLOPs utilization: the time that its matrix operations would take at the "
                                      "peak of the devices, divided by its duration; null where the peak is unknown."),
         Column("span", "int32", "row of spans", "The span that marks it, or the optimizer range that ends it."),
+        Column("name", "category", "", "What the program calls it, such as `prefill` and `decode` of an [engine](servers.md); null without a name."),
+        Column("arguments", "string", "", "What is known of it then, as JSON, such as requests and tokens; null without."),
         Column("source", "category", "", "`marked` by the program, or found from the `optimizer`."),
         Column("start_up", "bool", "", "Whether it contains what ran before the loop, as the first step does "
                                        "where steps are found from the optimizer; sums and shares of step time exclude "
@@ -118,6 +121,8 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     columns |= of_processes(trace, own["process_row"])
     columns["start_up"] = start_up_steps(trace)
     columns["source"] = Labels(own["source"], STEP_SOURCES)
+    called = named_steps(trace)
+    columns |= {"name": Labels(called.name, called.names), "arguments": called.arguments}
     columns["peak_bytes"] = _peaks(trace) if memory_recorded(trace) else None
     return to_arrow(STEPS_SCHEMA, columns)
 

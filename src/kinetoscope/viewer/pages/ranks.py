@@ -132,7 +132,8 @@ def about(job: Job) -> dict[str, Any]:
 
 def table(job: Job) -> Limited:
     """Return the table `ranks`, with the position of each rank in the dimensions of the job."""
-    found = job.ranks()
+    # Of all kinds of steps.
+    found = job.ranks().drop_columns("step_kind")
     for name, places in sorted(coordinates_of(job.sections).items()):
         found = found.append_column(name, number_array(places, absent=places < 0))
     return Limited(found, found.num_rows)

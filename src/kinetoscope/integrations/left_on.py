@@ -1,0 +1,91 @@
+"""The argument `leave_on` of the trainers: a flight recorder for the time of a training, with the trainer's own steps."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.flight.flight import current_recorder, leave_on
+from kinetoscope.flight.settings import settings
+from kinetoscope.flight.triggers import loss_value
+
+if TYPE_CHECKING:
+    from kinetoscope.flight.flight import FlightRecorder
+
+_ARGUMENTS = tuple(inspect.signature(leave_on).parameters)
+
+
+def checked_leave_on(given: object) -> dict[str, Any] | None:
+    """Check the argument `leave_on` of a trainer's profiler.
+
+    Args:
+        given: True or False, or a dictionary with arguments of `kinetoscope.leave_on`.
+
+    Returns:
+        The arguments, None if the training is not to be left on.
+
+    Raises:
+        ArgumentError: It is neither, or an argument of it cannot be used.
+    """
+    if given is None or given is False:
+        return None
+    if given is True:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ArgumentError(
+            f"leave_on={given!r} is not valid: need True, False, or a dictionary of arguments of kinetoscope.leave_on, such as "
+            "{'budget': '0.5%'}."
+        )
+    for name in given:
+        if name not in _ARGUMENTS:
+            near = difflib.get_close_matches(str(name), _ARGUMENTS, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ArgumentError(
+                f"leave_on has no argument {name!r}: {hint}Its arguments are {', '.join(_ARGUMENTS)}."
+            )
+    settings(**given)
+    return dict(given)
+
+
+class LeftOnTraining:
+    """Leaves one training on, and gives the recorder the trainer's steps and losses.
+
+    A recorder that is on already, because of a call of `kinetoscope.leave_on` or of the environment, gets the steps and stays on.
+
+    Attributes:
+        recorder: The recorder.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        """Start to record."""
+        before = current_recorder()
+        self.recorder: FlightRecorder = leave_on(**arguments)
+        self._is_own = self.recorder is not before
+        self._loss: float | None = None
+
+    def open_step(self, number: int) -> None:
+        """A step begins, with the number that the trainer gives it."""
+        loss, self._loss = self._loss, None
+        self.recorder.step(number, loss)
+
+    def close_step(self) -> None:
+        """Something else than a step follows, such as an evaluation or a checkpoint."""
+        loss, self._loss = self._loss, None
+        self.recorder.end_step(loss)
+
+    def note_loss(self, output: object) -> None:
+        """Note a loss of the step under way: a number, a tensor of the CPU, or a dictionary with such a `"loss"`; others are not read."""
+        value = loss_value(output.get("loss") if isinstance(output, Mapping) else output)
+        # Of the micro-batches of a step, the first one that is no number.
+        if value is not None and (self._loss is None or math.isfinite(self._loss)):
+            self._loss = value
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The training has ended; `error` is the exception that ended it, which is an incident."""
+        self.close_step()
+        if self._is_own:
+            self.recorder.__exit__(None if error is None else type(error), error, None)
