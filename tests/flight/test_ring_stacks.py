@@ -20,15 +20,15 @@ def test_the_last_sample_of_each_thread_is_read_while_it_runs(tmp_path):
     with kinetoscope.profile(engine="native", path=path, ring_bytes=1 << 20):
         thread.start()
         found = []
-        while not any("wait_here" in line for stack in found for line in stack.lines):
+        # On a busy machine, it may be sampled before it waits.
+        while not any("wait_here" in line for stack in found for line in stack.lines[:-1]):
             torch.ones(2).add_(1)
             found = ring_stacks(path)
         ended.set()
         thread.join()
-    waiting = next(stack for stack in found if any("wait_here" in line for line in stack.lines))
+    waiting = next(stack for stack in found if any("wait_here" in line for line in stack.lines[:-1]))
     at = next(line for line in waiting.lines if "wait_here" in line)
     assert at.startswith(f"{__file__}:")
-    assert waiting.lines.index(at) < len(waiting.lines) - 1
     assert waiting.time_ns > 0
 
 
