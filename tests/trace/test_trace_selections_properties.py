@@ -189,3 +189,13 @@ def test_windows_of_several_cycles_add_up_too(trace, edge):
     for column in ("duration_ns", "self_ns"):
         assert add_up(parts, column) == add_up([joined], column)
     assert_shows_the_same(without_selections(joined.window()), joined)
+
+
+@given(any_traces(), two_moments, st.sampled_from(["time", "launch"]))
+def test_what_encloses_comes_first_and_no_self_time_is_negative(trace, edges, device):
+    assume(edges[0] < trace.duration_ns)
+    spans = trace.window(*edges, device=device).columns("spans")
+    row = np.arange(len(spans["parent"]))
+    assert (spans["parent"] < row).all()
+    assert (spans["caller"] < row).all()
+    assert (spans["self_ns"] >= 0).all()

@@ -366,10 +366,18 @@ class _Cutting:
             at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
             return np.where((rows[pieces.row] >= 0) & (key[at] == wanted), order[at], -1).astype(np.int32)
 
-        parent, caller = same_window(spans["parent"]), same_window(spans["caller"])
+        cut_off = pieces.begun_before | pieces.unfinished
+
+        def inside_of(around: NDArray[np.int32]) -> NDArray[np.int32]:
+            # What was launched in the window is whole, and may reach out of a range of the device that is cut.
+            start, end = pieces.start_ns, pieces.start_ns + pieces.duration_ns
+            reaches_out = cut_off[around] & ~cut_off & ((start < start[around]) | (end > end[around]))
+            return np.where((around >= 0) & reaches_out, -1, around).astype(np.int32)
+
+        parent, caller = inside_of(same_window(spans["parent"])), inside_of(same_window(spans["caller"]))
         lane, of_call = spans["lane"][pieces.row], is_call(spans["kind"][pieces.row])
         self_ns = spans["self_ns"][pieces.row].copy()
-        changed = (pieces.begun_before | pieces.unfinished) & (lane == 0)
+        changed = cut_off & (lane == 0)
         of_work, of_calls = pieces.duration_ns.copy(), pieces.duration_ns.copy()
         # Work is inside work; to a call belongs whatever is directly inside it. What encloses comes first, so of two
         # that enclose the later one is the inner.
