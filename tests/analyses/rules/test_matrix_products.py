@@ -6,11 +6,12 @@ from kinetoscope.analyses.findings import examine
 from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000
+RATES = {"call": [[1, 1000]], "stream": [[100_000_000, 2 * MS]], "matmul float32": [[100_000_000, 10 * MS]]}
 
 
 def codes(kind, took_ns):
     """What is found in steps of 10 ms with a product of 2 * 128^3 operations."""
-    builder = TraceBuilder()
+    builder = TraceBuilder().know("attainable", RATES)
     shapes = builder.shapes([[128, 128], [128, 128]], [kind, kind])
     line = builder.stack(("train.py", 5, "train"))
     for step in range(8):
