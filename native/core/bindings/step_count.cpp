@@ -1,6 +1,6 @@
 #include <Python.h>
 #include <nanobind/stl/optional.h>
-#include <unistd.h>
+#include <pthread.h>
 
 #include <cmath>
 #include <cstddef>
@@ -19,6 +19,10 @@ int64_t monotonic_ns() {
   clock_gettime(CLOCK_MONOTONIC, &now);
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
+
+// How often this process, and those that it was forked from, were forked: asking the system for the process
+// would cost each step more than all the rest.
+int forks = 0;
 
 // Memory of somebody else that a word is written to.
 class SharedWord {
@@ -56,11 +60,11 @@ class SharedWord {
 // words do not.
 class StepCount {
  public:
-  explicit StepCount(nb::object otherwise) : otherwise_(std::move(otherwise)), process_(getpid()) {}
+  explicit StepCount(nb::object otherwise) : otherwise_(std::move(otherwise)), forks_(forks) {}
 
-  void call(nb::handle number, nb::handle loss) {
+  void mark(nb::handle number, nb::handle loss) {
     int64_t next = number_ + 1;
-    if (left_ > 0 && getpid() == process_ && reads(number, next) && is_harmless(loss)) {
+    if (left_ > 0 && forks == forks_ && reads(number, next) && is_harmless(loss)) {
       count_as(next);
     } else if (otherwise_.is_valid()) {
       otherwise_(number, loss);
@@ -107,7 +111,7 @@ class StepCount {
   friend int clear_references(PyObject* self);
 
   nb::object otherwise_;
-  const pid_t process_;
+  const int forks_;
   int64_t passed_ = 0;
   SharedWord word_;
 };
@@ -127,16 +131,55 @@ PyType_Slot kCollectedSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(visit_
                                  {Py_tp_clear, reinterpret_cast<void*>(clear_references)},
                                  {0, nullptr}};
 
+// Not a method of nanobind's, whose dispatch takes several times as long.
+PyObject* step(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* names) {
+  PyObject* arguments[2] = {Py_None, Py_None};
+  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_Size(names);
+  bool understood = count + named <= 2;
+  for (Py_ssize_t at = 0; understood && at < count; ++at) arguments[at] = given[at];
+  for (Py_ssize_t at = 0; understood && at < named; ++at) {
+    PyObject* name = PyTuple_GetItem(names, at);
+    const bool is_loss = PyUnicode_CompareWithASCIIString(name, "loss") == 0;
+    understood = (is_loss || PyUnicode_CompareWithASCIIString(name, "number") == 0) && count <= is_loss;
+    arguments[is_loss] = given[count + at];
+  }
+  if (!understood) {
+    PyErr_SetString(PyExc_TypeError, "step() takes a number and a loss, each at most once");
+    return nullptr;
+  }
+  try {
+    nb::inst_ptr<StepCount>(self)->mark(arguments[0], arguments[1]);
+  } catch (nb::python_error& error) {
+    error.restore();
+    return nullptr;
+  }
+  return Py_NewRef(Py_None);
+}
+
+// CPython's type of such functions is one without names.
+PyMethodDef kStep = {
+    "step",
+    reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(step)),
+    METH_FASTCALL | METH_KEYWORDS,
+    "step(number=None, loss=None)\n--\n\nMarks the start of the next step.",
+};
+
 }  // namespace
 
 void bind_step_count(nb::module_& module) {
+  pthread_atfork(nullptr, nullptr, [] { ++forks; });
   nb::class_<StepCount>(module, "StepCount", nb::is_final(), nb::type_slots(kCollectedSlots),
-                        R"(Counts steps at which a flight recorder has nothing else to do.
-
-Calling it marks the start of a step: it counts it if `left` is above 0, the process is the one that made it, and the loss
-needs no look; otherwise it calls the function that it was made with.)")
+                        "Counts steps at which a flight recorder has nothing else to do.")
       .def(nb::init<nb::object>(), nb::arg("otherwise"))
-      .def("__call__", &StepCount::call, nb::arg("number") = nb::none(), nb::arg("loss") = nb::none())
+      .def_prop_ro(
+          "step",
+          [](nb::handle self) {
+            return nb::steal<nb::object>(PyCFunction_NewEx(&kStep, self.ptr(), nullptr));
+          },
+          R"(A function that marks the start of a step, with its number and the loss of the one before.
+
+It counts the step if `left` is above 0, no process was forked since, and the loss needs no look; otherwise it calls the
+function that this was made with.)")
       .def("count", &StepCount::count, nb::arg("number") = nb::none(),
            "Counts a step, whose number is one more than that before, or the given one.")
       .def("take", &StepCount::take,

@@ -125,7 +125,7 @@ _READINGS = 16
 _DISPLACED = 1.0
 # What looking at steps that are not recorded may take of the budget, and the most steps that are looked at together.
 _LOOKING = 0.25
-MOST_TOGETHER = 64
+MOST_TOGETHER = 256
 _LOOK_AGAIN = 32
 
 
@@ -262,7 +262,7 @@ class Budget:
         passing, passing_error = _mean_and_error_or_zero(self._passing)
         switching, switching_error = _mean_and_error_or_zero(self._switching)
         threads, threads_error = self._threads_cost()
-        displaced = _DISPLACED * (idle + passing) / 2
+        displaced = _DISPLACED * (idle + passing + planned_share * switching) / 2
         cost = threads + idle + passing + displaced + planned_share * (mean + switching)
         width = displaced + _WIDTH * math.hypot(
             threads_error, idle_error, passing_error, planned_share * error, planned_share * switching_error

@@ -193,7 +193,7 @@ class FlightRecorder:
             loss: The loss of the step that has ended, a number or a tensor of the CPU: NaN or an infinite one is an incident. A
                 tensor on a device is not read.
         """
-        self._count(number, loss)
+        self._count.step(number, loss)
 
     def end_step(self, loss: Any = None) -> None:
         """Mark the end of the step under way, where something else than the next step follows, such as an evaluation or a checkpoint.
@@ -415,7 +415,7 @@ class FlightRecorder:
         self._started_ns = time.monotonic_ns()
         self._session = session
         # Without a frame of Python between the program and the count.
-        self.__dict__["step"] = self._count
+        self.__dict__["step"] = self._count.step
         self._note_plan(0)
         on = self._settings.on
         self._endings = Endings(
