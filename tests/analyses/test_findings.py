@@ -964,8 +964,9 @@ def test_every_code_is_documented_and_planted():
     text = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE))
     planted = {name.partition(":")[0] for name in (*PLANTED, *planted_devices.PLANTED)}
-    # What other programs do to one, and what only some processors are slow at, is in the tests of the rules.
-    assert documented == planted | {"half-precision", "incomplete-trace", "processor-wait"}
+    # What other programs do to one, what only some processors are slow at, and what requests wait for is in the tests of the rules.
+    of_requests = {"event-loop-busy", "executor-wait", "slow-requests"}
+    assert documented == planted | of_requests | {"half-precision", "incomplete-trace", "processor-wait"}
     assert {code for code, causes in CAUSES.items() for code in (code, *causes)} <= documented
 
 

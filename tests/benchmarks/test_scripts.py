@@ -37,6 +37,7 @@ def test_every_script_is_run_by_the_module():
         "workloads",
         "floor",
         "big_traces",
+        "blind_sources",
         "dense_traces",
         "one_reading",
     }

@@ -108,7 +108,7 @@ def test_ranks_of_one_machine_copy_their_rings_into_one_folder(tmp_path):
         with kinetoscope.open(place) as trace:
             assert [row["rank"] for row in trace.table("processes").to_pylist()] == [0, 1, 2]
             incident = trace.info["incident"]
-            assert (incident["reason"], incident["rank"], incident["step"]) == ("nan", 1, 2)
+            assert (incident["reason"], incident["rank"], incident["step"]) == ("nan", 1, 1)
         assert all(rank.do("stop") == "stopped" for rank in ranks)
         assert not list(ranks[0].folder.glob("rank*"))
 

@@ -120,7 +120,8 @@ def test_tables_are_the_same_with_calls(seed: int, table: str) -> None:
         # The stacks of the calls themselves are there too, and nothing ran with them.
         assert set(full["count"].to_pylist()[plain.num_rows :]) <= {0}
         full = full.slice(0, plain.num_rows)
-    key = [name for name in ("id", "name", "line") if name in plain.column_names]
+    # Steps are in order; their names are a dictionary, which Arrow does not sort by.
+    key = [name for name in ("id", "name", "line") if name in plain.column_names and table != "steps"]
     order = [(name, "ascending") for name in key]
     if order:
         plain, full = plain.sort_by(order), full.sort_by(order)

@@ -782,11 +782,12 @@ class FlightRecorder:
     def _copy(self, path: Path) -> None:
         """Copy what is to be kept of the ring, and the log of steps."""
         STREAM.clone(path)
-        # More than that is no harm, and the process may be about to end.
-        with suppress(Exception):
+        try:
             from_ns = self._kept_from_ns()
             if from_ns > 0:
                 keep_from(path, from_ns)
+        except Exception as error:  # noqa: BLE001  (a copy of the whole ring has all that is wanted)
+            self._failed(f"{path} has more than the last {self._settings.keep_s:.0f} s", error)
         if self._log_path is not None and self._log_path.exists():
             shutil.copyfile(self._log_path, path.with_suffix(SUFFIX))
 

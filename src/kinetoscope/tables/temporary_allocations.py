@@ -38,7 +38,7 @@ TEMPORARY_ALLOCATIONS_SCHEMA = Table(
     "operator and source line. Most bytes first. An allocation is in one row at most; one whose free was not seen is in none.",
     (
         Column("bytes", "int64", "bytes", "The sum of the sizes of all these allocations, however short they lived.", 0),
-        Column("percent", "float64", "%", "Their share of all bytes that were allocated on the device."),
+        Column("allocated_percent", "float64", "%", "Their share of all bytes that were allocated on the device."),
         Column("allocations", "int64", "", "How many allocations.", 0),
         Column("largest_bytes", "int64", "bytes", "The size of the largest.", 0),
         Column("mean_lifetime_ns", "int64", "ns", "Their mean time from allocation to free."),
@@ -147,7 +147,7 @@ def _columns(
     recorded = here[blocks.allocation[here] >= 0]
     return {
         "bytes": total,
-        "percent": percent(total, int(blocks.bytes[recorded].sum())),
+        "allocated_percent": percent(total, int(blocks.bytes[recorded].sum())),
         "allocations": count,
         "largest_bytes": size[largest],
         "mean_lifetime_ns": _core.group_sums(group_of, len(first), lifetime) // np.maximum(count, 1),

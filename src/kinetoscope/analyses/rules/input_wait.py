@@ -43,7 +43,8 @@ def input_wait(loop: Loop) -> Finding | None:
     waits = waits[spans["thread"][waits] == loop.thread]
     starting_ns, starts = _starts_of_workers(loop)
     # Where workers start anew, only the first wait of each start is long.
-    wait_ns = usual_ns = loop.total_ns(waits) + starting_ns
+    # What samples say is an estimate, and may be more than there is.
+    wait_ns = usual_ns = min(loop.total_ns(waits) + starting_ns, int(loop.whole_ns))
     if not starts:
         # The same time that `breakdown` and summaries call waiting for data: while a device still works, a wait of the loop costs nothing.
         wait_ns = loop.time.parts_ns[PARTS.index("input_wait_ns")] if loop.time else loop.total_ns(waits)
