@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("native")
 
 CPU = [ProfilerActivity.CPU]
 RING_BYTES = 600_000
-TRIALS = times(6, 150)
+TRIALS = times(4, 150)
 
 
 class Doubled(torch.nn.Module):

@@ -22,7 +22,7 @@ from kinetoscope.collect.recorder.library import load_recorder
 from tests.support.effort import times
 from tests.support.programs import training_step
 
-TRIALS = times(15, 120)
+TRIALS = times(8, 120)
 STEPS_AT_LEAST = 2
 
 

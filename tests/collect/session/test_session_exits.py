@@ -160,7 +160,7 @@ def test_restart_inside_the_handler():
 
 def test_thousands_of_starts_and_stops():
     # More than Python's limit of frames, if each left something that the next one calls.
-    many = times(2 * sys.getrecursionlimit(), 10_000)
+    many = times(sys.getrecursionlimit() + 200, 10_000)
     engine = NotingEngine()
     session = profile(engine=engine, on_trace_ready=lambda session: session.trace)
     for _ in range(many):
