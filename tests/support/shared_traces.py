@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.effort import STRESS
+
 _BESIDE = Path(__file__).resolve().parents[3] / "shared" / "traces"
 FOLDER = Path(os.environ.get("KINETOSCOPE_SHARED_TRACES", _BESIDE))
+
+# With NCCL, with RCCL, and of an older torch.
+_MOST_DIFFERENT = ("a100_nccl_rank3of8", "mi300_resnet_stack_rccl_rank0of8", "rtx2080ti_resnet")
 
 needs_shared_traces = pytest.mark.skipif(
     not FOLDER.is_dir(),
@@ -20,8 +25,12 @@ def shared_traces() -> list[Path]:
 
 
 def traces_of_a_kind() -> list[Path]:
-    """Those of them that differ: of the ranks of one run the first, for tests that take seconds with each."""
-    return [path for path in shared_traces() if path.parent == FOLDER or path.name.startswith("rank-0.")]
+    """Those of them that differ most, for tests that take seconds with each: of two makers, and of an older torch.
+
+    In `make stress` all, but of the ranks of one run the first.
+    """
+    found = [path for path in shared_traces() if path.parent == FOLDER or path.name.startswith("rank-0.")]
+    return found if STRESS else [path for path in found if path.name.split(".")[0] in _MOST_DIFFERENT]
 
 
 def shared_trace(name: str) -> Path:

@@ -14,10 +14,9 @@ import pytest
 
 import kinetoscope
 from tests.support.chrome_file import partly_overlapping, read_strictly
-from tests.support.effort import STRESS
 from tests.support.holistic import breakdowns, needs_holistic
 from tests.support.perfetto import ask_perfetto, needs_perfetto
-from tests.support.shared_traces import needs_shared_traces, shared_trace, traces_of_a_kind
+from tests.support.shared_traces import needs_shared_traces, traces_of_a_kind
 
 pytestmark = needs_shared_traces
 
@@ -77,14 +76,10 @@ def assert_close(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], where
                 assert one[key] == pytest.approx(value, rel=inexact, abs=0.01), where
 
 
-# With NCCL, with RCCL, and from an older torch; `make stress` runs all.
-OF_EACH_MAKER = ("a100_nccl_rank3of8", "mi300_resnet_stack_rccl_rank0of8", "rtx2080ti_resnet")
-
-
 @needs_holistic
 @pytest.mark.slow
 def test_holistic_trace_analysis_says_the_same_of_our_files(tmp_path: Path) -> None:
-    originals = traces_of_a_kind() if STRESS else [shared_trace(name) for name in OF_EACH_MAKER]
+    originals = traces_of_a_kind()
     ours = [tmp_path / path.name.removesuffix(".gz") for path in originals]
     for path, target in zip(originals, ours, strict=True):
         kinetoscope.open(path).save(target)
