@@ -156,7 +156,7 @@ PyObject* step(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObjec
   return Py_NewRef(Py_None);
 }
 
-// CPython's type of such functions is one without names.
+// PyMethodDef has one type of function for all calling conventions; the flags say which it is.
 PyMethodDef kStep = {
     "step",
     reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(step)),

@@ -266,7 +266,7 @@ ChunkList look_for_chunks(std::span<const std::byte> file, const FileHeader& hea
   list.damaged += std::max(walk.holes, missing_chunks(file, walk.header, std::move(orders), walk.units));
   if (header.version >= 4 && header.checksum != 0 && header.chain != all && list.damaged == 0)
     list.damaged = 1;
-  // What looks damaged was written during the walk.
+  // What looks damaged may have been written during the walk.
   if (!walk.settled) list.damaged = list.missing_records = 0;
   if (header.state == static_cast<uint32_t>(FileState::Recording) &&
       load_shared<FileHeader>(file.data()).recycled_chunks != 0) {

@@ -7,10 +7,10 @@ The entries of a step add up to its duration exactly. What an operator needs on 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -195,8 +195,19 @@ ACCOUNT_SCHEMA = Table(
 )  # fmt: skip
 
 
+class _Columns:
+    """A dataclass of columns that have equal lengths."""
+
+    @classmethod
+    def joined(cls, parts: list[Self]) -> Self:
+        """Return the rows of all parts, those of one part after those of the other."""
+        names = [one.name for one in fields(cast("Any", cls))]
+        none = [np.zeros(0, np.int64)]
+        return cls(*(np.concatenate([getattr(one, name) for one in parts] or none) for name in names))
+
+
 @dataclass(frozen=True, eq=False)
-class Cells:
+class Cells(_Columns):
     """Parts of steps; those of one step add up to its duration.
 
     Attributes:
@@ -220,13 +231,6 @@ class Cells:
     module: Rows
     count: Rows
     time_ns: Rows
-
-    @classmethod
-    def joined(cls, parts: list[Cells]) -> Cells:
-        """Several as one."""
-        return cls(
-            *(np.concatenate([getattr(one, name) for one in parts]) for name in cls.__dataclass_fields__)
-        )
 
     @classmethod
     def of(
@@ -379,7 +383,7 @@ def _of_requests_in(trace: TraceData, window: Windows, requests: Rows) -> Proces
 
 
 def _cells(trace: TraceData, pieces: _Pieces, *, on_device: bool) -> Cells:
-    """What pieces were spent on."""
+    """Attribute the time of pieces to entries and causes of the account."""
     return Cells.joined([
         _simple(pieces, _What.COLLECTION, Entry.GARBAGE_COLLECTION, Cause.NONE),
         _simple(pieces, _What.PROFILER, Entry.PROFILER, Cause.NONE),
@@ -439,7 +443,7 @@ class _Layer:
 
 
 @dataclass(frozen=True, eq=False)
-class _Pieces:
+class _Pieces(_Columns):
     """Parts of steps, each of which belongs to one thing; those of a step add up to it."""
 
     step: Rows
@@ -447,13 +451,6 @@ class _Pieces:
     of: Rows
     start_ns: Rows
     time_ns: Rows
-
-    @classmethod
-    def joined(cls, parts: list[_Pieces]) -> _Pieces:
-        """Several as one."""
-        names = cls.__dataclass_fields__
-        none = [np.zeros(0, np.int64)]
-        return cls(*(np.concatenate([getattr(one, name) for one in parts] or none) for name in names))
 
 
 @dataclass(frozen=True, eq=False)

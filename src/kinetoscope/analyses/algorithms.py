@@ -147,9 +147,9 @@ class _Forward:
             if row in self._known
         ]
 
-    def positions(self, call: Call) -> list[int]:
-        """Where a call ran."""
-        found: list[int] = np.flatnonzero(self._call == call.row).tolist()
+    def positions(self, row: int) -> list[int]:
+        """The positions in `rows` at which the distinct call with this row ran."""
+        found: list[int] = np.flatnonzero(self._call == row).tolist()
         return found
 
     def examples(self, positions: list[int]) -> list[int]:
@@ -177,7 +177,7 @@ class _Forward:
 
 def _of_call(forward: _Forward, call: Call) -> list[tuple[Shortcut, float, list[int]]]:
     """What of a call, or with it, could be computed in a cheaper way: which part, at which positions."""
-    positions, tensors = forward.positions(call), call.tensors
+    positions, tensors = forward.positions(call.row), call.tensors
     examples = forward.examples(positions)
     made = result_of(call) if call.family == "matmul" else ()
     if call.name in _SORTS or call.name in _SHUFFLES:
@@ -354,15 +354,9 @@ def _inverse(
         at for position in examples for at, one in forward.after(position, prod(matrix)) if one.row in again
     ]
     if others:
-        rows = sorted(at for call in again for at in _positions_of(forward, call))
+        rows = sorted(at for call in again for at in forward.positions(call))
         found.append((Shortcut.INVERSE, FACTORED_AGAIN_PART, rows))
     return found
-
-
-def _positions_of(forward: _Forward, call: int) -> list[int]:
-    """Where a call ran, by its row."""
-    one = forward._known.get(call)
-    return [] if one is None else forward.positions(one)
 
 
 def _full_factors(call: Call) -> float:

@@ -64,7 +64,7 @@ class Calls:
         ]  # fmt: skip
 
     def named(self, *names_: str) -> list[Call]:
-        """Those of some names."""
+        """The distinct calls of operators with one of these names."""
         return [one for one in self.all if one.name in names_]
 
     def spans_of(self, rows: dict[int, float]) -> tuple[Rows, NDArray[np.float64]]:

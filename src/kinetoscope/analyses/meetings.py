@@ -94,7 +94,7 @@ class Meetings:
         return cls(records, rank[order], duration_ns[records], count[count > 1])
 
     def only(self, chosen: NDArray[np.bool_]) -> Meetings:
-        """Some of the meetings."""
+        """The meetings that a mask over them selects."""
         if chosen.all():
             return self
         of_chosen = chosen[self.place]

@@ -198,7 +198,7 @@ def _follow(trace: TraceData) -> tuple[Rows, dict[str, Rows]]:
 
 
 def _flags(trace: TraceData, kinds: list[NDArray[np.int32]]) -> NDArray[np.int64]:
-    """What is known of calls, by their name, overload and shapes."""
+    """The flags of each call for `_core.find_repeats`, which depend on its name, overload and shapes."""
     kind, first = _core.group([np.ascontiguousarray(one, np.int32) for one in kinds])
     found = []
     for name, overload, shapes in zip(*(one[first].tolist() for one in kinds), strict=True):

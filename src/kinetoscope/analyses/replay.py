@@ -115,7 +115,7 @@ class Replay:
         return np.asarray(np.where(place >= self._first[rank], self._by_end[place], -1))
 
     def recorded_ns(self) -> int:
-        """The step that was recorded."""
+        """The step time of the median rank as it was recorded."""
         return self._middle(self._bounds[1] - self._bounds[0])
 
     def step_ns(self, own_ns: Rows, tail_ns: Rows | None = None) -> int:

@@ -91,7 +91,7 @@ def _ranks(trace: TraceData) -> list[ProcessAccount]:
 
 
 def _steps(ranks: list[ProcessAccount]) -> Steps:
-    """The steps that count."""
+    """The steps of all ranks, without those of start-up."""
     counted = [np.flatnonzero(one.counted) for one in ranks]
     return Steps(
         np.repeat(np.arange(len(ranks)), [len(rows) for rows in counted]),

@@ -339,7 +339,7 @@ class LossDisplay(io.TextIOBase):
 
     @property
     def losses(self) -> tuple[float, ...]:
-        """The losses read so far."""
+        """The losses in what the program has printed so far, the oldest first."""
         return tuple(self._losses)
 
     def __enter__(self) -> Self:

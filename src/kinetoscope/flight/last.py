@@ -45,7 +45,7 @@ LAST_STEPS = 20
 # Of more ranks, only those that differ are looked into more deeply, and told one by one.
 _MOST_COMPARED = _MOST_TOLD = 16
 _READERS = 4
-# How many operators and modules are told with their estimates, and how many of them as text.
+# For how many operators and modules estimates are reported, and for how many operators in text.
 _ESTIMATED, _ESTIMATED_IN_TEXT = 5, 3
 
 

@@ -83,7 +83,7 @@ class Iterations:
         """Begin a step.
 
         Args:
-            describe: Returns its name, `prefill`, `decode` or `mixed`, and what is known of it.
+            describe: Returns the name of the step, `prefill`, `decode` or `mixed`, and its arguments.
         """
         from kinetoscope.flight.flight import current_recorder
 

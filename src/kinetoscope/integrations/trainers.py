@@ -165,7 +165,7 @@ class TrainerOptions:
 
     @property
     def records_steps(self) -> bool:
-        """Whether a schedule records steps; not if the training is left on, and nothing else was asked for."""
+        """Whether steps are recorded by a schedule. With `leave_on` they are only if a schedule, a folder or a handler is given."""
         return self.leave_on is None or any(
             wanted is not None for wanted in (self.schedule, self.folder, self.on_trace_ready)
         )

@@ -1,6 +1,6 @@
 """How the iterations of an engine are named in a recording: as a range in the step, whose name has this form.
 
-`kinetoscope.step prefill {"requests": 4, "tokens": 512}` says what kind of step it is, and what is known of it.
+`kinetoscope.step prefill {"requests": 4, "tokens": 512}` says what kind of step it is, with its arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class StepMark(NamedTuple):
 
     Attributes:
         name: The kind of the step, such as `prefill`.
-        arguments: What is known of it, as JSON text of an object; empty for nothing.
+        arguments: The arguments of the step, as the JSON text of an object; empty without arguments.
     """
 
     name: str

@@ -23,7 +23,7 @@ class NamedSteps:
     Attributes:
         names: The different names.
         name: For each row of `steps` a place in `names`; -1 of one without a name.
-        arguments: For each row of `steps` what is known of it, as JSON text; None for nothing.
+        arguments: For each row of `steps` its arguments, as JSON text; None without arguments.
     """
 
     names: list[str]

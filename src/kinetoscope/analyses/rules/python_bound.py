@@ -100,7 +100,7 @@ _KNOWN = (
     (r"copy\.deepcopy|deepcopy", "Copy values into tensors that are there, with copy_ or torch._foreach_copy_, instead of copying objects."),
     (r"re\.\w+|\w*(pattern|regex)\w*\.\w+|\w*\.?(tokenize|encode|encode_batch)", "Prepare texts once before the loop and keep the result, or let the workers of a DataLoader do it."),
 )  # fmt: skip
-"""What is known of functions that take long without an operator, by their names: the first that fits is the advice."""
+"""Advice for functions that often take long without calling an operator: the first pattern that matches the name of the function decides."""
 
 
 def calls_of_line(text: str) -> list[str]:

@@ -112,7 +112,7 @@ def _waits(loop: Loop, cause: Cause, code: str, said: str, on: Mask, advice: str
 
 
 def _account(loop: Loop) -> ProcessAccount:
-    """The account of the requests."""
+    """The account of the requests of the process that the findings are about."""
     return next(one for one in accounts(loop.trace) if one.window.activity.owner.process == loop.process)
 
 

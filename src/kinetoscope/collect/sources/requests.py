@@ -392,9 +392,9 @@ async def follow(
 
     Args:
         name: The name of the request.
-        arguments: What is known of it, as JSON text of an object; empty for nothing.
+        arguments: Its arguments, as the JSON text of an object; empty without arguments.
         awaitable: What is awaited.
-        at_end: Called when it has ended: what is known of it then.
+        at_end: Called when the request has ended; returns arguments to add to it.
 
     Returns:
         What the awaitable returns.

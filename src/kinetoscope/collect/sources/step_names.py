@@ -18,7 +18,7 @@ class StepNames:
         self._range: Any = None
 
     def begin(self, name: str, arguments: dict[str, int]) -> None:
-        """Name the step that has begun, and say what is known of it; of many different ones, later ones have less of that."""
+        """Record the name and the arguments of the step that has begun. After many different ones, arguments, and then names, are left out."""
         self.end()
         text = json.dumps(arguments) if arguments else ""
         self._range = begin_range(step_mark(*self._texts.limited(name, text)))

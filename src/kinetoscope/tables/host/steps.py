@@ -76,7 +76,7 @@ STEPS_SCHEMA = Table(
                                      "peak of the devices, divided by its duration; null where the peak is unknown."),
         Column("span", "int32", "row of spans", "The span that marks it, or the optimizer range that ends it."),
         Column("name", "category", "", "What the program calls it, such as `prefill` and `decode` of an [engine](servers.md); null without a name."),
-        Column("arguments", "string", "", "What is known of it then, as JSON, such as requests and tokens; null without."),
+        Column("arguments", "string", "", "The arguments of a step with a name, as JSON, such as its requests and tokens; null without arguments."),
         Column("source", "category", "", "`marked` by the program, or found from the `optimizer`."),
         Column("start_up", "bool", "", "Whether it contains what ran before the loop, as the first step does "
                                        "where steps are found from the optimizer; sums and shares of step time exclude "
