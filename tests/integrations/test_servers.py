@@ -193,7 +193,11 @@ def test_iterations_of_an_engine_that_is_left_on_are_named_steps(engine, tmp_pat
     assert arguments[0] == {"requests": 2, "tokens": 16}
     assert arguments[1] == {"requests": 2, "tokens": 2}
     assert arguments[-4:-2] == [{"requests": 3, "tokens": 10}, {"requests": 1, "tokens": 7}]
-    assert sorted(found["kinds"]) == [["decode", 12], ["mixed", 1], ["prefill", 2]]
+    # Steps of one name may be of two kinds, by what their operators take.
+    counts: dict[str, int] = {}
+    for name, count in found["kinds"]:
+        counts[name] = counts.get(name, 0) + count
+    assert counts == {"decode": 12, "mixed": 1, "prefill": 2}
     assert found["zeros"]
     assert set(found["zeros"]) == {-1}
 

@@ -10,6 +10,7 @@ import torch
 
 import kinetoscope
 from kinetoscope.collect.sources import requests as module
+from kinetoscope.collect.sources.step_names import StepNames
 from kinetoscope.tables.host.requests import PARTS
 
 
@@ -273,7 +274,7 @@ def inside():
 
 
 def test_the_number_of_different_texts_is_limited(monkeypatch):
-    monkeypatch.setattr(module, "_TEXTS", module.LimitedTexts())
+    monkeypatch.setattr(module, "_TEXTS", module.LimitedTexts("other requests"))
     monkeypatch.setattr(module, "MOST_TEXTS", 3)
 
     def run():
@@ -288,6 +289,17 @@ def test_the_number_of_different_texts_is_limited(monkeypatch):
     assert rows[-1]["name"] == "other requests"
     # Numbers are used again.
     assert sum(text.startswith("kinetoscope.request #1") for text in trace.strings) == 0
+
+
+def test_steps_after_too_many_different_names_are_not_called_requests(monkeypatch):
+    monkeypatch.setattr(module, "MOST_TEXTS", 1)
+    names = StepNames()
+    with kinetoscope.profile(engine="native") as prof:
+        for name in ("prefill", "decode"):
+            names.begin(name, {})
+            names.end()
+    marks = {text for text in prof.trace.strings if text.startswith("kinetoscope.step ")}
+    assert marks == {"kinetoscope.step prefill", "kinetoscope.step other steps"}
 
 
 def test_what_cannot_be_written_does_not_fail_the_request():

@@ -67,8 +67,10 @@ class _Numbers:
 class LimitedTexts:
     """The different texts that this process has recorded; their number is limited, because recordings keep each of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: str) -> None:
+        """Begin with no texts; `others` is the name for what comes after too many."""
         self._known: set[tuple[str, str]] = set()
+        self._others = others
 
     def limited(self, name: str, arguments: str) -> tuple[str, str]:
         """Return a name and arguments, or less of them if there are too many different ones."""
@@ -78,10 +80,10 @@ class LimitedTexts:
             if len(self._known) < MOST_TEXTS:
                 self._known.add(wanted)
                 return wanted
-        return "other requests", ""
+        return self._others, ""
 
 
-_NUMBERS, _TEXTS = _Numbers(), LimitedTexts()
+_NUMBERS, _TEXTS = _Numbers(), LimitedTexts("other requests")
 os.register_at_fork(after_in_child=_NUMBERS.after_fork)
 
 

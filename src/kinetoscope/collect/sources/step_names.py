@@ -14,7 +14,7 @@ class StepNames:
     """Names the steps of an engine, one after the other, on one thread."""
 
     def __init__(self) -> None:
-        self._texts = LimitedTexts()
+        self._texts = LimitedTexts("other steps")
         self._range: Any = None
 
     def begin(self, name: str, arguments: dict[str, int]) -> None:
