@@ -31,7 +31,8 @@ LEAST_SAMPLES = 5
 LEAST_SHUFFLES = 0.5
 """An iterator that is used as it is meant to be shuffles once for all of its batches."""
 _LOADER = "/torch/utils/data/dataloader.py"
-_STARTS = ("_MultiProcessingDataLoaderIter.__init__", "_MultiProcessingDataLoaderIter._shutdown_workers")
+_START = "_MultiProcessingDataLoaderIter.__init__"
+_STOP = "_MultiProcessingDataLoaderIter._shutdown_workers"
 _WORKER_LOOP = "/torch/utils/data/_utils/worker.py"
 
 
@@ -41,7 +42,7 @@ def input_wait(loop: Loop) -> Finding | None:
     loading = loading_spans(loop.trace)
     waits = loading.waits[loop.in_steps(loading.waits)]
     waits = waits[spans["thread"][waits] == loop.thread]
-    starting_ns, starts = _starts_of_workers(loop)
+    starting_ns, starts = _starts_of_workers(loop, waits)
     # Where workers start anew, only the first wait of each start is long.
     # What samples say is an estimate, and may be more than there is.
     wait_ns = usual_ns = min(loop.total_ns(waits) + starting_ns, int(loop.whole_ns))
@@ -145,11 +146,33 @@ def _without_longest(loop: Loop, waits: Rows) -> int:
     return loop.total_ns(waits) - int(longest - second)
 
 
-def _starts_of_workers(loop: Loop) -> tuple[int, bool]:
-    """How long samples say that the loop started and stopped workers in its steps, and whether more than once."""
-    time_ns, rows = loop.sampled(stacks_with(loop.trace, _LOADER, functions=_STARTS))
-    again = len(np.unique(loop.step_at(loop.trace.column("samples", "time_ns")[rows]))) > 1
-    return (time_ns, True) if again else (0, False)
+def _starts_of_workers(loop: Loop, waits: Rows) -> tuple[int, bool]:
+    """How long the loop started and stopped workers in its steps, and whether more than once.
+
+    An iterator with workers draws their seed before it starts them: from that operator to the first wait for a batch, workers start. Where operators
+    have no stacks, samples say how long both took; what else ran between operators, and so the end of workers, they say in any case.
+    """
+    spans = loop.trace.columns("spans")
+    within = np.append(stacks_with(loop.trace, _LOADER, functions=(_START,)), False)
+    rows = np.flatnonzero(loop.inside & (spans["thread"] == loop.thread) & within[spans["stack"]])
+    if len(rows) == 0:
+        time_ns, samples = loop.sampled(stacks_with(loop.trace, _LOADER, functions=(_START, _STOP)))
+        steps = loop.step_at(loop.trace.column("samples", "time_ns")[samples])
+        return (time_ns, True) if len(np.unique(steps)) > 1 else (0, False)
+    begin = spans["start_ns"][rows].astype(np.int64)
+    steps = loop.step_at(begin)
+    if len(np.unique(steps)) < 2:
+        return 0, False
+    wait_at = spans["start_ns"][waits].astype(np.int64)
+    place = np.searchsorted(wait_at, begin)
+    # A wait of another step is that of another start.
+    known = place < len(waits)
+    known[known] = loop.step_at(wait_at[place[known]]) == steps[known]
+    starting = Intervals.of(begin[known], wait_at[place[known]])
+    found = gaps(loop.trace)
+    inside = (found.thread == loop.thread) & (loop.step_at(found.start_ns) >= 0)
+    stops = np.append(stacks_with(loop.trace, _LOADER, functions=(_STOP,)), False)[found.shares.stack]
+    return starting.total_ns + int(charged(loop.trace, inside)[stops].sum()), True
 
 
 def _slowest_part(loop: Loop, fetches: np.ndarray, collates: np.ndarray) -> tuple[str, Place]:
