@@ -3,6 +3,9 @@
 Each program and its twin are recorded in a process of their own, with shapes and memory, and with what `kinetoscope run` records by default. What is
 promised is compared with the median step of the twin, both by the clock of `undisturbed`. A finding of a twin is none of a fault that was planted, and
 can still be true: they are listed.
+
+With `--device`, programs of a CUDA device are judged in place of those of the host. Their clock is that of the device: a step is as long as one of many
+that run without a profiler, until the device is done.
 """
 
 import os
@@ -22,6 +25,7 @@ import torch
 
 import kinetoscope
 from benchmarks.blind_sources import PROGRAMS, BlindProgram
+from benchmarks.device_sources import DEVICE_PROGRAMS
 from benchmarks.harness import Result, run
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.findings import Report, examine, gain_percent
@@ -47,6 +51,7 @@ _OF_THE_MACHINE = ("processor-wait",)
 def options_of(parser: ArgumentParser) -> None:
     """Add which programs, and where their traces are kept."""
     parser.add_argument("--only", default="", help="programs with this in their name")
+    parser.add_argument("--device", action="store_true", help="programs of a CUDA device")
     parser.add_argument(
         "--traces", type=Path, help="keep the traces in this folder, and use those that are there"
     )
@@ -79,10 +84,13 @@ def _record(source: Path, options: dict[str, Any], saved: Path) -> None:
     names: dict[str, Any] = {"__name__": "blind"}
     exec(compile(source.read_text(encoding="utf-8"), str(source), "exec"), names)
     step: Callable[[int], object] = names["step"]
-    before = time.perf_counter()
     for number in range(WARM_UP):
+        before = time.perf_counter()
         step(number)
-    each_s = (time.perf_counter() - before) / WARM_UP
+    each_s = time.perf_counter() - before
+    if "device" in names:
+        each_s = _alone_s(step)
+        _alone(saved).write_text(str(each_s * 1e9), encoding="utf-8")
     count = min(max(int(RECORDED_S / each_s), FEWEST), MOST)
     schedule = kinetoscope.schedule(wait=0, warmup=1, active=count, repeat=1)
     with kinetoscope.profile(schedule=schedule, **options) as prof:
@@ -90,6 +98,24 @@ def _record(source: Path, options: dict[str, Any], saved: Path) -> None:
             step(WARM_UP + number)
             prof.step()
     prof.trace.save(saved)
+
+
+def _alone(saved: Path) -> Path:
+    """The file that says how many nanoseconds a step of a device takes without a profiler, beside a trace."""
+    return saved.with_suffix(".step_ns.txt")
+
+
+def _alone_s(step: Callable[[int], object]) -> float:
+    """How long a step takes without a profiler: the median of some rounds, each until the device is done."""
+    rounds = []
+    for _ in range(7):
+        torch.cuda.synchronize()
+        before = time.perf_counter()
+        for number in range(10):
+            step(number)
+        torch.cuda.synchronize()
+        rounds.append((time.perf_counter() - before) / 10)
+    return float(np.median(rounds))
 
 
 @dataclass(frozen=True)
@@ -169,8 +195,13 @@ def told(program: BlindProgram, options: str, folder: Path) -> Told:
     """Record a program and its twin, and look at what is found."""
     found = []
     for side in ("slow", "mended"):
-        with kinetoscope.open(recorded(program, side, options, folder)) as raw, undisturbed(raw) as trace:
-            found.append((examine(trace), float(np.median(trace.column("steps", "duration_ns")))))
+        saved = recorded(program, side, options, folder)
+        with kinetoscope.open(saved) as raw:
+            if _alone(saved).exists():
+                found.append((examine(raw), float(_alone(saved).read_text(encoding="utf-8"))))
+                continue
+            with undisturbed(raw) as trace:
+                found.append((examine(trace), float(np.median(trace.column("steps", "duration_ns")))))
     (report, step_ns), (twin, twin_ns) = found
     kinds = report.account.kinds if report.account is not None else ()
     floor_ns = kinds[0].floor_ns / kinds[0].steps if kinds and kinds[0].floor_ns is not None else None
@@ -222,7 +253,8 @@ def judged(every: list[Told], options: str) -> list[Result]:
 
 def measure(options: Namespace) -> list[Result]:
     """Measure all programs with each set of options."""
-    chosen = [one for one in PROGRAMS if options.only in one.name][: 2 if options.quick else None]
+    programs = DEVICE_PROGRAMS if options.device else PROGRAMS
+    chosen = [one for one in programs if options.only in one.name][: 2 if options.quick else None]
     results = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.traces or Path(temporary)

@@ -176,6 +176,22 @@ def _ddp() -> Step:
     return _training(model, torch.randn(32, 128))
 
 
+def _on_device(width: int) -> Step:
+    """A training step of a CUDA device, whose loss is read as for a log."""
+    blocks = [part for _ in range(8) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
+    model = torch.nn.Sequential(*blocks).to("cuda")
+    work, inputs = torch.optim.SGD(model.parameters(), lr=1e-3), torch.randn(512, width, device="cuda")
+
+    def step() -> None:
+        work.zero_grad()
+        loss = model(inputs).square().mean()
+        loss.backward()
+        work.step()
+        loss.item()
+
+    return step
+
+
 def _heavy_autograd() -> Step:
     weights = [torch.randn(16, 16, requires_grad=True) for _ in range(60)]
 
@@ -213,6 +229,8 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "autograd": _heavy_autograd,
     "ddp": _ddp,
 }
+if torch.cuda.is_available():
+    PROGRAMS |= {"device, 2 ms": lambda: _on_device(256), "device, large": lambda: _on_device(4096)}
 
 
 def clocks_ns() -> Pair:

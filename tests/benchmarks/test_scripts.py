@@ -38,6 +38,7 @@ def test_every_script_is_run_by_the_module():
         "floor",
         "big_traces",
         "blind_sources",
+        "device_sources",
         "dense_traces",
         "one_reading",
     }
