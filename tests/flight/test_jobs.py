@@ -23,14 +23,17 @@ from tests.flight.test_step_log import empty_log
 SECOND_NS = 1_000_000_000
 
 
-def write_log(attempt, rank=0, *, process=None, step=7, for_s=1.0, hang_s=30.0, stopped=False):
+def write_log(
+    attempt, rank=0, *, process=None, step=7, for_s=1.0, hang_s=30.0, stopped=False, recorded=True, last=None
+):
     attempt.mkdir(parents=True, exist_ok=True)
     data = empty_log()
     data[8:16] = (os.getpid() if process is None else process).to_bytes(8, "little")
     log = StepLogWriter(memoryview(data))
-    log.begin(
-        step, int(time.monotonic_ns() - for_s * SECOND_NS), recorded=True, hang_ns=int(hang_s * SECOND_NS)
-    )
+    began_ns = int(time.monotonic_ns() - for_s * SECOND_NS)
+    if last is not None:
+        log.end(last, began_ns - SECOND_NS, SECOND_NS, recorded=False)
+    log.begin(step, began_ns, recorded=recorded, hang_ns=int(hang_s * SECOND_NS))
     if stopped:
         log.stop()
     (attempt / f"rank{rank}.steps").write_bytes(data)

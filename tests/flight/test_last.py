@@ -161,6 +161,26 @@ def test_a_rank_that_does_not_enter_a_collective(tmp_path):
     assert found.ranks[1].line == f"{tmp_path / 'train.py'}:{line} <module>"
 
 
+@pytest.mark.parametrize(
+    ("last", "step", "recorded", "complete"),
+    [
+        (41, 50, False, 49),
+        (49, 50, False, 49),
+        (41, 50, True, 41),
+        (41, 5_000, False, 41),
+        (41, 3, False, 41),
+    ],
+)
+def test_the_last_complete_step_is_the_one_before_also_if_it_was_only_counted(
+    tmp_path, last, step, recorded, complete
+):
+    attempt = write_log(tmp_path / "job" / "0", step=step, recorded=recorded, last=last)
+    place = write_incident(attempt, "20260101T000000Z-nan", process=3, reason="nan", what="it", step=step)
+    (place / "rank0.steps").write_bytes((attempt / "rank0.steps").read_bytes())
+    (rank,) = last_event(None, attempt).ranks
+    assert (rank.step, rank.last_step) == (step, complete)
+
+
 def test_commands(tmp_path):
     environment = {**os.environ, "KINETOSCOPE_DIR": str(tmp_path)}
     attempt = write_log(tmp_path / "job" / "0", step=12)

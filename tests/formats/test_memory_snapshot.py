@@ -114,6 +114,46 @@ def test_memory_is_shown_by_the_line_that_holds_it(trace):
     assert sorted(row["bytes"] for row in at_the_end) == [MIB, 2 * MIB, 3 * MIB]
 
 
+def native(name, file="??"):
+    return {"filename": file, "line": 0, "name": name}
+
+
+def held_by(frames, tmp_path):
+    """The line and the stack that hold a block with these frames."""
+    path = tmp_path / "snapshot.pickle"
+    found = {"segments": [segment(0x1000, block(0x1000, MIB, frames=frames))], "device_traces": []}
+    path.write_bytes(pickle.dumps(found))
+    with kinetoscope.open(path) as opened:
+        (row,) = opened.table("memory_peak").to_pylist()
+    return row["line"], row["stack"]
+
+
+def test_lines_of_the_program_are_shown_where_torch_wrote_frames_of_cpp_around_them(tmp_path):
+    around = [
+        native("torch::unwind::unwind()"),
+        native("c10::cuda::malloc(unsigned long)", "CUDACachingAllocator.cpp"),
+        native("at::_ops::mul_Tensor::call(at::Tensor const&, at::Tensor const&)"),
+    ]
+    started = [native("_PyEval_EvalFrameDefault"), native("main", ""), native("_start")]
+    with_lines = {"filename": "/build/aten/Mul.cpp", "line": 120, "name": "at::native::mul"}
+    plain = held_by(FORWARD, tmp_path)
+    assert held_by([*around, with_lines, FORWARD[0], *started, FORWARD[1], *started], tmp_path) == plain
+    assert plain[0] == "model.py(9): forward"
+
+
+def test_threads_without_python_are_shown_by_operators_and_backward_functions(tmp_path):
+    frames = [
+        native("torch::unwind::unwind()"),
+        native("at::_ops::mm::redispatch(c10::DispatchKeySet, at::Tensor const&)"),
+        native("at::_ops::mm::call(at::Tensor const&, at::Tensor const&)"),
+        native("torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>&&)"),
+        native("torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)"),
+    ]
+    line, stack = held_by(frames, tmp_path)
+    assert line.endswith("aten::mm")
+    assert [frame.rpartition(" ")[2] for frame in stack.split(";")] == ["MmBackward0", "aten::mm"]
+
+
 def test_what_a_snapshot_lacks_is_told(trace):
     assert [row["code"] for row in trace.losses] == ["snapshot_lacks_spans"]
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from kinetoscope.collect.process.calibration import store_calibration
+from kinetoscope.collect.request.activities import ProfilerActivity
 from kinetoscope.collect.session.profile import profile
 from kinetoscope.tables.costs.attainable import measured
 
@@ -46,7 +47,8 @@ def calibrate(
     if threads is not None:
         torch.set_num_threads(threads)
     until = now_s() + longest_s
-    with torch.random.fork_rng(devices=[]), profile(record_shapes=True, profile_memory=True) as recording:
+    host = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)
+    with torch.random.fork_rng(devices=[]), host as recording:
         for call in _workloads():
             if now_s() > until:
                 break

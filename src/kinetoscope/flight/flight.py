@@ -56,6 +56,7 @@ from kinetoscope.flight.triggers import (
     MEMORY_SHORT,
     Endings,
     StepTimes,
+    hear_of_device_memory,
     is_no_number,
     loss_value,
     memory_limit_bytes,
@@ -140,7 +141,7 @@ class FlightRecorder:
         self._incidents = Incidents(self._attempt, self._rank, wanted.most_in_an_hour)
         self._calls = IncidentCalls()
         self._others = OtherRanks(self._attempt, self._rank, self._follow)
-        # The last incident of another rank, and when this rank followed it.
+        # The incident of another rank or of a device: its reason, and when. Another one of that reason soon after it is the same.
         self._followed = ("", float("-inf"))
         self._lock = threading.RLock()
         self._process = os.getpid()
@@ -423,6 +424,8 @@ class FlightRecorder:
             (lambda: self._incident("exit", {"what": "SIGTERM"})) if "exit" in on else None,
         )
         self._endings.watch()
+        if "oom" in on:
+            hear_of_device_memory(self._device_memory_ran_out)
         atexit.register(self.stop)
         self._watch_steps()
         self._others.start()
@@ -718,6 +721,14 @@ class FlightRecorder:
         frames = traceback.extract_tb(error.__traceback__)
         where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         self._incident(reason, {"what": f"{type(error).__name__}: {error}"[:2000] + where})
+
+    def _device_memory_ran_out(self, what: str) -> None:
+        """Keep what led to it. The program may catch the exception that follows; if not, that ends it by the same incident."""
+        try:
+            self._incident("oom", {"what": what})
+            self._followed = ("oom", time.monotonic())
+        except Exception as error:  # noqa: BLE001  (torch would raise it in place of its own)
+            self._failed("the incident 'oom' could not be kept", error)
 
     def _incident(self, reason: str, facts: dict[str, Any], *, asked: bool = False) -> Path | None:
         """Keep an incident and pass it on; None if that failed, or there were too many."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.flight.budget import MOST_TOGETHER
 from kinetoscope.flight.deaths import end_text, last_seen_s, told_of_end
 from kinetoscope.flight.incidents import time_of
 from kinetoscope.flight.jobs import (
@@ -327,6 +328,10 @@ def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool
             place.step = log.number if log.began_ns else None
         if log.steps:
             place.last_step = log.steps[-1].number
+            # Steps that are only counted have no entry of their own until the last one of them ends.
+            counted = log.began_ns and not log.recorded and log.number - place.last_step <= MOST_TOGETHER
+            if counted and log.number > place.last_step:
+                place.last_step = log.number - 1
         if now_ns is not None and log.began_ns:
             until_ns = (
                 now_ns if files.state in (HANGS, RUNS) else max((at for at, _ in log.memory), default=now_ns)

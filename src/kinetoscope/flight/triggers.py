@@ -1,5 +1,5 @@
-"""What makes an incident: a step that is much slower than the ones before or has no end, a loss that is no number, and the end of the program by an
-exception that nothing catches or by SIGTERM.
+"""What makes an incident: a step that is much slower than the ones before or has no end, a loss that is no number, a device without memory, and the end
+of the program by an exception that nothing catches or by SIGTERM.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,6 +129,28 @@ def memory_limit_bytes(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
         # Without a limit, the older one is close to 2^63.
         return limit if limit < 1 << 60 else None
     return None
+
+
+def hear_of_device_memory(tell: Callable[[str], object]) -> None:
+    """Have a method called with what happened, each time the CUDA allocator finds no memory, also if the program catches the exception.
+
+    torch calls it on the thread that allocates, without the allocator's lock and before the exception, from the moment on that the program has used a device.
+    torch never lets go of it, so the method is not kept alive. Without CUDA nothing happens.
+    """
+    torch = sys.modules["torch"]
+    attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
+    if attach is None:
+        return
+    heard, process = weakref.WeakMethod(tell), os.getpid()
+
+    def observer(device: int, wanted_bytes: int, total_bytes: int, free_bytes: int) -> None:
+        method = heard()
+        if method is None or os.getpid() != process:
+            return
+        wanted, total, free = map(units.size, (wanted_bytes, total_bytes, free_bytes))
+        method(f"cuda:{device} has no memory for {wanted}: {free} of {total} are free")
+
+    torch.cuda._lazy_call(lambda: attach(observer))
 
 
 class Endings:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -239,7 +240,7 @@ class _Snapshot:
         row = self._known.get(key)
         if row is None:
             row = -1
-            for file, line, function in reversed(key):
+            for file, line, function in reversed(_telling(key)):
                 frame = (self._strings.row(function), self._strings.row(file), line)
                 place = self._frames.setdefault(frame, len(self._frames))
                 row = self._stacks.setdefault((row, place), len(self._stacks))
@@ -263,6 +264,14 @@ _COLUMNS: dict[str, Any] = {
 }  # fmt: skip
 
 
+_Frame = tuple[str, int, str]
+_NO_FILE = ("", "??")
+_OF_CPP = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
+_NATIVE_FILE = "/torch/csrc"
+_OPERATOR_CALL = re.compile(r"at::_ops::(\w+)::call\(")
+_BACKWARD_CALL = re.compile(r"torch::autograd::generated::(\w+)::apply\(")
+
+
 def _dicts(given: object) -> list[dict[str, Any]]:
     """The mappings in a list; an empty list if it is none."""
     return [each for each in given if isinstance(each, dict)] if isinstance(given, (list, tuple)) else []
@@ -271,6 +280,26 @@ def _dicts(given: object) -> list[dict[str, Any]]:
 def _number(given: object, otherwise: int = -1) -> int:
     """A whole number that a column can hold; `otherwise` if it is none."""
     return given if type(given) is int and 0 <= given < _MOST else otherwise
+
+
+def _telling(frames: tuple[_Frame, ...]) -> tuple[_Frame, ...]:
+    """The frames that say where a program was.
+
+    By default torch writes those of C++, too, without lines and around those of Python. Where there is Python, that is all; elsewhere, as on
+    the threads of autograd, operators and backward functions are left of C++.
+    """
+    of_python = tuple(
+        one for one in frames if one[1] > 0 and one[0] not in _NO_FILE and not one[0].endswith(_OF_CPP)
+    )
+    if of_python:
+        return of_python
+    found = []
+    for _, _, function in frames:
+        if called := _OPERATOR_CALL.match(function):
+            found.append((_NATIVE_FILE, -1, f"aten::{called[1]}"))
+        elif called := _BACKWARD_CALL.match(function):
+            found.append((_NATIVE_FILE, -1, called[1]))
+    return tuple(found)
 
 
 def _of_history(block: dict[str, Any]) -> object:
