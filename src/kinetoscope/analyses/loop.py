@@ -36,7 +36,7 @@ from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.processor_waits import processor_waits
 from kinetoscope.tables.stacks import library_frames, program_stacks, stacks_inside, stacks_with
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND, kinds_of_steps
-from kinetoscope.tables.windows import recorded_extent, start_up_steps
+from kinetoscope.tables.windows import recorded_extent, start_up_steps, steps_with_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -333,7 +333,7 @@ class Loop:
     def left_out_start_up(self) -> bool:
         """Whether the first step of the process is left out, because it contains what ran before the loop."""
         of_process = self.trace.column("steps", "process_row") == self.process
-        return bool(start_up_steps(self.trace)[of_process].any())
+        return bool(steps_with_start(self.trace)[of_process].any())
 
     def step_of(self, rows: Rows) -> Rows:
         """The number of the step, among those that count, in which each span starts; -1 for none."""

@@ -111,11 +111,21 @@ class LoopDevice:
     @cached_property
     def launched(self) -> Rows:
         """Its work that was launched in the steps, whenever it ran; work whose launch is not known where it ran in them."""
+        rows, moment = self._launches
+        return np.asarray(rows[self._steps.within(moment, moment + 1) > 0])
+
+    def launched_before(self, time_ns: int) -> Rows:
+        """Its work that was launched before a moment, or that ran before it where its launch is not known."""
+        rows, moment = self._launches
+        return np.asarray(rows[moment < time_ns])
+
+    @cached_property
+    def _launches(self) -> tuple[Rows, Rows]:
+        """All of its work, and when each was launched; where that is not known, when it ran."""
         rows = self._all_rows
         call = starters(self._trace).call[rows]
         start = self._trace.column("spans", "start_ns")
-        moment = np.where(call >= 0, start[call], start[rows])
-        return np.asarray(rows[self._steps.within(moment, moment + 1) > 0])
+        return rows, np.where(call >= 0, start[call], start[rows]).astype(np.int64)
 
     def launched_kernels(self) -> int:
         """How many kernels that compute were launched in the steps."""

@@ -36,7 +36,7 @@ from kinetoscope.tables.host.steps import phase_moments, phase_times
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, memory_peak
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND, kinds_in, main_kind, work_of_kinds
 from kinetoscope.tables.stored import memory_recorded
-from kinetoscope.tables.windows import start_up_steps
+from kinetoscope.tables.windows import filling_steps, start_up_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,13 +50,13 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Steps:
-    """How long the steps took. All are counted; times leave out those that contain what ran before the loop.
+    """How long the steps took. All are counted; times leave out those that contain what ran before the loop, or in which the host only filled the queue of a device.
 
     Attributes:
         count: How many there are, of all processes.
         numbers: How many different numbers these have.
         processes: How many processes have steps.
-        start_up: How many contain what ran before the loop, because their start is not marked.
+        start_up: How many are left out.
         usual_ns: What one takes: the median of the others; of several kinds of steps with three or more of them, the
             mean over these steps of the median of their kind.
         median_ns: The median of all others, whatever their kind.
@@ -65,7 +65,8 @@ class Steps:
         p95_ns: 95 % of them took at most this long.
         shown_of: The first process that has steps, by name and rank; empty in a trace of one process.
         shown_ns: How long its steps took, in order.
-        start_up_ns: How long the step took that contains what ran before them; None without one.
+        left_out_ns: How long those before them took that are left out, in order.
+        fills_queue: Whether the host only filled the queue of a device in some of these.
     """
 
     count: int
@@ -79,12 +80,23 @@ class Steps:
     p95_ns: float
     shown_of: str
     shown_ns: tuple[int, ...]
-    start_up_ns: int | None
+    left_out_ns: tuple[int, ...]
+    fills_queue: bool
 
     @property
     def shown(self) -> int:
         """How many steps the shown process has, with start-up."""
-        return len(self.shown_ns) + (self.start_up_ns is not None)
+        return len(self.shown_ns) + len(self.left_out_ns)
+
+    @property
+    def left_out_text(self) -> str:
+        """Which steps of that process come before these and are left out, in words; empty without."""
+        if not self.left_out_ns:
+            return ""
+        if not self.fills_queue:
+            return f"start-up and the step before these: {units.duration(sum(self.left_out_ns))}"
+        count = units.count(len(self.left_out_ns), "step")
+        return f"not counted: {count} before these, in which the host only filled the queue of the device"
 
 
 @dataclass(frozen=True)
@@ -306,7 +318,8 @@ class Overview:
             p95_ns=float(np.percentile(duration, 95)),
             shown_of=shown_of,
             shown_ns=tuple(own["duration_ns"][mine & ~start_up].tolist()),
-            start_up_ns=before[0] if before else None,
+            left_out_ns=tuple(before),
+            fills_queue=bool(filling_steps(self.trace)[mine].any()),
         )
 
     @cached_property

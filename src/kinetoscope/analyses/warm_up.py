@@ -14,7 +14,7 @@ import numpy as np
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.model import units
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.windows import start_up_steps
+from kinetoscope.tables.windows import steps_with_start
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,7 +89,7 @@ def warm_up(trace: TraceData) -> WarmUp:
 def of_loop(loop: Loop) -> WarmUp:
     """What the first steps of a loop cost."""
     own = loop.trace.columns("steps")
-    mine = start_up_steps(loop.trace) & (own["process_row"] == loop.process)
+    mine = steps_with_start(loop.trace) & (own["process_row"] == loop.process)
     start_up_ns = int(own["duration_ns"][mine].sum())
     step_ns = (loop.end_ns - loop.start_ns).astype(np.float64)
     steps = leading_steps(step_ns, loop.compilations) if len(loop.steps) else 0

@@ -257,8 +257,7 @@ def _steps(shown: Overview, width: int) -> list[Text]:
     else:
         line = Text(units.sparkline(times, min(width, 32)), style="green")
         lines.append(line)
-    if steps.start_up_ns is not None:
-        first = f"start-up and the step before these: {units.duration(steps.start_up_ns)}"
+    if first := steps.left_out_text:
         if line.cell_len + 3 + cell_len(first) <= width:
             line.append(f"   {first}", style="dim")
         else:

@@ -78,9 +78,9 @@ BREAKDOWN_SCHEMA = Table(
         Column("process", "int64", "", "The process id."),
         Column("rank", "int32", "", "The rank of the process."),
         Column("device", "category", "", "The device, such as `cuda:0`, or `cpu`."),
-        Column("start_up", "bool", "", "Whether the step contains what ran before the loop, as the first step "
-                                       "does where steps are found from the optimizer; sums and shares of step time "
-                                       "exclude it."),
+        Column("start_up", "bool", "", "Whether sums and shares of step time leave the step out: it contains what ran before the loop, as the "
+                                       "first step does where steps are found from the optimizer, or the host only filled the queue of a "
+                                       "device in it."),
         Column("step_kind", "int64", "", "The kind of the step, as in `step_kinds`; null for start-up and the whole recording."),
         Column("start_ns", "int64", "ns", "When the step began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took: the sum of the seven parts.", 0),
@@ -278,7 +278,7 @@ OVERLAP_SCHEMA = Table(
         Column("process", "int64", "", "The process id."),
         Column("rank", "int32", "", "The rank of the process."),
         Column("device", "category", "", "The device, such as `cuda:0`, or `cpu`."),
-        Column("start_up", "bool", "", "Whether the step contains what ran before the loop, as in `breakdown`."),
+        Column("start_up", "bool", "", "Whether the step is left out, as in `breakdown`."),
         Column("start_ns", "int64", "ns", "When the step began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took.", 0),
         Column("compute_ns", "int64", "ns", "How long the device computed.", 0),

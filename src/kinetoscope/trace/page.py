@@ -89,11 +89,7 @@ def _steps(shown: Overview) -> str:
         f". {kinds}" if (kinds := shown.step_kinds_in_words) else f", median {units.duration(median(times))}"
     )
     text += f" (of {steps.shown_of})" if steps.shown_of else ""
-    before = (
-        ""
-        if steps.start_up_ns is None
-        else f", start-up and the step before these: {units.duration(steps.start_up_ns)}"
-    )
+    before = f", {left_out}" if (left_out := steps.left_out_text) else ""
     return f"<div>{columns_chart(times, text)}</div>{note(text + before)}"
 
 

@@ -93,7 +93,15 @@ def test_slow_tiles_are_requested_later():
     [(1, 1, "the only step"), (8, 1, "1 step on 4 processes"), (9, 9, "of 9, 95 % ≤ 7ns")],
 )
 def test_steps_are_counted_by_number_and_process(count, numbers, told):
-    facts = {"count": count, "numbers": numbers, "processes": 4, "median_ns": 5, "p95_ns": 7, "start_up": 0}
+    facts = {
+        "count": count,
+        "numbers": numbers,
+        "processes": 4,
+        "median_ns": 5,
+        "p95_ns": 7,
+        "start_up": 0,
+        "fills_queue": False,
+    }
     assert text(step_tile(facts)["more"]) == told
 
 

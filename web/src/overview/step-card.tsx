@@ -69,7 +69,8 @@ function Steps(props: { table: Columns; overview: Overview }) {
   const kinds = useMemo(() => kindsOf(judged), [judged]);
   const asTable = route.value.query["steps"] === "table";
   const noSteps = shown.every((step) => step.number === null);
-  const first = shown.find((step) => step.startUp);
+  const leftOut = shown.filter((step) => step.startUp);
+  const first = leftOut[0];
   const sorted = rising(times);
   const wantedStep = route.value.query["step"];
   const compare =
@@ -124,8 +125,10 @@ function Steps(props: { table: Columns; overview: Overview }) {
       {asTable ? <AsTable table={table} /> : <Plot steps={shown} times={times} />}
       {compare && <StepDifference step={compare} others={times.length - 1} />}
       <p class="muted small">
-        {first &&
-          `Step ${first.number} (${units.time(first.duration)}) includes what ran before the loop; it is excluded from these numbers. `}
+        {first && leftOut.length === 1
+          ? `Step ${first.number} (${units.time(first.duration)}) includes what ran before the loop or only filled the queue of the device; it is excluded from these numbers. `
+          : first &&
+            `${units.count(leftOut.length)} steps include what ran before the loop or only filled the queue of the device; they are excluded from these numbers. `}
         {noSteps && stepping.length > 0 && "This process has no steps: the whole recording is shown. "}
         {noSteps && stepping.length === 0 && overview.requests.length === 0 && (
           <>

@@ -20,7 +20,6 @@ from kinetoscope.analyses.rules.device_copies import copying_calls
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.tables.device.launches import starters, waiting_calls
-from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -194,25 +193,30 @@ def device_start_up(loop: Loop) -> Finding | None:
 
 
 def work_after_steps(loop: Loop) -> Finding | None:
-    """Find steps that end on the host long before the device has done their work: their times are not those of the device."""
+    """Find steps in which the host gets ahead of the device: their times are not those of the device."""
     device = loop.device
     if device is None or len(loop.steps) == 0:
         return None
     spans, rows = loop.trace.columns("spans"), device.launched
-    start, end = spans["start_ns"][rows], spans["start_ns"][rows] + spans["duration_ns"][rows]
-    whole_ns = Intervals.of(start, end).total_ns
-    last_ns = int(loop.end_ns.max())
-    after = Intervals.of(np.maximum(start, last_ns), end)
-    share = 100.0 * after.total_ns / max(1, whole_ns)
+    end = spans["start_ns"][rows] + spans["duration_ns"][rows]
+    first_ns, last_ns = int(loop.start_ns.min()), int(loop.end_ns.max())
+    # What was queued when the first step began is done in the steps: it is made up for by as much that is queued at their end.
+    earlier = device.launched_before(first_ns)
+    earlier_ns = int((spans["start_ns"][earlier] + spans["duration_ns"][earlier]).max(initial=first_ns))
+    done_ns = int(end.max(initial=last_ns))
+    device_ns = done_ns - max(first_ns, earlier_ns)
+    ahead_ns = device_ns - (last_ns - first_ns)
+    share = 100.0 * ahead_ns / max(1, device_ns)
     if share < LEAST_AFTER_PERCENT:
         return None
+    steps = len(loop.steps)
     return Finding(
         "work-after-steps",
         sentence(
-            f"Of the {{}} of work that the steps launch on {device.name}, {{}} run after the last step: the host runs ahead, so that the times of steps and their shares "
+            f"The host runs ahead of {device.name}: a step takes {{}} on the host and {{}} on the device, so that the times of steps and their shares "
             "are too short",
-            (whole_ns, "ns"),
-            (after.total_ns, "ns"),
+            (loop.whole_ns / steps, "ns"),
+            (device_ns / steps, "ns"),
         ),
         "Record more steps, so that the device's queue is full from the first one on, or wait for the device before and after the steps that are recorded.",
         share,

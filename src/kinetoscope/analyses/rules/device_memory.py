@@ -53,8 +53,11 @@ def allocator_churn(loop: Loop) -> Finding | None:
     rows, step = rows[step > 0], step[step > 0]
     if len(np.unique(step)) < LEAST_CHURN * (len(loop.steps) - 1):
         return None
-    time_ns = loop.typical_ns(rows)
-    share = loop.share(time_ns)
+    start = spans["start_ns"][rows].astype(np.int64)
+    # While the device works, a host that waits costs nothing.
+    idle = loop.device.idle.within(start, start + spans["duration_ns"][rows])
+    idle_ns = loop.typical_at(start, idle)
+    share = loop.share(idle_ns)
     if share < LEAST_CHURN_PERCENT:
         return None
     calls = loop.called_by(rows)
@@ -62,12 +65,13 @@ def allocator_churn(loop: Loop) -> Finding | None:
     return Finding(
         "allocator-churn",
         sentence(
-            f"The allocator calls the driver {loop.counted(len(rows), 'time')}{f', most at {place}' if place else ''}: {{}} of step time",
+            f"The allocator calls the driver {loop.counted(len(rows), 'time')}{f', most at {place}' if place else ''}, and {loop.device.name} is idle "
+            "meanwhile for {} of step time",
             (share, "%"),
         ),
         "Set PYTORCH_ALLOC_CONF=expandable_segments:True, keep sizes of batches equal, and do not call torch.cuda.empty_cache().",
         share,
-        time_ns,
+        idle_ns,
         place,
         spans=tuple(rows[:MOST_ROWS].tolist()),
     )

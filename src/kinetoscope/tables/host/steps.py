@@ -78,9 +78,9 @@ STEPS_SCHEMA = Table(
         Column("name", "category", "", "What the program calls it, such as `prefill` and `decode` of an [engine](servers.md); null without a name."),
         Column("arguments", "string", "", "The arguments of a step with a name, as JSON, such as its requests and tokens; null without arguments."),
         Column("source", "category", "", "`marked` by the program, or found from the `optimizer`."),
-        Column("start_up", "bool", "", "Whether it contains what ran before the loop, as the first step does "
-                                       "where steps are found from the optimizer; sums and shares of step time exclude "
-                                       "it."),
+        Column("start_up", "bool", "", "Whether sums and shares of step time leave it out: it contains what ran before the loop, as the "
+                                       "first step does where steps are found from the optimizer, or the host only filled the queue of a "
+                                       "device in it."),
         *PROCESS_COLUMNS,
     ),
 )  # fmt: skip

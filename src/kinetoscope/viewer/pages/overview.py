@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from kinetoscope.analyses.overview import TOP
 from kinetoscope.display.description import command_line, environment
 from kinetoscope.display.sentence import Sentence, sentence
+from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.device.utilization import edges_of
@@ -118,11 +119,11 @@ def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
         more = sentence("the only step")
     else:
         more = sentence("of {}, 95 % ≤ {}", count, (steps["p95_ns"], "ns"))
-    start_up = (
-        "The first step includes what ran before the loop and is not counted here."
-        if steps["start_up"]
-        else ""
-    )
+    start_up = ""
+    if steps["fills_queue"]:
+        start_up = f"Not counted here: {units.count(steps['start_up'], 'step')} in which the host only filled the queue of the device."
+    elif steps["start_up"]:
+        start_up = "The first step includes what ran before the loop and is not counted here."
     words = steps.get("kinds_in_words", "")
     if words:
         main = steps["main_kind"]
@@ -282,7 +283,17 @@ def steps(shown: Overview) -> dict[str, Any] | None:
     """Return statistics of the step durations; None without steps."""
     if shown.steps is None:
         return None
-    names = ("count", "numbers", "processes", "median_ns", "min_ns", "max_ns", "p95_ns", "start_up")
+    names = (
+        "count",
+        "numbers",
+        "processes",
+        "median_ns",
+        "min_ns",
+        "max_ns",
+        "p95_ns",
+        "start_up",
+        "fills_queue",
+    )
     kinds = [{name: row[name] for name in _OF_KINDS} for row in shown.step_kinds]
     more = {
         "kinds": kinds,
