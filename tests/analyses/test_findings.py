@@ -70,6 +70,13 @@ def slow_python():
     return builder
 
 
+def test_where_torchs_collector_wrote_the_first_lines_of_functions_these_are_named():
+    trace = slow_python().know("engine", "kineto").build()
+    (finding,) = examine(trace).findings
+    assert (str(finding.place), finding.place.line) == ("train (train.py:3)", 3)
+    assert "train (train.py:3)" in plain(finding.finding)
+
+
 def test_python_between_operators_has_its_place_its_share_and_its_evidence():
     trace = slow_python().build()
     (finding,) = examine(trace).findings

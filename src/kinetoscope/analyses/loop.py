@@ -70,21 +70,24 @@ class Place:
         line: The line.
         function: The qualified name of the function.
         until: The last line of the place, where it is a range of lines.
+        is_function: Whether only the function is known, and the line is its first: torch's collector writes no others.
     """
 
     file: str = ""
     line: int = 0
     function: str = ""
     until: int = 0
+    is_function: bool = False
 
     def __bool__(self) -> bool:
         """Whether a place is known."""
         return bool(self.file)
 
     def __str__(self) -> str:
-        """The place as people write it: `train.py:12`."""
+        """The place as people write it: `train.py:12`, or `forward (train.py:10)` where only the function is known."""
         lines = f"{self.line}-{self.until}" if self.until > self.line else str(self.line)
-        return f"{os.path.basename(self.file)}:{lines}" if self.file else ""
+        place = f"{os.path.basename(self.file)}:{lines}" if self.file else ""
+        return f"{self.function} ({place})" if place and self.is_function else place
 
 
 @dataclass(frozen=True)
@@ -532,13 +535,18 @@ class Loop:
         """The user's innermost line on a stack."""
         return self._place_of_frame(int(self._shown_frame[stack]) if stack >= 0 else -1)
 
+    @property
+    def _functions_only(self) -> bool:
+        """Whether lines are the first ones of functions: torch's collector notes a function when it is called, and not the line that it is at."""
+        return self.trace.run_info.engine == "kineto"
+
     def _place_of_frame(self, frame: int) -> Place:
         """The line of a frame; none for -1."""
         if frame not in self._places:
             frames, strings = self.trace.columns("frames"), self.trace.strings
             line = int(frames["line"][frame])
             file, function = (strings[int(frames[name][frame])] for name in ("file", "function"))
-            self._places[frame] = Place(file, line, function, line)
+            self._places[frame] = Place(file, line, function, line, self._functions_only)
         return self._places[frame]
 
     @cached_property
@@ -775,7 +783,7 @@ class Loop:
         if (here.file, here.function) != (there.file, there.function):
             return here
         low, high = sorted((here.line, there.line))
-        return Place(here.file, low, here.function, high)
+        return Place(here.file, low, here.function, high, here.is_function)
 
 
 def usual_kinds(kind: Rows) -> Rows:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analyses.finding import Finding
-from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.analyses.rules.device_copies import copying_calls
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.kinds import is_runtime_call
@@ -38,6 +38,9 @@ LEAST_LAUNCH_PERCENT = 10.0
 LEAST_SYNC_PERCENT = 2.0
 LEAST_LAUNCHES = 50
 """Fewer launches a step are not what keeps the host busy."""
+LEAST_AT_PLACE = 0.5
+"""A line that the host is at for so much of the idle time is named."""
+_NOT_IN_TIME = "the program does not launch work in time"
 LONGEST_LAUNCH_NS = 100_000
 """Calling an operator and launching its kernel takes less; what takes longer is other work of the program."""
 
@@ -61,7 +64,7 @@ def device_idle(loop: Loop) -> Finding | None:
             loading_ns,
             "Load data in workers: DataLoader(..., num_workers=4, persistent_workers=True).",
         ),
-        "the program does not launch work in time": (
+        _NOT_IN_TIME: (
             np.where(gaps.wait < 0, gaps.length_ns, 0),
             "Do less on the host in each step: torch.compile, larger batches, fewer and fused operators, CUDA graphs.",
         ),
@@ -76,18 +79,40 @@ def device_idle(loop: Loop) -> Finding | None:
     }
     cause = max(causes, key=lambda one: int(causes[one][0].sum()))
     value, advice = causes[cause]
+    place, place_ns = _busiest_meanwhile(loop, device) if cause == _NOT_IN_TIME else (Place(), 0)
+    here = (
+        f"; for {{}} of step time the host is meanwhile at {place}"
+        if place_ns >= LEAST_AT_PLACE * idle_ns
+        else ""
+    )
     return Finding(
         "device-idle",
         sentence(
-            f"{device.name} is idle for {{}} of step time, mostly because {cause} ({{}})",
+            f"{device.name} is idle for {{}} of step time, mostly because {cause} ({{}}){here}",
             (share, "%"),
             (loop.share(loop.typical_at(device.idle.start_ns, value)), "%"),
+            *([(loop.share(place_ns), "%")] if here else []),
         ),
         advice,
         share,
         idle_ns,
+        place if here else Place(),
         spans=_next_work(loop, device, np.argsort(-value, kind="stable")[:MOST_ROWS]),
     )
+
+
+def _busiest_meanwhile(loop: Loop, device: LoopDevice) -> tuple[Place, int]:
+    """The line at which the host spends most of the time in which the device is idle, in operators and in Python, and how long."""
+    spans = loop.trace.columns("spans")
+    rows = np.flatnonzero(loop.inside & loop.outermost)
+    start = spans["start_ns"][rows].astype(np.int64)
+    found: dict[Place, int] = {gap.place: gap.time_ns for gap in loop.gaps}
+    for place, time_ns, _ in loop.by_place(
+        rows, device.idle.within(start, start + spans["duration_ns"][rows])
+    ):
+        found[place] = found.get(place, 0) + time_ns
+    place = max((one for one in found if one), key=lambda one: found[one], default=Place())
+    return place, found.get(place, 0)
 
 
 def _hardly_used(loop: Loop) -> Finding | None:
