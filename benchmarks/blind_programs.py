@@ -39,6 +39,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "with default options": {"with_stack": True},
 }
 FULL = "with shapes and memory"
+# Memory of a device needs torch's collector, whose stacks have no lines.
+DEVICE_OPTIONS: dict[str, dict[str, Any]] = {
+    "with shapes": {"record_shapes": True, "with_stack": True},
+    "with default options": {"with_stack": True},
+}
 WARM_UP, FEWEST, MOST, RECORDED_S = 4, 12, 30, 1.5
 PLACE_PERCENT, CAUSE_PERCENT, FIRST_PERCENT, FALSE_PERCENT = 95.0, 85.0, 80.0, 5.0
 NEAR, NEAR_PERCENT = 0.3, 80.0
@@ -68,7 +73,7 @@ def recorded(program: BlindProgram, side: Side, options: str, folder: Path) -> P
     child = os.fork()
     if child == 0:
         try:
-            _record(source, OPTIONS[options], saved)
+            _record(source, (OPTIONS | DEVICE_OPTIONS)[options], saved)
             os._exit(0)
         except BaseException:  # noqa: BLE001
             traceback.print_exc()
@@ -259,7 +264,7 @@ def measure(options: Namespace) -> list[Result]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.traces or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        for name in OPTIONS:
+        for name in DEVICE_OPTIONS if options.device else OPTIONS:
             every = [told(one, name, folder.absolute()) for one in chosen]
             results += judged(every, name)
     return results

@@ -10,6 +10,7 @@ _LAYERS = """
   from torch.nn import functional
 
   torch.manual_seed(0)
+  torch.set_float32_matmul_precision("high")
   device = torch.device("cuda")
 
 
@@ -34,10 +35,10 @@ DEVICE_PROGRAMS = (
         cause=r"\.item\(\)|read|value|wait",
         text=_LAYERS
         + """
-  model = Mlp(512, 24).to(device)
+  model = Mlp(4096, 12).to(device)
   optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
-  x = torch.randn(256, 512, device=device)
-  y = torch.randint(10, (256,), device=device)
+  x = torch.randn(4096, 4096, device=device)
+  y = torch.randint(10, (4096,), device=device)
 - total = 0.0
 + total = torch.zeros((), device=device)
 
@@ -88,6 +89,7 @@ DEVICE_PROGRAMS = (
   from torch.nn import functional
 
   torch.manual_seed(0)
+  torch.set_float32_matmul_precision("high")
   device = torch.device("cuda")
 
 
@@ -127,7 +129,7 @@ DEVICE_PROGRAMS = (
         same="kind",
         text=_LAYERS
         + """
-+ torch.backends.cuda.matmul.allow_tf32 = True
+! torch.set_float32_matmul_precision("highest")
   model = Mlp(4096, 6).to(device)
   optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
   x = torch.randn(4096, 4096, device=device)
@@ -153,6 +155,7 @@ DEVICE_PROGRAMS = (
   from torch import nn
 
   torch.manual_seed(0)
+  torch.set_float32_matmul_precision("high")
   device = torch.device("cuda")
 
 
@@ -233,6 +236,7 @@ DEVICE_PROGRAMS = (
   from torch.nn import functional
 
   torch.manual_seed(0)
+  torch.set_float32_matmul_precision("high")
   device = torch.device("cuda")
 
 
@@ -272,6 +276,7 @@ DEVICE_PROGRAMS = (
   from torch.nn import functional
 
   torch.manual_seed(0)
+  torch.set_float32_matmul_precision("high")
   device = torch.device("cuda")
 
 
@@ -415,6 +420,7 @@ DEVICE_PROGRAMS = (
   from torch import nn
 
   torch.manual_seed(0)
+  torch.set_float32_matmul_precision("high")
   device = torch.device("cuda")
 - scale = torch.from_numpy(numpy.linspace(0.9, 1.1, 2048)).to(device)
 + scale = torch.from_numpy(numpy.linspace(0.9, 1.1, 2048)).float().to(device)
@@ -441,6 +447,7 @@ DEVICE_PROGRAMS = (
   from torch.nn import functional
 
   torch.manual_seed(0)
+  torch.set_float32_matmul_precision("high")
   device = torch.device("cuda")
 
 
@@ -473,6 +480,7 @@ DEVICE_PROGRAMS = (
   from torch.nn import functional
 
   torch.manual_seed(0)
+  torch.set_float32_matmul_precision("high")
   device = torch.device("cuda")
   LENGTH = 2048
   weight = torch.randn(1024, 3072, device=device, dtype=torch.float16) / 32
@@ -509,6 +517,7 @@ DEVICE_PROGRAMS = (
   from torch.utils.checkpoint import checkpoint
 
   torch.manual_seed(0)
+  torch.set_float32_matmul_precision("high")
   device = torch.device("cuda")
   layers = nn.ModuleList(
       nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True) for _ in range(6)

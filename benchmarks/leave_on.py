@@ -206,7 +206,7 @@ def _heavy_autograd() -> Step:
 
 PROGRAMS: dict[str, Callable[[], Step]] = {
     "tiny": lambda: tiny_training_step(layers=1),
-    "tiny, 4 layers": lambda: tiny_training_step(layers=4),
+    "tiny 4 layers": lambda: tiny_training_step(layers=4),
     "1 ms": lambda: _mlp(64, 2, 32),
     "10 ms": lambda: _mlp(512, 6, 64),
     "200 ms": lambda: _mlp(1024, 8, 256),
@@ -230,7 +230,7 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "ddp": _ddp,
 }
 if torch.cuda.is_available():
-    PROGRAMS |= {"device, 2 ms": lambda: _on_device(256), "device, large": lambda: _on_device(4096)}
+    PROGRAMS |= {"device 2 ms": lambda: _on_device(256), "device large": lambda: _on_device(4096)}
 
 
 def clocks_ns() -> Pair:
