@@ -4,7 +4,7 @@ import pytest
 
 from kinetoscope.analyses.findings import examine, lines
 from kinetoscope.display.sentence import plain
-from tests.analyses.planted_devices import PLANTED, US, Gpu, all_reduce
+from tests.analyses.planted_devices import PLANTED, US, Gpu, all_reduce, loop
 
 
 def codes(trace):
@@ -98,3 +98,14 @@ def test_one_rank_of_many_cannot_tell_who_is_late():
         gpu.free_ns[0] = max(gpu.free_ns)
         gpu.step()
     assert "straggler-rank" in [one.code for one in examine(gpu.build()).cannot_tell]
+
+
+def test_an_idle_device_names_where_the_host_is_meanwhile():
+    def body(gpu, number):
+        for _ in range(6):
+            gpu.launch("tril_kernel", 40_000, "aten::tril", cost_ns=900_000, line=31)
+            gpu.launch("gemm", 200_000)
+
+    (found,) = (one for one in examine(loop(body)).findings if one.code == "device-idle")
+    assert (found.place.line, found.place.function) == (31, "train")
+    assert plain(found.finding).endswith("the host is meanwhile at train.py:31, mostly in aten::tril")

@@ -79,12 +79,13 @@ def device_idle(loop: Loop) -> Finding | None:
     }
     cause = max(causes, key=lambda one: int(causes[one][0].sum()))
     value, advice = causes[cause]
-    place, place_ns = _busiest_meanwhile(loop, device) if cause == _NOT_IN_TIME else (Place(), 0)
-    here = (
-        f"; for {{}} of step time the host is meanwhile at {place}"
-        if place_ns >= LEAST_AT_PLACE * idle_ns
-        else ""
+    place, place_ns, operator = (
+        _busiest_meanwhile(loop, device) if cause == _NOT_IN_TIME else (Place(), 0, "")
     )
+    here = ""
+    if place_ns >= LEAST_AT_PLACE * idle_ns:
+        mostly = f", mostly in {operator}" if operator else ""
+        here = f"; for {{}} of step time the host is meanwhile at {place}{mostly}"
     return Finding(
         "device-idle",
         sentence(
@@ -101,18 +102,22 @@ def device_idle(loop: Loop) -> Finding | None:
     )
 
 
-def _busiest_meanwhile(loop: Loop, device: LoopDevice) -> tuple[Place, int]:
-    """The line at which the host spends most of the time in which the device is idle, in operators and in Python, and how long."""
+def _busiest_meanwhile(loop: Loop, device: LoopDevice) -> tuple[Place, int, str]:
+    """The line at which the host spends most of the time in which the device is idle, how long, and the operator that has most of that, if one has."""
     spans = loop.trace.columns("spans")
     rows = np.flatnonzero(loop.inside & loop.outermost)
     start = spans["start_ns"][rows].astype(np.int64)
-    found: dict[Place, int] = {gap.place: gap.time_ns for gap in loop.gaps}
-    for place, time_ns, _ in loop.by_place(
-        rows, device.idle.within(start, start + spans["duration_ns"][rows])
-    ):
-        found[place] = found.get(place, 0) + time_ns
+    idle_ns = device.idle.within(start, start + spans["duration_ns"][rows])
+    found = {gap.place: gap.time_ns for gap in loop.gaps}
+    rows_at: dict[Place, NDArray[np.int64]] = {}
+    for place, time_ns, mine in loop.by_place(rows, idle_ns):
+        found[place], rows_at[place] = found.get(place, 0) + time_ns, mine
     place = max((one for one in found if one), key=lambda one: found[one], default=Place())
-    return place, found.get(place, 0)
+    here = np.isin(rows, rows_at.get(place, rows[:0]))
+    names = np.bincount(spans["name"][rows[here]], weights=idle_ns[here], minlength=1)
+    most = int(np.argmax(names))
+    has_most = names[most] >= LEAST_AT_PLACE * max(found.get(place, 0), 1)
+    return place, found.get(place, 0), loop.trace.strings[most] if has_most else ""
 
 
 def _hardly_used(loop: Loop) -> Finding | None:
