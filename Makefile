@@ -163,7 +163,7 @@ native-test: $(STAMP)/build-$(REQUIREMENTS)
 	  printf '\n==> Native tests: %s\n' "$$sanitizer"; \
 	  $(BIN)/cmake -S . -B $$build -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" \
 	    -DKINETOSCOPE_NATIVE_TESTS=ON -DKINETOSCOPE_WARNINGS_ARE_ERRORS=ON \
-	    -DKINETOSCOPE_SANITIZER=$$checked -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" -DCMAKE_UNITY_BUILD=$$unity -DCMAKE_UNITY_BUILD_BATCH_SIZE=6 > /dev/null; \
+	    -DKINETOSCOPE_SANITIZER=$$checked -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" -DCMAKE_UNITY_BUILD=$$unity -DCMAKE_UNITY_BUILD_BATCH_SIZE=12 > /dev/null; \
 	  targets=all; if [ "$$sanitizer" = thread ]; then targets="$(THREADED_TESTS)"; fi; \
 	  $(BIN)/cmake --build $$build --target $$targets; \
 	  launch=; only=.; if [ "$$sanitizer" = thread ]; then only="^($$(echo $$targets | tr ' ' '|'))$$"; fi; \

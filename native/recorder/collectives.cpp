@@ -23,7 +23,7 @@ namespace kinetoscope {
 namespace {
 
 constexpr std::string_view kDescribedCall = "record_param_comms";
-constexpr size_t kMaxListElements = 64;
+constexpr size_t kMaxListNumbers = 64;
 
 // Writes the members of one JSON object.
 class Facts {
@@ -106,7 +106,7 @@ std::string argument_text(const c10::IValue& value) {
   if (value.isIntList()) {
     const auto numbers = value.toIntVector();
     std::string out = "[";
-    for (size_t at = 0; at < numbers.size() && at < kMaxListElements; ++at) {
+    for (size_t at = 0; at < numbers.size() && at < kMaxListNumbers; ++at) {
       if (at != 0) out += ",";
       out += std::to_string(numbers[at]);
     }

@@ -40,7 +40,7 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t count, PyObject* ke
   return PyObject_Vectorcall(own.kernel, args, count, keywords);
 }
 
-void destroy(PyObject* self) {
+void destroy_kernel(PyObject* self) {
   PyObject_GC_UnTrack(self);
   Py_CLEAR(observed(self).kernel);
   observed(self).name.~basic_string();
@@ -52,7 +52,7 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
   return 0;
 }
 
-PyTypeObject type = [] {
+PyTypeObject kernel_type = [] {
   PyTypeObject made{};
   made.ob_base = PyVarObject{PyObject_HEAD_INIT(nullptr) 0};
   made.tp_name = "kinetoscope.ObservedKernel";
@@ -62,17 +62,17 @@ PyTypeObject type = [] {
   made.tp_vectorcall_offset = offsetof(ObservedKernel, call);
   made.tp_call = &PyVectorcall_Call;
   made.tp_traverse = &traverse;
-  made.tp_dealloc = &destroy;
+  made.tp_dealloc = &destroy_kernel;
   return made;
 }();
 
 }  // namespace
 
 PyObject* observed_kernel(PyObject* kernel, PyObject* name) {
-  if (PyType_Ready(&type) < 0) return nullptr;
+  if (PyType_Ready(&kernel_type) < 0) return nullptr;
   const char* text = PyUnicode_AsUTF8(name);
   if (text == nullptr) return nullptr;
-  PyObject* self = type.tp_alloc(&type, 0);
+  PyObject* self = kernel_type.tp_alloc(&kernel_type, 0);
   if (self == nullptr) return nullptr;
   ObservedKernel& own = observed(self);
   own.call = &call;

@@ -749,21 +749,21 @@ PyObject* another(PyObject* self, PyObject*) {
                                own.rest.frames_of_threads, own.rest.resting, own.rest.torch_folder, self);
 }
 
-PyMethodDef methods[] = {{"another", &another, METH_NOARGS, nullptr},
-                         {"meet", &of_list<&Reader::meet>, METH_O, nullptr},
-                         {"forget", &forget, METH_NOARGS, nullptr},
-                         {"frozen", &frozen, METH_NOARGS, nullptr},
-                         {"met", &met, METH_NOARGS, nullptr},
-                         {"begin", &begin, METH_VARARGS, nullptr},
-                         {"own", &own, METH_O, nullptr},
-                         {"gradient", &gradient, METH_O, nullptr},
-                         {"unread", &unread, METH_NOARGS, nullptr},
-                         {"modules", &of_list<&Reader::modules>, METH_O, nullptr},
-                         {"parameters", &of_list<&Reader::parameters>, METH_O, nullptr},
-                         {"state", &of_state, METH_O, nullptr},
-                         {"rest", &rest, METH_O, nullptr},
-                         {"take", &take, METH_NOARGS, nullptr},
-                         {nullptr, nullptr, 0, nullptr}};
+PyMethodDef reader_methods[] = {{"another", &another, METH_NOARGS, nullptr},
+                                {"meet", &of_list<&Reader::meet>, METH_O, nullptr},
+                                {"forget", &forget, METH_NOARGS, nullptr},
+                                {"frozen", &frozen, METH_NOARGS, nullptr},
+                                {"met", &met, METH_NOARGS, nullptr},
+                                {"begin", &begin, METH_VARARGS, nullptr},
+                                {"own", &own, METH_O, nullptr},
+                                {"gradient", &gradient, METH_O, nullptr},
+                                {"unread", &unread, METH_NOARGS, nullptr},
+                                {"modules", &of_list<&Reader::modules>, METH_O, nullptr},
+                                {"parameters", &of_list<&Reader::parameters>, METH_O, nullptr},
+                                {"state", &of_state, METH_O, nullptr},
+                                {"rest", &rest, METH_O, nullptr},
+                                {"take", &take, METH_NOARGS, nullptr},
+                                {nullptr, nullptr, 0, nullptr}};
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *plain = nullptr, *owners = nullptr, *other = nullptr;
@@ -788,7 +788,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   return self;
 }
 
-void destroy(PyObject* self) {
+void destroy_reader(PyObject* self) {
   auto& own = *reinterpret_cast<TensorReader*>(self);
   delete own.reader;
   Py_XDECREF(own.plain);
@@ -799,24 +799,24 @@ void destroy(PyObject* self) {
   Py_TYPE(self)->tp_free(self);
 }
 
-PyTypeObject type = [] {
+PyTypeObject reader_type = [] {
   PyTypeObject made{};
   made.ob_base = PyVarObject{PyObject_HEAD_INIT(nullptr) 0};
   made.tp_name = "kinetoscope.TensorReader";
   made.tp_basicsize = sizeof(TensorReader);
   made.tp_flags = Py_TPFLAGS_DEFAULT;
   made.tp_doc = "Reads where plain tensors lie.";
-  made.tp_methods = methods;
+  made.tp_methods = reader_methods;
   made.tp_new = &create;
-  made.tp_dealloc = &destroy;
+  made.tp_dealloc = &destroy_reader;
   return made;
 }();
 
 }  // namespace
 
 PyObject* tensor_reader_class() {
-  if (PyType_Ready(&type) < 0) return nullptr;
-  return Py_NewRef(reinterpret_cast<PyObject*>(&type));
+  if (PyType_Ready(&reader_type) < 0) return nullptr;
+  return Py_NewRef(reinterpret_cast<PyObject*>(&reader_type));
 }
 
 }  // namespace kinetoscope

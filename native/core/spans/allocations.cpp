@@ -5,18 +5,10 @@
 #include <vector>
 
 #include "nesting.h"
+#include "wrapping_sum.h"
 
 namespace kinetoscope {
 namespace {
-
-// Sums of hostile sizes may wrap; they must not be undefined.
-int64_t add(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-}
-
-int64_t subtract(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
-}
 
 // The row that last allocated each address, in open addressing. Freed addresses keep their slot: allocators
 // hand the same ones out again and again.
@@ -130,7 +122,7 @@ AttributedAllocations attribute_allocations(const NestedSpans& spans, const Allo
     int32_t& block = live.row_of(events.address[event]);
     int64_t change_bytes = 0, unknown_bytes = 0;
     if (events.bytes[event] != 0) {
-      if (block >= 0) total_bytes = add(total_bytes, -events.bytes[static_cast<std::size_t>(block)]);
+      if (block >= 0) total_bytes = wrapping_sum(total_bytes, -events.bytes[static_cast<std::size_t>(block)]);
       block = static_cast<int32_t>(event);
       change_bytes = events.bytes[event];
     } else if (block >= 0) {
@@ -142,22 +134,22 @@ AttributedAllocations attribute_allocations(const NestedSpans& spans, const Allo
       ++result.unmatched_frees;
       if (!events.freed_bytes.empty()) unknown_bytes = events.freed_bytes[event];
     }
-    total_bytes = add(total_bytes, change_bytes);
+    total_bytes = wrapping_sum(total_bytes, change_bytes);
     result.total_bytes[event] = total_bytes;
     const int32_t span = cursor->innermost(spans, events.time_ns[event]);
     result.span[event] = span;
     if (span >= 0) {
       int64_t& own = result.span_self_bytes[static_cast<std::size_t>(span)];
-      own = subtract(add(own, change_bytes), unknown_bytes);
+      own = wrapping_difference(wrapping_sum(own, change_bytes), unknown_bytes);
     }
   }
   for (std::size_t row = rows; row-- > 0;) {
     int64_t& bytes = result.span_bytes[row];
-    bytes = add(bytes, result.span_self_bytes[row]);
+    bytes = wrapping_sum(bytes, result.span_self_bytes[row]);
     const int32_t parent = spans.parent[row];
     if (parent >= 0 && static_cast<std::size_t>(parent) < row) {
       int64_t& above = result.span_bytes[static_cast<std::size_t>(parent)];
-      above = add(above, bytes);
+      above = wrapping_sum(above, bytes);
     }
   }
   return result;

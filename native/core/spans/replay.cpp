@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "nesting.h"
+#include "wrapping_sum.h"
 
 namespace kinetoscope {
 namespace {
@@ -23,11 +24,6 @@ void check(const CollectiveVisits& visits) {
       !std::is_sorted(visits.first_visit.begin(), visits.first_visit.end())) {
     throw BadColumns("replay_collectives: an index is out of range");
   }
-}
-
-// Sums of hostile times may wrap; they must not be undefined.
-int64_t add(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
 }
 
 }  // namespace
@@ -58,9 +54,9 @@ Column<int64_t> replay_collectives(const CollectiveVisits& visits) {
     const std::size_t collective = at(visits.collective, visit);
     const int64_t from_ns =
         visits.before[visit] < 0 ? 0 : left_ns[at(visits.collective, at(visits.before, visit))];
-    latest_ns[collective] = std::max(latest_ns[collective], add(from_ns, visits.own_ns[visit]));
+    latest_ns[collective] = std::max(latest_ns[collective], wrapping_sum(from_ns, visits.own_ns[visit]));
     if (--missing[collective] > 0) continue;
-    left_ns[collective] = add(latest_ns[collective], visits.transfer_ns[collective]);
+    left_ns[collective] = wrapping_sum(latest_ns[collective], visits.transfer_ns[collective]);
     for (std::size_t done = at(visits.first_visit, collective); done < at(visits.first_visit, collective + 1);
          ++done) {
       for (int64_t next = follower[done]; next >= 0; next = next_follower[static_cast<std::size_t>(next)])

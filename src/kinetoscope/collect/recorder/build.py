@@ -58,6 +58,23 @@ def _sources(root: Path) -> list[Path]:
     return sorted([*own, root / "core" / "recording" / "fault_guard.cpp"])
 
 
+def _units(sources: list[Path], scratch: Path) -> list[Path]:
+    """Return what the compiler is given: all C++ that includes torch as one source, all other C++ as another, and each C file.
+
+    Most of compiling a source is reading torch's headers.
+    """
+    parts: dict[str, list[Path]] = {"with_torch.cpp": [], "without_torch.cpp": []}
+    for source in sources:
+        if source.suffix == ".cpp":
+            of_torch = re.search(r"^#include <(ATen|c10|torch)/", source.read_text("utf-8"), re.MULTILINE)
+            parts["with_torch.cpp" if of_torch else "without_torch.cpp"].append(source)
+    units = [source for source in sources if source.suffix != ".cpp"]
+    for name, part in parts.items():
+        units.insert(0, scratch / name)
+        units[0].write_text("".join(f'#include "{source}"\n' for source in part), "utf-8")
+    return units
+
+
 def _source_digest(root: Path) -> str:
     digest = hashlib.sha256()
     shared = [root / "core" / "recording" / name for name in ("fault_guard.h", "format.h")]
@@ -206,9 +223,10 @@ def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda lin
         if target.is_file() and is_complete(target):
             return target
         progress(
-            f"compiling the recorder for torch {torch.__version__} (once, about a minute of processor time)"
+            f"compiling the recorder for torch {torch.__version__} (once, about half a minute of processor time)"
         )
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            units = _units(_sources(root), Path(scratch))
 
             def compile_one(source: Path) -> str:
                 made = str(Path(scratch, source.name + ".o"))
@@ -217,7 +235,7 @@ def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda lin
                 return made
 
             with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-                objects = list(pool.map(compile_one, _sources(root)))
+                objects = list(pool.map(compile_one, units))
             library = Path(scratch, "recorder.so")
             _run([*cxx, "-shared", "-pthread", "-o", str(library), *objects, *libraries])
             # Atomic, so that no other process loads an incomplete library.
