@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,19 @@ SOURCES = ("src", "native", "tests", "benchmarks", "examples", "tools", "docs")
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc"}
 
 
+@cache
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return what several tests look at in a source: its imports and constants."""
+    kinds = ast.Import | ast.ImportFrom | ast.Constant
+    return tuple(node for node in ast.walk(ast.parse(text_of(path))) if isinstance(node, kinds))
+
+
+@cache
 def source_files(*suffixes: str) -> list[Path]:
     """Return our source files, without build products."""
     return sorted(
@@ -40,7 +54,7 @@ def test_nothing_is_left_for_later(mark):
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in source_files(".py", ".pyi", ".cpp", ".h", ".c")
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for number, line in enumerate(text_of(path).splitlines(), 1)
         if re.search(rf"\b{mark}\b", line)
     ]
     assert found == []
@@ -51,7 +65,7 @@ def test_no_exception_is_swallowed_in_silence():
     found = [
         str(path.relative_to(ROOT))
         for path in source_files(".py")
-        if "tests" not in path.relative_to(ROOT).parts and silent.search(path.read_text(encoding="utf-8"))
+        if "tests" not in path.relative_to(ROOT).parts and silent.search(text_of(path))
     ]
     assert found == []
 
@@ -60,7 +74,7 @@ def test_no_test_sleeps():
     found = [
         str(path.relative_to(ROOT))
         for path in (ROOT / "tests").rglob("*.py")
-        if re.search(r"\btime\.slee" + r"p\(", path.read_text(encoding="utf-8"))
+        if re.search(r"\btime\.slee" + r"p\(", text_of(path))
     ]
     assert found == []
 
@@ -85,7 +99,8 @@ def test_import_rules_hold():
     assert linted.returncode == 0, linted.stdout + linted.stderr
 
 
-def imports() -> dict[str, set[str]]:
+@cache
+def imports() -> dict[str, frozenset[str]]:
     """Return the imports between our modules: at module level, inside functions, or for types only."""
     package = ROOT / "src"
     paths = {
@@ -94,12 +109,11 @@ def imports() -> dict[str, set[str]]:
     }
     found: dict[str, set[str]] = {name: set() for name in paths}
     for name, path in paths.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and node.module is not None:
                 named = {f"{node.module}.{alias.name}" for alias in node.names}
                 found[name] |= {module if module in paths else node.module for module in named} & set(paths)
-        found[name] -= {name}
-    return found
+    return {name: frozenset(targets - {name}) for name, targets in found.items()}
 
 
 def test_no_files_import_each_other_in_a_circle():
@@ -117,7 +131,7 @@ def test_spans_are_nested_in_one_place():
     calling = [
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
-        if re.search(r"_core\.nest\b", path.read_text(encoding="utf-8"))
+        if re.search(r"_core\.nest\b", text_of(path))
     ]
     assert calling == ["model/nesting.py"]
 
@@ -134,7 +148,7 @@ def test_groups_of_kinds_are_defined_in_one_place():
     found = [
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
-        if by_hand.search(path.read_text(encoding="utf-8"))
+        if by_hand.search(text_of(path))
     ]
     assert found == ["model/kinds.py"]
 
@@ -162,7 +176,7 @@ def doors() -> dict[str, set[str]]:
     found = {}
     for path in (package / "kinetoscope").rglob("__init__.py"):
         listed: set[str] = set()
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in ast.parse(text_of(path)).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 listed = set(ast.literal_eval(node.value))
         found[".".join(path.parent.relative_to(package).parts)] = listed
@@ -214,7 +228,7 @@ def test_only_names_on_the_list_of_collect_are_used_outside_of_it():
     for path in package.rglob("*.py"):
         if package / "collect" in path.parents:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and node.module is not None:
                 inside = node.module.startswith("kinetoscope.collect.")
                 names = {name.name for name in node.names} if node.module == "kinetoscope.collect" else set()
@@ -235,7 +249,7 @@ def test_every_name_on_the_list_of_collect_is_used_outside_of_it_or_public():
         name.name
         for path in package.rglob("*.py")
         if package / "collect" not in path.parents
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.ImportFrom) and node.module == "kinetoscope.collect"
         for name in node.names
     }
