@@ -1,4 +1,8 @@
+import gc
 from importlib.metadata import version as installed_version
+
+# Trees of documents are kept until the end, and looking through them for garbage is a third of the time.
+gc.disable()
 
 project = "Kinetoscope"
 author = "Kinetoscope developers"
