@@ -46,7 +46,7 @@ def work():
 def start():
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(20)
+    thread.join(60)
     calls.append(thread.is_alive())
 waiting.give_up()
 AfterImport("torch", start).wait()

@@ -33,7 +33,7 @@ def test_no_more_is_made_than_may_wait():
 
     blocks = ahead(make())
     next(blocks)
-    assert ready.wait(10)
+    assert ready.wait(60)
     blocks.close()
     # The queued blocks, the one in use, and the one that did not fit the queue.
     assert len(made) == _DEPTH + 2

@@ -35,7 +35,7 @@ class Serving:
         """Stops the server and lets go of the traces."""
         if self._server is not None and self._thread is not None:
             self._server.stop()
-            self._thread.join(30)
+            self._thread.join(60)
             assert not self._thread.is_alive(), "the server did not stop"
         self._server = self._thread = None
         self._traces = []
@@ -54,7 +54,7 @@ class Serving:
         """Waits until the server answers."""
         assert self._server is not None
         pause = threading.Event()
-        for _ in range(400):
+        for _ in range(2400):
             try:
                 with urllib.request.urlopen(f"{self._server.address}api/traces"):
                     return

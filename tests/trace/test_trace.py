@@ -192,14 +192,14 @@ def test_threads_that_need_what_the_other_makes_do_not_wait_forever():
     threads = [
         threading.Thread(target=lambda: found.update(column=trace.column("spans", "self_ns")), daemon=True),
         threading.Thread(
-            target=lambda: in_column.wait(5) and found.update(cached=trace.cached("thing", cached)),
+            target=lambda: in_column.wait(60) and found.update(cached=trace.cached("thing", cached)),
             daemon=True,
         ),
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert set(found) == {"column", "cached"}
     assert found["column"].tolist() == [3, 3]
 

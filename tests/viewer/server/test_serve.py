@@ -98,13 +98,13 @@ def running(traces, **options):
         yield server
     finally:
         server.stop()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
 def asked(server, path, method="GET", body=None, **headers):
     """Asks with the token; returns status, headers and body."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     token = server.address.split("/")[3]
     connection.request(method, path.replace("TOKEN", token), body, headers)
     answer = connection.getresponse()
@@ -144,7 +144,7 @@ def test_the_page_and_the_answers_come_with_headers_that_keep_them_here(served):
     status, headers, _ = asked(served, "/TOKEN/", "POST")
     assert status == 405
     check_headers(headers)
-    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as broken:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as broken:
         broken.sendall(b"no HTTP at all\r\n\r\n")
         answer = http.client.HTTPResponse(broken)
         answer.begin()

@@ -43,7 +43,7 @@ def browsers(monkeypatch):
 
 
 def read(address):
-    with urllib.request.urlopen(address, timeout=20) as answer:
+    with urllib.request.urlopen(address, timeout=60) as answer:
         return answer.read()
 
 
