@@ -203,7 +203,7 @@ def _words(
     waits = np.bincount(cells.cause[mine], weights=cells.time_ns[mine])
     what, advice = waiting(wait_of(Cause(int(np.argmax(waits)))))
     more = OTHER_WAITS if what == "waits" else ""
-    return (f"The loop {what} in {place.function} ({here}){more}",), advice
+    return (f"The loop {what} in {place.named or here}{more}",), advice
 
 
 def _repeat(loop: Loop, account: ProcessAccount, cause: Cause, here: str, mine: Rows) -> str:

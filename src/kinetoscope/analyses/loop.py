@@ -85,9 +85,18 @@ class Place:
 
     def __str__(self) -> str:
         """The place as people write it: `train.py:12`, or `forward (train.py:10)` where only the function is known."""
+        return self.named if self.is_function else self._lines
+
+    @property
+    def named(self) -> str:
+        """The place with its function: `forward (train.py:12)`."""
+        return f"{self.function} ({self._lines})" if self.file else ""
+
+    @property
+    def _lines(self) -> str:
+        """The line, or the range of lines, without folders."""
         lines = f"{self.line}-{self.until}" if self.until > self.line else str(self.line)
-        place = f"{os.path.basename(self.file)}:{lines}" if self.file else ""
-        return f"{self.function} ({place})" if place and self.is_function else place
+        return f"{os.path.basename(self.file)}:{lines}" if self.file else ""
 
 
 @dataclass(frozen=True)

@@ -265,7 +265,7 @@ def _known_breaks(
     place = Place(own["file"][worst], line, own["function"][worst], line)
     reason = (own["reason"][worst].splitlines() or [""])[0][:_LONGEST_REASON]
     usual_ns = loop.typical_sum(span, time_ns)
-    text = f"torch.compile breaks its graphs in {units.count(len(lines), 'place')}, such as {place.function} ({place}): {reason}"
+    text = f"torch.compile breaks its graphs in {units.count(len(lines), 'place')}, such as {place.named}: {reason}"
     return Finding(
         "graph-breaks",
         sentence(_braceless(text) + "; {} a step pass between the parts", (loop.per_step(usual_ns), "ns")),

@@ -54,7 +54,7 @@ def evaluation_in_step(loop: Loop) -> Finding | None:
     return Finding(
         "evaluation-in-step",
         sentence(
-            f"The model also runs without autograd in each step, in {place.function} ({place}): {{}} of step time",
+            f"The model also runs without autograd in each step, in {place.named}: {{}} of step time",
             (share, "%"),
         ),
         "If this is validation, run it every N steps or once an epoch, or on fewer batches.",

@@ -28,7 +28,7 @@ def gil_contention(loop: Loop) -> Finding | None:
     thread = samples["thread"][running]
     running = running[(thread != loop.thread) & (process[thread] == loop.process)]
     place = loop.most_sampled(running)
-    where = f"{place.function} ({place}) runs on another thread" if place else "another thread runs"
+    where = f"{place.named} runs on another thread" if place else "another thread runs"
     return Finding(
         "gil-contention",
         sentence(f"The loop waits for Python's global lock while {where}: {{}} of step time", (share, "%")),

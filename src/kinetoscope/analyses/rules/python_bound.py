@@ -125,12 +125,12 @@ def python_bound(loop: Loop) -> Finding | None:
         return None
     if gap.blocked_part > WAITS:
         what, advice = waiting(gap.wait)
-        said = f"The loop {what} in {gap.place.function} ({gap.place}) for {{}} of step time ({{}} a step)"
+        said = f"The loop {what} in {gap.place.named} for {{}} of step time ({{}} a step)"
         said += OTHER_WAITS if gap.wait == SampleWait.UNKNOWN else ""
     else:
         called = calls_of_line(line_text(loop.trace, gap.place.file, gap.place.line))
         there = f", at a line that calls {', '.join(called)}" if called else ""
-        said = f"Python in {gap.place.function} ({gap.place}) runs for {{}} of step time ({{}} a step) without any operator{there}"
+        said = f"Python in {gap.place.named} runs for {{}} of step time ({{}} a step) without any operator{there}"
         advice = next(
             (text for names, text in _KNOWN if any(re.fullmatch(names, one) for one in called)),
             "Move this code out of the step, do it less often, or express it as tensor operators. python_calls=True (kinetoscope run "

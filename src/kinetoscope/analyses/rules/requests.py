@@ -105,7 +105,7 @@ def _waits(loop: Loop, cause: Cause, code: str, said: str, on: Mask, advice: str
     if share < LEAST_PERCENT:
         return None
     place, spans = busiest_line(loop, on)
-    said += f"; what runs there most is {place.function} ({place})" if place else ""
+    said += f"; what runs there most is {place.named}" if place else ""
     return Finding(
         code, sentence(said, (share, "%"), (loop.per_step(time_ns), "ns")), advice, share, time_ns, place, spans=spans
     )  # fmt: skip
