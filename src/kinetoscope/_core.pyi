@@ -4,6 +4,7 @@ from typing import Any, Self, TypedDict, final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import disjoint_base
 
 class _AppendedRows(TypedDict):
     session: int
@@ -258,6 +259,7 @@ class ChromeReader(metaclass=_NanobindType):
     def events(self) -> int: ...
     def finish(self, later: bool = False) -> dict[str, Any]: ...
 
+@disjoint_base
 class RequestState:
     number: int
     has_ended: bool

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
 from typing import Any
 
 from kinetoscope.collect import follow, install_request_hooks
@@ -60,14 +62,21 @@ class _Response:
         """Return the name of the request before it is routed, and no arguments."""
         return self._method() if self._name is None else self._name(self._scope), ""
 
-    def at_end(self) -> dict[str, Any]:
+    def at_end(self) -> str:
         """Return the status code, and the name by the template of the route."""
-        known = {} if self._status is None else {"status_code": self._status}
         route = _template(self._scope) if self._name is None else None
-        return known if route is None else known | {"name": f"{self._method()} {route}"}
+        return _end_text(self._status, None if route is None else f"{self._method()} {route}")
 
     def _method(self) -> str:
         return str(self._scope.get("method", "HTTP"))
+
+
+@lru_cache(maxsize=1024)
+def _end_text(status: object, name: str | None) -> str:
+    """What is known at the end of a request, as JSON text of an object; empty if nothing is."""
+    known = {"status_code": status, "name": name}
+    told = {key: value for key, value in known.items() if value is not None}
+    return json.dumps(told, default=str) if told else ""
 
 
 def _template(scope: Scope) -> str | None:

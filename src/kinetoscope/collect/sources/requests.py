@@ -19,7 +19,6 @@ import heapq
 import inspect
 import json
 import os
-import sys
 import threading
 import types
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
@@ -108,26 +107,18 @@ class _Stretches(threading.local):
 _STRETCHES = _Stretches()
 
 
-# torch's functions, once the process has imported it.
-_ranges: tuple[Callable[[str], Any], Callable[[Any], None]] | None = None
+def _first_range(name: str) -> Any:
+    """Open the first range, which needs torch."""
+    global _begin_range, _end_range
+    from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
+
+    _begin_range, _end_range = begin_range, end_range
+    return begin_range(name)
 
 
-def _begin_range(name: str) -> Any:
-    """Open a range; None as long as the process has not imported torch."""
-    global _ranges
-    if _ranges is None:
-        if "torch" not in sys.modules:
-            return None
-        from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
-
-        _ranges = begin_range, end_range
-    return _ranges[0](name)
-
-
-def _end_range(opened: Any) -> None:
-    """Close a range."""
-    if opened is not None and _ranges is not None:
-        _ranges[1](opened)
+# Opens a range of a name, and closes it again; called only while something records. From the first one on, they are torch's own functions.
+_begin_range: Callable[[str], Any] = _first_range
+_end_range: Callable[[Any], None] = bool  # type: ignore[assignment]
 
 
 class Description(Protocol):
@@ -136,8 +127,8 @@ class Description(Protocol):
     def at_begin(self) -> tuple[str, str]:
         """Return the name as one line, and the arguments as JSON text of an object; empty without arguments."""
 
-    def at_end(self) -> dict[str, Any]:
-        """Return arguments to add when the request has ended."""
+    def at_end(self) -> str:
+        """Return arguments to add when the request has ended, also as such a text; few different ones."""
 
 
 class Described:
@@ -156,9 +147,9 @@ class Described:
             self._arguments = {}
         return self._texts
 
-    def at_end(self) -> dict[str, Any]:
+    def at_end(self) -> str:
         """Return no more arguments."""
-        return {}
+        return ""
 
 
 class OpenRequest(RequestState):
@@ -206,20 +197,21 @@ class OpenRequest(RequestState):
         if self.number < 0:
             return
         if is_recording():
-            told = ""
-            if arguments := _at_end(description):
-                known = _TEXTS.limited(status, _as_json(arguments))
+            told = _at_end(description)
+            if told:
+                known = _TEXTS.limited(status, told)
                 told = known[1] if known[0] == status else ""
             _end_range(_begin_range(end_mark(self.number, status, told)))
         _NUMBERS.take_back(self)
 
 
-def _at_end(description: Description) -> dict[str, Any]:
+def _at_end(description: Description) -> str:
     """What a description adds at the end; errors of recording do not reach the program."""
     try:
-        return description.at_end()
+        told = description.at_end()
     except Exception:  # noqa: BLE001
-        return {}
+        return ""
+    return told if len(told) <= _MOST_LETTERS else ""
 
 
 def _begun(description: Description) -> OpenRequest:
@@ -263,7 +255,7 @@ class Request:
     A context manager for a block, and a decorator for functions, coroutine functions and generators. Many requests may be in progress at once, on
     one event loop or on many threads; work that a request hands to a pool of threads, by `asyncio.to_thread`, `loop.run_in_executor`,
     an executor's `submit` or anyio, belongs to it. A request inside of another one is part of that one, and a range outside of event loops. The tables are `requests`, `request_names` and
-    `request_modules`. While nothing records, a request costs about a microsecond, less than a `record_function`. Errors of recording do not reach the program.
+    `request_modules`. While nothing records, a request costs one or two microseconds, less than a `record_function`. Errors of recording do not reach the program.
 
     A `with` block inside of a coroutine is followed through its `await`s on asyncio's own event loop; on another one, such as uvloop, decorate the coroutine
     function or use the middleware.
@@ -604,13 +596,16 @@ def _plain(name: str) -> str:
     return " ".join(name.split())[:_MOST_LETTERS]
 
 
+_encode = json.JSONEncoder(default=str, allow_nan=False).encode
+
+
 def _as_json(arguments: dict[str, Any]) -> str:
     """Return arguments as JSON text; empty without any, and of those that cannot be written only their names."""
     if not arguments:
         return ""
     for wanted in (arguments, dict.fromkeys(arguments)):
         try:
-            text = json.dumps(wanted, default=str, allow_nan=False)
+            text = _encode(wanted)
         except (TypeError, ValueError, RecursionError):
             continue
         if len(text) <= _MOST_LETTERS:
