@@ -151,8 +151,7 @@ PyObject* is_recording_method(PyObject* self, PyObject*) {
   return PyBool_FromLong(is_recording(reinterpret_cast<Follower*>(self)));
 }
 
-// ----------------------------------------------------------------------------------------- what is being
-// followed
+// ------------------------------------------------------------------------------------- what is followed
 
 enum class Stage : char { kNew, kRunning, kDone };
 
@@ -230,12 +229,14 @@ void finish(Followed* self) {
   self->stage = Stage::kDone;
   if (!self->owns || self->open == nullptr) return;
   Follower* follower = follower_of(self);
+  PyObject *open = self->open, *token = self->token;
+  self->open = self->token = nullptr;
   PyObject* error = PyErr_Occurred();
   error = Py_NewRef(error == nullptr ? Py_None : error);
   {
     nb::error_scope raised;
-    if (self->token != nullptr) {
-      PyObject* done = PyObject_CallFunctionObjArgs(follower->reset_current, self->token, nullptr);
+    if (token != nullptr) {
+      PyObject* done = PyObject_CallFunctionObjArgs(follower->reset_current, token, nullptr);
       if (done == nullptr) {
         // Closed in another context than it began in.
         PyErr_Clear();
@@ -243,20 +244,19 @@ void finish(Followed* self) {
       }
       Py_XDECREF(done);
     }
-    auto* state = reinterpret_cast<RequestState*>(self->open);
+    auto* state = reinterpret_cast<RequestState*>(open);
     if (state->number < 0) {
       state->has_ended = 1;
     } else {
-      PyObject* done =
-          PyObject_CallFunctionObjArgs(follower->end, self->open, self->description, error, nullptr);
-      if (done == nullptr) PyErr_WriteUnraisable(self->open);
+      PyObject* done = PyObject_CallFunctionObjArgs(follower->end, open, self->description, error, nullptr);
+      if (done == nullptr) PyErr_WriteUnraisable(open);
       Py_XDECREF(done);
     }
     PyErr_Clear();
   }
   Py_DECREF(error);
-  Py_CLEAR(self->token);
-  Py_CLEAR(self->open);
+  Py_XDECREF(token);
+  Py_DECREF(open);
 }
 
 // Runs something of the inner iterator as a stretch of the request, if anything records.

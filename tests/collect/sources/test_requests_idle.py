@@ -3,16 +3,16 @@
 import asyncio
 import contextlib
 import gc
+import importlib
 import sys
 import threading
-import types
 import weakref
 
 import pytest
 import torch
 
 import kinetoscope
-from kinetoscope._core import Follower, RequestState
+from kinetoscope._after_import import AfterImport
 from kinetoscope.collect.sources import requests as module
 from kinetoscope.tables.host.requests import PARTS, request_of
 
@@ -312,28 +312,18 @@ def test_circles_through_a_request_are_collected():
     assert reference() is None
 
 
-def test_a_follower_without_the_module_says_that_nothing_records():
-    follower = Follower(
-        "kinetoscope_missing",
-        "flag",
-        module._CURRENT,
-        types.CoroutineType,
-        RequestState,
-        None,
-        None,
-        None,
-        None,
-    )
-    assert follower.is_recording() is False
-    made = types.ModuleType("kinetoscope_missing")
-    sys.modules["kinetoscope_missing"] = made
-    try:
-        assert follower.is_recording() is False
-        made.flag = True
-        assert follower.is_recording() is True
-        made.flag = False
-        assert follower.is_recording() is False
-    finally:
-        del sys.modules["kinetoscope_missing"]
-    with pytest.raises(TypeError, match="awaitable"):
-        follower.follow(1)
+def test_anyio_is_followed_also_if_it_is_imported_after_the_first_request(monkeypatch):
+    import anyio.to_thread
+
+    monkeypatch.delattr(anyio, "to_thread")
+    monkeypatch.delitem(sys.modules, "anyio.to_thread")
+    AfterImport("anyio.to_thread", module._wrap_anyio).wait()
+    importlib.import_module("anyio.to_thread")
+
+    @kinetoscope.request("pool")
+    async def pooled():
+        await anyio.to_thread.run_sync(work, 2)
+
+    with kinetoscope.profile() as prof:
+        asyncio.run(pooled())
+    assert in_requests(prof.trace) == 2

@@ -16,6 +16,7 @@ import concurrent.futures
 import contextvars
 import functools
 import heapq
+import importlib
 import inspect
 import json
 import os
@@ -575,9 +576,8 @@ def _wrap_submit() -> None:
 
 def _wrap_anyio() -> None:
     """Do the same for anyio, in whose threads Starlette and FastAPI call plain functions."""
-    import anyio.to_thread
-
-    module: Any = anyio.to_thread
+    # Not as an attribute of anyio, which it becomes after its import.
+    module: Any = importlib.import_module("anyio.to_thread")
     run_sync: Callable[..., Any] = module.run_sync
 
     @functools.wraps(run_sync)
