@@ -1,9 +1,13 @@
-"""What marking requests adds: to the latency of 50 concurrent requests of a server, while nothing records and while a session does, and to one call.
+"""What marking requests adds: to the latency of 50 concurrent requests of a server, while nothing records and while a session does, and to one request and one call.
 
 A model of 6 million parameters responds under uvicorn, on one path with the middleware and on one without it. A client in a process of its own sends bursts: 50 requests
 at the same moment, each on a connection that is open already. Bursts with and without the middleware are pairs, in a new random order each time, so that both have the same
-state of the machine. Latencies of all bursts are pooled for the percentiles; the interval is found by drawing pairs of bursts anew. Garbage is frozen and collected
+state of the machine. Latencies of all bursts are pooled for the percentiles; the interval is found by drawing pairs of bursts anew. What other programs do to the machine
+hides a few percent of that: the processor time of the server, of the same bursts, and the median of the pairs resolve less than one. Garbage is frozen and collected
 only between pairs, and the first pairs are left out.
+
+One request is measured without a server, by an application that does nothing: again and again, and each time after a model's weights have passed through the caches, as in a server
+that runs one.
 """
 
 import asyncio
@@ -31,7 +35,9 @@ from benchmarks.processor_time import interval
 from kinetoscope.integrations.asgi import RequestMiddleware
 
 CONCURRENT, MOST_PERCENT = 50, 2.0
-CALLS = 20_000
+CALLS, COLD_CALLS = 20_000, 400
+CACHES_BYTES = 64 * 2**20
+"""So much is written between two requests that are measured with cold caches."""
 WARM_UP = 10
 """So many pairs of bursts are left out."""
 PAIRS_OF_SESSION = 25
@@ -46,7 +52,7 @@ App = Callable[
 
 def options_of(parser: ArgumentParser) -> None:
     """Add the number of pairs of bursts."""
-    parser.add_argument("--pairs", type=int, default=300, help="pairs of bursts of each kind (%(default)s)")
+    parser.add_argument("--pairs", type=int, default=500, help="pairs of bursts of each kind (%(default)s)")
 
 
 def application() -> App:
@@ -141,6 +147,7 @@ def compare(pairs: int, warm_up: int, record: bool) -> Result:
     """Compare the 99th percentile of latencies with the middleware and without it."""
     generator = random.Random(1)
     took: dict[str, list[list[float]]] = {PLAIN: [], MARKED: []}
+    processor_ns: dict[str, list[int]] = {PLAIN: [], MARKED: []}
     with served(both_ways(application())) as port, client_of(port) as burst, ExitStack() as session:
         gc.collect()
         gc.freeze()
@@ -151,9 +158,11 @@ def compare(pairs: int, warm_up: int, record: bool) -> Result:
                 session.enter_context(kinetoscope.profile())
             gc.collect()
             for path in generator.sample((PLAIN, MARKED), 2):
+                began_ns = time.process_time_ns()
                 found = burst(path)
                 if pair >= warm_up:
                     took[path].append(found)
+                    processor_ns[path].append(time.process_time_ns() - began_ns)
         gc.enable()
         gc.unfreeze()
     plain, marked = (np.array(took[path]) for path in (PLAIN, MARKED))
@@ -168,19 +177,102 @@ def compare(pairs: int, warm_up: int, record: bool) -> Result:
     def of_pairs(chosen: Sequence[int]) -> float:
         return float(np.median(each[np.asarray(chosen)]))
 
+    added_us = (np.array(processor_ns[MARKED]) - np.array(processor_ns[PLAIN])) / CONCURRENT / 1e3
+    bare_us = float(np.median(processor_ns[PLAIN])) / CONCURRENT / 1e3
+
+    def processor(chosen: Sequence[int]) -> float:
+        return float(np.median(added_us[np.asarray(chosen)]))
+
     every = range(pairs)
     value = added(99, every)
     low, high = interval(lambda chosen: added(99, chosen), pairs)
     middle = interval(lambda chosen: added(50, chosen), pairs)
     typical = interval(of_pairs, pairs)
+    of_processor = interval(processor, pairs)
     what = f"added latency at p99, {CONCURRENT} concurrent requests, {'while a session records' if record else 'nothing records'}"
     notes = [
         f"95 % interval {low:+.2f} to {high:+.2f} %, of {pairs} pairs of bursts",
         f"at p50 {added(50, every):+.2f} % ({middle[0]:+.2f} to {middle[1]:+.2f} %)",
         f"p99 of a burst, median of the pairs {of_pairs(every):+.2f} % ({typical[0]:+.2f} to {typical[1]:+.2f} %)",
+        f"processor time of a request, median of the pairs {processor(every):+.1f} us ({of_processor[0]:+.1f} to {of_processor[1]:+.1f} us) of {bare_us:,.0f} us: {100 * processor(every) / bare_us:+.2f} %",
         f"without it, p50 is {1e3 * np.percentile(plain, 50):.1f} ms and p99 {1e3 * np.percentile(plain, 99):.1f} ms, {1e3 * statistics.median(plain.max(axis=1)) / CONCURRENT:.2f} ms a request",
     ]
     return Result(what, f"<= {MOST_PERCENT:g} %", f"{value:+.2f} %", value <= MOST_PERCENT, notes)
+
+
+async def nothing(_scope: Message, _receive: Any, send: Any) -> None:
+    """An application that does nothing but respond."""
+    await asyncio.sleep(0)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+async def no_send(_message: Message) -> None:
+    """Receives what an application sends."""
+
+
+def ranged(app: App) -> App:
+    """An application that runs in a `record_function`, which knows nothing of other requests on its thread."""
+
+    async def within(scope: Message, receive: Any, send: Any) -> None:
+        with torch.profiler.record_function("GET"):
+            await app(scope, receive, send)
+
+    return within
+
+
+def respond(app: App) -> None:
+    """Let an application respond to one request, without an event loop, which would take longer than all of it."""
+    scope = {"type": "http", "method": "GET", "path": "/"}
+    running: Any = app(scope, None, no_send)  # type: ignore[arg-type]
+    try:
+        while True:
+            running.send(None)
+    except StopIteration:
+        return
+
+
+def one_request(calls: int, cold_calls: int) -> Result:
+    """The time of a request to an application that does nothing, in microseconds: by itself, with the middleware and with `record_function`."""
+    apps = {"nothing": nothing, "middleware": RequestMiddleware(nothing), "record_function": ranged(nothing)}
+    emptied = np.zeros(CACHES_BYTES // 8)
+
+    def warm_us(app: App) -> float:
+        began = time.process_time_ns()
+        for _ in range(calls):
+            respond(app)
+        return (time.process_time_ns() - began) / calls / 1e3
+
+    def cold_us(app: App) -> float:
+        np.add(emptied, 1, out=emptied)
+        began = time.thread_time_ns()
+        respond(app)
+        return (time.thread_time_ns() - began) / 1e3
+
+    def all_us() -> dict[str, tuple[float, float]]:
+        warm = {name: min(warm_us(app) for _ in range(5)) for name, app in apps.items()}
+        cold: dict[str, list[float]] = {name: [] for name in apps}
+        for _ in range(cold_calls):
+            for name, app in apps.items():
+                cold[name].append(cold_us(app))
+        return {name: (warm[name], statistics.median(cold[name])) for name in apps}
+
+    idle = all_us()
+    with kinetoscope.profile():
+        recording = all_us()
+    notes = [
+        f"{when}, {name}: {found[name][0]:.2f} us, {found[name][1]:.1f} us with cold caches"
+        for when, found in (("nothing records", idle), ("a session records", recording))
+        for name in apps
+    ]
+    added, theirs = (idle[name][0] - idle["nothing"][0] for name in ("middleware", "record_function"))
+    return Result(
+        "the middleware in a request while nothing records",
+        "<= record_function",
+        f"{added:.2f} us",
+        added <= theirs,
+        notes,
+    )
 
 
 def one_call(calls: int) -> Result:
@@ -214,9 +306,16 @@ def one_call(calls: int) -> Result:
 
 def measure(options: Namespace) -> list[Result]:
     """Measure the latencies, and one call."""
-    pairs, warm_up, calls = (3, 1, 200) if options.quick else (options.pairs, WARM_UP, CALLS)
+    pairs, warm_up, calls, cold_calls = (
+        (3, 1, 200, 3) if options.quick else (options.pairs, WARM_UP, CALLS, COLD_CALLS)
+    )
     torch.set_num_threads(1)
-    return [compare(pairs, warm_up, record=False), compare(pairs, warm_up, record=True), one_call(calls)]
+    return [
+        compare(pairs, warm_up, record=False),
+        compare(pairs, warm_up, record=True),
+        one_request(calls, cold_calls),
+        one_call(calls),
+    ]
 
 
 if __name__ == "__main__":

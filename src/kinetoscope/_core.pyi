@@ -1,8 +1,10 @@
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypedDict, final
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Self, TypedDict, final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import disjoint_base
 
 class _AppendedRows(TypedDict):
     session: int
@@ -256,6 +258,39 @@ class ChromeReader(metaclass=_NanobindType):
     @property
     def events(self) -> int: ...
     def finish(self, later: bool = False) -> dict[str, Any]: ...
+
+@disjoint_base
+class RequestState:
+    number: int
+    has_ended: bool
+    next_mark: str | None
+
+@final
+class Followed:
+    def __await__(self) -> Generator[Any, Any, Any]: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Any: ...
+    def send(self, value: Any, /) -> Any: ...
+    def throw(self, /, *error: Any) -> Any: ...
+    def close(self, /) -> None: ...
+
+@final
+class Follower:
+    def __new__(
+        cls,
+        module: str,
+        attribute: str,
+        current: ContextVar[Any],
+        coroutine_type: type,
+        state_type: type[RequestState],
+        begin: Callable[[Any], RequestState],
+        enter: Callable[[Any], bool],
+        leave: Callable[[Any], None],
+        end: Callable[[Any, Any, type[BaseException] | None], None],
+    ) -> Self: ...
+    def follow(self, awaitable: Awaitable[Any], description: Any, /) -> Followed: ...
+    def stretches(self, awaitable: Awaitable[Any], request: RequestState, /) -> Followed: ...
+    def is_recording(self, /) -> bool: ...
 
 @final
 class StepCount(metaclass=_NanobindType):

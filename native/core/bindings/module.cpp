@@ -485,6 +485,7 @@ NB_MODULE(_core, module) {
   bind_recording(module);
   bind_living(module);
   bind_step_count(module);
+  bind_followed(module);
   bind_structure(module);
   bind_grouping(module);
   bind_intervals(module);

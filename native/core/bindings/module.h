@@ -74,6 +74,7 @@ nb::dict chrome_parts(ChromeReader& reader, ChromeOrder& order, bool later);
 void bind_living(nb::module_& module);
 void bind_recording(nb::module_& module);
 void bind_step_count(nb::module_& module);
+void bind_followed(nb::module_& module);
 void bind_chrome_writer(nb::module_& module);
 void bind_chrome_reader(nb::module_& module);
 void bind_perfetto_writer(nb::module_& module);

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
     from kinetoscope.collect.sources.ranges import ITT
     from kinetoscope.collect.sources.rank_clock import align_clocks
-    from kinetoscope.collect.sources.requests import Request, follow
+    from kinetoscope.collect.sources.requests import Request, follow, install_request_hooks
     from kinetoscope.collect.sources.step_names import StepNames
     from kinetoscope.collect.sources.storages import tensor_parts
     from kinetoscope.collect.sources.system_counters import SystemCounters
@@ -134,6 +134,7 @@ __all__ = [
     "import_for_forks",
     "install",
     "install_and_tell",
+    "install_request_hooks",
     "is_distributed",
     "is_installed",
     "is_out_of_memory",
@@ -209,6 +210,7 @@ _HOMES = {
     "hybrid_status": "engines.hybrid_check",
     "install": "torch_compat.install",
     "install_and_tell": "torch_compat.install",
+    "install_request_hooks": "sources.requests",
     "is_installed": "torch_compat.install",
     "is_out_of_memory": "session.out_of_memory",
     "kineto_available": "request.activities",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
 from typing import Any
 
-from kinetoscope.collect import follow
+from kinetoscope.collect import follow, install_request_hooks
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -30,26 +32,51 @@ class RequestMiddleware:
                 route, such as `GET /items/{id}`. Requests of one name are compared with each other.
         """
         self._app, self._name = app, name
+        install_request_hooks()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        known: dict[str, Any] = {}
+        response = _Response(scope, send, self._name)
+        await follow(self._app(scope, receive, response), response)
 
-        async def send_and_look(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                known["status_code"] = message["status"]
-            await send(message)
 
-        def at_end() -> dict[str, Any]:
-            route = _template(scope) if self._name is None else None
-            return known | ({} if route is None else {"name": f"{method} {route}"})
+class _Response:
+    """Sends the messages of a response, and knows of its request what it is called and how it went."""
 
-        method = str(scope.get("method", "HTTP"))
-        name = method if self._name is None else self._name(scope)
-        await follow(name, self._app(scope, receive, send_and_look), at_end=at_end)
+    __slots__ = ("_name", "_scope", "_send", "_status")
+
+    def __init__(self, scope: Scope, send: Send, name: Callable[[Scope], str] | None) -> None:
+        self._scope, self._send, self._name = scope, send, name
+        self._status: Any = None
+
+    def __call__(self, message: Message) -> Awaitable[None]:
+        """Send a message."""
+        if self._status is None and message["type"] == "http.response.start":
+            self._status = message["status"]
+        return self._send(message)
+
+    def at_begin(self) -> tuple[str, str]:
+        """Return the name of the request before it is routed, and no arguments."""
+        return self._method() if self._name is None else self._name(self._scope), ""
+
+    def at_end(self) -> str:
+        """Return the status code, and the name by the template of the route."""
+        route = _template(self._scope) if self._name is None else None
+        return _end_text(self._status, None if route is None else f"{self._method()} {route}")
+
+    def _method(self) -> str:
+        return str(self._scope.get("method", "HTTP"))
+
+
+@lru_cache(maxsize=1024)
+def _end_text(status: object, name: str | None) -> str:
+    """What is known at the end of a request, as JSON text of an object; empty if nothing is."""
+    known = {"status_code": status, "name": name}
+    told = {key: value for key, value in known.items() if value is not None}
+    return json.dumps(told, default=str) if told else ""
 
 
 def _template(scope: Scope) -> str | None:

@@ -4,6 +4,9 @@ Each stretch is a range on its thread, see `model.request_marks`. A coroutine ru
 middleware are known with any event loop, because each resumption goes through an object of ours; those of a `with` block in a coroutine, and of tasks
 that a request starts, because asyncio's event loop runs each step by a method that we wrap. Work that a request hands to a pool of threads is
 wrapped when it is handed over.
+
+While nothing records, a request is an object in a context variable and nothing else: it has no number, no name and no ranges. One that is still in progress when a
+recording begins is given a number at its next stretch.
 """
 
 from __future__ import annotations
@@ -13,18 +16,21 @@ import concurrent.futures
 import contextvars
 import functools
 import heapq
+import importlib
 import inspect
 import json
 import os
-import sys
 import threading
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+import types
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
+from kinetoscope._after_import import AfterImport
+from kinetoscope._core import Follower, RequestState
 from kinetoscope._errors import ArgumentTypeError
 from kinetoscope.model.request_marks import begin_mark, end_mark, run_mark, submit_mark
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator
     from types import TracebackType
 
     Function = TypeVar("Function", bound=Callable[..., Any])
@@ -39,25 +45,30 @@ _CURRENT: contextvars.ContextVar[OpenRequest | None] = contextvars.ContextVar(
 
 
 class _Numbers:
-    """Hands out the smallest number that no open request has."""
+    """Gives requests the smallest number that no open one has."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._free: list[int] = []
         self._next = 0
 
-    def take(self) -> int:
-        """Return a number, which is in use from now on."""
+    def give(self, of: OpenRequest) -> None:
+        """Give a request a number, unless it has one or has ended, perhaps on another thread."""
         with self._lock:
+            if of.number >= 0 or of.has_ended:
+                return
             if self._free:
-                return heapq.heappop(self._free)
-            self._next += 1
-            return self._next - 1
+                of.number = heapq.heappop(self._free)
+            else:
+                of.number = self._next
+                self._next += 1
 
-    def give_back(self, number: int) -> None:
-        """Let a later request have a number."""
+    def take_back(self, of: OpenRequest) -> None:
+        """Let a later request have the number of one that has ended."""
         with self._lock:
-            heapq.heappush(self._free, number)
+            number, of.number = of.number, -1
+            if number >= 0:
+                heapq.heappush(self._free, number)
 
     def after_fork(self) -> None:
         """In a forked child: replace the lock, which a thread of the parent may hold."""
@@ -97,46 +108,69 @@ class _Stretches(threading.local):
 _STRETCHES = _Stretches()
 
 
-# torch's functions, once the process has imported it.
-_ranges: tuple[Callable[[str], Any], Callable[[Any], None]] | None = None
+def _first_range(name: str) -> Any:
+    """Open the first range, which needs torch."""
+    global _begin_range, _end_range
+    from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
+
+    _begin_range, _end_range = begin_range, end_range
+    return begin_range(name)
 
 
-def _begin_range(name: str) -> Any:
-    """Open a range; None as long as the process has not imported torch."""
-    global _ranges
-    if _ranges is None:
-        if "torch" not in sys.modules:
-            return None
-        from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
-
-        _ranges = begin_range, end_range
-    return _ranges[0](name)
+# Opens a range of a name, and closes it again; called only while something records. From the first one on, they are torch's own functions.
+_begin_range: Callable[[str], Any] = _first_range
+_end_range: Callable[[Any], None] = bool  # type: ignore[assignment]
 
 
-def _end_range(opened: Any) -> None:
-    """Close a range."""
-    if opened is not None and _ranges is not None:
-        _ranges[1](opened)
+class Description(Protocol):
+    """What is known of a request; it is asked only while something records."""
+
+    def at_begin(self) -> tuple[str, str]:
+        """Return the name as one line, and the arguments as JSON text of an object; empty without arguments."""
+
+    def at_end(self) -> str:
+        """Return arguments to add when the request has ended, also as such a text; few different ones."""
 
 
-class OpenRequest:
-    """A request in progress."""
+class Described:
+    """A name and arguments that are known at the begin; they are written as text when they are recorded for the first time."""
 
-    __slots__ = ("_next_mark", "_number", "has_ended")
+    __slots__ = ("_arguments", "_name", "_texts")
 
-    def __init__(self, name: str, arguments: str) -> None:
-        """Begin a request, which does not run yet; its name is one line, and its arguments JSON text."""
-        self._number = _NUMBERS.take()
-        self._next_mark: str | None = begin_mark(self._number, *_TEXTS.limited(name, arguments))
-        self.has_ended = False
+    def __init__(self, name: str, arguments: dict[str, Any]) -> None:
+        self._name, self._arguments = name, arguments
+        self._texts: tuple[str, str] | None = None
+
+    def at_begin(self) -> tuple[str, str]:
+        """Return both as texts."""
+        if self._texts is None:
+            self._texts = _plain(self._name), _as_json(self._arguments)
+            self._arguments = {}
+        return self._texts
+
+    def at_end(self) -> str:
+        """Return no more arguments."""
+        return ""
+
+
+class OpenRequest(RequestState):
+    """A request in progress. While nothing has recorded it, its number is -1."""
+
+    __slots__ = ()
 
     def enter(self) -> bool:
-        """Begin a stretch on this thread; return False if it is in one already, or has ended."""
-        stretches = _STRETCHES.open
-        if self.has_ended or (stretches and stretches[-1][0] is self):
+        """Begin a stretch on this thread; return False if nothing records, if it is in one already, or has ended."""
+        if self.has_ended or not is_recording():
             return False
-        mark, self._next_mark = self._next_mark, None
-        stretches.append((self, _begin_range(mark or run_mark(self._number))))
+        stretches = _STRETCHES.open
+        if stretches and stretches[-1][0] is self:
+            return False
+        if self.number < 0:
+            _NUMBERS.give(self)
+            if self.number < 0:
+                return False
+        mark, self.next_mark = self.next_mark, None
+        stretches.append((self, _begin_range(mark or run_mark(self.number))))
         return True
 
     def leave(self) -> None:
@@ -147,21 +181,73 @@ class OpenRequest:
 
     def submitted(self) -> None:
         """Record that work is handed to a pool of threads."""
-        if not self.has_ended:
-            _end_range(_begin_range(submit_mark(self._number)))
+        if self.has_ended or not is_recording():
+            return
+        if self.number < 0:
+            _NUMBERS.give(self)
+        if self.number >= 0:
+            _end_range(_begin_range(submit_mark(self.number)))
 
-    def end(self, status: str, arguments: dict[str, Any] | None = None) -> None:
+    def end(self, status: str, description: Description) -> None:
         """End the request, and its stretch on this thread."""
         if self.has_ended:
             return
-        self.leave()
+        if self.number >= 0:
+            self.leave()
         self.has_ended = True
-        told = ""
-        if arguments:
-            known = _TEXTS.limited(status, _as_json(arguments))
-            told = known[1] if known[0] == status else ""
-        _end_range(_begin_range(end_mark(self._number, status, told)))
-        _NUMBERS.give_back(self._number)
+        if self.number < 0:
+            return
+        if is_recording():
+            told = _at_end(description)
+            if told:
+                known = _TEXTS.limited(status, told)
+                told = known[1] if known[0] == status else ""
+            _end_range(_begin_range(end_mark(self.number, status, told)))
+        _NUMBERS.take_back(self)
+
+
+def _at_end(description: Description) -> str:
+    """What a description adds at the end; errors of recording do not reach the program."""
+    try:
+        told = description.at_end()
+    except Exception:  # noqa: BLE001
+        return ""
+    return told if len(told) <= _MOST_LETTERS else ""
+
+
+def _begun(description: Description) -> OpenRequest:
+    """Begin a request that is recorded from its first stretch on."""
+    of = OpenRequest()
+    try:
+        name, arguments = description.at_begin()
+        texts = _plain(name), arguments
+    except Exception:  # noqa: BLE001  (errors of recording do not reach the program)
+        texts = "", ""
+    _NUMBERS.give(of)
+    of.next_mark = begin_mark(of.number, *_TEXTS.limited(*texts))
+    return of
+
+
+def _ended(of: OpenRequest, description: Description, error: type[BaseException] | None) -> None:
+    """End a request that something has recorded."""
+    of.end(_status(error), description)
+
+
+# torch's own flag, which its profiler sets, and each of our sessions while it records, see `TorchRanges`.
+_FOLLOWER = Follower(
+    "torch.autograd.profiler",
+    "_is_profiler_enabled",
+    _CURRENT,
+    types.CoroutineType,
+    OpenRequest,
+    _begun,
+    OpenRequest.enter,
+    OpenRequest.leave,
+    _ended,
+)
+is_recording = _FOLLOWER.is_recording
+follow = _FOLLOWER.follow
+"""Takes an awaitable and its `Description`, and returns an awaitable that awaits the first one as a request. `install_request_hooks` comes first."""
 
 
 class Request:
@@ -170,7 +256,7 @@ class Request:
     A context manager for a block, and a decorator for functions, coroutine functions and generators. Many requests may be in progress at once, on
     one event loop or on many threads; work that a request hands to a pool of threads, by `asyncio.to_thread`, `loop.run_in_executor`,
     an executor's `submit` or anyio, belongs to it. A request inside of another one is part of that one, and a range outside of event loops. The tables are `requests`, `request_names` and
-    `request_modules`. While nothing records, a request costs about as much as a `record_function`, some six microseconds. Errors of recording do not reach the program.
+    `request_modules`. While nothing records, a request costs one or two microseconds, less than a `record_function`. Errors of recording do not reach the program.
 
     A `with` block inside of a coroutine is followed through its `await`s on asyncio's own event loop; on another one, such as uvloop, decorate the coroutine
     function or use the middleware.
@@ -189,7 +275,7 @@ class Request:
             raise ArgumentTypeError(
                 f"name={name!r} of a request is not valid: need a string, such as 'generate'"
             )
-        self._name, self._arguments = _plain(name), _as_json(arguments)
+        self._description = Described(name, arguments)
         # One object may be entered by several tasks and threads at once, and again in each of them.
         self._entered: dict[object, list[_Block]] = {}
 
@@ -199,7 +285,7 @@ class Request:
         Returns:
             This object, which may be entered again, also by other threads and tasks at once.
         """
-        block = _Block(self._name, self._arguments)
+        block = _Block(self._description)
         self._entered.setdefault(_owner(), []).append(block)
         block.begin()
         return self
@@ -221,7 +307,7 @@ class Request:
         block = blocks.pop()
         if not blocks:
             del self._entered[owner]
-        block.finish(error)
+        block.finish(kind)
 
     async def __aenter__(self) -> Self:
         """Do as `__enter__` does, for `async with`."""
@@ -244,63 +330,68 @@ class Request:
             A function of the same kind and signature; exceptions of the original one pass through it.
         """
         made: Callable[..., Any]
+        description = self._description
+        # What may change is written now.
+        description.at_begin()
         if inspect.iscoroutinefunction(function):
 
             async def made(*args: Any, **kwargs: Any) -> Any:
-                return await follow(self._name, function(*args, **kwargs), self._arguments)
+                if not _installed:
+                    install_request_hooks()
+                return await follow(function(*args, **kwargs), description)
 
         elif inspect.isasyncgenfunction(function):
 
             async def made(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-                async for one in _follow_items(self._name, self._arguments, function(*args, **kwargs)):
+                async for one in _follow_items(description, function(*args, **kwargs)):
                     yield one
 
         elif inspect.isgeneratorfunction(function):
 
             def made(*args: Any, **kwargs: Any) -> Any:
-                return _follow_generator(self._name, self._arguments, function(*args, **kwargs))
+                return _follow_generator(description, function(*args, **kwargs))
 
         else:
 
             def made(*args: Any, **kwargs: Any) -> Any:
-                block = _Block(self._name, self._arguments)
+                block = _Block(description)
                 block.begin()
-                error: BaseException | None = None
+                kind: type[BaseException] | None = None
                 try:
                     return function(*args, **kwargs)
                 except BaseException as raised:
-                    error = raised
+                    kind = type(raised)
                     raise
                 finally:
-                    block.finish(error)
+                    block.finish(kind)
 
         return cast("Function", functools.wraps(function)(made))
 
 
 class _Block:
-    """A request that is current in a context; inside of another request, a range of that one.
+    """A request that is current in a context; inside of another request, a range of that one."""
 
-    Its name is one line, and its arguments JSON text, see `_plain` and `_as_json`.
-    """
+    __slots__ = ("_before", "_description", "_range", "open")
 
-    __slots__ = ("_before", "_range", "open")
-
-    def __init__(self, name: str, arguments: str) -> None:
-        _install_hooks()
+    def __init__(self, description: Description) -> None:
+        if not _installed:
+            install_request_hooks()
+        self._description = description
+        self._before: contextvars.Token[OpenRequest | None] | None = None
         self._range: Any = None
         self.open: OpenRequest | None = None
-        if _CURRENT.get() is not None:
+        if _CURRENT.get() is None:
+            self.open = _begun(description) if is_recording() else OpenRequest()
+        elif is_recording() and not _in_event_loop():
             # Ranges of coroutines that take turns on a thread would not nest.
-            self._range = None if _in_event_loop() else _begin_range(name)
-        else:
-            self.open = OpenRequest(name, arguments)
-        self._before: contextvars.Token[OpenRequest | None] | None = None
+            self._range = _begin_range(description.at_begin()[0])
 
     def begin(self) -> None:
         """Make it the current request, and begin a stretch."""
         if self.open is not None:
-            self.make_current()
-            self.open.enter()
+            self._before = _CURRENT.set(self.open)
+            if self.open.number >= 0:
+                self.open.enter()
 
     def make_current(self) -> None:
         """Make it the current request."""
@@ -316,13 +407,19 @@ class _Block:
                 # Ended in another context than it began in, as generators are that are garbage-collected.
                 _CURRENT.set(None)
 
-    def finish(self, error: BaseException | None, arguments: dict[str, Any] | None = None) -> None:
-        """End the request."""
+    def finish(self, error: type[BaseException] | None) -> None:
+        """End the request, perhaps with an exception."""
         self.make_other_current()
-        _end_range(self._range)
-        self._range = None
-        if self.open is not None:
-            self.open.end(_status(error), arguments)
+        if self._range is not None:
+            _end_range(self._range)
+            self._range = None
+        of = self.open
+        if of is None:
+            return
+        if of.number < 0:
+            of.has_ended = True
+        else:
+            of.end(_status(error), self._description)
 
 
 def _owner() -> object:
@@ -336,92 +433,24 @@ def _in_event_loop() -> bool:
     return asyncio._get_running_loop() is not None
 
 
-def _status(error: BaseException | None) -> str:
-    """How a request ended that ended with an exception, or without."""
+def _status(error: type[BaseException] | None) -> str:
+    """How a request ended that ended with an exception of a type, or without."""
     if error is None:
         return "finished"
-    return "canceled" if isinstance(error, asyncio.CancelledError | GeneratorExit) else "error"
+    return "canceled" if issubclass(error, (asyncio.CancelledError, GeneratorExit)) else "error"
 
 
-class _Stretched:
-    """An awaitable that records each resumption of another one as a stretch of a request."""
-
-    def __init__(self, of: OpenRequest, awaitable: Awaitable[Any]) -> None:
-        self._of = of
-        self._inner = awaitable.__await__()
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return cast("Generator[Any, Any, Any]", self)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        return self.send(None)
-
-    def send(self, value: Any) -> Any:
-        is_new = self._of.enter()
-        try:
-            return next(self._inner) if value is None else self._inner.send(value)
-        finally:
-            if is_new:
-                self._of.leave()
-
-    def throw(self, *error: Any) -> Any:
-        is_new = self._of.enter()
-        try:
-            return self._inner.throw(*error)
-        finally:
-            if is_new:
-                self._of.leave()
-
-    def close(self) -> None:
-        is_new = self._of.enter()
-        try:
-            self._inner.close()
-        finally:
-            if is_new:
-                self._of.leave()
-
-
-async def follow(
-    name: str,
-    awaitable: Awaitable[Any],
-    arguments: str = "",
-    at_end: Callable[[], dict[str, Any]] | None = None,
-) -> Any:
-    """Await something as a request.
-
-    Args:
-        name: The name of the request.
-        arguments: Its arguments, as the JSON text of an object; empty without arguments.
-        awaitable: What is awaited.
-        at_end: Called when the request has ended; returns arguments to add to it.
-
-    Returns:
-        What the awaitable returns.
-    """
-    block = _Block(_plain(name), arguments)
-    error: BaseException | None = None
-    block.make_current()
-    try:
-        return await (awaitable if block.open is None else _Stretched(block.open, awaitable))
-    except BaseException as raised:
-        error = raised
-        raise
-    finally:
-        block.finish(error, at_end() if at_end is not None else None)
-
-
-async def _follow_items(name: str, arguments: str, items: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _follow_items(description: Description, items: AsyncIterator[Any]) -> AsyncIterator[Any]:
     """Iterate over an asynchronous generator as a request; what its consumer does in between is not part of it."""
-    block = _Block(name, arguments)
-    error: BaseException | None = None
+    block = _Block(description)
+    error: type[BaseException] | None = None
     try:
         while True:
             block.make_current()
             try:
-                item = await (anext(items) if block.open is None else _Stretched(block.open, anext(items)))
+                item = await (
+                    anext(items) if block.open is None else _FOLLOWER.stretches(anext(items), block.open)
+                )
             except StopAsyncIteration:
                 return
             finally:
@@ -431,7 +460,7 @@ async def _follow_items(name: str, arguments: str, items: AsyncIterator[Any]) ->
                     block.open.leave()
             yield item
     except BaseException as raised:
-        error = raised
+        error = type(raised)
         raise
     finally:
         try:
@@ -440,11 +469,11 @@ async def _follow_items(name: str, arguments: str, items: AsyncIterator[Any]) ->
             block.finish(error)
 
 
-def _follow_generator(name: str, arguments: str, items: Iterator[Any]) -> Generator[Any, Any, Any]:
+def _follow_generator(description: Description, items: Iterator[Any]) -> Generator[Any, Any, Any]:
     """Iterate over a generator as a request; what its consumer does in between is not part of it."""
-    block = _Block(name, arguments)
+    block = _Block(description)
     inner = cast("Generator[Any, Any, Any]", items)
-    error: BaseException | None = None
+    error: type[BaseException] | None = None
 
     def in_request(call: Callable[..., Any], *values: Any) -> Any:
         block.make_current()
@@ -471,7 +500,7 @@ def _follow_generator(name: str, arguments: str, items: Iterator[Any]) -> Genera
     except StopIteration as stopped:
         return stopped.value
     except BaseException as raised:
-        error = raised
+        error = type(raised)
         raise
     finally:
         block.finish(error)
@@ -495,21 +524,19 @@ class _HandedOver:
 
 
 _installing = threading.Lock()
-_installed: set[str] = set()
+_installed = False
 
 
-def _install_hooks() -> None:
+def install_request_hooks() -> None:
     """Wrap, once, what hands work to threads and what runs the steps of tasks; they are never removed, and cost a look at a context variable."""
-    if _installed >= {"asyncio", "anyio"} or ("asyncio" in _installed and "anyio" not in sys.modules):
-        return
+    global _installed
     with _installing:
-        if "asyncio" not in _installed:
-            _installed.add("asyncio")
-            _wrap_steps()
-            _wrap_submit()
-        if "anyio" in sys.modules and "anyio" not in _installed:
-            _installed.add("anyio")
-            _wrap_anyio()
+        if _installed:
+            return
+        _wrap_steps()
+        _wrap_submit()
+        AfterImport("anyio.to_thread", _wrap_anyio).wait()
+        _installed = True
 
 
 def _wrap_steps() -> None:
@@ -518,10 +545,9 @@ def _wrap_steps() -> None:
 
     @functools.wraps(run_step)
     def run(self: Any) -> None:
-        of = self._context.get(_CURRENT)
         stretches = _STRETCHES.open
         depth = len(stretches)
-        if of is not None:
+        if is_recording() and (of := self._context.get(_CURRENT)) is not None:
             of.enter()
         try:
             run_step(self)
@@ -550,9 +576,8 @@ def _wrap_submit() -> None:
 
 def _wrap_anyio() -> None:
     """Do the same for anyio, in whose threads Starlette and FastAPI call plain functions."""
-    import anyio.to_thread
-
-    module: Any = anyio.to_thread
+    # Not as an attribute of anyio, which it becomes after its import.
+    module: Any = importlib.import_module("anyio.to_thread")
     run_sync: Callable[..., Any] = module.run_sync
 
     @functools.wraps(run_sync)
@@ -571,13 +596,16 @@ def _plain(name: str) -> str:
     return " ".join(name.split())[:_MOST_LETTERS]
 
 
+_encode = json.JSONEncoder(default=str, allow_nan=False).encode
+
+
 def _as_json(arguments: dict[str, Any]) -> str:
     """Return arguments as JSON text; empty without any, and of those that cannot be written only their names."""
     if not arguments:
         return ""
     for wanted in (arguments, dict.fromkeys(arguments)):
         try:
-            text = json.dumps(wanted, default=str, allow_nan=False)
+            text = _encode(wanted)
         except (TypeError, ValueError, RecursionError):
             continue
         if len(text) <= _MOST_LETTERS:
