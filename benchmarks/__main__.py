@@ -20,6 +20,7 @@ SCRIPTS = (
     "paused_step",
     "nested_session",
     "leave_on",
+    "step_switch",
     "last_rings",
     "compiled_programs",
     "samples",

@@ -329,7 +329,12 @@ void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
 
 void own_steps(uint32_t owner) { step_owner = owner; }
 
-bool begin_span(const void* open, const char* name) {
+namespace {
+
+// Begins a span by hand. `describe` gets the thread, the session and the span's site, fills in the name, and
+// returns false if a RecordFunction is needed.
+template <typename Describe>
+bool begin_by_hand(const void* open, at::RecordScope scope, Describe describe) {
   constexpr uint32_t kTakesFunction = kPaused | kRecordShapes | kRecordMemory | kRecordFunctionIds;
   ThreadState* thread = this_thread();
   if (thread == nullptr) return false;
@@ -342,23 +347,22 @@ bool begin_span(const void* open, const char* name) {
   bool opened = false;
   try {
     if (!thread->keep_up(*session)) return false;
-    const uint32_t id = text_name(*thread, *session, name);
-    if ((id & kBetweenRanks) != 0) return false;
+    SpanSite site{};
+    int64_t sequence = -1;
+    if (!describe(*thread, *session, site, sequence)) return false;
     OpenSpan& span = thread->open.push(open);
     opened = true;
     CompactSpan* record = session->next_span(*thread);
     if (record == nullptr) return true;
-    constexpr at::RecordScope kScope = at::RecordScope::FUNCTION;
     uint16_t kept = 0;
     if ((what & (kRecordStacks | kRecordModules)) != 0) {
-      kept = place(*thread, *session, kScope, [] { return false; }, span, (what & kRecordModules) != 0);
+      kept = place(*thread, *session, scope, [] { return false; }, span, (what & kRecordModules) != 0);
     }
-    record->site =
-        session->site(*thread, {.name = id,
-                                .stack = (what & kRecordStacks) != 0 ? span.stack : 0,
-                                .module = span.module,
-                                .scope_and_sequence = SpanSite::rest_of(static_cast<uint8_t>(kScope), -1)});
-    record->sequence_low = static_cast<uint32_t>(-1);
+    site.stack = (what & kRecordStacks) != 0 ? span.stack : 0;
+    site.module = span.module;
+    site.scope_and_sequence = SpanSite::rest_of(static_cast<uint8_t>(scope), sequence);
+    record->site = session->site(*thread, site);
+    record->sequence_low = static_cast<uint32_t>(sequence);
     span.forward_thread = kept;
     record->end = uint64_t{kept} << CompactSpan::kEndBits;
     span.record = record;
@@ -371,6 +375,27 @@ bool begin_span(const void* open, const char* name) {
     if (opened) thread->open.pop();
     return false;
   }
+}
+
+}  // namespace
+
+bool begin_span(const void* open, const char* name) {
+  return begin_by_hand(open, at::RecordScope::FUNCTION,
+                       [name](ThreadState& thread, Session& session, SpanSite& site, int64_t&) {
+                         site.name = text_name(thread, session, name);
+                         return (site.name & kBetweenRanks) == 0;
+                       });
+}
+
+bool begin_step_mark(const void* mark, int64_t number, uint32_t owner) {
+  if (number < 0 || number > SpanSite::kMostSequence) return false;
+  return begin_by_hand(mark, at::RecordScope::USER_SCOPE,
+                       [=](ThreadState& thread, Session& session, SpanSite& site, int64_t& sequence) {
+                         site.name = text_name(thread, session, kStepMark.data());
+                         site.parameter = owner + 1;
+                         sequence = number;
+                         return site.name != kUnknownId;
+                       });
 }
 
 void end_span(const void* open) { end_at(open, read_tick()); }
@@ -434,6 +459,8 @@ void replace_operator_callback(uint32_t what) {
   unregister(before);
   unregister(backward_before);
 }
+
+bool has_operator_callback() { return handle != at::INVALID_CALLBACK_HANDLE; }
 
 void resume_operator_callback(uint32_t what) {
   if (handle == at::INVALID_CALLBACK_HANDLE) register_callback(what);

@@ -24,6 +24,9 @@ void resume_operator_callback(uint32_t what);
 // 0: the program itself.
 void own_steps(uint32_t owner);
 
+// Whether the callback is registered.
+bool has_operator_callback();
+
 // Whether torch's own profiler records the calling thread.
 bool torch_profiles_this_thread();
 
@@ -33,5 +36,8 @@ bool torch_profiles_this_thread();
 bool begin_span(const void* span, const char* name);
 // [any thread, hot] Ends it.
 void end_span(const void* span);
+// [any thread] Begins the mark of a step, of the session with this number, as a user's range would; ended by
+// end_span(). False if a range is needed, as above, or the number has no place in a record.
+bool begin_step_mark(const void* mark, int64_t number, uint32_t session);
 
 }  // namespace kinetoscope

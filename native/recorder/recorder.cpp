@@ -13,8 +13,10 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "../core/recording/step_switch.h"
 #include "call_hooks.h"
 #include "call_state.h"
 #include "clock.h"
@@ -38,6 +40,12 @@ namespace {
 
 // How long stop() waits for threads to leave their callbacks.
 constexpr int64_t kPatienceNs = 200'000'000;
+
+bool step_on(const void* mark, int64_t number, int64_t expected_ns) noexcept;
+bool step_off(const void* mark) noexcept;
+bool step_begin(const void* mark, int64_t number) noexcept;
+void step_end(const void* mark) noexcept;
+StepSwitch step_switch{.allowed = 0, .on = step_on, .off = step_off, .begin = step_begin, .end = step_end};
 
 // Guards starting and stopping; the GIL does too, but fork handlers run without it. Recursive: naming modules
 // may run the garbage collector, and with it any code of the job, fork included.
@@ -78,6 +86,72 @@ uint64_t ticks_a_microsecond(const ClockPair& then, const ClockPair& now) {
                         : 1000;
 }
 
+// A row of the table of pauses, as kinetoscope/collect/engines/native.py writes it; see also
+// kinetoscope/model/pauses.py.
+void append_toggle(bool on) {
+  constexpr std::string_view kOn = R"({"activity":["CPU"],"enabled":[true]})";
+  constexpr std::string_view kOff = R"({"activity":["CPU"],"enabled":[false]})";
+  recording->rows().append(0, "toggles", 1, 0, on ? kOn : kOff);
+}
+
+// [GIL] `control` for a step switch, which must not wait for it: its holder may need the GIL.
+class TriedControlLock {
+ public:
+  TriedControlLock() : owned_(step_switch.allowed != 0 && control.try_lock()) {}
+  ~TriedControlLock() {
+    if (owned_) control.unlock();
+  }
+  TriedControlLock(const TriedControlLock&) = delete;
+  TriedControlLock& operator=(const TriedControlLock&) = delete;
+  bool may_switch() const { return owned_ && Session::current() != nullptr && wanted_calls == 0; }
+
+ private:
+  const bool owned_;
+};
+
+// Begins a pause of session 0.
+void step_pause() {
+  live.what.fetch_or(kPaused, std::memory_order_relaxed);
+  remove_operator_callback();
+  try {
+    append_toggle(false);
+  } catch (...) {
+    // Out of memory: the recording does not say that it was paused from here on.
+    recording->faults.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+bool step_on(const void* mark, int64_t number, int64_t expected_ns) noexcept {
+  const TriedControlLock lock;
+  if (!lock.may_switch()) return false;
+  const uint32_t before = live.what.fetch_and(~kPaused, std::memory_order_relaxed);
+  try {
+    resume_operator_callback(before);
+    append_toggle(true);
+    if ((before & kPaused) != 0) sampling::resume(expected_ns);
+    if (begin_step_mark(mark, number, 0)) return true;
+  } catch (...) {
+    // Out of memory.
+    recording->faults.fetch_add(1, std::memory_order_relaxed);
+  }
+  step_pause();
+  return false;
+}
+
+bool step_off(const void* mark) noexcept {
+  const TriedControlLock lock;
+  if (!lock.may_switch()) return false;
+  if (mark != nullptr) end_span(mark);
+  step_pause();
+  return true;
+}
+
+bool step_begin(const void* mark, int64_t number) noexcept {
+  return step_switch.allowed != 0 && begin_step_mark(mark, number, 0);
+}
+
+void step_end(const void* mark) noexcept { end_span(mark); }
+
 void before_fork() {
   control.lock();
   step_watch::before_fork();
@@ -106,6 +180,7 @@ void after_fork_in_child() {
   sampling::after_fork_in_child();
   storage_ids::after_fork_in_child();
   step_watch::after_fork_in_child();
+  step_switch.allowed = 0;
   maintenance_thread::reset_after_fork();
   reset_calls_after_fork();
   forget_other_threads();
@@ -130,6 +205,7 @@ void start_samples(Session& session, uint32_t samples_per_second) {
 
 // Lets nothing more be recorded.
 void end_recording(Session& session) {
+  step_switch.allowed = 0;
   sampling::stop();
   const uint64_t now = read_tick();
   Session::set_current(nullptr);
@@ -323,6 +399,14 @@ int kinetoscope_recorder_resume(char* message, size_t bytes) {
   switch_calls(*recording, wanted_calls, 0, no_calls);
   say(message, bytes, no_calls.c_str());
   return 0;
+}
+
+const void* kinetoscope_recorder_step_switch() { return &step_switch; }
+
+int kinetoscope_recorder_allow_step_switch(int allowed) {
+  const ControlLock lock;
+  step_switch.allowed = allowed != 0 && recording != nullptr && !stopped && wanted_calls == 0 ? 1 : 0;
+  return has_operator_callback() ? 0 : 1;
 }
 
 uint32_t kinetoscope_recorder_hooked_threads() {

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KINETOSCOPE_RECORDER_VERSION 13u
+#define KINETOSCOPE_RECORDER_VERSION 14u
 
 struct _object;
 
@@ -62,6 +62,13 @@ KINETOSCOPE_EXPORT int kinetoscope_recorder_stop(struct kinetoscope_recorder_sto
 // `message` is why calls cannot be recorded from then on; empty if they can.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_pause();
 KINETOSCOPE_EXPORT int kinetoscope_recorder_resume(char* message, size_t bytes);
+
+// The functions by which a flight recorder pauses and resumes session 0 from step to step: a
+// kinetoscope::StepSwitch, valid for ever.
+KINETOSCOPE_EXPORT const void* kinetoscope_recorder_step_switch();
+// 1: they may be called, as session 0 is the only one and has no calls; 0: no more. Returns whether recording
+// is paused now.
+KINETOSCOPE_EXPORT int kinetoscope_recorder_allow_step_switch(int allowed);
 
 // Number of threads with our hooks for calls; 1 if they are installed for all threads at once.
 KINETOSCOPE_EXPORT uint32_t kinetoscope_recorder_hooked_threads();

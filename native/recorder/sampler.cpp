@@ -449,7 +449,7 @@ struct Service {
   std::mutex mutex;  // held during a round; guards what follows
   pthread_cond_t changed;
   std::unique_ptr<Sampler> sampler;
-  int64_t interval_ns = 0;
+  std::atomic<int64_t> interval_ns{0};
   uint64_t starts = 0;
   std::atomic<bool> leave{false};
 };
@@ -458,12 +458,15 @@ struct Service {
 std::mutex start_mutex;
 Service* service = nullptr;
 
+int64_t least_of_varied(int64_t nanoseconds) { return nanoseconds * 3 / 4; }
+
 // A pause of `nanoseconds` on average.
 int64_t varied(int64_t nanoseconds, uint64_t& random) {
   random ^= random << 13;
   random ^= random >> 7;
   random ^= random << 17;
-  return nanoseconds * 3 / 4 + static_cast<int64_t>(random % static_cast<uint64_t>(nanoseconds / 2 + 1));
+  return least_of_varied(nanoseconds) +
+         static_cast<int64_t>(random % static_cast<uint64_t>(nanoseconds / 2 + 1));
 }
 
 void* run(void* argument) {
@@ -507,7 +510,7 @@ void* run(void* argument) {
     spent_ns += cost_ns;
     const int64_t least_ns = cost_ns * (spent_ns < kDenseNs ? kLeastPause : kLeastPauseLater);
     // A single slow round, such as the first, must not delay later ones for long.
-    pause_ns = std::max(self.interval_ns, (pause_ns + least_ns) / 2);
+    pause_ns = std::max(self.interval_ns.load(), (pause_ns + least_ns) / 2);
     due_ns = read_clock(CLOCK_MONOTONIC) + varied(pause_ns, random);
   }
   return nullptr;
@@ -539,8 +542,9 @@ std::string start(Session& session, const kinetoscope_interpreter& interpreter, 
   return {};
 }
 
-void resume() {
-  if (service == nullptr) return;
+void resume(int64_t expected_ns) {
+  // Waking a thread costs more than all the rest of switching recording on.
+  if (service == nullptr || expected_ns < least_of_varied(service->interval_ns.load())) return;
   // Under the mutex, so that it is either seen before the sampler waits, or wakes it.
   std::lock_guard lock(service->mutex);
   pthread_cond_signal(&service->changed);

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -115,8 +116,9 @@ namespace sampling {
 // success.
 std::string start(Session& session, const kinetoscope_interpreter& interpreter, const void* module_call,
                   int64_t interval_ns);
-// [any thread] After a pause, in which the sampler sleeps.
-void resume();
+// [any thread] After a pause, in which the sampler sleeps, for a time that is expected to be so long: if no
+// sample would be taken within, it sleeps on.
+void resume(int64_t expected_ns = std::numeric_limits<int64_t>::max());
 // [any thread] Returns once the sampler has left the session.
 void stop();
 // Before a fork, and before the dictionary's mutex is taken: the child inherits no open files of a running

@@ -11,6 +11,7 @@ torch.set_num_threads(1)
 if os.environ["MASTER_PORT"] != "0":
     torch.distributed.init_process_group("gloo")
 recorder = kinetoscope.leave_on(keep="4MiB", on=("nan", "hang"))
+recorder._follow_plan = lambda *_: None
 recorder._plan.records = lambda step: True
 recorder._others._answer_s = 2.0
 model = torch.nn.Linear(8, 8)

@@ -183,15 +183,33 @@ def test_how_many_steps_are_looked_at_together_is_chosen_now_and_then():
     budget = Counting(0.01)
     for _ in range(3201):
         budget.add(1e6, 100.0, recorded=False, planned_share=0.01)
-    assert budget.chosen == 100
+    # After 32, 64, 128 and then 256 steps each.
+    assert budget.chosen == 14
 
 
-def test_a_plan_remembers_the_strata_of_now():
-    plan = StepPlan("job", 8)
-    drawn = []
-    random = plan._random
-    plan._random = lambda *where: drawn.append(where) or random(*where)
-    for step in range(1000):
-        plan.records(step)
-        plan.next_after(step)
-    assert len(drawn) <= 8 * (1000 // 256 + 2)
+def test_looks_at_many_steps_count_and_are_made_fewer():
+    budget, plan = Budget(0.01), StepPlan("job", 5)
+    for step in range(2000):
+        budget.add(1e6, 500.0 / budget.together, plan.records(step), plan.share)
+        if step % 250 == 0:
+            # What is left for steps takes 6 us for each, and once in a while much longer.
+            steps = 250 // budget.together
+            budget.add_look(6e3 * steps + (1e6 if step == 1000 else 0), 250e6, steps)
+    assert 2 <= budget.together <= 8
+    told = budget.overhead(plan.share)
+    assert told.low >= 0.0005
+    budget.add_look(1e6, 0.0, 1)
+    assert budget.overhead(plan.share) == told
+
+
+def test_a_plan_that_would_exceed_the_budget_is_not_tried():
+    levels = set()
+    # One of 16 steps costs 0.56 %, and one of 8 would cost 1.1 %.
+    budget, plan = Budget(0.01), StepPlan("job", 4)
+    budget.share = 1 / 16
+    for step in range(60_000):
+        recorded = plan.records(step)
+        if budget.add(STEP_NS * (1 + 0.09 * recorded), 0.0, recorded, plan.share):
+            plan.level = level_for(budget.share)
+            levels.add(plan.level)
+    assert levels == {4}

@@ -22,6 +22,7 @@ def train_step():
     return loss
 
 def record_all(recorder):
+    recorder._follow_plan = lambda *_: None
     recorder._plan.records = lambda step: True
 
 """
@@ -71,6 +72,7 @@ def test_steps_that_are_not_recorded_leave_no_spans(tmp_path):
     done = run(
         tmp_path,
         "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder._follow_plan = lambda *_: None\n"
         "    recorder._plan.records = lambda step: step % 4 == 1\n"
         "    for number in range(21):\n"
         "        recorder.step()\n"
@@ -216,6 +218,7 @@ def test_a_session_inside_records_as_ever(tmp_path):
         tmp_path,
         "cpu = [torch.profiler.ProfilerActivity.CPU]\n"
         "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder._follow_plan = lambda *_: None\n"
         "    recorder._plan.records = lambda step: False\n"
         "    for _ in range(3):\n"
         "        recorder.step()\n"
@@ -234,6 +237,7 @@ def test_a_capture_records_the_next_steps(tmp_path):
     done = run(
         tmp_path,
         "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder._follow_plan = lambda *_: None\n"
         "    recorder._plan.records = lambda step: False\n"
         "    recorder.step(10)\n"
         "    path = recorder.capture(2)\n"
@@ -331,6 +335,7 @@ def test_a_copy_is_cut_to_the_time_that_is_kept(tmp_path):
         "from kinetoscope.flight.last import last_event\n"
         "for keep in ('1ms,4MiB', '10min,4MiB'):\n"
         "    with kinetoscope.leave_on(keep=keep) as recorder:\n"
+        "        recorder._follow_plan = lambda *_: None\n"
         "        recorder._plan.records = lambda step: step % 2 == 0\n"
         "        for number in range(7000, 7300):\n"
         "            recorder.step(number)\n"
@@ -368,6 +373,7 @@ def test_what_is_between_two_steps_belongs_to_none(tmp_path):
         "        return add(step_ns, *others)\n"
         "    recorder._budget.add = note\n"
         "    for number in range(20):\n"
+        "        recorder._follow_plan = lambda *_: None\n"
         "        recorder._plan.records = lambda step: step % 4 == 1 and number < 12\n"
         "        # From the 12th on, steps are looked at together.\n"
         "        recorder._count.left = 7 if number == 12 else recorder._count.left\n"
@@ -469,3 +475,120 @@ def test_a_second_process_of_a_rank_leaves_the_first_one_alone(tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "0\n['rank0.recording', 'rank0.steps']\n"
+
+
+def test_a_plan_is_followed_without_python(tmp_path):
+    done = run(
+        tmp_path,
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder._budget.add = lambda *step: False\n"
+        "    calls = []\n"
+        "    step = recorder._step\n"
+        "    recorder._step = lambda *given: calls.append(given) or step(*given)\n"
+        "    for number in range(9000, 9200):\n"
+        "        recorder.step(number)\n"
+        "        train_step()\n"
+        "    print(len(calls) < 100)\n"
+        "    print([number for number in range(9000, 9200) if recorder._plan.records(number)])\n"
+        "    path = recorder.snapshot('look')\n"
+        "    print(path)\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    calls, planned, path = done.stdout.splitlines()
+    assert calls == "True"
+    with kinetoscope.open(path) as trace:
+        assert trace.table("steps")["number"].to_pylist() == json.loads(planned)
+        spans = trace.table("spans")["name"].to_pylist()
+        assert spans.count("aten::linear") == len(json.loads(planned))
+        # One after each recorded step that no other follows, and one before the first.
+        last = [number for number in json.loads(planned) if number + 1 not in json.loads(planned)]
+        assert len(trace.info["pauses"]) == len(last) + 1
+
+
+def test_sessions_beside_a_plan_that_is_followed_without_python(tmp_path):
+    done = run(
+        tmp_path,
+        "cpu = [torch.profiler.ProfilerActivity.CPU]\n"
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    number = 0\n"
+        "    for _ in range(4):\n"
+        "        for inside in (range(23), range(19)):\n"
+        "            prof = kinetoscope.profile(activities=cpu, engine='native') if len(inside) == 19 else None\n"
+        "            if prof:\n"
+        "                prof.start()\n"
+        "            for _ in inside:\n"
+        "                recorder.step(number)\n"
+        "                train_step()\n"
+        "                number += 1\n"
+        "            if prof:\n"
+        "                prof.stop()\n"
+        "                print(prof.trace.table('spans')['name'].to_pylist().count('aten::linear'))\n"
+        "    print(recorder._count.is_armed, recorder.status().problem)\n"
+        "    planned = [one for one in range(number) if recorder._plan.records(one)]\n"
+        "    print(planned)\n"
+        "    print(recorder.snapshot('look'))\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    *found, state, planned, path = done.stdout.splitlines()
+    assert found == ["19"] * 4
+    assert state == "False "
+    with kinetoscope.open(path) as trace:
+        numbers = trace.table("steps")["number"].to_pylist()
+    assert set(json.loads(planned)) <= set(numbers)
+
+
+def test_torchs_profiler_sees_its_operators_beside_a_plan_that_is_followed(tmp_path):
+    done = run(
+        tmp_path,
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    recorder._budget.add = lambda *step: False\n"
+        "    for number in range(40):\n"
+        "        recorder.step(number)\n"
+        "        train_step()\n"
+        "    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:\n"
+        "        for number in range(40, 60):\n"
+        "            recorder.step(number)\n"
+        "            train_step()\n"
+        "    print(sum(event.count for event in prof.key_averages() if event.key == 'aten::linear'))\n"
+        "    print([number for number in range(60) if recorder._plan.records(number)])\n"
+        "    print(recorder.snapshot('look'))\n",
+    )
+    # torch writes lines of its own.
+    assert (done.returncode, "Warning" in done.stderr) == (0, False)
+    linears, planned, path = done.stdout.splitlines()
+    assert linears == "20"
+    with kinetoscope.open(path) as trace:
+        assert trace.table("steps")["number"].to_pylist() == json.loads(planned)
+
+
+def test_steps_of_many_threads_and_forks_follow_a_plan_without_harm(tmp_path):
+    done = run(
+        tmp_path,
+        "import threading\n"
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    def work():\n"
+        "        for _ in range(200):\n"
+        "            recorder.step()\n"
+        "            torch.ones(3).sum()\n"
+        "    threads = [threading.Thread(target=work) for _ in range(4)]\n"
+        "    for thread in threads:\n"
+        "        thread.start()\n"
+        "    for _ in range(3):\n"
+        "        child = os.fork()\n"
+        "        if child == 0:\n"
+        "            for _ in range(20):\n"
+        "                recorder.step()\n"
+        "                torch.ones(3).sum()\n"
+        "            os._exit(0)\n"
+        "        assert os.waitpid(child, 0)[1] == 0\n"
+        "        recorder.status()\n"
+        "    for thread in threads:\n"
+        "        thread.join()\n"
+        "    print(recorder.status().step, recorder.status().problem)\n"
+        "    print(recorder.snapshot('look'))\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    step, path = done.stdout.splitlines()
+    assert step == "799 "
+    with kinetoscope.open(path) as trace:
+        assert len(trace.table("steps")) > 0

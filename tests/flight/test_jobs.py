@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from kinetoscope._core import StepCount
 from kinetoscope._errors import ArgumentError
 from kinetoscope.flight.jobs import (
     ENDED,
@@ -31,9 +32,14 @@ def write_log(
     data[8:16] = (os.getpid() if process is None else process).to_bytes(8, "little")
     log = StepLogWriter(memoryview(data))
     began_ns = int(time.monotonic_ns() - for_s * SECOND_NS)
+    steps = StepCount(lambda number, loss: None)
+    log.follow(steps)
     if last is not None:
-        log.end(last, began_ns - SECOND_NS, SECOND_NS, recorded=False)
-    log.begin(step, began_ns, recorded=recorded, hang_ns=int(hang_s * SECOND_NS))
+        steps.number, steps.began_ns, steps.recording = last, began_ns - SECOND_NS, False
+        steps.log_end(SECOND_NS)
+    steps.number, steps.began_ns, steps.recording = step, began_ns, recorded
+    steps.log_begin(int(hang_s * SECOND_NS))
+    steps.close()
     if stopped:
         log.stop()
     (attempt / f"rank{rank}.steps").write_bytes(data)

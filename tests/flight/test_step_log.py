@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinetoscope._core import StepCount
 from kinetoscope.flight.step_log import SIZE_BYTES, StepLogWriter, read_step_log
 
 MAGIC = b"KSSTEPS1"
@@ -19,11 +20,14 @@ def empty_log():
 @given(st.integers(0, 3000), st.integers(0, 2**40))
 def test_the_last_steps_are_read(tmp_path_factory, count, first):
     data = empty_log()
-    log = StepLogWriter(memoryview(data))
-    for at in range(count):
-        log.begin(first + at, 1000 * at + 1, recorded=at % 2 == 0, hang_ns=77)
-        log.end(first + at, 1000 * at + 1, 900, recorded=at % 2 == 0)
-    log.begin(first + count, 1000 * count + 1, recorded=True, hang_ns=77)
+    log, steps = StepLogWriter(memoryview(data)), StepCount(lambda number, loss: None)
+    log.follow(steps)
+    for at in range(count + 1):
+        steps.number, steps.began_ns, steps.recording = first + at, 1000 * at + 1, at % 2 == 0
+        steps.log_begin(77)
+        if at < count:
+            steps.log_end(900)
+    steps.close()
     path = tmp_path_factory.getbasetemp() / "rank0.steps"
     path.write_bytes(data)
     read = read_step_log(path)

@@ -23,7 +23,11 @@ void add_operator_callback(uint32_t) {}
 void replace_operator_callback(uint32_t) {}
 void remove_operator_callback() {}
 void resume_operator_callback(uint32_t) {}
+bool has_operator_callback() { return false; }
 void own_steps(uint32_t) {}
+bool begin_step_mark(const void*, int64_t, uint32_t) { return false; }
+void end_span(const void*) {}
+bool torch_profiles_this_thread() { return false; }
 const void* tensor_behind(PyObject*) { return nullptr; }
 c10::StorageImpl* storage_behind(PyObject*) { return nullptr; }
 const void* accumulated_parameter() { return nullptr; }

@@ -19,6 +19,8 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from kinetoscope._core import chosen_step
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -27,10 +29,6 @@ MOST_LEVEL = 16
 
 CONTROL_LEVEL = 6
 """Where all steps fit into the budget, one of 64 is not recorded, to compare with."""
-
-_MASK = (1 << 64) - 1
-# Of how many strata the chosen step is remembered: the one under way and the next, and those of a change of the plan.
-_STRATA = 8
 
 
 def level_for(share: float) -> int:
@@ -53,12 +51,16 @@ class StepPlan:
         """Plan for a job, by a name that all of its ranks have in common."""
         self._seed = zlib.crc32(job.encode("utf-8", "surrogatepass"))
         self.level = level
-        self._chosen: dict[tuple[int, int], int] = {}
 
     @property
     def share(self) -> float:
         """The share of the steps that are recorded."""
         return 1.0 - 0.5**CONTROL_LEVEL if self.level == 0 else 0.5**self.level
+
+    @property
+    def rule(self) -> tuple[int, int, bool]:
+        """The plan for `StepCount.arm`: its seed, the level of its strata, and whether the chosen step of each is the one that is not recorded."""
+        return self._seed, self.level or CONTROL_LEVEL, self.level == 0
 
     def records(self, step: int) -> bool:
         """Whether a step is recorded."""
@@ -76,25 +78,7 @@ class StepPlan:
 
     def _chosen_of(self, step: int, level: int) -> int:
         """The chosen step of the stratum of 2^level steps that a step is in."""
-        stratum = step >> level
-        key = (level, stratum)
-        chosen = self._chosen.get(key)
-        if chosen is None:
-            # One half after the other, from the largest to a single step: this nests the plans of all levels.
-            chosen = stratum
-            for half in range(level - 1, -1, -1):
-                chosen = chosen * 2 + (self._random(half, chosen) & 1)
-            if len(self._chosen) >= _STRATA:
-                self._chosen.clear()
-            self._chosen[key] = chosen
-        return chosen
-
-    def _random(self, level: int, block: int) -> int:
-        """A number that looks random, the same for the same job, level and block (the finalizer of SplitMix64)."""
-        mixed = (block * 0x9E3779B97F4A7C15 + (level + 1) * 0xD1B54A32D192ED03 + self._seed) & _MASK
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-        return mixed ^ (mixed >> 31)
+        return chosen_step(self._seed, level, step >> level)
 
 
 FEWEST = 30
@@ -118,6 +102,8 @@ _WIDTH = 1.96
 _FAR = 5.0
 _RAISE_BELOW = 0.7
 _RAISE = 1.1
+# How many looks at many steps at once are averaged.
+_LOOKS = 64
 # Of the processor time of our threads, how many readings are averaged.
 _READINGS = 16
 # What is done between two steps also displaces the program's data from the caches of the processor, which the next step pays for:
@@ -126,7 +112,8 @@ _DISPLACED = 1.0
 # What looking at steps that are not recorded may take of the budget, and the most steps that are looked at together.
 _LOOKING = 0.25
 MOST_TOGETHER = 256
-_LOOK_AGAIN = 32
+# After so many it is chosen again how many, and after twice as many each time that it stays the same: sorting them takes its time, too.
+_LOOK_AGAIN, _LOOK_AGAIN_AT_MOST = 32, 256
 
 
 class Overhead(NamedTuple):
@@ -204,11 +191,13 @@ class Budget:
         # What the recorder does between two steps, as a share of a step: where nothing is recorded, and for each recorded step.
         self._idle: deque[float] = deque(maxlen=_OWN)
         # How many were added since it was chosen how many steps are looked at together.
-        self._looked = 0
+        self._looked, self._look_again = 0, _LOOK_AGAIN
         self._switching: deque[float] = deque(maxlen=_OWN)
         self._switched = 0.0
         # What counting the steps costs that are looked at together, as a share of a step.
         self._passing: deque[float] = deque(maxlen=_OWN)
+        # How long it took to look at many steps at once, the time since the look before, and how many they were.
+        self._looks: deque[tuple[float, float, int]] = deque(maxlen=_LOOKS)
         # The processor time of our threads as a share of the time, and its last known mean and error.
         self._threads: deque[float] = deque(maxlen=_READINGS)
         self._threads_before = (0.0, 0.0)
@@ -217,6 +206,11 @@ class Budget:
     def add_threads(self, share: float) -> None:
         """Add a reading of the processor time of the recorder's threads, as a share of the time since the reading before."""
         self._threads.append(share)
+
+    def add_look(self, spent_ns: float, since_ns: float, steps: int) -> None:
+        """Add what it took to look at so many steps at once, of each of which `add` was told, and the time since the look before."""
+        if since_ns > 0:
+            self._looks.append((spent_ns, since_ns, max(steps, 1)))
 
     def add(
         self,
@@ -262,10 +256,16 @@ class Budget:
         passing, passing_error = _mean_and_error_or_zero(self._passing)
         switching, switching_error = _mean_and_error_or_zero(self._switching)
         threads, threads_error = self._threads_cost()
-        displaced = _DISPLACED * (idle + passing + planned_share * switching) / 2
-        cost = threads + idle + passing + displaced + planned_share * (mean + switching)
+        looks, looks_error = self._looks_cost()
+        displaced = _DISPLACED * (idle + passing + looks + planned_share * switching) / 2
+        cost = threads + idle + passing + looks + displaced + planned_share * (mean + switching)
         width = displaced + _WIDTH * math.hypot(
-            threads_error, idle_error, passing_error, planned_share * error, planned_share * switching_error
+            threads_error,
+            idle_error,
+            passing_error,
+            looks_error,
+            planned_share * error,
+            planned_share * switching_error,
         )
         return Overhead(cost, cost - width, cost + width, len(self._differences))
 
@@ -273,13 +273,24 @@ class Budget:
         """What the recorder's threads cost, and the standard error of that."""
         return mean_and_error(self._threads) if len(self._threads) > 1 else self._threads_before
 
+    def _looks_cost(self) -> tuple[float, float]:
+        """What looking at many steps at once costs as a share of the time, and the standard error of that.
+
+        Nothing is cut: a look is expensive and rare by nature.
+        """
+        if not self._looks:
+            return 0.0, 0.0
+        mean = sum(spent for spent, _, _ in self._looks) / sum(since for _, since, _ in self._looks)
+        squares = sum((spent / since - mean) ** 2 for spent, since, _ in self._looks)
+        return mean, math.sqrt(squares) / len(self._looks)
+
     def _add_own(self, share: float, recorded: bool, before: bool) -> None:
         """Add what the recorder did before a step, as a share of it."""
         if not recorded and not before:
             self._idle.append(share)
             self._looked += 1
-            if self._looked >= _LOOK_AGAIN:
-                self._looked = 0
+            if self._looked >= self._look_again:
+                self._looked, self._look_again = 0, min(2 * self._look_again, _LOOK_AGAIN_AT_MOST)
                 self._choose_together()
             return
         # A recorded step begins with one call, and another one ends it.
@@ -290,13 +301,17 @@ class Budget:
 
     def _choose_together(self) -> None:
         """Choose how many steps are looked at together."""
-        cost = (1 + _DISPLACED / 2) * self.together * mean_and_error(self._idle)[0]
+        one = self.together * mean_and_error(self._idle)[0]
+        if self._looks and (step_ns := self._last[-1][0]) > 0:
+            spent_ns = sum(spent for spent, _, _ in self._looks)
+            one += spent_ns / sum(steps for _, _, steps in self._looks) / step_ns
+        cost = (1 + _DISPLACED / 2) * one
         needed = math.ceil(cost / (_LOOKING * self.limit))
         needed = min(max(needed, 1), MOST_TOGETHER)
         # Fewer only if that is clear, because the cost varies.
         if needed > self.together or 2 * needed <= self.together:
             self.together = needed
-            self._looked = 0
+            self._look_again = _LOOK_AGAIN
             self._idle.clear()
 
     def _compare(self) -> bool:
@@ -332,12 +347,19 @@ class Budget:
             allowed = planned_share * self.limit / cost.high
             self.share = max(min(self.share / 2, allowed), _LEAST_SHARE)
         elif cost.high < _RAISE_BELOW * self.limit:
-            self.share = min(self.share * _RAISE, self.most_share)
+            raised = min(self.share * _RAISE, self.most_share)
+            # A plan has whole levels: the next denser one records twice as many steps.
+            if level_for(raised) == level_for(self.share) or self._allows(2 * planned_share):
+                self.share = raised
         if self.share != before:
             # With another share, the threads have another cost.
             self._threads_before = self._threads_cost()
             self._threads.clear()
         return self.share != before
+
+    def _allows(self, planned_share: float) -> bool:
+        """Whether recording this share of the steps is expected to stay within the budget."""
+        return self.overhead(min(planned_share, 1.0)).high <= self.limit
 
     def _forget_another_program(self) -> None:
         """Keep only the last comparisons if they differ from those before more than chance explains."""

@@ -78,6 +78,9 @@ _SAME_INCIDENT_S = 90.0
 _MOST_OF_DISK = 2
 # A copy of the ring has at least so many recorded steps, however long ago they were.
 _FEWEST_KEPT = 64
+# How long steps may follow the plan before Python looks at what they took: it takes as long for one as for many.
+_LOOK_EVERY_NS = 500_000_000
+_LOOKS_AT_FIRST = 8
 # How many changes of the share, and captures, are in the recording.
 _STRETCHES = 256
 
@@ -159,22 +162,15 @@ class FlightRecorder:
         self._problem = ""
         # Whether another session has to end before recording starts.
         self._waits = False
-        self._began_ns = 0
-        self._own_ns = 0
-        # How long it took to end a step before another began.
-        self._closing_ns = 0
         # When recording had begun, and when the last recorded steps began.
         self._started_ns = 0
         self._recorded_ns: deque[int] = deque(maxlen=_FEWEST_KEPT)
-        # Whether operators are recorded now: between two steps they may not be.
-        self._attached = True
-        # Of the step under way: whether it is recorded, and whether it can be compared with others.
-        self._recording = True
+        # Whether the step under way can be compared with others.
         self._comparable = False
-        # Counts those steps that are looked at together with the ones before.
+        # Follows the plan without Python between two looks at what it has noted, where nothing else is to be done.
         self._count = StepCount(self._step_or_count)
-        # Whether the step before was recorded.
-        self._was_recorded = True
+        # When the last look was, and how many steps have been counted since that ended without Python.
+        self._looked_ns, self._drained = 0, 0
         self._threads = OwnThreads()
         self._capture_steps = 0
         self._capture_path: Path | None = None
@@ -226,18 +222,18 @@ class FlightRecorder:
         entered_ns = time.monotonic_ns()
         try:
             with self._lock:
-                session = self._session
-                if session is None or not self._began_ns:
+                session, count = self._session, self._count
+                if session is None or not count.began_ns:
                     return
                 self._end_step(entered_ns)
-                self._began_ns = 0
+                count.began_ns = 0
                 if detach:
                     self._detach(session)
-                elif self._recording:
+                elif count.recording:
                     session._close_step_range()
-                if self._log is not None:
-                    self._log.begin(self._count.number, 0, recorded=self._attached, hang_ns=0)
-                self._closing_ns = time.monotonic_ns() - entered_ns
+                    count.end_mark()
+                count.log_begin(0)
+                count.closing_ns = time.monotonic_ns() - entered_ns
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("the end of a step could not be marked", error)
 
@@ -266,7 +262,7 @@ class FlightRecorder:
                 return f"another capture is running: {self._capture_path}"
             if steps < 1:
                 return f"steps={steps!r}: need 1 step or more"
-            self._count.left = 0
+            self._look_at_next()
             self._capture_steps = steps
             self._captured = []
             name = f"{rank_name(self._rank)}-step{self._count.number + 1}.recording"
@@ -285,6 +281,7 @@ class FlightRecorder:
     def status(self) -> FlightStatus:
         """The state, with what recording costs."""
         with self._lock:
+            self._drain()
             plan = self._plan
             return FlightStatus(
                 on=self._session is not None,
@@ -333,6 +330,7 @@ class FlightRecorder:
         with self._lock:
             session, self._session = self._session, None
             self.__dict__.pop("step", None)
+            self._look_at_next()
             if self._waits and os.getpid() == self._process:
                 self._waits, self._problem = False, ""
                 self._stop_following()
@@ -350,6 +348,8 @@ class FlightRecorder:
                 self._end_capture()
                 ring = STREAM.path()
                 self._stop_watching()
+                self._count.end_mark()
+                self._count.set_switch(0)
                 session.stop()
                 if ring is not None and ring.parent == self._attempt:
                     ring.unlink(missing_ok=True)
@@ -415,6 +415,9 @@ class FlightRecorder:
         session.start()
         self._started_ns = time.monotonic_ns()
         self._session = session
+        # The daemon of Kineto has to be told of each step, in Python.
+        address = None if os.environ.get("KINETO_USE_DAEMON") else _switch_of(session)
+        self._count.set_switch(address or 0)
         # Without a frame of Python between the program and the count.
         self.__dict__["step"] = self._count.step
         self._note_plan(0)
@@ -506,7 +509,7 @@ class FlightRecorder:
 
     def _hangs(self) -> None:
         """Keep what led to a step that does not end. Its thread may hold our lock, so it is not taken."""
-        took_s = (time.monotonic_ns() - self._began_ns) / 1e9
+        took_s = (time.monotonic_ns() - self._count.began_ns) / 1e9
         told = self._facts_of_now() | {
             "what": f"step {self._count.number} has not ended for {took_s:.0f} s",
             "stacks": thread_stacks(),
@@ -550,15 +553,12 @@ class FlightRecorder:
 
     def _optimizer_stepped(self, optimizer: object, _args: object, _kwargs: object) -> None:
         """Count a step of the first optimizer."""
-        entered_ns = time.monotonic_ns()
         if self._optimizer is None:
             self._optimizer = id(optimizer)
-        if id(optimizer) != self._optimizer or os.getpid() != self._process:
+        if id(optimizer) != self._optimizer or self._count.advance():
             return
-        if self._session is None and not self._start_after_waiting():
-            return
-        if self._count.left > 0:
-            self._count.count()
+        entered_ns = time.monotonic_ns()
+        if os.getpid() != self._process or (self._session is None and not self._start_after_waiting()):
             return
         try:
             # The first one ends step 0.
@@ -574,8 +574,8 @@ class FlightRecorder:
             return
         entered_ns = time.monotonic_ns()
         try:
-            if self._count.left > 0 and not (self._watches_losses and is_no_number(loss)):
-                self._count.count(None if number is None else int(number))
+            is_harmless = not (self._watches_losses and is_no_number(loss))
+            if is_harmless and self._count.advance(None if number is None else int(number)):
                 return
             if self._follows_optimizers:
                 self._stop_following()
@@ -586,52 +586,91 @@ class FlightRecorder:
     def _step(self, number: int | None, loss: Any, entered_ns: int) -> None:
         """End a step and begin the next one."""
         with self._lock:
-            session = self._session
+            session, count = self._session, self._count
             if session is None:
                 return
+            followed = count.is_armed
+            count.disarm()
             self._end_step(entered_ns)
             self._look_at_loss(loss)
-            log = self._log
-            self._count.number = self._count.number + 1 if number is None else int(number)
+            count.number = count.number + 1 if number is None else int(number)
             capturing = self._capture_path is not None
             captured = capturing and self._continue_capture()
-            was_recording = self._recording
-            self._switch(
-                session, record=self._plan.records(self._count.number) or (capturing and not captured)
-            )
+            was_recording = count.recording
+            began_ns = time.monotonic_ns()
+            self._switch(session, record=self._plan.records(count.number) or (capturing and not captured))
+            switching_ns = time.monotonic_ns() - began_ns
             if captured:
                 self._end_capture()
             # With another session, unrecorded steps are recorded, too.
             self._comparable = not capturing and STREAM.sessions == 1
             # The two steps after a recorded one are looked at alone: they may still pay for that.
-            plain = not (self._recording or was_recording or self._was_recorded)
-            self._was_recorded = was_recording
+            plain = not (count.recording or was_recording or count.was_recorded)
+            count.was_recorded = was_recording
             if plain and self._budget.together > 1:
-                ahead = self._plan.next_after(self._count.number) - self._count.number
-                self._count.left = min(self._budget.together, ahead) - 1
+                count.left = (
+                    min(self._budget.together, self._plan.next_after(count.number) - count.number) - 1
+                )
             if self._threads.is_due(entered_ns):
                 self._read_threads(entered_ns)
-            self._began_ns = time.monotonic_ns()
-            if self._recording:
-                self._recorded_ns.append(self._began_ns)
-            self._own_ns = self._began_ns - entered_ns + self._closing_ns
-            self._closing_ns = 0
-            if log is not None:
-                hang_ns = int(self._times.hang_ns) if self._watches_hangs else 0
-                log.begin(self._count.number, self._began_ns, recorded=self._recording, hang_ns=hang_ns)
+            self._follow_plan(session, entered_ns)
+            count.began_ns = time.monotonic_ns()
+            took_ns = count.began_ns - entered_ns
+            if followed:
+                # What is done for many steps is not part of this one.
+                self._budget.add_look(took_ns - switching_ns, entered_ns - self._looked_ns, self._drained)
+                took_ns = switching_ns
+            self._looked_ns, self._drained = entered_ns, 0
+            count.own_ns = took_ns + count.closing_ns
+            count.closing_ns = 0
+            count.log_begin(self._hang_ns())
+
+    def _hang_ns(self) -> int:
+        """A step that takes longer hangs; 0 if that is not watched."""
+        return int(self._times.hang_ns) if self._watches_hangs else 0
+
+    def _follow_plan(self, session: profile, now_ns: int) -> None:
+        """Let the next steps follow the plan without Python, if nothing else is to be done for them."""
+        if self._comparable and session._step_range is None:
+            seed, level, records_others = self._plan.rule
+            # Sooner at first, when what a recorded step costs is not known.
+            look_in_ns = min(_LOOK_EVERY_NS, (now_ns - self._started_ns) // _LOOKS_AT_FIRST)
+            self._count.arm(
+                seed, level, records_others, self._budget.together, self._hang_ns(), now_ns + look_in_ns
+            )
+
+    def _look_at_next(self) -> None:
+        """Have Python look at the next step."""
+        self._count.disarm()
+        self._count.left = 0
+
+    def _drain(self) -> None:
+        """Count the steps that have ended without Python."""
+        drained = self._count.drain()
+        self._drained += len(drained)
+        for number, began_ns, step_ns, own_ns, passing_ns, recorded in drained:
+            self._ended(number, began_ns, step_ns, own_ns, passing_ns, recorded=recorded, comparable=True)
 
     def _end_step(self, entered_ns: int) -> None:
-        """Count the step that ends, with those that were looked at together with it."""
+        """Count the step that ends, with those that were looked at together with it, and those before that ended without Python."""
+        self._drain()
+        count = self._count
         # Of each of those that were looked at together.
-        counted = self._count.take()
+        counted = count.take()
         passed = counted + 1
-        passing_ns = self._count.took_ns * counted // passed
-        step_ns = (entered_ns - self._began_ns) // passed - passing_ns if self._began_ns else 0
-        self._own_ns //= passed
+        passing_ns = count.took_ns * counted // passed
+        step_ns = (entered_ns - count.began_ns) // passed - passing_ns if count.began_ns else 0
         if step_ns > 0:
-            if self._log is not None:
-                self._log.end(self._count.number, self._began_ns, step_ns, recorded=self._recording)
-            self._ended(step_ns, passing_ns)
+            count.log_end(step_ns)
+            self._ended(
+                count.number,
+                count.began_ns,
+                step_ns,
+                count.own_ns // passed,
+                passing_ns,
+                recorded=count.recording,
+                comparable=self._comparable,
+            )
 
     def _look_at_loss(self, loss: Any) -> None:
         """Keep an incident if the loss of the step that has ended is no number."""
@@ -644,11 +683,24 @@ class FlightRecorder:
         if share is not None and self._comparable:
             self._budget.add_threads(share)
 
-    def _ended(self, step_ns: int, passing_ns: int) -> None:
+    def _ended(
+        self,
+        number: int,
+        began_ns: int,
+        step_ns: int,
+        own_ns: int,
+        passing_ns: int,
+        *,
+        recorded: bool,
+        comparable: bool,
+    ) -> None:
         """Count a step that has ended, and look at what it took."""
-        kind = self._recording if self._comparable else None
-        if self._budget.add(step_ns, self._own_ns, kind, self._plan.share, passing_ns):
+        if recorded:
+            self._recorded_ns.append(began_ns)
+        kind = recorded if comparable else None
+        if self._budget.add(step_ns, own_ns, kind, self._plan.share, passing_ns):
             self._plan.level = level_for(self._budget.share)
+            self._look_at_next()
             self._note_plan(self._count.number + 1)
         usual_ns = self._times.median_ns
         slow, slow_ns = self._times.add(step_ns)
@@ -669,25 +721,29 @@ class FlightRecorder:
 
     def _switch(self, session: profile, *, record: bool) -> None:
         """Record the step that begins, or not. Between two steps that are not recorded, nothing is done at all."""
-        engine = session._engine
+        count, engine = self._count, session._engine
         if session._state is not SessionState.RECORDING or engine is None:
             return
         if record:
-            if not self._attached:
-                engine.toggle(True, _CPU)
-                self._attached = True
-            session.step(self._count.number)
+            session._close_step_range()
+            if not count.switch_on(count.number):
+                if not count.attached:
+                    engine.toggle(True, _CPU)
+                    count.attached = True
+                session.step(count.number)
         else:
             self._detach(session)
-        self._recording = record
+        count.recording = record
 
     def _detach(self, session: profile) -> None:
         """Record no more operators, if they are."""
-        engine = session._engine
-        if self._attached and session._state is SessionState.RECORDING and engine is not None:
+        count, engine = self._count, session._engine
+        if count.attached and session._state is SessionState.RECORDING and engine is not None:
             session._close_step_range()
-            engine.toggle(False, _CPU)
-            self._attached = False
+            if not count.switch_off():
+                count.end_mark()
+                engine.toggle(False, _CPU)
+                count.attached = False
 
     def _continue_capture(self) -> bool:
         """Count the step that begins as one of a capture; return whether the last one has ended."""
@@ -810,7 +866,9 @@ class FlightRecorder:
         steps_ns = list(self._recorded_ns)
         if len(steps_ns) < _FEWEST_KEPT:
             return 0
-        from_ns = min((self._began_ns or time.monotonic_ns()) - int(self._settings.keep_s * 1e9), steps_ns[0])
+        from_ns = min(
+            (self._count.began_ns or time.monotonic_ns()) - int(self._settings.keep_s * 1e9), steps_ns[0]
+        )
         return from_ns - self._started_ns
 
     def _failed(self, what: str, error: Exception) -> None:
@@ -837,6 +895,12 @@ class FlightRecorder:
                 folder.rmdir()
             except OSError:
                 return
+
+
+def _switch_of(session: profile) -> int | None:
+    """By what recording is switched on and off for single steps without Python; None if the session's engine has nothing."""
+    switch_steps = getattr(session._engine, "switch_steps", None)
+    return None if switch_steps is None else switch_steps()
 
 
 def make_private_folder(folder: Path) -> None:

@@ -103,25 +103,13 @@ class StepLogWriter:
             most_bytes: The resident memory from which the program may be killed; 0 if unknown.
         """
         self._memory = memory
-        self._steps = 0
         _UNDER_WAY.pack_into(memory, _CURRENT, -1, 0, 0, 0)
         _NUMBER.pack_into(memory, _MOST_BYTES, most_bytes)
         _TWO_NUMBERS.pack_into(memory, _SEEN_FROM, *_namespace_and_boot(os.getpid()))
 
-    def begin(self, number: int, began_ns: int, *, recorded: bool, hang_ns: int) -> None:
-        """Say which step is under way."""
-        _UNDER_WAY.pack_into(self._memory, _CURRENT, number, began_ns, recorded, hang_ns)
-
     def follow(self, count: StepCount) -> None:
-        """Let steps that are only counted write which one is under way."""
-        count.write_to(self._memory, _CURRENT)
-
-    def end(self, number: int, began_ns: int, duration_ns: int, *, recorded: bool) -> None:
-        """Add a step that has ended."""
-        place = _HEADER.size + self._steps % _STEPS * _STEP.size
-        _STEP.pack_into(self._memory, place, number, began_ns, duration_ns, recorded)
-        self._steps += 1
-        _NUMBER.pack_into(self._memory, _LOGGED, self._steps)
+        """Let a count of steps write which one is under way, and those that have ended."""
+        count.write_to(self._memory, _CURRENT, _LOGGED, _HEADER.size, _STEPS)
 
     def stop(self) -> None:
         """Say that the program has ended well."""

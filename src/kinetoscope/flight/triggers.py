@@ -31,7 +31,9 @@ _HANG_TIMES = 10.0
 _FIRST_HANG_S = 600.0
 _KEPT = 128
 _FEWEST = 20
-_LOOK_EVERY = 32
+# Sorting takes as long as some tenths of a short step: so many of those pass before it is done again, else fewer.
+_LOOK_EVERY, _LOOK_EVERY_SHORT = 32, 128
+_SHORT_NS = 10e6
 _SLOW_RATIO = 1.5
 _SLOW_DEVIATIONS = 5.0
 _IN_A_ROW = 3
@@ -73,7 +75,8 @@ class StepTimes:
             self._usual.append(step_ns)
         self._last.append(step_ns)
         self._since_look += 1
-        if self._since_look >= _LOOK_EVERY or len(self._last) == _FEWEST:
+        every = _LOOK_EVERY_SHORT if 0 < self.median_ns < _SHORT_NS else _LOOK_EVERY
+        if self._since_look >= every or len(self._last) == _FEWEST:
             self._look()
         if self._slow_steps < _IN_A_ROW or self._slow_ns < _LEAST_SLOW_NS:
             return 0, 0.0

@@ -17,6 +17,7 @@ from torch import nn
 
 import kinetoscope
 from kinetoscope import ProfilerAction, ProfilerActivity, StateError
+from kinetoscope._core import StepCount
 from kinetoscope.collect.engines import native as native_engine
 from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.collect.recorder.stream import STREAM
@@ -710,3 +711,70 @@ def test_sessions_that_stop_at_the_same_time_end_the_recording_once() -> None:
     for session in (first, second):
         with pytest.raises(StateError):
             session.stop()
+
+
+def linears(session: kinetoscope.profile) -> int:
+    return session.trace.table("spans")["name"].to_pylist().count("aten::linear")
+
+
+def switched_by_steps(session: kinetoscope.profile) -> StepCount:
+    """What switches the recording of a session that has begun, as a flight recorder does between two steps."""
+    count = StepCount(lambda number, loss: None)
+    count.set_switch(session._engine.switch_steps())
+    return count
+
+
+def test_a_session_that_is_switched_between_steps_gets_what_it_had_switched_on():
+    program, first, second = Program(), session_of(), session_of()
+    first.start()
+    count = switched_by_steps(first)
+    program.step()
+    assert count.switch_off()
+    program.step()
+    second.start()
+    # With two sessions, the recorder cannot be switched for one of them.
+    assert not count.switch_on(1)
+    program.step()
+    first.toggle_collection_dynamic(True, CPU)
+    count.attached = True
+    program.step()
+    assert not count.switch_off()
+    second.stop()
+    assert count.switch_off()
+    program.step()
+    assert count.switch_on(2)
+    program.step()
+    count.end_mark()
+    first.stop()
+    assert not count.switch_off()
+    assert (linears(first), linears(second)) == (6, 4)
+    assert first.trace.table("steps")["number"].to_pylist() == [2]
+
+
+def test_a_session_that_is_switched_between_steps_can_be_paused_as_others():
+    program, session = Program(), session_of()
+    session.start()
+    count = switched_by_steps(session)
+    assert count.switch_off()
+    program.step()
+    session.toggle_collection_dynamic(True, CPU)
+    program.step()
+    session.toggle_collection_dynamic(False, CPU)
+    program.step()
+    assert count.switch_on(5)
+    program.step()
+    session.toggle_collection_dynamic(True, CPU)
+    session.stop()
+    count.end_mark()
+    assert linears(session) == 4
+    assert len(session.trace.info["pauses"]) == 2
+
+
+def test_only_the_first_session_of_a_recording_is_switched_between_steps():
+    first, second = session_of(), session_of()
+    first.start()
+    second.start()
+    assert second._engine.switch_steps() is None
+    second.stop()
+    first.stop()
+    assert first._engine.switch_steps() is None

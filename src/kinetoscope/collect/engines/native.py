@@ -188,6 +188,9 @@ class NativeEngine:
         subscription = self._subscription
         if subscription is None:
             raise StateError("the native engine is not recording: there is nothing to switch off or on")
+        if subscription.switches_steps:
+            subscription.follow_switch()
+            self._off = activities if subscription.is_paused else frozenset()
         switched = activities & self._off if enable else activities - self._off
         if not switched:
             return
@@ -200,6 +203,11 @@ class NativeEngine:
             self._off |= switched
         names = sorted(activity.name for activity in switched)
         subscription.append(TOGGLES, {"activity": names, "enabled": [enable] * len(names)})
+
+    def switch_steps(self) -> int | None:
+        """Let recording be paused and resumed from step to step without `toggle`; see `Subscription.switch_steps`."""
+        subscription = self._subscription
+        return None if subscription is None else subscription.switch_steps()
 
     def add_info(self, info: Mapping[str, str]) -> None:
         """Write metadata into the current recording, as JSON texts by key; does nothing if the engine is not recording."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_INTERFACE_VERSION = 13
+_INTERFACE_VERSION = 14
 # Longer than any path that Linux allows.
 _LONGEST_PATH = 1 << 13
 # Ends with a separator, because the name of another package may start with ours.
@@ -132,6 +132,7 @@ class Recorder:
         )
         library.kinetoscope_recorder_change.argtypes = (ctypes.c_uint32, ctypes.c_uint32, *message)
         library.kinetoscope_recorder_resume.argtypes = message
+        library.kinetoscope_recorder_step_switch.restype = ctypes.c_void_p
         library.kinetoscope_recorder_hooked_threads.restype = ctypes.c_uint32
         library.kinetoscope_recorder_lost_call_threads.restype = ctypes.c_uint32
         library.kinetoscope_forget_sessions_before.argtypes = (ctypes.c_uint32,)
@@ -370,6 +371,14 @@ class Recorder:
                 "the native recorder is not recording in this process: there is nothing to resume"
             )
         return self._message.value.decode(errors="replace")
+
+    def step_switch(self) -> int:
+        """The address of the functions that pause and resume session 0 from step to step; see native/core/recording/step_switch.h."""
+        return int(self._library.kinetoscope_recorder_step_switch())
+
+    def allow_step_switch(self, allowed: bool) -> bool:
+        """Let the functions of `step_switch` be called, as session 0 is the only one, or no more; return whether recording is paused."""
+        return bool(self._library.kinetoscope_recorder_allow_step_switch(int(allowed)))
 
     def freeze(self) -> None:
         """Stop a ring from overwriting its oldest records until `thaw`; records for which there is no space count as dropped.

@@ -130,6 +130,8 @@ class Subscription:
         self.what = what
         self.number = 0
         self.stopped_by: int | None = None
+        # Whether it is paused and resumed by `Recorder.step_switch` while it is the only session.
+        self.switches_steps = False
         # Number of threads whose Python calls were missing when the session started.
         self.lost_before = 0
         self._begin: list[int] = []
@@ -183,6 +185,18 @@ class Subscription:
             Which Python calls cannot be recorded from now on, and why; empty if all can.
         """
         return self._stream.resume(self)
+
+    def switch_steps(self) -> int | None:
+        """Let the session, which began the recording, be paused and resumed without `pause` and `resume`, while it is the only one.
+
+        Returns:
+            By what: see `Recorder.step_switch`. None if it did not begin the recording.
+        """
+        return self._stream.switch_steps(self)
+
+    def follow_switch(self) -> None:
+        """Learn whether the session is paused from what `switch_steps` returned did; needed before `pause` and `resume`."""
+        self._stream.follow_switch(self)
 
     def stop(self) -> Stopped:
         """Stop recording for the session; metadata can still be added until `close`.
@@ -268,6 +282,7 @@ class Stream:
             self._wait_until_closed()
             if not self._subscriptions:
                 return self._begin(one, file)
+            self._forbid_switching()
             if self._file is None:
                 self._share()
             self._sessions += 1
@@ -282,8 +297,44 @@ class Stream:
                 one.note_window()
             except Exception:
                 self._subscriptions.remove(one)
+                self._allow_switching()
                 raise
             return missing if one.what & _CALLS else ""
+
+    def switch_steps(self, one: Subscription) -> int | None:
+        """See `Subscription.switch_steps`."""
+        with self._changed:
+            if one.number or one not in self._active():
+                return None
+            one.switches_steps = True
+            self._allow_switching()
+            return one.recorder.step_switch()
+
+    def follow_switch(self, one: Subscription) -> None:
+        """See `Subscription.follow_switch`."""
+        with self._changed:
+            if one in self._active():
+                self._forbid_switching()
+                self._allow_switching(ends_pause=False)
+
+    def _allow_switching(self, *, ends_pause: bool = True) -> None:
+        """Let a session that is the only one be paused and resumed by `Recorder.step_switch`, if it is to be."""
+        one = self._subscriptions[0]
+        if len(self._subscriptions) > 1 or not one.switches_steps:
+            return
+        if ends_pause and one.is_paused:
+            # Its pauses are not noted from now on, as nobody else records meanwhile.
+            one.mark_pause(paused=False)
+        one.recorder.allow_step_switch(True)
+
+    def _forbid_switching(self) -> None:
+        """Pause and resume the only session by `pause` and `resume` from now on, beginning with whether it is paused now."""
+        one = self._subscriptions[0]
+        if len(self._subscriptions) > 1 or not one.switches_steps:
+            return
+        paused = one.recorder.allow_step_switch(False)
+        if paused != one.is_paused:
+            one.mark_pause(paused=paused)
 
     def pause(self, one: Subscription) -> None:
         """Pause a session; the recorder is paused while all sessions are."""
@@ -336,6 +387,7 @@ class Stream:
                 if part is not None:
                     self._parts.add(part)
                 self._free()
+                self._allow_switching()
                 return part
             one.recorder.close()
             self._file = None
