@@ -22,8 +22,7 @@ PyCFunction method(Function* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
 }
 
-// ---------------------------------------------------------------------------------------- a request in
-// progress
+// ------------------------------------------------------------------------------------- a request in progress
 
 struct RequestState {
   PyObject_HEAD int number;
@@ -61,8 +60,7 @@ PyType_Slot kStateSlots[] = {
 PyType_Spec kStateSpec = {"kinetoscope._core.RequestState", sizeof(RequestState), 0,
                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, kStateSlots};
 
-// ---------------------------------------------------------------------------------------------------- a
-// follower
+// ---------------------------------------------------------------------------------------------- a follower
 
 struct Follower {
   PyObject_HEAD

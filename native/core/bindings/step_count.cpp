@@ -400,10 +400,11 @@ At `current` the step under way, at `logged` how many have ended, at `table` so 
       .def_rw("was_recorded", &StepCount::was_recorded_, "Whether the step before was recorded.")
       .def_rw("attached", &StepCount::attached_, "Whether operators are recorded now.")
       .def_ro("took_ns", &StepCount::took_ns_, "How long counting the first step since `take` took.");
-  module.def("chosen_step", &chosen_step, nb::arg("seed"), nb::arg("level"), nb::arg("stratum"),
-             R"(The step that a plan records of a stratum of 2^level consecutive ones.
+  define(module, "chosen_step", &chosen_step,
+         R"(The step that a plan records of a stratum of 2^level consecutive ones.
 
-The steps of a sparser plan are a subset of those of a denser one with the same seed.)");
+The steps of a sparser plan are a subset of those of a denser one with the same seed.)",
+         nb::arg("seed"), nb::arg("level"), nb::arg("stratum"));
 }
 
 }  // namespace kinetoscope
