@@ -53,7 +53,7 @@ class _Response:
         self._status: Any = None
 
     def __call__(self, message: Message) -> Awaitable[None]:
-        """Send a message."""
+        """Pass a message of the response on to the server, and note the status code that the first one has."""
         if self._status is None and message["type"] == "http.response.start":
             self._status = message["status"]
         return self._send(message)
@@ -73,7 +73,7 @@ class _Response:
 
 @lru_cache(maxsize=1024)
 def _end_text(status: object, name: str | None) -> str:
-    """What is known at the end of a request, as JSON text of an object; empty if nothing is."""
+    """The arguments that the end of a request adds, as the JSON text of an object; empty if there are none."""
     known = {"status_code": status, "name": name}
     told = {key: value for key, value in known.items() if value is not None}
     return json.dumps(told, default=str) if told else ""

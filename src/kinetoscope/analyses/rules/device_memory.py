@@ -53,10 +53,7 @@ def allocator_churn(loop: Loop) -> Finding | None:
     rows, step = rows[step > 0], step[step > 0]
     if len(np.unique(step)) < LEAST_CHURN * (len(loop.steps) - 1):
         return None
-    start = spans["start_ns"][rows].astype(np.int64)
-    # While the device works, a host that waits costs nothing.
-    idle = loop.device.idle.within(start, start + spans["duration_ns"][rows])
-    idle_ns = loop.typical_at(start, idle)
+    idle_ns = loop.cost_ns(rows, with_device=False)
     share = loop.share(idle_ns)
     if share < LEAST_CHURN_PERCENT:
         return None

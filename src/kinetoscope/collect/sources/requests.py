@@ -123,7 +123,7 @@ _end_range: Callable[[Any], None] = bool  # type: ignore[assignment]
 
 
 class Description(Protocol):
-    """What is known of a request; it is asked only while something records."""
+    """Names and describes a request; called only while a recording is running."""
 
     def at_begin(self) -> tuple[str, str]:
         """Return the name as one line, and the arguments as JSON text of an object; empty without arguments."""
@@ -142,14 +142,14 @@ class Described:
         self._texts: tuple[str, str] | None = None
 
     def at_begin(self) -> tuple[str, str]:
-        """Return both as texts."""
+        """Return the name as one line, and the arguments as JSON text."""
         if self._texts is None:
             self._texts = _plain(self._name), _as_json(self._arguments)
             self._arguments = {}
         return self._texts
 
     def at_end(self) -> str:
-        """Return no more arguments."""
+        """Return an empty text: the end of the request adds no arguments."""
         return ""
 
 
