@@ -42,6 +42,8 @@ def input_wait(loop: Loop) -> Finding | None:
     loading = loading_spans(loop.trace)
     waits = loading.waits[loop.in_steps(loading.waits)]
     waits = waits[spans["thread"][waits] == loop.thread]
+    if len(waits) == 0:
+        return None
     starting_ns, starts = _starts_of_workers(loop, waits)
     # Where workers start anew, only the first wait of each start is long.
     # What samples say is an estimate, and may be more than there is.
@@ -52,7 +54,7 @@ def input_wait(loop: Loop) -> Finding | None:
         # Without a device to hide it, a single pause is no fault of the program.
         usual_ns = wait_ns if loop.device is not None else _without_longest(loop, waits)
     share = loop.share(wait_ns)
-    if min(share, loop.share(usual_ns)) < LEAST_PERCENT or len(waits) == 0:
+    if min(share, loop.share(usual_ns)) < LEAST_PERCENT:
         return None
     each_ns = float(spans["duration_ns"][waits].mean())
     made_here = bool(np.isin(waits[0], waits_that_make(loop.trace)))
