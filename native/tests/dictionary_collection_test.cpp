@@ -178,10 +178,10 @@ Checked check_names(const std::string& path) {
 constexpr uint64_t kRingBytes = 512 * 1024;
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int64_t kSteps = 20'000;
-constexpr int kCopies = 12, kDamaged = 20;
+const uint64_t kCopies = testing::times(4, 12), kDamaged = testing::times(6, 20);
 #else
 constexpr int64_t kSteps = 1'000'000;
-constexpr int kCopies = 60, kDamaged = 200;
+const uint64_t kCopies = 60, kDamaged = 200;
 #endif
 
 void a_ring_keeps_the_names_of_what_it_has() {
@@ -242,7 +242,7 @@ void copies_of_a_ring_have_all_names_while_it_goes_on() {
   }
   while (std::atomic_ref(running.header().recycled_spans).load() == 0) sched_yield();
   uint64_t spans = 0, wrong = 0;
-  for (int copy = 0; copy < kCopies; ++copy) check_copies(running.path(), spans, wrong);
+  for (uint64_t copy = 0; copy < kCopies; ++copy) check_copies(running.path(), spans, wrong);
   going.store(false);
   for (std::thread& writer : writers) writer.join();
   CHECK(std::atomic_ref(running.header().dictionary_collections).load() > 1);
@@ -356,7 +356,7 @@ void what_was_freed_is_collected() {
   write_steps(50'000);
   CHECK(!dictionary.asks_for_collection());
   uint64_t last_size = 0;
-  const int rounds = static_cast<int>(testing::times(6, 10));
+  const int rounds = static_cast<int>(testing::times(4, 10));
   for (int round = 0; round < rounds; ++round) {
     // What is finished gets its checksum, as by the helper thread: only that can be freed.
     session.file().prepare_space();
@@ -411,7 +411,7 @@ void damaged_ones_are_read_without_harm() {
   header.checksum = 0;
   std::memcpy(bytes.data(), &header, sizeof(header));
   int refused = 0;
-  for (int trial = 0; trial < kDamaged; ++trial) {
+  for (uint64_t trial = 0; trial < kDamaged; ++trial) {
     std::vector<char> changed = bytes;
     for (int change = 0; change < 40; ++change) {
       const std::size_t at = kHeaderBytes + random() % (changed.size() - kHeaderBytes);

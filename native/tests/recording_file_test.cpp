@@ -198,7 +198,7 @@ void a_full_ring_keeps_most_of_its_bytes() {
       const uint64_t capacity = ring_bytes / sizeof(CompactSpan);
       uint64_t written = 0, least = capacity;
       // Each round one of them writes, the first most of the time, and then it may end.
-      const uint64_t rings = testing::times(8, 40);
+      const uint64_t rings = testing::times(4, 40);
       while (written < rings * capacity) {
         const uint32_t who = random() % 3 == 0 ? 0 : random() % threads;
         for (uint32_t count = 1 + random() % 400; count > 0; --count) {
@@ -264,7 +264,7 @@ void samples_leave_the_last_steps() {
       }
       sample_all();
     }
-    const uint64_t minutes = testing::times(6, 60);
+    const uint64_t minutes = testing::times(3, 60);
     for (uint64_t round = 0; round < minutes * 60 * 100; ++round) sample_all();
     file.mark_stopped();
   }
@@ -722,9 +722,9 @@ CompactSpan numbered_span(Dictionary& dictionary, uint64_t number) {
 // Threads that write as fast as they can leave little of the processors to clones that a sanitizer slows
 // down.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kClones = 10, kClonesOfRing = 40;
+const uint64_t kClones = testing::times(4, 10), kClonesOfRing = testing::times(10, 40);
 #else
-constexpr int kClones = 20, kClonesOfRing = 200;
+const uint64_t kClones = 20, kClonesOfRing = 200;
 #endif
 
 // At any moment, also one at which chunks are used again, a clone has what there is, and nothing else.
@@ -759,7 +759,7 @@ void clones_beside_writers(uint64_t ring_bytes) {
     });
   }
   while (written == 0) std::this_thread::yield();
-  for (int number = 0; number < (ring_bytes == 0 ? kClones : kClonesOfRing); ++number) {
+  for (uint64_t number = 0; number < (ring_bytes == 0 ? kClones : kClonesOfRing); ++number) {
     const uint64_t dropped_before = dropped, before = written;
     clone_recording(path, copy);
     const uint64_t after = written, dropped_after = dropped;
