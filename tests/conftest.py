@@ -16,7 +16,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.tables.costs import peaks, registry
-from tests.support.effort import examples
+from tests.support.effort import STRESS, examples
 
 ROOT = Path(__file__).parents[1]
 
@@ -94,11 +94,14 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir
     return LastFirst.from_parent(parent, path=path) if int(worker.removeprefix("gw")) % 2 else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts first what runs long, so that no worker is left with it when the others have nothing more to do.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves to `make stress` what is marked so, and puts first what runs long.
 
-    The rest is in the order of files, whichever end a worker began at.
+    No worker is then left with that when the others have nothing more to do. The rest is in the order of files, whichever end a worker began at.
     """
+    if not STRESS:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("stress")])
+        items[:] = [item for item in items if item.get_closest_marker("stress") is None]
     items.sort(key=lambda item: (item.get_closest_marker("slow") is None, item.path.parts))
 
 

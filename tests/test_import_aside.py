@@ -137,7 +137,7 @@ CALLS = {
 
 
 # Each needs a process of its own; `make stress` tries the others, too.
-FEW = ("pandas", "chrome", "report", "compare", "summarize", "install")
+FEW = ("pandas", "report", "summarize", "install")
 
 
 @pytest.mark.usefixtures("native")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError
-from tests.support.effort import STRESS, examples
+from tests.support.effort import examples
 from tests.support.ranks import run_ranks
 from tests.support.trace_builder import TraceBuilder
 
@@ -143,7 +143,7 @@ prof.trace.save(f"rank{rank}.ktrace")
 """
 
 
-@pytest.mark.skipif(not STRESS, reason="how late a rank is depends on the machine: part of make stress")
+@pytest.mark.stress("how late a rank is depends on the machine")
 def test_a_real_job_gains_nothing_from_the_rank_that_waits(tmp_path):
     run_ranks(JOB, tmp_path)
     with kinetoscope.merge([tmp_path / f"rank{rank}.ktrace" for rank in range(2)]) as trace:

@@ -10,7 +10,6 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.comparison.measures import run_of
 from kinetoscope.launcher.interleave import Interleaved, checked_out, parse_command, pinned, visible_percent
 from tests.comparison.test_runs import built
-from tests.support.effort import STRESS
 from tests.support.strict_json import read_strictly
 
 pytest.importorskip("torch", reason="these programs compute with PyTorch")
@@ -129,7 +128,7 @@ def test_one_program_runs_at_two_revisions(call, folder):
     assert len(git("worktree", "list").splitlines()) == 1
 
 
-@pytest.mark.skipif(not STRESS, reason="it starts Python with torch four times: `make stress` runs it")
+@pytest.mark.stress("it starts Python with torch four times")
 def test_a_program_against_itself_shows_what_this_machine_can_see(call, folder):
     done = call("ab", "--calibrate", "--rounds", 2, "--", "train.py")
     assert done.exit_code == 0, done.stderr

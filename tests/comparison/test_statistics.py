@@ -13,7 +13,7 @@ from kinetoscope.comparison.statistics import (
     stationary_counts,
     two_sided_p,
 )
-from tests.support.effort import examples, times
+from tests.support.effort import STRESS, examples, times
 
 
 def series(*recordings, kinds=None):
@@ -217,11 +217,13 @@ def test_the_same_input_has_the_same_result():
     assert once.p.tolist() == again.p.tolist()
 
 
-@pytest.mark.parametrize(("recordings", "in_turn"), [(4, False), (10, False), (10, True)])
+@pytest.mark.parametrize(
+    ("recordings", "in_turn"), [(4, False), (10, True), *([(10, False)] if STRESS else [])]
+)
 def test_intervals_hold_the_truth_as_often_as_they_say(recordings, in_turn):
     """Correlated steps, and recordings of which each has a speed of its own: 95 % intervals of a difference of 3 %."""
     random = np.random.default_rng(11)
-    tries, held = times(60, 2000), 0
+    tries, held = times(40, 2000), 0
     for number in range(tries):
         sides = []
         for scale in (1.0, 1.03):

@@ -22,12 +22,13 @@ from kinetoscope.comparison.measures import run_of
 from kinetoscope.model.kinds import is_device_work, is_operator
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.data_loading import in_waits
+from tests.support.effort import STRESS
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 
 pytestmark = [needs_shared_traces, pytest.mark.filterwarnings("ignore")]
 FILES = (
     "a100_nccl_rank3of8", "h100_owlv2_stack_mem", "rtx2080ti_resnet", "v100_resnet50_mem",
-    *(f"dlrm_8rank/rank-{rank}" for rank in range(8)),
+    *(f"dlrm_8rank/rank-{rank}" for rank in (range(8) if STRESS else (5,))),
 )  # fmt: skip
 
 

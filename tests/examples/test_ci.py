@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.effort import STRESS
 
 pytest.importorskip("torch", reason="the example trains with PyTorch")
 
@@ -62,7 +61,7 @@ def test_the_workflow_runs_what_is_tested(steps):
     assert set(steps["compare"]["env"]) == {"BASE", "ROUNDS"}
 
 
-@pytest.mark.skipif(not STRESS, reason="it starts Python with torch twice more: `make stress` runs it")
+@pytest.mark.stress("it starts Python with torch twice more")
 def test_both_revisions_are_compared(build):
     def git(*words):
         subprocess.run(

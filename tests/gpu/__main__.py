@@ -48,6 +48,9 @@ def main() -> int:
         action="store_true",
         help="one short round of timings of small programs: to try the command itself out",
     )
+    parser.add_argument(
+        "--tests", default="", metavar="EXPRESSION", help="run only these tests, as pytest's -k takes them"
+    )
     options = parser.parse_args()
     missing = [name for name in ("torch", "kinetoscope") if importlib.util.find_spec(name) is None]
     if missing:
@@ -68,7 +71,7 @@ def main() -> int:
         )
         return NO_DEVICE
     options.out.mkdir(parents=True, exist_ok=True)
-    result = Check(device, options.out, quick=options.quick).run()
+    result = Check(device, options.out, quick=options.quick, chosen=options.tests).run()
     (options.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     (options.out / "result.md").write_text(as_markdown(result))
     print(as_markdown(result))
@@ -79,12 +82,13 @@ def main() -> int:
 class Check:
     """One run on one device. A part that fails is noted, and the others go on."""
 
-    def __init__(self, device, out, *, quick):
+    def __init__(self, device, out, *, quick, chosen):
         import torch
 
         self.device = torch.device(device.type, 0)
         self.out = out
         self.quick = quick
+        self.chosen = chosen
         self.begin_s = time.monotonic()
         self.failed = []
 
@@ -165,7 +169,7 @@ class Check:
         with tempfile.TemporaryDirectory() as scratch:
             report = Path(scratch, "report.xml")
             command = [sys.executable, "-m", "pytest", "-c", "tests/gpu/pytest.ini", "--rootdir", ".", "-q"]
-            command += ["--confcutdir", "tests/gpu", f"--junitxml={report}", "tests/gpu"]
+            command += ["--confcutdir", "tests/gpu", f"--junitxml={report}", "tests/gpu", "-k", self.chosen]
             environment = {**os.environ, "KINETOSCOPE_TEST_DEVICE": self.device.type}
             limit_s = self.left_s() - 1.5 * OVERHEAD_S
             try:

@@ -21,7 +21,6 @@ from kinetoscope.cli.history import _build_of_summaries
 from kinetoscope.summaries.job import Job
 from kinetoscope.summaries.summary import save_summaries, summary_of
 from kinetoscope.viewer.pages.ranks import cells
-from tests.support.effort import STRESS
 from tests.support.shared_traces import FOLDER, needs_shared_traces
 from tests.support.trace_builder import TraceBuilder
 
@@ -175,7 +174,7 @@ def test_lateness_is_what_a_look_at_each_collective_finds(arrivals):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not STRESS, reason="it trains on ranks for 15 s: part of make stress")
+@pytest.mark.stress("it trains on ranks for 15 s")
 def test_a_planted_delay_of_a_real_rank_is_named_with_its_phase(tmp_path):
     pytest.importorskip("torch", reason="the job is one of torch")
     if sys.platform != "linux":

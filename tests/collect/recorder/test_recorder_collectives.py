@@ -9,7 +9,6 @@ import torch
 
 from kinetoscope.collect.recorder import build
 from kinetoscope.tables.device.collective_facts import CALLS
-from tests.support.effort import STRESS
 from tests.support.recorded import named, profile
 
 DESCRIBES = """
@@ -45,9 +44,7 @@ def backend(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not STRESS, reason="it compiles a backend with torch's headers for 18 s: part of make stress"
-)
+@pytest.mark.stress("it compiles a backend with torch's headers for 18 s")
 @pytest.mark.parametrize("record_shapes", [False, True])
 def test_a_call_that_a_backend_describes_is_known_with_and_without_shapes(backend, record_shapes):
     with profile(record_shapes=record_shapes) as session:

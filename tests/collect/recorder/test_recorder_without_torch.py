@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.effort import STRESS
-
 SCRIPT = Path(__file__).parents[2] / "support" / "calls_without_torch.py"
 ASK = (
     "import os, sys, sysconfig; "
@@ -34,7 +32,8 @@ def answers(path: str, version: tuple[int, int], environment: dict[str, str]) ->
     return asked.stdout.split() == [*map(str, version), "True"]
 
 
-@pytest.mark.parametrize("version", [(3, 12), (3, 13)] if STRESS else [(3, 13)])
+@pytest.mark.stress("it compiles a part of the recorder for each")
+@pytest.mark.parametrize("version", [(3, 12), (3, 13)])
 def test_calls_are_recorded_on_other_pythons(version: tuple[int, int], tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     found = next((path for path in installed(version) if answers(path, version, environment)), None)

@@ -149,7 +149,7 @@ def test_with_an_engine_that_is_exact_about_its_state():
         assert engine.log == ["prepare", "start", "stop"], line
 
     # 399 of the 406 lines that it runs, most of them more than once, are also those of the next test.
-    assert interrupt_everywhere(ExactEngine, check, stride=times(7, 1)) > 300
+    assert interrupt_everywhere(ExactEngine, check, stride=times(13, 1)) > 300
 
 
 def test_with_an_observer_that_is_exact_about_its_state_and_all_cycles_kept():
@@ -163,7 +163,7 @@ def test_with_an_observer_that_is_exact_about_its_state_and_all_cycles_kept():
         "custom_trace_id_callback": lambda: "id",
     }
     # Most lines run in several cycles: `make stress` stops at each of them each time.
-    assert interrupt_everywhere(ExactEngine, check, stride=times(2, 1), **more) > 300
+    assert interrupt_everywhere(ExactEngine, check, stride=times(7, 1), **more) > 300
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ __all__ = ["compiler_cache"]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore::UserWarning:torch")
 
 # Compiling takes seconds: the kinds of programs that differ most always, all of them in `make stress`.
-OFTEN = ("mlp", "two graph breaks", "inference mode")
+OFTEN = ("mlp", "two graph breaks")
 CHOSEN = [program for program in PROGRAMS if STRESS or program.name in OFTEN]
 
 
@@ -529,6 +529,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.stress("it compiles with a cache of its own")
 def test_a_killed_process_keeps_what_was_compiled(
     noting_compiler: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

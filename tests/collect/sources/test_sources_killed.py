@@ -107,7 +107,9 @@ def check(trace: kinetoscope.Trace, seen: Counter[str]) -> None:
     assert not any("damaged" in loss["code"] or "dropped" in loss["code"] for loss in trace.losses)
 
 
-@pytest.mark.parametrize("kind", ["file", "ring"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("file", marks=pytest.mark.stress("a ring has the same in less space")), "ring"]
+)
 def test_a_killed_process_leaves_what_its_sources_recorded(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "live.recording"
     seen = killed(path, kind)
