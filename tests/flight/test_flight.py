@@ -453,6 +453,27 @@ def test_without_calls_of_step_the_optimizer_makes_the_steps(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "5\n90\n", "")
 
 
+def test_steps_that_the_program_marks_are_not_also_those_of_its_optimizer(tmp_path):
+    done = run(
+        tmp_path,
+        "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    for _ in range(60):\n"
+        "        train_step()\n"
+        "        recorder.step()\n"
+        "    print(recorder.status().step)\n"
+        "    print(recorder.snapshot('look'))\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    step, path = done.stdout.splitlines()
+    assert step == "60"
+    with kinetoscope.open(path) as trace:
+        steps = trace.table("steps").to_pylist()
+    # The last one is under way; the first one began twice, with the step of the optimizer and with the call.
+    assert all(row["operators"] for row in steps if 1 < row["number"] < 60), steps
+    numbers = [row["number"] for row in steps if row["number"] > 1]
+    assert len(numbers) == len(set(numbers)) > 0
+
+
 def test_a_second_process_of_a_rank_leaves_the_first_one_alone(tmp_path):
     done = run(
         tmp_path,

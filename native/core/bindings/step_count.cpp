@@ -120,7 +120,7 @@ class StepCount {
 
   void mark(nb::handle number, nb::handle loss) {
     int64_t next = number_ + 1;
-    if (forks == forks_ && reads(number, next) && is_harmless(loss)) {
+    if (!looks_at_each_ && forks == forks_ && reads(number, next) && is_harmless(loss)) {
       if (left_ > 0) {
         count_as(next);
         return;
@@ -206,6 +206,8 @@ class StepCount {
   bool recording_ = true, was_recorded_ = true;
   // Whether operators are recorded now: between two steps they may not be.
   bool attached_ = true;
+  // Whether mark() leaves all steps to the function.
+  bool looks_at_each_ = false;
 
  private:
   static constexpr std::size_t kMostRows = 1024;
@@ -399,6 +401,8 @@ At `current` the step under way, at `logged` how many have ended, at `table` so 
       .def_rw("recording", &StepCount::recording_, "Whether the step under way is recorded.")
       .def_rw("was_recorded", &StepCount::was_recorded_, "Whether the step before was recorded.")
       .def_rw("attached", &StepCount::attached_, "Whether operators are recorded now.")
+      .def_rw("looks_at_each", &StepCount::looks_at_each_,
+              "Whether `step` always calls the function, while `advance` does not.")
       .def_ro("took_ns", &StepCount::took_ns_, "How long counting the first step since `take` took.");
   define(module, "chosen_step", &chosen_step,
          R"(The step that a plan records of a stratum of 2^level consecutive ones.

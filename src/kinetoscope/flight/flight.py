@@ -543,12 +543,12 @@ class FlightRecorder:
     def follow_optimizers(self) -> None:
         """Take each step of the first optimizer for a step, until `step` is called."""
         if (self._session is not None or self._waits) and not self._follows_optimizers:
-            self._follows_optimizers = True
+            self._follows_optimizers = self._count.looks_at_each = True
             OPTIMIZER_STEPS.after(self._optimizer_stepped)
 
     def _stop_following(self) -> None:
         if self._follows_optimizers:
-            self._follows_optimizers = False
+            self._follows_optimizers = self._count.looks_at_each = False
             OPTIMIZER_STEPS.forget(self._optimizer_stepped)
 
     def _optimizer_stepped(self, optimizer: object, _args: object, _kwargs: object) -> None:
@@ -574,11 +574,15 @@ class FlightRecorder:
             return
         entered_ns = time.monotonic_ns()
         try:
-            is_harmless = not (self._watches_losses and is_no_number(loss))
-            if is_harmless and self._count.advance(None if number is None else int(number)):
-                return
             if self._follows_optimizers:
                 self._stop_following()
+                # The optimizer has begun a step that this call begins, too, unless it is the first of both.
+                number = max(self._count.number, 0) if number is None else number
+                self._count.began_ns = 0
+            else:
+                is_harmless = not (self._watches_losses and is_no_number(loss))
+                if is_harmless and self._count.advance(None if number is None else int(number)):
+                    return
             self._step(number, loss, entered_ns)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("a step could not be marked", error)
