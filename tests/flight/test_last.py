@@ -97,13 +97,19 @@ def test_a_lock_that_is_never_released(tmp_path):
     assert rank.line == f"{tmp_path / 'train.py'}:{LINE} Stuck.forward"
     assert rank.thread_state == "blocked"
     assert rank.memory.startswith("memory ")
+    # Its own, told as one that was kept, and not as another one.
+    assert f"1 incident of this job in {found.folder}/incidents" in found.lines()
     # Killed, it is still the hang that is told, by the copy that the process made.
     killed = last_event(None, tmp_path / "jobs")
     assert killed.reason == "hang"
     assert killed.sentence.endswith("step 181049 has not ended for " + killed.sentence.split(" for ")[1])
+    assert not any("more incident" in line for line in killed.lines())
     assert (killed.ranks[0].operator, killed.ranks[0].last_step) == ("waiting", 181_048)
     told = json.loads(next(tmp_path.glob("jobs/*/0/incidents/*/rank0.json")).read_text())
-    assert any("train.py" in line for stack in told["stacks"].values() for line in stack)
+    (first, stack), *others = told["stacks"].items()
+    assert first.startswith("MainThread (")
+    assert any("train.py" in line for line in stack)
+    assert all(name.startswith("kinetoscope") for name, _ in others)
 
 
 def test_a_call_that_never_gives_the_gil_back_in_a_step_that_is_not_recorded(tmp_path):

@@ -15,7 +15,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.flight.budget import MOST_TOGETHER
 from kinetoscope.flight.deaths import end_text, last_seen_s, told_of_end
-from kinetoscope.flight.incidents import time_of
+from kinetoscope.flight.incidents import INCIDENTS, time_of
 from kinetoscope.flight.jobs import (
     ENDED,
     GONE,
@@ -138,7 +138,10 @@ class LastEvent:
                 ranks = _ranges([place.rank for place in same[1:]])
                 lines.append(f"  at the same place: {units.count(len(same) - 1, 'more rank')}, {ranks}")
         if self.earlier:
-            lines.append(f"{units.count(self.earlier, 'more incident')} of this job")
+            # What rings tell may itself be one of them.
+            of_rings = Path(self.folder).parent.name != INCIDENTS
+            kept = units.count(self.earlier, "incident" if of_rings else "more incident")
+            lines.append(f"{kept} of this job" + (f" in {self.folder}/{INCIDENTS}" if of_rings else ""))
         lines.append(self.folder)
         return lines
 
