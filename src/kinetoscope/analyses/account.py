@@ -1,7 +1,8 @@
 """The account of a step: what each nanosecond of it was spent on, on the thread or device that the step waits for at that moment.
 
 The entries of a step add up to its duration exactly. What an operator needs on this machine is the least time for its operations and bytes
-(`tables.costs.attainable`); the rest of its time is slow, with its cause where one shows. A step's floor is what it needs and what it must wait for.
+(`tables.costs.attainable`), and what a call costs, with the Python that issues it; the rest of its time is slow, with its cause where one shows. Of an operator
+that a line calls again and again in a step, one call is needed: it could be one on a whole tensor. A step's floor is what it needs and what it must wait for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
-from kinetoscope.analyses.waste import Reason, waste_of
+from kinetoscope.analyses.waste import Reason, called_again, waste_of
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator
@@ -88,6 +89,8 @@ ENTRIES = (
 
 RECORD_NS = 80
 """What recording one operator takes at least."""
+ISSUING = 10.0
+"""Up to so many times the fixed cost of a call, what runs between two operators issues the next one: Python (attributes, arguments, modules), or autograd's engine."""
 
 
 class Cause(IntEnum):
@@ -247,6 +250,14 @@ class Cells(_Columns):
                 for name in cls.__dataclass_fields__
             )
         )
+
+    def whole_parts(self, rows: Rows) -> tuple[Rows, Rows]:
+        """The entry and the cause of some cells, with what runs between operators as one: the part of it that is needed and the rest are both Python, or autograd's engine."""
+        entry, cause = self.entry[rows], self.cause[rows]
+        between = (entry == Entry.NEEDED) & (self.name[rows] < 0)
+        python, engine = between & (cause == Cause.CALL), between & (cause == Cause.AUTOGRAD)
+        entry = np.where(python, Entry.PYTHON, np.where(engine, Entry.SLOW, entry))
+        return entry, np.where(python, Cause.NONE, cause)
 
 
 @dataclass(frozen=True, eq=False)
@@ -643,44 +654,60 @@ def _first_come(trace: TraceData, what: _What, rows: Rows) -> _Layer:
 # What the moments were spent on.
 
 
-def _simple(pieces: _Pieces, what: _What, entry: Entry, cause: Cause) -> Cells:
-    """The pieces of which no more is known, one cell a step."""
-    rows = np.flatnonzero(pieces.what == what)
+def _simple(
+    pieces: _Pieces, chosen: _What | Mask, entry: Entry, cause: Cause, of_each_ns: Rows | None = None
+) -> Cells:
+    """The pieces of which no more is known, one cell a step; of each all of its time, or so much."""
+    rows = np.flatnonzero(pieces.what == chosen if isinstance(chosen, _What) else chosen)
     steps, step = np.unique(pieces.step[rows], return_inverse=True)
     time_ns = np.zeros(len(steps), np.int64)
-    np.add.at(time_ns, step, pieces.time_ns[rows])
+    np.add.at(time_ns, step, (pieces.time_ns if of_each_ns is None else of_each_ns)[rows])
     return Cells.of(steps, entry, cause, time_ns, count=np.bincount(step, minlength=len(steps)))
 
 
 def _python(trace: TraceData, pieces: _Pieces) -> Cells:
-    """Time between operators: of each kind of gap, in each step, what its shares say."""
+    """Time between operators: of each kind of gap, in each step, what its shares say. A part of it issues the next operator."""
     found = gaps(trace)
-    rows = np.flatnonzero(pieces.what == _What.GAP)
-    engine = rows[found.in_backward[pieces.of[rows]]]
-    rows = rows[~found.in_backward[pieces.of[rows]]]
+    gap = pieces.what == _What.GAP
+    in_backward = np.zeros(len(gap), bool)
+    in_backward[gap] = found.in_backward[pieces.of[gap]]
+    issues_ns = _issues_ns(trace, pieces, gap)
+    rows = np.flatnonzero(gap & ~in_backward)
     keys = pieces.step[rows] * (int(found.kind.max(initial=0)) + 1) + found.kind[pieces.of[rows]]
     distinct, cell = np.unique(keys, return_inverse=True)
-    whole = np.zeros(len(distinct), np.int64)
+    whole, issuing = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64)
     np.add.at(whole, cell, pieces.time_ns[rows])
+    np.add.at(issuing, cell, issues_ns[rows])
     count = np.bincount(cell, minlength=len(distinct))
     step, kind = np.divmod(distinct, int(found.kind.max(initial=0)) + 1)
     share, of = found.shares.of_kinds(kind)
-    time_ns = _divided(whole, of, found.shares.part[share])
-    blocked, wait = found.shares.blocked[share], found.shares.wait[share]
+    part, blocked, wait = (getattr(found.shares, name)[share] for name in ("part", "blocked", "wait"))
+    time_ns = _divided(whole, of, part)
+    needed_ns = np.minimum(time_ns, np.where(blocked, 0, np.floor(issuing[of] * part)).astype(np.int64))
     more = {"stack": found.shares.stack[share], "module": found.shares.module[share], "count": count[of]}
 
-    def chosen(mask: Mask, entry: Entry, cause: Cause | NDArray[Any]) -> Cells:
+    def chosen(mask: Mask, entry: Entry, cause: Cause | NDArray[Any], took_ns: Rows) -> Cells:
         some = {name: values[mask] for name, values in more.items()}
-        return Cells.of(step[of][mask], entry, cause, time_ns[mask], **some)
+        return Cells.of(step[of][mask], entry, cause, took_ns[mask], **some)
 
+    waits = np.where(wait > 0, Cause.LOCK - 1 + wait, Cause.BLOCKED)[blocked]
     return Cells.joined([
-        chosen(~blocked, Entry.PYTHON, Cause.NONE),
-        chosen(blocked, Entry.WAITING, np.where(wait > 0, Cause.LOCK - 1 + wait, Cause.BLOCKED)[blocked]),
-        _simple(
-            _Pieces(*(getattr(pieces, name)[engine] for name in _Pieces.__dataclass_fields__)),
-            _What.GAP, Entry.SLOW, Cause.AUTOGRAD,
-        ),
+        chosen(~blocked, Entry.NEEDED, Cause.CALL, needed_ns),
+        chosen(~blocked, Entry.PYTHON, Cause.NONE, time_ns - needed_ns),
+        chosen(blocked, Entry.WAITING, waits, time_ns),
+        _simple(pieces, in_backward, Entry.NEEDED, Cause.AUTOGRAD, issues_ns),
+        _simple(pieces, in_backward, Entry.SLOW, Cause.AUTOGRAD, pieces.time_ns - issues_ns),
     ])  # fmt: skip
+
+
+def _issues_ns(trace: TraceData, pieces: _Pieces, gap: Mask) -> Rows:
+    """What of each piece between operators issues the next one: nothing where the operator before it is one of a loop."""
+    found = gaps(trace)
+    part = np.minimum(1.0, ISSUING * rates_of(trace).fixed_ns / np.maximum(found.stretch_ns, 1))
+    part[called_again(trace)[found.before]] = 0.0
+    issues_ns = np.zeros(len(gap), np.int64)
+    issues_ns[gap] = np.floor(pieces.time_ns[gap] * part[pieces.of[gap]])
+    return issues_ns
 
 
 def _divided(whole: Rows, of: Rows, part: NDArray[np.float64]) -> Rows:
@@ -741,7 +768,9 @@ def _divided_operators(
     take(Entry.WAITING, Cause.COLLECTIVE, np.where(_calls_other_ranks(trace)[span], left, 0))
     unknown = costs.unknown[span] | (counts & (costs.flops[span] <= 0) & (costs.bytes_moved[span] < 0))
     take(Entry.NEEDED, Cause.NONE, np.where(counts, least_ns * (1.0 - wasted), 0.0))
-    take(Entry.SLOW, Cause.CALL, np.where(unknown, 0.0, np.ceil(rates.call_ns * calls)))
+    call_ns, again = np.where(unknown, 0.0, np.ceil(rates.fixed_ns * calls)), called_again(trace)[span]
+    take(Entry.NEEDED, Cause.CALL, np.where(again, 0.0, call_ns))
+    take(Entry.SLOW, Cause.CALL, np.where(again, call_ns, 0.0))
     take(Entry.UNKNOWN, Cause.NO_INPUTS, np.where(unknown, left, 0))
     take(Entry.SLOW, np.where(waste.fresh[span], Cause.FRESH_MEMORY, waste.slow[span]), left.copy())
     return parts

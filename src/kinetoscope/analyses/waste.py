@@ -124,6 +124,35 @@ def waste_of(trace: TraceData) -> Waste:
     return found
 
 
+LEAST_REPEATED = 10
+"""An operator that a line calls less often in a step is no loop: layers are several, and so are the terms of a formula."""
+
+
+@derived
+def called_again(trace: TraceData) -> NDArray[np.bool_]:
+    """Which spans are calls of a loop but its first: a line calls the same operator many times in a step and a module, where one call could be on a whole tensor.
+
+    What such a call runs inside, and what backward runs for it, is of the loop, too. Those of optimizers, which are torch's, are none. False at the end for no span.
+    """
+    spans = trace.columns("spans")
+    operators = np.flatnonzero(is_operator(spans["kind"]) & (spans["stream"] < 0))
+    outer = operators[is_outermost(trace, operators)]
+    mark = np.zeros(len(spans), bool)
+    mark[outer] = True
+    around = np.append(_core.nearest_marked(spans["parent"], spans["depth"], mark), np.int32(-1))
+    rows = outer[(spans["phase"][outer] == Phase.FORWARD) & (spans["stack"][outer] >= 0)]
+    keys = [spans[name][rows].astype(np.int32) for name in ("step", "stack", "module", "name")]
+    group, first = _core.group(keys)
+    again = _core.group_counts(group, len(first))[group] >= LEAST_REPEATED
+    again[first] = False
+    found = np.zeros(len(spans) + 1, bool)
+    found[rows[again]] = True
+    backward = np.flatnonzero(spans["forward"] >= 0)
+    found[around[backward[found[around[spans["forward"][backward]]]]]] = True
+    found[-1] = False
+    return found[around]
+
+
 def _mark(found: Waste, spans: Rows, part: NDArray[np.float64], reason: Reason) -> None:
     """Note what could be left out of some spans, where more could be than is known already."""
     more = part > found.part[spans]

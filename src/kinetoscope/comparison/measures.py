@@ -457,15 +457,14 @@ class _Recording:
         rows = np.flatnonzero(step >= 0)
         line, first = line_groups(self.trace)
         frame = frame_of_stacks(self.trace)[cells.stack[rows]]
-        is_operator_time = _of_operators(cells.entry[rows], cells.cause[rows])
+        entry, cause = cells.whole_parts(rows)
+        is_operator_time = _of_operators(entry, cause)
         line = np.append(line, -1)[frame]
         group, begin = _grouped(
             line.astype(np.int32),
             np.where(line >= 0, -1, cells.module[rows]).astype(np.int32),
             np.where(is_operator_time, cells.name[rows], -1).astype(np.int32),
-            np.where(is_operator_time, 0, cells.entry[rows] * len(Cause) + cells.cause[rows] + 1).astype(
-                np.int32
-            ),
+            np.where(is_operator_time, 0, entry * len(Cause) + cause + 1).astype(np.int32),
         )
         keys = self._account_keys(one, rows[begin], line[begin], first)
         return _population(keys, group, step[rows], cells.time_ns[rows].astype(np.float64), self.steps)
@@ -476,10 +475,11 @@ class _Recording:
         """For some cells of the account the kind of their place, what tells that place from others, and what was spent there."""
         cells, strings, texts = one.cells, self.trace.strings, source_lines(self.trace)
         frames, paths = self.trace.columns("frames"), self.trace.column("modules", "path")
-        is_operator_time = _of_operators(cells.entry[rows], cells.cause[rows]).tolist()
+        entries, causes = cells.whole_parts(rows)
+        is_operator_time = _of_operators(entries, causes).tolist()
         keys: list[Key] = []
         for at, row in enumerate(rows.tolist()):
-            entry, cause = ENTRIES[cells.entry[row]], CAUSES[cells.cause[row]]
+            entry, cause = ENTRIES[entries[at]], CAUSES[causes[at]]
             name = strings[cells.name[row]] if cells.name[row] >= 0 else ""
             what = name if is_operator_time[at] and name else words_of(entry, cause)
             if line[at] >= 0:

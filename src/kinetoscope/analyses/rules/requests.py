@@ -164,9 +164,9 @@ def _slowest(loop: Loop, account: ProcessAccount, mine: Rows, name: str) -> Find
     if slow_ns < TIMES_TYPICAL * typical_ns:
         return None
     cells = account.cells
-    computes = np.isin(cells.entry, _COMPUTES)
+    entries, causes = cells.whole_parts(np.arange(len(cells.entry)))
     # What operators need and take besides is one thing, and so is each kind of wait.
-    what = np.where(computes, 0, 1 + cells.entry * len(Cause) + cells.cause)
+    what = np.where(np.isin(entries, _COMPUTES), 0, 1 + entries * len(Cause) + causes)
     more = _more(what, account, slow, typical)
     key = max(more, key=lambda one: more[one])
     gain_ns = int(more[key] * len(slow))
@@ -175,7 +175,7 @@ def _slowest(loop: Loop, account: ProcessAccount, mine: Rows, name: str) -> Find
         return None
     rows = np.flatnonzero((what == key) & np.isin(cells.step, slow))
     first = rows[0]
-    entry, cause = Entry(int(cells.entry[first])), Cause(int(cells.cause[first]))
+    entry, cause = Entry(int(entries[first])), Cause(int(causes[first]))
     by_stack = np.where(what == key, cells.stack, -1)
     of_stack = _more(by_stack, account, slow, typical)
     of_place: dict[Place, float] = {}

@@ -56,6 +56,8 @@ _RANDOM = (
 _NOTHING, _SOMETHING = 16, 4096
 # More than this is no fixed cost, also where all operators of a trace are large.
 _LONGEST_CALL_NS = 5000.0
+# What a call of a small operator takes on usual processors, where no calibration says it: the trace may have views alone, or large ones.
+_USUAL_CALL_NS = 2000.0
 # Without a calibration: memory is taken to be slower than the caches by this factor at most, and operations on any size than the best seen.
 _MEMORY_SLACK, _SIZE_SLACK = 6.0, 4.0
 # A Fourier transform does at least this part of the operations that a product of matrices does in its time.
@@ -135,13 +137,15 @@ class Rates:
     Attributes:
         curves: The curves by name, as `curve_name` gives it, and those of no family.
         source: Where they come from: the calibration where there is one.
-        call_ns: The fixed cost of one call of an operator.
+        call_ns: The fixed cost of one call of an operator: without a calibration, what the cheapest ones of the trace take.
+        fixed_ns: What calling a usual operator costs.
         seen: The curves that the trace itself shows, for families that the calibration does not have.
     """
 
     curves: dict[str, Curve]
     source: Source
     call_ns: float
+    fixed_ns: float
     seen: dict[str, Curve] = field(default_factory=dict)
 
     def least_ns(
@@ -205,7 +209,8 @@ def rates_of(trace: TraceData) -> Rates:
         if name != CALL and (curve := Curve.of(points, 0.0 if name == FIRST_TOUCH else call_ns)) is not None
     }
     seen = _seen(trace, call_ns)
-    return Rates(curves, Source.CALIBRATION if curves else Source.TRACE, call_ns, seen)
+    fixed_ns = call_ns if CALL in stored else max(call_ns, _USUAL_CALL_NS)
+    return Rates(curves, Source.CALIBRATION if curves else Source.TRACE, call_ns, fixed_ns, seen)
 
 
 def least_call_ns(trace: TraceData) -> Floats:
