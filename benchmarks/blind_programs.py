@@ -135,6 +135,7 @@ class Told:
         floor_ns: What the account says that a step needs; None where that is unknown.
         twin_ns: The median step of the twin.
         twin: What is found in the twin.
+        twin_floor_ns: What the account says that a step of the twin needs; None where that is unknown.
     """
 
     program: BlindProgram
@@ -144,6 +145,7 @@ class Told:
     floor_ns: float | None
     twin_ns: float
     twin: Report
+    twin_floor_ns: float | None
 
     @property
     def findings(self) -> list[Finding]:
@@ -186,7 +188,8 @@ class Told:
         ) if found]  # fmt: skip
         promised = "-" if self.promised_ns is None else f"{self.promised_ns / 1e6:.2f} ms"
         floor = "unknown" if self.floor_ns is None else f"{self.floor_ns / 1e6:.2f} ms"
-        head = f"{self.program.name}: {', '.join(right) or 'nothing'}; step {self.step_ns / 1e6:.2f} ms, twin {self.twin_ns / 1e6:.2f} ms, promised {promised}, floor {floor}"
+        own = "unknown" if self.twin_floor_ns is None else f"{self.twin_floor_ns / 1e6:.2f} ms"
+        head = f"{self.program.name}: {', '.join(right) or 'nothing'}; step {self.step_ns / 1e6:.2f} ms, twin {self.twin_ns / 1e6:.2f} ms, promised {promised}, floor {floor}, of the twin {own}"
         return [head, *(f"    {_shown(one, self.report)}" for one in self.findings[:4])]
 
 
@@ -208,10 +211,14 @@ def told(program: BlindProgram, options: str, folder: Path) -> Told:
             with undisturbed(raw) as trace:
                 found.append((examine(trace), float(np.median(trace.column("steps", "duration_ns")))))
     (report, step_ns), (twin, twin_ns) = found
-    kinds = report.account.kinds if report.account is not None else ()
-    floor_ns = kinds[0].floor_ns / kinds[0].steps if kinds and kinds[0].floor_ns is not None else None
     source = str(folder / f"{program.name}_slow.py")
-    return Told(program, report, source, step_ns, floor_ns, twin_ns, twin)
+    return Told(program, report, source, step_ns, _floor_ns(report), twin_ns, twin, _floor_ns(twin))
+
+
+def _floor_ns(report: Report) -> float | None:
+    """What a step of the kind with most time needs; None where that is unknown."""
+    kinds = report.account.kinds if report.account is not None else ()
+    return kinds[0].floor_ns / kinds[0].steps if kinds and kinds[0].floor_ns is not None else None
 
 
 def _part(what: str, count: int, of: int, bar: float, notes: list[str], *, least: bool = True) -> Result:
@@ -239,7 +246,13 @@ def judged(every: list[Told], options: str) -> list[Result]:
     ]
     alarmed = len({alarm.partition(":")[0] for alarm in alarms})
     floors = [one for one in every if one.floor_ns is not None]
-    above = sum(one.floor_ns > one.step_ns for one in floors if one.floor_ns is not None)
+    sides = [(one.floor_ns, one.step_ns) for one in every] + [
+        (one.twin_floor_ns, one.twin_ns) for one in every
+    ]
+    known = [(floor_ns, step_ns) for floor_ns, step_ns in sides if floor_ns is not None]
+    above = sum(floor_ns > step_ns for floor_ns, step_ns in known)
+    own = [(one.twin_floor_ns, one.twin_ns) for one in every if one.twin_floor_ns is not None]
+    near_own = sum(twin_ns <= FLOOR * floor_ns for floor_ns, twin_ns in own)
     near = sum(
         one.twin_ns / FLOOR <= one.floor_ns <= FLOOR * one.twin_ns
         for one in floors
@@ -250,8 +263,9 @@ def judged(every: list[Told], options: str) -> list[Result]:
         _part(f"{of} cause named there", right(Told.is_cause), count, CAUSE_PERCENT, []),
         _part(f"{of} place and cause first", right(Told.is_cause, 1), count, FIRST_PERCENT, []),
         _part(f"{of} gain within {100 * NEAR:g} % of the twin's", sum(one.is_near for one in every), count, NEAR_PERCENT, []),
-        _part(f"{of} floor above the step", above, len(floors), 0.0, [], least=False),
-        _part(f"{of} floor within {FLOOR:g} times the twin's step", near, len(floors), FLOOR_PERCENT, []),
+        _part(f"{of} floor above the step, those of twins, too", above, len(known), 0.0, [], least=False),
+        _part(f"{of} twin's step within {FLOOR:g} times its own floor", near_own, len(own), FLOOR_PERCENT, []),
+        _part(f"{of} floor of the slow program within {FLOOR:g} times the twin's step", near, len(floors), FLOOR_PERCENT, []),
         _part(f"{of} mended twins with a finding of more than {LEAST_PERCENT:g} %", alarmed, count, FALSE_PERCENT, alarms, least=False),
     ]  # fmt: skip
 

@@ -22,6 +22,7 @@ from tests.support.undisturbed import undisturbed
 
 LEAST_PERCENT, FALSE_PERCENT = 5.0, 5.0
 NEAR, NEAR_PERCENT = 0.3, 80.0
+NEAR_FLOOR, NEAR_FLOOR_PERCENT = 1.5, 80.0
 CODE = "single-tensor-optimizer"
 WARM_UP, RECORDED = 3, 12
 
@@ -228,6 +229,7 @@ class Promise:
         promised_percent: The gain that the finding promises, 0 without the finding.
         gained_percent: What a step with the optimizer of the advice takes less.
         codes: The other findings.
+        times_floor: How many times its floor a step takes; None where that is unknown.
     """
 
     network: str
@@ -235,6 +237,7 @@ class Promise:
     promised_percent: float
     gained_percent: float
     codes: list[str]
+    times_floor: float | None
 
 
 def promise_of(name: str, network: Network, steps: int) -> Promise:
@@ -267,7 +270,9 @@ def promise_of(name: str, network: Network, steps: int) -> Promise:
             if number >= WARM_UP:
                 took.append(time.process_time_ns() - before)
     plain, fused = (statistics.median(each) for each in times)
-    return Promise(name, plain, promised, 100 * (1 - fused / plain), codes)
+    kinds = report.account.kinds if report.account is not None else ()
+    times_floor = kinds[0].times_floor if kinds else None
+    return Promise(name, plain, promised, 100 * (1 - fused / plain), codes, times_floor)
 
 
 def measure(options: Namespace) -> list[Result]:
@@ -290,6 +295,9 @@ def measure(options: Namespace) -> list[Result]:
         f"{one.network}: {one.step_ns / 1e6:.2f} ms, promised {one.promised_percent:.1f} %, gained {one.gained_percent:.1f} %"
         for one in found
     ]
+    known = [one.times_floor for one in found if one.times_floor is not None]
+    near_floor = 100 * sum(one <= NEAR_FLOOR for one in known) / max(len(known), 1)
+    far = [f"{one.network}: {one.times_floor or 0.0:.2f}" for one in found]
     false = 100 * (len(said) - len(true)) / max(len(found), 1)
     percent = 100 * len(near) / max(len(said), 1)
     other = 100 * len(others) / max(len(found), 1)
@@ -297,6 +305,7 @@ def measure(options: Namespace) -> list[Result]:
         Result(f"{len(found)} networks, of which {len(said)} have {CODE}: gains less than {LEAST_PERCENT:g} %", f"<= {FALSE_PERCENT:g} %", f"{false:.0f} %", false <= FALSE_PERCENT, notes),
         Result(f"{len(said)} promises within {100 * NEAR:g} % of the gain", f">= {NEAR_PERCENT:g} %", f"{percent:.0f} %", percent >= NEAR_PERCENT, []),
         Result(f"{len(found)} networks: with another finding of {LEAST_PERCENT:g} %", f"<= {FALSE_PERCENT:g} %", f"{other:.0f} %", other <= FALSE_PERCENT, [f"{one.network}: {', '.join(one.codes)}" for one in others]),
+        Result(f"{len(known)} networks: step at most {NEAR_FLOOR:g} times its floor", f">= {NEAR_FLOOR_PERCENT:g} %", f"{near_floor:.0f} %", near_floor >= NEAR_FLOOR_PERCENT, far),
     ]  # fmt: skip
 
 

@@ -404,9 +404,9 @@ def _cells(trace: TraceData, pieces: _Pieces, *, on_device: bool) -> Cells:
         _simple(pieces, _What.COPY, Entry.WAITING, Cause.COPY),
         _simple(pieces, _What.DEVICE, Entry.WAITING, Cause.DEVICE),
         _simple(pieces, _What.NOTHING, Entry.UNKNOWN, Cause.NONE),
-        _python(trace, pieces),
-        _of_operators(trace, pieces, on_device=on_device),
-        _of_kernels(trace, pieces),
+        *_python(trace, pieces),
+        *_of_operators(trace, pieces, on_device=on_device),
+        *_of_kernels(trace, pieces),
     ])  # fmt: skip
 
 
@@ -665,7 +665,7 @@ def _simple(
     return Cells.of(steps, entry, cause, time_ns, count=np.bincount(step, minlength=len(steps)))
 
 
-def _python(trace: TraceData, pieces: _Pieces) -> Cells:
+def _python(trace: TraceData, pieces: _Pieces) -> list[Cells]:
     """Time between operators: of each kind of gap, in each step, what its shares say. A part of it issues the next operator."""
     found = gaps(trace)
     gap = pieces.what == _What.GAP
@@ -691,13 +691,13 @@ def _python(trace: TraceData, pieces: _Pieces) -> Cells:
         return Cells.of(step[of][mask], entry, cause, took_ns[mask], **some)
 
     waits = np.where(wait > 0, Cause.LOCK - 1 + wait, Cause.BLOCKED)[blocked]
-    return Cells.joined([
+    return [
         chosen(~blocked, Entry.NEEDED, Cause.CALL, needed_ns),
         chosen(~blocked, Entry.PYTHON, Cause.NONE, time_ns - needed_ns),
         chosen(blocked, Entry.WAITING, waits, time_ns),
         _simple(pieces, in_backward, Entry.NEEDED, Cause.AUTOGRAD, issues_ns),
         _simple(pieces, in_backward, Entry.SLOW, Cause.AUTOGRAD, pieces.time_ns - issues_ns),
-    ])  # fmt: skip
+    ]
 
 
 def _issues_ns(trace: TraceData, pieces: _Pieces, gap: Mask) -> Rows:
@@ -729,7 +729,7 @@ def _divided(whole: Rows, of: Rows, part: NDArray[np.float64]) -> Rows:
     return np.asarray(edge - np.where(first, 0, np.append(0, edge[:-1])), dtype=np.int64)
 
 
-def _of_operators(trace: TraceData, pieces: _Pieces, *, on_device: bool) -> Cells:
+def _of_operators(trace: TraceData, pieces: _Pieces, *, on_device: bool) -> list[Cells]:
     """What operators of the host took: what they need, what calling them costs, what is not needed, and the rest."""
     spans = trace.columns("spans")
     rows = np.flatnonzero(pieces.what == _What.OPERATOR)
@@ -739,7 +739,7 @@ def _of_operators(trace: TraceData, pieces: _Pieces, *, on_device: bool) -> Cell
     # The pieces of an operator whose cost counts follow each other. One that is made of others is several runs, of which the first is its call.
     first = np.flatnonzero(np.append(True, (row[1:] != row[:-1]) | (step[1:] != step[:-1]))[: len(rows)])
     if len(first) == 0:
-        return Cells.of(step, Entry.NEEDED, Cause.NONE, step)
+        return []
     span, step = row[first], step[first]
     time_ns = np.add.reduceat(pieces.time_ns[rows], first)
     if on_device:
@@ -759,9 +759,11 @@ def _divided_operators(
     left = time_ns.copy()
 
     def take(entry: Entry, cause: Cause | NDArray[Any], amount: NDArray[Any]) -> None:
-        taken = np.minimum(left, amount.astype(np.int64))
-        np.subtract(left, taken, out=left)
-        parts.append((entry, np.broadcast_to(np.asarray(cause), len(span)), taken))
+        # Most traces have nothing of some entries.
+        if amount.any():
+            taken = np.minimum(left, amount.astype(np.int64, copy=False))
+            np.subtract(left, taken, out=left)
+            parts.append((entry, np.broadcast_to(np.asarray(cause), len(span)), taken))
 
     take(Entry.PROFILER, Cause.NONE, np.minimum(RECORD_NS * calls, time_ns // 2))
     take(Entry.NOT_NEEDED, waste.why[span], np.floor(left * wasted))
@@ -786,7 +788,7 @@ def _calls_other_ranks(trace: TraceData) -> Mask:
 
 def _grouped(
     trace: TraceData, step: Rows, span: Rows, parts: list[tuple[Entry, NDArray[Any], Rows]]
-) -> Cells:
+) -> list[Cells]:
     """Add up parts of operators that have the step, the operator, the line, the module and the causes in common."""
     spans = trace.columns("spans")
     stack = span_stacks(trace)[span]
@@ -799,13 +801,14 @@ def _grouped(
         "stack": stack[first],
         "module": spans["module"][span[first]],
     }
-    return Cells.joined([
+    own = step[first]
+    return [
         Cells.of(
-            step[first], entry, cause[first], _core.group_sums(group, len(first), time_ns),
+            own, entry, cause[first], _core.group_sums(group, len(first), time_ns),
             count=_core.group_sums(group, len(first), (time_ns > 0).astype(np.int64)), **more,
         )
         for entry, cause, time_ns in parts
-    ])  # fmt: skip
+    ]  # fmt: skip
 
 
 @derived
@@ -816,11 +819,11 @@ def _counted_around(trace: TraceData) -> Rows:
     return found.astype(np.int64)
 
 
-def _of_kernels(trace: TraceData, pieces: _Pieces) -> Cells:
+def _of_kernels(trace: TraceData, pieces: _Pieces) -> list[Cells]:
     """What kernels of a device took: what their operators need at the peak of the device, and the rest."""
     rows = np.flatnonzero(pieces.what == _What.KERNEL)
     if len(rows) == 0:
-        return Cells.of(np.zeros(0, np.int64), Entry.NEEDED, Cause.NONE, np.zeros(0, np.int64))
+        return []
     spans, costs = trace.columns("spans"), costs_of(trace)
     operator = starters(trace).operator[pieces.of[rows]].astype(np.int64)
     counted = np.append(_counted_around(trace), -1)[operator]
