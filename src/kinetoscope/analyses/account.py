@@ -182,8 +182,8 @@ ACCOUNT_SCHEMA = Table(
         Column("step_kind", "int64", "", "The kind of the steps, as in `step_kinds`; null without steps."),
         Column("request", "int64", "", "The number of the request, as in `requests`; null for all requests of a name, and where steps are counted."),
         Column("request_name", "category", "", "The name of the requests; null where steps are counted."),
-        Column("entry", "category", "", "`needed`: what an operator must take on this machine, at the rates it attains. `slow`: the rest of "
-                                        "an operator's time. `not needed`: work that could be left out. `python`: between operators. "
+        Column("entry", "category", "", "`needed`: what an operator must take on this machine, at the rates it attains, and what calling it costs. `slow`: the rest of "
+                                        "an operator's time. `not needed`: work that could be left out. `python`: between operators, beyond what calls the next one. "
                                         "`waiting`, `compiling`, `garbage collection`, `profiler`; `unknown`: the rest."),
         Column("cause", "category", "", "Why, or what is waited for, where that shows."),
         Column("operator", "category", "", "The operator; null where none ran."),

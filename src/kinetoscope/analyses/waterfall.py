@@ -203,7 +203,8 @@ def _largest(account: Account, kind: KindAccount, most: int = 3) -> list[tuple[s
     """The operators, by line, and the lines of Python that take most of the steps, with what they need."""
     sums: dict[str, int] = {}
     for row in account.rows_of(kind):
-        what = row["operator"] or _place(row)[0] or row["cause"] or "other"
+        issues = f"Python at {line_of(row)}" if row["cause"] == CAUSES[Cause.CALL] and row["file"] else ""
+        what = row["operator"] or _place(row)[0] or issues or row["cause"] or "other"
         what = f"{what} at {line_of(row)}" if row["operator"] and row["file"] else what
         sums[what] = sums.get(what, 0) + row["time_ns"]
     return sorted(sums.items(), key=lambda one: (-one[1], one[0]))[:most]
