@@ -880,12 +880,14 @@ def _without_processor(cells: Cells, share: NDArray[np.float64]) -> Cells:
     taken = np.where(concerned, np.floor(cells.time_ns * share[cells.step]), 0).astype(np.int64)
     columns = {name: getattr(cells, name) for name in Cells.__dataclass_fields__}
     columns["time_ns"] = cells.time_ns - taken
-    # What is taken out whole is no part any more.
+    # What is taken out whole is no part any more; mostly nothing is.
     left = columns["time_ns"] > 0
+    if not left.all():
+        columns = {name: values[left] for name, values in columns.items()}
     out = np.zeros(len(share), np.int64)
     np.add.at(out, cells.step, taken)
     return Cells.joined([
-        Cells(**{name: values[left] for name, values in columns.items()}),
+        Cells(**columns),
         Cells.of(np.arange(len(out)), Entry.WAITING, Cause.PROCESSOR, out),
     ])  # fmt: skip
 
