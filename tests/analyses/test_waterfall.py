@@ -48,7 +48,7 @@ def test_without_sizes_it_says_what_to_record():
     report = examine(trace(sized=False))
     account = report.account
     assert floor_sentence(account, account.kinds[0]) == (
-        "a step takes 10 ms, of which 6.00 ms or more are above its floor; what its operators need is unknown: record the sizes of inputs "
+        "a step takes 10 ms, of which 5.99 ms or more are above its floor; what its operators need is unknown: record the sizes of inputs "
         "(record_shapes=True, --shapes)"
     )
     assert account.kinds[0].floor_ns is None
