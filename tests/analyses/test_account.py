@@ -112,6 +112,18 @@ def test_layers_are_no_loop():
     assert others == 0.0
 
 
+def test_a_comparison_has_all_python_between_operators_as_python():
+    builder = TraceBuilder()
+    for step in range(3):
+        builder.step(step, step * MS, MS)
+        builder.span("aten::mul", step * MS, MS // 2, stack=builder.stack(("train.py", 7, "f")))
+    (one,) = accounts(builder.build())
+    entry, cause = one.cells.whole_parts(np.arange(len(one.cells.entry)))
+    python = (entry == Entry.PYTHON) & (cause == Cause.NONE)
+    assert one.cells.time_ns[python].sum() == 3 * MS // 2
+    assert one.entry_ns[:, Entry.PYTHON].sum() < 3 * MS // 2
+
+
 def test_what_backward_runs_for_a_loop_is_of_the_loop():
     needed, others = fixed_costs(50, in_backward=True)
     assert needed < 4.0
