@@ -270,7 +270,7 @@ class ProcessAccount:
         window: Its steps, and the device that worked most.
         thread: The thread that runs the steps, -1 where it is unknown.
         cells: The parts of the steps.
-        processor_share: For each step the share of what needs a processor and is above the floor that was spent without one.
+        processor_share: For each step the share of what needs a processor, needed work left out, that was spent without one.
         request: For each window the request that it is, by its number, and not a step; empty where steps are counted.
     """
 
@@ -856,8 +856,14 @@ def _of_kernels(trace: TraceData, pieces: _Pieces) -> list[Cells]:
 
 # Shorter kernels show no rate of memory.
 _LEAST_FOR_A_RATE_NS = 20_000
-# From these the time without a processor is taken, from each the same share.
+# From these the time without a processor is taken, from each the same share; and from what calls cost.
 _OF_PROCESSOR = (Entry.SLOW, Entry.NOT_NEEDED, Entry.PYTHON)
+
+
+def _needs_processor(cells: Cells) -> Mask:
+    """Which cells the time without a processor is taken from: all but the work that is needed, and waits."""
+    of_calls = (cells.entry == Entry.NEEDED) & (cells.cause != Cause.NONE)
+    return np.asarray(of_calls | np.isin(cells.entry, _OF_PROCESSOR))
 
 
 def _processor_share(cells: Cells, waited_ns: Rows) -> NDArray[np.float64]:
@@ -868,16 +874,16 @@ def _processor_share(cells: Cells, waited_ns: Rows) -> NDArray[np.float64]:
         waited_ns: For each step how long its thread had no processor; zeros with a device.
     """
     count = len(waited_ns)
-    concerned = np.isin(cells.entry, _OF_PROCESSOR)
+    concerned = _needs_processor(cells)
     whole = np.bincount(cells.step[concerned], weights=cells.time_ns[concerned], minlength=count)
     return np.minimum(waited_ns / np.maximum(whole, 1.0), 1.0)
 
 
 def _without_processor(cells: Cells, share: NDArray[np.float64]) -> Cells:
-    """Take the time without a processor out of what needs one and is above the floor."""
+    """Take the time without a processor out of what needs one, but not out of the work that is needed."""
     if not share.any():
         return cells
-    concerned = np.isin(cells.entry, _OF_PROCESSOR)
+    concerned = _needs_processor(cells)
     taken = np.where(concerned, np.floor(cells.time_ns * share[cells.step]), 0).astype(np.int64)
     columns = {name: getattr(cells, name) for name in Cells.__dataclass_fields__}
     columns["time_ns"] = cells.time_ns - taken
