@@ -95,7 +95,10 @@ def environment(folder: Path, python: str, *packages: str, fast: bool = False) -
     """
     made = folder / "bin" / "python"
     if fast and shutil.which("uv"):
-        subprocess.run(["uv", "venv", "-q", "--seed", "--python", python, folder], check=True)
+        # An environment of uv's is of the folder that it finds the interpreter in, where a link to it has no library.
+        ask = [python, "-c", "import os, sys; print(os.path.realpath(sys.executable))"]
+        real = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip()
+        subprocess.run(["uv", "venv", "-q", "--seed", "--python", real, folder], check=True)
         install = ["uv", "pip", "install", "-q", "--python", made]
     else:
         subprocess.run([python, "-m", "venv", folder], check=True)
@@ -217,6 +220,14 @@ def try_wheel(wheel: Path, python: str, torch: str) -> Tried:
             "-c",
             "import sys, importlib.metadata as m; print(m.version('torch'), sys.version.split()[0])",
         )
+        if exact.returncode:
+            return Tried(
+                torch,
+                python,
+                size,
+                f"FAILED: {python} does not start: {last_line(exact.stdout)}",
+                failed=True,
+            )
         torch, _, full = exact.stdout.strip().partition(" ")
         ran = attempt(interpreter.parent / "kinetoscope", "run", "train.py")
         of_torch, warnings = warnings_in(ran.stdout)
