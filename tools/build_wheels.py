@@ -168,16 +168,13 @@ def stranger() -> dict[str, object]:
 
 def warnings_in(printed: str) -> tuple[list[str], list[str]]:
     """Divide the lines that warn into those of torch itself, which it prints without us, too, and all others."""
-    lines = [
-        line.strip()
-        for line in printed.splitlines()
-        if re.search(r"warn(ing|s)?\b|deprecat", line, re.IGNORECASE)
-    ]
-    own = [bool(re.match(r"\S*/torch/\S+\.py:\d+: ", line)) for line in lines]
-    return (
-        [line for line, of_torch in zip(lines, own, strict=True) if of_torch],
-        [line for line, of_torch in zip(lines, own, strict=True) if not of_torch],
-    )
+    # Below what a warning says is the line that warned.
+    printed = re.sub(r"^(\S+:\d+: \w+: .*)\n +.*$", r"\1", printed, flags=re.MULTILINE)
+    of_torch, others = [], []
+    for line in map(str.strip, printed.splitlines()):
+        if re.search(r"warn(ing|s)?\b|deprecat", line, re.IGNORECASE):
+            (of_torch if re.match(r"\S*/torch/\S+\.py:\d+: ", line) else others).append(line)
+    return of_torch, others
 
 
 def recorder_bytes(wheel: Path, torch: str, python: str) -> int:

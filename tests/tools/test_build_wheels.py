@@ -44,6 +44,7 @@ def test_the_size_is_that_of_the_recorder_for_this_torch_and_python(tool, wheel)
 def test_a_warning_of_torch_itself_is_none_of_ours(tool):
     of_torch, ours = tool.warnings_in(
         "/venv/lib/python3.13/site-packages/torch/_dynamo/guards.py:88: RuntimeWarning: slower on Python 3.13.0\n"
+        "  warnings.warn(\n"
         "warm-up: the first 5 steps took longer\n"
         "/venv/lib/python3.13/site-packages/kinetoscope/api.py:1: UserWarning: no compiler\n"
         "Warning: the folder cannot be written\n"
