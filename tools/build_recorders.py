@@ -25,6 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 OLDEST, NEWEST = 7, 15
 """The oldest and newest supported minor releases of torch 2."""
+_FIRST_WITH = {(3, 14): 9}
+"""The first minor release of torch 2 with builds for a Python, where that is not the oldest one."""
 _BLOCK_BYTES = 1 << 22
 # Prints the version of a Python, and the folder of its headers.
 _ASK = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2]); print(sys.version.split()[0]); print(sysconfig.get_path('include'))"
@@ -94,11 +96,25 @@ class Remote(io.RawIOBase):
         return self._blocks[number]
 
 
+def has_builds(torch: str, python: tuple[int, int]) -> bool:
+    """Whether a minor release of torch was published for a version of Python."""
+    return int(torch.split(".")[1]) >= _FIRST_WITH.get(python, OLDEST)
+
+
+def unconstrained() -> dict[str, str]:
+    """Return the environment for a pip that ignores constraints, also those of its configuration: they are for other torches."""
+    # An empty value would leave those of the configuration in force.
+    return {**os.environ, "PIP_CONSTRAINT": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
 def headers(minor: str, folder: Path) -> tuple[str, Path]:
     """Download the headers of the newest patch release of a torch release.
 
     Returns:
         Its version, and the include folder.
+
+    Raises:
+        SystemExit: pip finds no such release.
     """
     for cached in sorted(folder.glob(f"torch-{minor}.*")):
         if (cached / "complete").exists():
@@ -108,7 +124,9 @@ def headers(minor: str, folder: Path) -> tuple[str, Path]:
         # The headers are the same for each Python; all these releases have wheels for 3.12.
         command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--no-deps", "--target", scratch,
                    "--python-version", "3.12", "--only-binary=:all:", "--report", report, f"torch=={minor}.*"]  # fmt: skip
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, env=unconstrained())
+        if done.returncode:
+            sys.exit(f"pip finds no torch {minor}:\n{done.stderr.strip()}")
         found = json.loads(report.read_text())["install"][0]
     version = found["metadata"]["version"].partition("+")[0]
     target = folder / f"torch-{version}"
@@ -148,7 +166,7 @@ def compile_recorder(
             return made
 
         with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("JOBS", "2"))) as pool:
-            objects = list(pool.map(compile_one, builder._sources(root)))
+            objects = list(pool.map(compile_one, builder._units(builder._sources(root), scratch)))
         empty = scratch / "empty.c"
         empty.touch()
         for library in _LIBRARIES:
@@ -193,6 +211,8 @@ def main() -> None:
         for interpreter in wanted.python:
             answer = subprocess.run([interpreter, "-c", _ASK], check=True, capture_output=True, text=True)
             python, exact, python_include = answer.stdout.split("\n")[:3]
+            if not has_builds(minor, tuple(map(int, python.split(".")))):
+                continue
             library = compile_recorder(builder, version, include, python, python_include, wanted.output)
             print(f"torch {version}, Python {exact}: {library.name}", flush=True)
             made.append({"library": library.name, "torch": version, "python": exact})

@@ -27,7 +27,10 @@ VERSION_FILE = ROOT / "src" / "kinetoscope" / "_version.py"
 CHANGELOG = ROOT / "CHANGELOG.md"
 CHANGES = ROOT / "changes"
 RECIPE = ROOT / "conda" / "recipe.yaml"
+# These say how to install Kinetoscope: from a clone, until there is a release.
+INSTALLING = (ROOT / "README.md", ROOT / "docs" / "getting_started.md")
 GOLDEN = ROOT / "tests" / "golden" / "releases"
+TRIED = ROOT / "docs" / "measured" / "wheels.md"
 HEADINGS = ("Added", "Changed", "Fixed", "Removed")
 UNRELEASED = "## Unreleased"
 # Pinned: what checks a release does not change between releases unnoticed.
@@ -64,6 +67,8 @@ def main() -> None:
         sys.exit(f"commit these first, so that the release is what is committed:\n{changed}")
     VERSION_FILE.write_text(with_version(VERSION_FILE.read_text("utf-8"), version), "utf-8")
     RECIPE.write_text(with_recipe_version(RECIPE.read_text("utf-8"), version), "utf-8")
+    for page in INSTALLING:
+        page.write_text(with_install(page.read_text("utf-8")), "utf-8")
     fragments = [path for path in sorted(CHANGES.glob("*.md")) if path.name != "README.md"]
     texts = [path.read_text("utf-8") for path in fragments]
     CHANGELOG.write_text(
@@ -86,6 +91,7 @@ def main() -> None:
     run(sys.executable, "tools/record_golden.py", "--release")
     run(sys.executable, "tools/build_wheels.py", "--torch", *asked.torch, "--python", *asked.python)
     wheels = sorted(DIST.glob("*.whl"))
+    shutil.copy(DIST / "wheels.md", TRIED)
     for wheel in wheels:
         if lacking := missing_in_wheel(wheel):
             sys.exit(f"{wheel.name} lacks {', '.join(lacking)}")
@@ -158,6 +164,19 @@ def with_recipe_version(text: str, version: Version) -> str:
     return re.sub(r"^(  version: ).*$", rf"\g<1>{version}", text, count=1, flags=re.MULTILINE)
 
 
+def with_install(text: str) -> str:
+    """A page that says how to install a clone, with how to install what is released."""
+    text = re.sub(
+        r"^\$ pip install \. +# in a clone.*$",
+        "$ pip install kinetoscope                # records with whichever torch is installed",
+        text,
+        flags=re.MULTILINE,
+    )
+    return re.sub(r"pip install \.(?=\s)", "pip install kinetoscope", text).replace(
+        'pip install ".[', 'pip install "kinetoscope['
+    )
+
+
 def released(changelog: str, fragments: list[str], version: Version, day: date) -> str:
     """The changelog with what is unreleased, and some fragments, as a released version, and an empty section for the next one.
 
@@ -171,25 +190,44 @@ def released(changelog: str, fragments: list[str], version: Version, day: date) 
     if not found:
         sys.exit(f"{CHANGELOG.name} has no line {UNRELEASED!r}")
     section, *older = re.split(r"^(?=## )", rest, maxsplit=1, flags=re.MULTILINE)
-    parts: dict[str, str] = {}
+    introductions, parts = [], {name: {} for name in HEADINGS}
     for text in (section, *fragments):
-        for name, body in sections_of(text):
-            parts[name] = f"{parts[name]}\n{body}" if name in parts else body
-    if not parts:
+        introduction, described = sections_of(text)
+        introductions.append(introduction)
+        for name, body in described:
+            for subject, items in subjects_of(body):
+                parts[name].setdefault(subject, []).append(items)
+    if not any(parts.values()):
         sys.exit("there is nothing to release: no change is described in the changelog or in changes/")
-    described = "\n".join(f"### {name}\n\n{parts[name]}\n" for name in HEADINGS if name in parts)
+    told = "".join(f"{text}\n\n" for text in introductions if text)
+    told += "\n".join(f"### {name}\n\n{in_order(subjects)}\n" for name, subjects in parts.items() if subjects)
     separator = "\n" if older else ""
     head = head.replace(" There is no release yet.", "")
-    return f"{head}\n{UNRELEASED}\n\n## {version} ({day})\n\n{described}{separator}{''.join(older)}"
+    return f"{head}\n{UNRELEASED}\n\n## {version} ({day})\n\n{told}{separator}{''.join(older)}"
 
 
-def sections_of(text: str) -> list[tuple[str, str]]:
-    """What is below each heading of a text."""
-    _, *parts = re.split(r"^### (.+)$", text, flags=re.MULTILINE)
+def sections_of(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """What is above the first heading of a text, which introduces a version, and what is below each heading."""
+    introduction, *parts = re.split(r"^### (.+)$", text, flags=re.MULTILINE)
     found = [(name.strip(), body.strip()) for name, body in zip(parts[::2], parts[1::2], strict=True)]
     if unknown := [name for name, _ in found if name not in HEADINGS]:
         sys.exit(f"{unknown[0]!r} is no heading of the changelog: use {', '.join(HEADINGS)}")
-    return [one for one in found if one[1]]
+    return introduction.strip(), [one for one in found if one[1]]
+
+
+def subjects_of(body: str) -> list[tuple[str, str]]:
+    """What is below each subject, a line such as `Engines:`, of a section; the subject of what is above the first is empty."""
+    first, *parts = re.split(r"^([A-Z].*):$", body, flags=re.MULTILINE)
+    found = [("", first), *zip(parts[::2], parts[1::2], strict=True)]
+    return [(subject, items.strip()) for subject, items in found if items.strip()]
+
+
+def in_order(subjects: dict[str, list[str]]) -> str:
+    """The text of a section: what has no subject, and then each subject."""
+    ordered = sorted(subjects.items(), key=lambda one: one[0] != "")
+    return "\n\n".join(
+        "\n".join([f"{name}:\n" if name else "", *items]).lstrip("\n") for name, items in ordered
+    )
 
 
 def missing_in_wheel(wheel: Path) -> list[str]:

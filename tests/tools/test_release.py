@@ -55,6 +55,24 @@ def test_fragments_are_put_below_their_headings():
     assert "- one" in old
 
 
+def test_a_subject_gathers_what_belongs_to_it_below_what_has_none():
+    text = release.released(
+        CHANGELOG,
+        ["### Added\n\n- three\n\nSessions:\n\n- four\n\nFormats:\n\n- five\n"],
+        Version("0.1.0"),
+        DAY,
+    )
+    added = text.partition("### Added\n\n")[2].partition("\n\n### Fixed")[0]
+    assert added == "- three\n\nSessions:\n\n- one\n- four\n\nFormats:\n\n- five"
+
+
+def test_text_above_the_first_heading_of_a_fragment_introduces_the_version():
+    text = release.released(
+        CHANGELOG, ["What it is about.\n", "### Fixed\n\n- three\n"], Version("0.1.0"), DAY
+    )
+    assert "## 0.1.0 (2027-01-02)\n\nWhat it is about.\n\n### Added\n" in text
+
+
 def test_a_heading_that_the_changelog_does_not_have_is_refused():
     with pytest.raises(SystemExit, match="'New' is no heading of the changelog"):
         release.released(CHANGELOG, ["### New\n\n- x\n"], Version("0.1.0"), DAY)
@@ -101,6 +119,17 @@ def test_the_recipe_is_of_the_version_of_the_sources_and_needs_what_the_package_
     # A part of Arrow, which is a package of its own there.
     of_conda = {f"{'pyarrow-core' if name == 'pyarrow' else name} >={least}" for name, least in needed}
     assert of_conda == set(recipe["requirements"]["run"]) - {"python >=3.11"}
+
+
+@pytest.mark.parametrize("page", release.INSTALLING, ids=lambda page: page.name)
+def test_a_released_page_installs_no_clone(page):
+    before = page.read_text("utf-8")
+    text = release.with_install(before)
+    assert "pip install kinetoscope " in text
+    assert not re.search(r'pip install "?\.', text)
+    assert "no release yet" not in text
+    assert release.with_install(text) == text
+    assert len(text.splitlines()) == len(before.splitlines())
 
 
 def test_a_wheel_without_notices_is_not_published(tmp_path):

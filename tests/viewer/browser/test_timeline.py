@@ -355,3 +355,21 @@ def test_names_of_any_kind_are_texts(visit, served):
 def test_a_trace_with_nothing_in_it_says_so(visit, served):
     page = visit.open(served.address(TraceBuilder().build(), "timeline"))
     assert "has no spans" in page.locator(".nothing").inner_text()
+
+
+def test_on_a_telephone_nothing_of_the_timeline_lies_on_another_or_beyond_the_screen(
+    visits, served, device_trace
+):
+    page = visits(viewport={"width": 390, "height": 844}).open(served.address(device_trace, "timeline"))
+    search, arrows, *others = (
+        one.bounding_box()
+        for one in (
+            page.get_by_role("searchbox", name="Search spans by name"),
+            page.get_by_text("All arrows"),
+            page.get_by_role("button", name="Keyboard and mouse"),
+            page.get_by_role("button", name="CSV"),
+            page.get_by_role("heading", name="In view"),
+        )
+    )
+    assert search["y"] + search["height"] <= arrows["y"]
+    assert all(one["x"] + one["width"] <= 390 for one in (search, arrows, *others))

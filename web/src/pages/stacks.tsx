@@ -9,6 +9,7 @@ import type { Columns } from "../source/source";
 import { TimeOrder } from "../stacks/chart-view";
 import { Flame } from "../stacks/flame";
 import { FlameView } from "../stacks/flame-view";
+import { HideTorch } from "../stacks/hide-torch";
 import { Operators } from "../stacks/operators";
 import * as units from "../units";
 import "../stacks/stacks.css";
@@ -160,18 +161,7 @@ function Graph(props: { choices: Choices }) {
         </div>
         <Direction can={(one) => can({ order: one })} />
         {choices.library && choices.own && can({ library: hide ? undefined : "hide" }) && (
-          <label class="switch" title="Hide frames inside torch and Kinetoscope">
-            <input
-              type="checkbox"
-              checked={hide}
-              onChange={() => change({ library: hide ? "show" : undefined, at: undefined, zoom: undefined })}
-            />
-            <span>
-              Hide{" "}
-              <span class="swatch" style={{ background: "var(--runtime)", margin: "0 0.35em 0 0.15em" }} />
-              torch frames
-            </span>
-          </label>
+          <HideTorch hide={hide} />
         )}
         {processes.length > 0 && (
           <Select

@@ -21,6 +21,7 @@ import { moment } from "../timeline/ticks";
 import { clamped, fitted, panned, parsedView, revealed, same, type View, zoomed } from "../timeline/view";
 import * as units from "../units";
 import { boxText, type Call, Chart, kindText } from "./chart";
+import { HideTorch } from "./hide-torch";
 
 interface Thread {
   thread: number;
@@ -97,20 +98,7 @@ function OfThread(props: { choices: Choices; thread: Thread; direction: Componen
       <header class="title stacks-title">
         <h1>Stacks</h1>
         {props.direction}
-        {choices.library && (
-          <label class="switch" title="Hide functions inside torch and Kinetoscope">
-            <input
-              type="checkbox"
-              checked={hide}
-              onChange={() => change({ library: hide ? "show" : undefined, at: undefined })}
-            />
-            <span>
-              Hide{" "}
-              <span class="swatch" style={{ background: "var(--runtime)", margin: "0 0.35em 0 0.15em" }} />
-              torch frames
-            </span>
-          </label>
-        )}
+        {choices.library && <HideTorch hide={hide} />}
         {threads.length > 1 && (
           <Select
             label="Thread"
