@@ -331,19 +331,21 @@ void own_steps(uint32_t owner) { step_owner = owner; }
 
 namespace {
 
-// Begins a span by hand. `describe` gets the thread, the session and the span's site, fills in the name, and
-// returns false if a RecordFunction is needed.
+// With any of these a RecordFunction is needed: for every range, and for one that may have inputs.
+constexpr uint32_t kTakesFunction = kPaused | kRecordFunctionIds;
+constexpr uint32_t kTakesInputs = kTakesFunction | kRecordShapes | kRecordMemory;
+
+// Begins a span by hand, unless any of `excluded` is recorded. `describe` gets the thread, the session and
+// the span's site, fills in the name, and returns false if a RecordFunction is needed.
 template <typename Describe>
-bool begin_by_hand(const void* open, at::RecordScope scope, Describe describe) {
-  constexpr uint32_t kTakesFunction = kPaused | kRecordShapes | kRecordMemory | kRecordFunctionIds;
+bool begin_by_hand(const void* open, at::RecordScope scope, uint32_t excluded, Describe describe) {
   ThreadState* thread = this_thread();
   if (thread == nullptr) return false;
   BusyGuard busy(*thread);
   Session* session = Session::current();
   if (session == nullptr) return false;
   const uint32_t what = live.what.load(std::memory_order_relaxed);
-  if ((what & kTakesFunction) != 0 || torch_profiles_this_thread() || !at::isRecordFunctionEnabled())
-    return false;
+  if ((what & excluded) != 0 || torch_profiles_this_thread() || !at::isRecordFunctionEnabled()) return false;
   bool opened = false;
   try {
     if (!thread->keep_up(*session)) return false;
@@ -352,6 +354,8 @@ bool begin_by_hand(const void* open, at::RecordScope scope, Describe describe) {
     if (!describe(*thread, *session, site, sequence)) return false;
     OpenSpan& span = thread->open.push(open);
     opened = true;
+    const OpenSpan* around = thread->open.around_innermost();
+    span.noted = around != nullptr && around->noted;
     CompactSpan* record = session->next_span(*thread);
     if (record == nullptr) return true;
     uint16_t kept = 0;
@@ -380,7 +384,7 @@ bool begin_by_hand(const void* open, at::RecordScope scope, Describe describe) {
 }  // namespace
 
 bool begin_span(const void* open, const char* name) {
-  return begin_by_hand(open, at::RecordScope::FUNCTION,
+  return begin_by_hand(open, at::RecordScope::FUNCTION, kTakesInputs,
                        [name](ThreadState& thread, Session& session, SpanSite& site, int64_t&) {
                          site.name = text_name(thread, session, name);
                          return (site.name & kBetweenRanks) == 0;
@@ -389,12 +393,20 @@ bool begin_span(const void* open, const char* name) {
 
 bool begin_step_mark(const void* mark, int64_t number, uint32_t owner) {
   if (number < 0 || number > SpanSite::kMostSequence) return false;
-  return begin_by_hand(mark, at::RecordScope::USER_SCOPE,
+  return begin_by_hand(mark, at::RecordScope::USER_SCOPE, kTakesInputs,
                        [=](ThreadState& thread, Session& session, SpanSite& site, int64_t& sequence) {
                          site.name = text_name(thread, session, kStepMark.data());
                          site.parameter = owner + 1;
                          sequence = number;
                          return site.name != kUnknownId;
+                       });
+}
+
+bool begin_mark(const void* mark, const char* name) {
+  return begin_by_hand(mark, at::RecordScope::USER_SCOPE, kTakesFunction,
+                       [name](ThreadState& thread, Session& session, SpanSite& site, int64_t&) {
+                         site.name = text_name(thread, session, name);
+                         return site.name != kUnknownId && (site.name & kBetweenRanks) == 0;
                        });
 }
 

@@ -39,5 +39,7 @@ void end_span(const void* span);
 // [any thread] Begins the mark of a step, of the session with this number, as a user's range would; ended by
 // end_span(). False if a range is needed, as above, or the number has no place in a record.
 bool begin_step_mark(const void* mark, int64_t number, uint32_t session);
+// [any thread, hot] Begins a user's range without inputs; ended by end_span(). False as above.
+bool begin_mark(const void* mark, const char* name);
 
 }  // namespace kinetoscope

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <utility>
 
+#include "../core/recording/range_marks.h"
 #include "../core/recording/step_switch.h"
 #include "call_hooks.h"
 #include "call_state.h"
@@ -46,6 +47,10 @@ bool step_off(const void* mark) noexcept;
 bool step_begin(const void* mark, int64_t number) noexcept;
 void step_end(const void* mark) noexcept;
 StepSwitch step_switch{.allowed = 0, .on = step_on, .off = step_off, .begin = step_begin, .end = step_end};
+
+bool range_begin(const void* range, const char* name) noexcept { return begin_mark(range, name); }
+void range_end(const void* range) noexcept { end_span(range); }
+constexpr RangeMarks kRangeMarks{.begin = range_begin, .end = range_end};
 
 // Guards starting and stopping; the GIL does too, but fork handlers run without it. Recursive: naming modules
 // may run the garbage collector, and with it any code of the job, fork included.
@@ -402,6 +407,8 @@ int kinetoscope_recorder_resume(char* message, size_t bytes) {
 }
 
 const void* kinetoscope_recorder_step_switch() { return &step_switch; }
+
+const void* kinetoscope_recorder_range_marks() { return &kRangeMarks; }
 
 int kinetoscope_recorder_allow_step_switch(int allowed) {
   const ControlLock lock;

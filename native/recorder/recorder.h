@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KINETOSCOPE_RECORDER_VERSION 14u
+#define KINETOSCOPE_RECORDER_VERSION 15u
 
 struct _object;
 
@@ -69,6 +69,9 @@ KINETOSCOPE_EXPORT const void* kinetoscope_recorder_step_switch();
 // 1: they may be called, as session 0 is the only one and has no calls; 0: no more. Returns whether recording
 // is paused now.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_allow_step_switch(int allowed);
+
+// The functions that open and close ranges without torch: a kinetoscope::RangeMarks, valid for ever.
+KINETOSCOPE_EXPORT const void* kinetoscope_recorder_range_marks();
 
 // Number of threads with our hooks for calls; 1 if they are installed for all threads at once.
 KINETOSCOPE_EXPORT uint32_t kinetoscope_recorder_hooked_threads();

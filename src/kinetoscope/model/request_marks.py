@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PREFIX = "kinetoscope.request #"
+SUBMITTED = " submitted"
+"""What follows the number in the name of the moment at which work is handed to a pool of threads."""
 STATUSES = ("finished", "error", "canceled")
 """How a request can end."""
 
@@ -41,24 +43,19 @@ class RequestMark(NamedTuple):
     arguments: str = ""
 
 
-def begin_mark(number: int, name: str, arguments: str) -> str:
-    """Return the name of the first stretch of a request; `arguments` is JSON text of an object, or empty."""
-    return f"{PREFIX}{number}: {name.strip() or '-'} {arguments}".rstrip()
+def begin_text(name: str, arguments: str) -> str:
+    """Return what follows the number in the name of the first stretch of a request; `arguments` is JSON text of an object, or empty."""
+    return f": {name.strip() or '-'} {arguments}".rstrip()
 
 
-def run_mark(number: int) -> str:
-    """Return the name of each further stretch."""
-    return f"{PREFIX}{number}"
+def end_text(status: str, arguments: str) -> str:
+    """Return what follows the number in the name of the end of a request."""
+    return f" ended {status} {arguments}".rstrip()
 
 
-def submit_mark(number: int) -> str:
-    """Return the name of the moment at which work is handed to a pool of threads."""
-    return f"{PREFIX}{number} submitted"
-
-
-def end_mark(number: int, status: str, arguments: str) -> str:
-    """Return the name of the end of a request."""
-    return f"{PREFIX}{number} ended {status} {arguments}".rstrip()
+def request_mark(number: int, text: str = "") -> str:
+    """Return the name of the mark of a request, as native code composes it; without a text, that of each further stretch."""
+    return f"{PREFIX}{number}{text}"
 
 
 def parse_mark(text: str) -> RequestMark | None:

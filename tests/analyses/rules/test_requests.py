@@ -7,7 +7,7 @@ from kinetoscope.analyses.findings import examine, lines
 from kinetoscope.analyses.overview import overview
 from kinetoscope.analyses.waterfall import floor_sentence, parts_of_step
 from kinetoscope.display.sentence import about_requests, plain
-from kinetoscope.model.request_marks import begin_mark, end_mark, run_mark, submit_mark
+from tests.support.request_marks import begin_mark, end_mark, run_mark, submit_mark
 from tests.support.server_trace import Server
 
 MS = 1_000_000

@@ -61,6 +61,33 @@ def test_a_function_and_a_block_are_requests_with_their_arguments():
     assert double.__name__ == "double"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"record_shapes": True}, {"profile_memory": True}, {"samples": False}, {"engine": "kineto"}],
+    ids=str,
+)
+def test_marks_are_the_same_whoever_opens_them(options):
+    @kinetoscope.request("outer")
+    def outer():
+        work()
+        with torch.profiler.record_function("inside"):
+            work(2)
+
+    with kinetoscope.profile(**options) as prof:
+        outer()
+        work()
+    (row,) = prof.trace.table("requests").to_pylist()
+    assert (row["name"], row["status"], row["stretches"]) == ("outer", "finished", 1)
+    assert squares(prof.trace, "outer") == 3
+    spans, strings = prof.trace.columns("spans"), prof.trace.strings
+    names = [strings[name] for name in spans["name"]]
+    mark = names.index("kinetoscope.request #0: outer")
+    inside = names.index("inside")
+    assert spans["kind"][mark] == spans["kind"][inside]
+    assert spans["parent"][inside] == mark
+    assert spans["parent"][names.index("kinetoscope.request #0 ended finished")] == -1
+
+
 def test_coroutines_that_take_turns_are_told_apart():
     turns = []
 

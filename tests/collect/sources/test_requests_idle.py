@@ -74,7 +74,7 @@ def test_while_nothing_records_a_request_has_no_number_and_asks_for_no_texts():
 
     assert driven(module.follow(look(), Silent())) == ([], 5)
     (of,) = seen
-    assert (of.number, of.has_ended, of.next_mark) == (-1, True, None)
+    assert (of.number, of.has_ended) == (-1, True)
     assert module._CURRENT.get() is None
 
 
@@ -263,8 +263,7 @@ def test_many_threads_take_and_give_back_numbers_while_recordings_come_and_go():
             thread.join(60)
         sys.setswitchinterval(before)
     assert not failures
-    # All numbers are free again.
-    assert sorted(module._NUMBERS._free) == list(range(module._NUMBERS._next))
+    assert module._FOLLOWER.numbers_given() == 0
 
 
 def test_what_describes_a_request_may_fail_without_harm():

@@ -6,7 +6,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.integrations.trackers.content import make_content, opened
-from kinetoscope.model.request_marks import begin_mark, end_mark
+from tests.support.request_marks import begin_mark, end_mark
 from tests.support.server_trace import Server
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kinetoscope.analyses.account import accounts
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
-from kinetoscope.model.request_marks import begin_mark, end_mark, run_mark, submit_mark
 from kinetoscope.tables.host.requests import PARTS, request_of, requests_as_steps
+from tests.support.request_marks import begin_mark, end_mark, run_mark, submit_mark
 from tests.support.server_trace import Server
 from tests.support.trace_builder import TraceBuilder
 

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope.combine.processes import merge_processes
-from kinetoscope.model.request_marks import begin_mark, end_mark
 from kinetoscope.viewer.pages.overview import REPORTED
 from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
+from tests.support.request_marks import begin_mark, end_mark
 from tests.support.server_trace import Server
 from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder

@@ -77,7 +77,8 @@ def _units(sources: list[Path], scratch: Path) -> list[Path]:
 
 def _source_digest(root: Path) -> str:
     digest = hashlib.sha256()
-    shared = [root / "core" / "recording" / name for name in ("fault_guard.h", "format.h", "step_switch.h")]
+    names = ("fault_guard.h", "format.h", "range_marks.h", "step_switch.h")
+    shared = [root / "core" / "recording" / name for name in names]
     headers = [*(root / "recorder").glob("*.h"), *shared]
     for path in sorted([*_sources(root), *headers], key=lambda path: path.name):
         digest.update(path.name.encode())

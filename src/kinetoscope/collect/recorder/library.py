@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_INTERFACE_VERSION = 14
+_INTERFACE_VERSION = 15
 # Longer than any path that Linux allows.
 _LONGEST_PATH = 1 << 13
 # Ends with a separator, because the name of another package may start with ours.
@@ -133,6 +133,7 @@ class Recorder:
         library.kinetoscope_recorder_change.argtypes = (ctypes.c_uint32, ctypes.c_uint32, *message)
         library.kinetoscope_recorder_resume.argtypes = message
         library.kinetoscope_recorder_step_switch.restype = ctypes.c_void_p
+        library.kinetoscope_recorder_range_marks.restype = ctypes.c_void_p
         library.kinetoscope_recorder_hooked_threads.restype = ctypes.c_uint32
         library.kinetoscope_recorder_lost_call_threads.restype = ctypes.c_uint32
         library.kinetoscope_forget_sessions_before.argtypes = (ctypes.c_uint32,)
@@ -376,6 +377,10 @@ class Recorder:
         """The address of the functions that pause and resume session 0 from step to step; see native/core/recording/step_switch.h."""
         return int(self._library.kinetoscope_recorder_step_switch())
 
+    def range_marks(self) -> int:
+        """The address of the functions that open and close ranges without torch; see native/core/recording/range_marks.h."""
+        return int(self._library.kinetoscope_recorder_range_marks())
+
     def allow_step_switch(self, allowed: bool) -> bool:
         """Let the functions of `step_switch` be called, as session 0 is the only one, or no more; return whether recording is paused."""
         return bool(self._library.kinetoscope_recorder_allow_step_switch(int(allowed)))
@@ -548,6 +553,11 @@ def load_recorder(progress: Callable[[str], None] = lambda line: None) -> Record
         if _loaded is None:
             _loaded = _recorder_for_here(progress)
         return _loaded
+
+
+def loaded_recorder() -> Recorder | None:
+    """Return the recorder of this process if it is loaded already, else None."""
+    return _loaded
 
 
 def replace_recorder(

@@ -15,11 +15,9 @@ import asyncio
 import concurrent.futures
 import contextvars
 import functools
-import heapq
 import importlib
 import inspect
 import json
-import os
 import threading
 import types
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
@@ -27,11 +25,13 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 from kinetoscope._after_import import AfterImport
 from kinetoscope._core import Follower, RequestState
 from kinetoscope._errors import ArgumentTypeError
-from kinetoscope.model.request_marks import begin_mark, end_mark, run_mark, submit_mark
+from kinetoscope.model.request_marks import PREFIX, SUBMITTED, begin_text, end_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
     from types import TracebackType
+
+    from kinetoscope.collect.recorder.library import Recorder
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -39,40 +39,9 @@ MOST_TEXTS = 4_096
 """Of so many different names with their arguments, a process records both; of later ones only the name, or not even that."""
 
 _MOST_LETTERS = 500
-_CURRENT: contextvars.ContextVar[OpenRequest | None] = contextvars.ContextVar(
+_CURRENT: contextvars.ContextVar[RequestState | None] = contextvars.ContextVar(
     "kinetoscope request", default=None
 )
-
-
-class _Numbers:
-    """Gives requests the smallest number that no open one has."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._free: list[int] = []
-        self._next = 0
-
-    def give(self, of: OpenRequest) -> None:
-        """Give a request a number, unless it has one or has ended, perhaps on another thread."""
-        with self._lock:
-            if of.number >= 0 or of.has_ended:
-                return
-            if self._free:
-                of.number = heapq.heappop(self._free)
-            else:
-                of.number = self._next
-                self._next += 1
-
-    def take_back(self, of: OpenRequest) -> None:
-        """Let a later request have the number of one that has ended."""
-        with self._lock:
-            number, of.number = of.number, -1
-            if number >= 0:
-                heapq.heappush(self._free, number)
-
-    def after_fork(self) -> None:
-        """In a forked child: replace the lock, which a thread of the parent may hold."""
-        self._lock = threading.Lock()
 
 
 class LimitedTexts:
@@ -94,32 +63,44 @@ class LimitedTexts:
         return self._others, ""
 
 
-_NUMBERS, _TEXTS = _Numbers(), LimitedTexts("other requests")
-os.register_at_fork(after_in_child=_NUMBERS.after_fork)
-
-
-class _Stretches(threading.local):
-    """The open stretches of a thread, with the ranges that record them."""
-
-    def __init__(self) -> None:
-        self.open: list[tuple[OpenRequest, Any]] = []
-
-
-_STRETCHES = _Stretches()
+_TEXTS = LimitedTexts("other requests")
 
 
 def _first_range(name: str) -> Any:
     """Open the first range, which needs torch."""
-    global _begin_range, _end_range
+    global _begin_range, _end_range, _loaded_recorder
+    from kinetoscope.collect.recorder.library import loaded_recorder
     from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
 
-    _begin_range, _end_range = begin_range, end_range
-    return begin_range(name)
+    _begin_range, _end_range, _loaded_recorder = begin_range, end_range, loaded_recorder
+    return _open_range(name)
+
+
+def _no_recorder() -> Recorder | None:
+    """Return None: none is loaded before the first range."""
+    return None
 
 
 # Opens a range of a name, and closes it again; called only while something records. From the first one on, they are torch's own functions.
 _begin_range: Callable[[str], Any] = _first_range
 _end_range: Callable[[Any], None] = bool  # type: ignore[assignment]
+_loaded_recorder: Callable[[], Recorder | None] = _no_recorder
+_opens_ranges: Recorder | None = None
+
+
+def _open_range(name: str) -> Any:
+    """Open a range where the recorder has not; from now on it is asked first, if there is one."""
+    global _opens_ranges
+    recorder = _loaded_recorder()
+    if recorder is not None and recorder is not _opens_ranges:
+        _opens_ranges = recorder
+        _FOLLOWER.set_marks(recorder.range_marks())
+    return _begin_range(name)
+
+
+def _close_range(opened: Any) -> None:
+    """Close a range of `_open_range`."""
+    _end_range(opened)
 
 
 class Description(Protocol):
@@ -153,84 +134,32 @@ class Described:
         return ""
 
 
-class OpenRequest(RequestState):
-    """A request in progress. While nothing has recorded it, its number is -1."""
-
-    __slots__ = ()
-
-    def enter(self) -> bool:
-        """Begin a stretch on this thread; return False if nothing records, if it is in one already, or has ended."""
-        if self.has_ended or not is_recording():
-            return False
-        stretches = _STRETCHES.open
-        if stretches and stretches[-1][0] is self:
-            return False
-        if self.number < 0:
-            _NUMBERS.give(self)
-            if self.number < 0:
-                return False
-        mark, self.next_mark = self.next_mark, None
-        stretches.append((self, _begin_range(mark or run_mark(self.number))))
-        return True
-
-    def leave(self) -> None:
-        """End the stretch on this thread, if it is in one."""
-        stretches = _STRETCHES.open
-        if stretches and stretches[-1][0] is self:
-            _end_range(stretches.pop()[1])
-
-    def submitted(self) -> None:
-        """Record that work is handed to a pool of threads."""
-        if self.has_ended or not is_recording():
-            return
-        if self.number < 0:
-            _NUMBERS.give(self)
-        if self.number >= 0:
-            _end_range(_begin_range(submit_mark(self.number)))
-
-    def end(self, status: str, description: Description) -> None:
-        """End the request, and its stretch on this thread."""
-        if self.has_ended:
-            return
-        if self.number >= 0:
-            self.leave()
-        self.has_ended = True
-        if self.number < 0:
-            return
-        if is_recording():
-            told = _at_end(description)
-            if told:
-                known = _TEXTS.limited(status, told)
-                told = known[1] if known[0] == status else ""
-            _end_range(_begin_range(end_mark(self.number, status, told)))
-        _NUMBERS.take_back(self)
+# Of a few texts more than are recorded as they are: those of others are all the same.
+@functools.lru_cache(2 * MOST_TEXTS)
+def _begin_text(name: str, arguments: str) -> str:
+    """Return what follows the number in the first mark of a request."""
+    return _encodable(begin_text(*_TEXTS.limited(_plain(name), arguments)))
 
 
-def _at_end(description: Description) -> str:
-    """What a description adds at the end; errors of recording do not reach the program."""
-    try:
-        told = description.at_end()
-    except Exception:  # noqa: BLE001
-        return ""
-    return told if len(told) <= _MOST_LETTERS else ""
+@functools.lru_cache(2 * MOST_TEXTS)
+def _end_text(status: str, told: str) -> str:
+    """Return what follows the number in the last mark of a request."""
+    if not told or len(told) > _MOST_LETTERS:
+        return end_text(status, "")
+    known = _TEXTS.limited(status, told)
+    return _encodable(end_text(status, known[1] if known[0] == status else ""))
 
 
-def _begun(description: Description) -> OpenRequest:
-    """Begin a request that is recorded from its first stretch on."""
-    of = OpenRequest()
-    try:
-        name, arguments = description.at_begin()
-        texts = _plain(name), arguments
-    except Exception:  # noqa: BLE001  (errors of recording do not reach the program)
-        texts = "", ""
-    _NUMBERS.give(of)
-    of.next_mark = begin_mark(of.number, *_TEXTS.limited(*texts))
-    return of
+def _encodable(text: str) -> str:
+    """Return a text without what has no UTF-8 or would end it in C."""
+    return text.encode(errors="replace").decode().replace("\0", "?")
 
 
-def _ended(of: OpenRequest, description: Description, error: type[BaseException] | None) -> None:
-    """End a request that something has recorded."""
-    of.end(_status(error), description)
+def _status(error: type[BaseException] | None) -> str:
+    """How a request ended that ended with an exception of a type, or without."""
+    if error is None:
+        return "finished"
+    return "canceled" if issubclass(error, (asyncio.CancelledError, GeneratorExit)) else "error"
 
 
 # torch's own flag, which its profiler sets, and each of our sessions while it records, see `TorchRanges`.
@@ -239,11 +168,12 @@ _FOLLOWER = Follower(
     "_is_profiler_enabled",
     _CURRENT,
     types.CoroutineType,
-    OpenRequest,
-    _begun,
-    OpenRequest.enter,
-    OpenRequest.leave,
-    _ended,
+    PREFIX,
+    _begin_text,
+    _end_text,
+    _open_range,
+    _close_range,
+    _status,
 )
 is_recording = _FOLLOWER.is_recording
 follow = _FOLLOWER.follow
@@ -377,11 +307,11 @@ class _Block:
         if not _installed:
             install_request_hooks()
         self._description = description
-        self._before: contextvars.Token[OpenRequest | None] | None = None
+        self._before: contextvars.Token[RequestState | None] | None = None
         self._range: Any = None
-        self.open: OpenRequest | None = None
+        self.open: RequestState | None = None
         if _CURRENT.get() is None:
-            self.open = _begun(description) if is_recording() else OpenRequest()
+            self.open = _FOLLOWER.begun(description) if is_recording() else RequestState()
         elif is_recording() and not _in_event_loop():
             # Ranges of coroutines that take turns on a thread would not nest.
             self._range = _begin_range(description.at_begin()[0])
@@ -391,7 +321,7 @@ class _Block:
         if self.open is not None:
             self._before = _CURRENT.set(self.open)
             if self.open.number >= 0:
-                self.open.enter()
+                _FOLLOWER.enter(self.open)
 
     def make_current(self) -> None:
         """Make it the current request."""
@@ -413,13 +343,8 @@ class _Block:
         if self._range is not None:
             _end_range(self._range)
             self._range = None
-        of = self.open
-        if of is None:
-            return
-        if of.number < 0:
-            of.has_ended = True
-        else:
-            of.end(_status(error), self._description)
+        if self.open is not None:
+            _FOLLOWER.end(self.open, self._description, error)
 
 
 def _owner() -> object:
@@ -431,13 +356,6 @@ def _owner() -> object:
 def _in_event_loop() -> bool:
     """Whether an event loop is running on this thread."""
     return asyncio._get_running_loop() is not None
-
-
-def _status(error: type[BaseException] | None) -> str:
-    """How a request ended that ended with an exception of a type, or without."""
-    if error is None:
-        return "finished"
-    return "canceled" if issubclass(error, (asyncio.CancelledError, GeneratorExit)) else "error"
 
 
 async def _follow_items(description: Description, items: AsyncIterator[Any]) -> AsyncIterator[Any]:
@@ -457,7 +375,7 @@ async def _follow_items(description: Description, items: AsyncIterator[Any]) -> 
                 block.make_other_current()
                 # The step of the event loop goes on in the consumer.
                 if block.open is not None:
-                    block.open.leave()
+                    _FOLLOWER.leave(block.open)
             yield item
     except BaseException as raised:
         error = type(raised)
@@ -477,12 +395,12 @@ def _follow_generator(description: Description, items: Iterator[Any]) -> Generat
 
     def in_request(call: Callable[..., Any], *values: Any) -> Any:
         block.make_current()
-        is_new = block.open is not None and block.open.enter()
+        is_new = block.open is not None and _FOLLOWER.enter(block.open)
         try:
             return call(*values)
         finally:
             if is_new and block.open is not None:
-                block.open.leave()
+                _FOLLOWER.leave(block.open)
             block.make_other_current()
 
     try:
@@ -509,17 +427,17 @@ def _follow_generator(description: Description, items: Iterator[Any]) -> Generat
 class _HandedOver:
     """A function that runs on a thread of a pool, as part of a request."""
 
-    def __init__(self, of: OpenRequest, function: Callable[..., Any]) -> None:
+    def __init__(self, of: RequestState, function: Callable[..., Any]) -> None:
         self._of, self._function = of, function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         before = _CURRENT.set(self._of)
-        is_new = self._of.enter()
+        is_new = _FOLLOWER.enter(self._of)
         try:
             return self._function(*args, **kwargs)
         finally:
             if is_new:
-                self._of.leave()
+                _FOLLOWER.leave(self._of)
             _CURRENT.reset(before)
 
 
@@ -543,18 +461,16 @@ def _wrap_steps() -> None:
     """Record the steps that asyncio's event loop runs in the context of a request as its stretches."""
     run_step = asyncio.events.Handle._run
 
+    begin_step, end_step = _FOLLOWER.begin_step, _FOLLOWER.end_step
+
     @functools.wraps(run_step)
     def run(self: Any) -> None:
-        stretches = _STRETCHES.open
-        depth = len(stretches)
-        if is_recording() and (of := self._context.get(_CURRENT)) is not None:
-            of.enter()
+        depth = begin_step(self._context)
         try:
             run_step(self)
         finally:
-            # Also that of a block that was entered in this step and is not left yet.
-            while len(stretches) > depth:
-                _end_range(stretches.pop()[1])
+            # Also the stretch of a block that was entered in this step and is not left yet.
+            end_step(depth)
 
     asyncio.events.Handle._run = run  # type: ignore[method-assign]
 
@@ -568,7 +484,7 @@ def _wrap_submit() -> None:
         of = _CURRENT.get()
         if of is None or of.has_ended:
             return submit(self, function, *args, **kwargs)
-        of.submitted()
+        _FOLLOWER.note(of, SUBMITTED)
         return submit(self, _HandedOver(of, function), *args, **kwargs)
 
     concurrent.futures.ThreadPoolExecutor.submit = handing_over  # type: ignore[method-assign]
@@ -584,7 +500,7 @@ def _wrap_anyio() -> None:
     async def handing_over(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         of = _CURRENT.get()
         if of is not None and not of.has_ended:
-            of.submitted()
+            _FOLLOWER.note(of, SUBMITTED)
             function = _HandedOver(of, function)
         return await run_sync(function, *args, **kwargs)
 
