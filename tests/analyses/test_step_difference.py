@@ -1,8 +1,14 @@
 """What one step has more of than others."""
 
-import pytest
+import asyncio
 
+import pytest
+import torch
+
+import kinetoscope
 from kinetoscope import ArgumentError, StateError
+from tests.support.request_marks import begin_mark, end_mark, run_mark
+from tests.support.server_trace import Server
 from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000
@@ -120,3 +126,74 @@ def test_a_step_is_compared_with_those_of_its_kind():
 def test_the_slow_step_is_the_one_that_takes_most_longer_than_its_kind():
     for slow in (23, 24):
         assert {row["step"] for row in alternating(slow).compare_steps().to_pylist()} == {slow}
+
+
+def serving():
+    """Four requests of one name, of which the third runs another operator and waits, and two of another name."""
+    server = Server()
+    builder = server.builder
+    main, tokenize = (builder.stack(("server.py", line, "generate")) for line in (3, 9))
+    for number in range(4):
+        at, slow = 1000 * number, 300 if number == 2 else 0
+        server.mark(begin_mark(number, "generate", ""), at, 100)
+        server.operator(at + 10, 50 + number, stack=main)
+        if slow:
+            builder.span("aten::sort", at + 70, 20, thread=server.threads[0], stack=tokenize)
+        server.mark(run_mark(number), at + 200 + slow, 100).operator(at + 210 + slow, 60, stack=main)
+        server.mark(end_mark(number, "finished", ""), at + 300 + slow)
+    for number in range(4, 6):
+        server.mark(begin_mark(number, "embed", ""), 1000 * number, 900)
+        server.mark(end_mark(number, "finished", ""), 1000 * number + 900)
+    return builder
+
+
+def test_requests_are_compared_where_there_are_no_steps():
+    trace = serving().build()
+    found = trace.compare_steps().to_pylist()
+    assert {(row["step"], row["request"]) for row in found} == {(None, 2)}
+    assert rows(trace, "part") == {
+        "operators": (132, 111, 21),
+        "Python": (68, 89, -21),
+        "awaiting": (400, 100, 300),
+    }
+    assert rows(trace, "operator") == {"aten::sort": (20, 0, 20), "aten::mm": (112, 111, 1)}
+    assert {(row["line"], row["more_ns"]) for row in found if row["kind"] == "line"} == {(9, 20), (3, 1)}
+    assert sum(more for _, _, more in rows(trace, "part", step=0, other=2).values()) == -300
+    with pytest.raises(
+        ArgumentError, match=r"step=6 is not a request that can be compared: there are requests 0 to 5"
+    ):
+        trace.compare_steps(6)
+
+
+def test_requests_of_a_server_with_steps_are_not():
+    builder = serving()
+    for number in range(3):
+        builder.step(number, 10_000 * number, 9_000)
+    assert {(row["step"], row["request"]) for row in builder.build().compare_steps().to_pylist()} == {
+        (0, None)
+    }
+
+
+def test_a_recorded_request_is_compared_with_others_of_its_name():
+    @kinetoscope.request("generate")
+    async def generate(extra):
+        torch.ones(8).square()
+        await asyncio.sleep(0)
+        for _ in range(extra):
+            torch.ones(8).cos()
+
+    async def main():
+        await asyncio.gather(*(generate(3 if number == 2 else 0) for number in range(5)))
+
+    with kinetoscope.profile() as prof:
+        asyncio.run(main())
+    requests = prof.trace.table("requests").to_pylist()
+    found = prof.trace.compare_steps(2).to_pylist()
+    parts = [row for row in found if row["kind"] == "part"]
+    assert sum(row["time_ns"] for row in parts) == requests[2]["duration_ns"]
+    counts = {row["name"]: (row["count"], row["usual_count"]) for row in found if row["kind"] == "operator"}
+    assert counts["aten::cos"] == (3, 0)
+    assert counts["aten::square"] == (1, 1)
+    (line,) = {row["line"] for row in found if row["kind"] == "line" and row["usual_count"] == 0}
+    assert line == generate.__wrapped__.__code__.co_firstlineno + 5
+    assert all(row["more_ns"] == row["time_ns"] - row["usual_ns"] for row in found)

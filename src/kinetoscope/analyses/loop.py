@@ -178,6 +178,11 @@ class Loop:
         self.whole_ns = int((self.end_ns - self.start_ns).sum())
         self._places = {-1: Place()}
 
+    @cached_property
+    def numbers(self) -> Rows:
+        """The number of each step, as in `steps`, or of each request, as in `requests`; empty without both."""
+        return self.requests if len(self.requests) else self.trace.column("steps", "number")[self.steps]
+
     def share(self, time_ns: float) -> float:
         """A time as percent of step time, never above 100."""
         return min(100.0, 100.0 * time_ns / self.whole_ns) if self.whole_ns > 0 else 0.0

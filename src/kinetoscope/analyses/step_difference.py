@@ -1,4 +1,4 @@
-"""What takes longer in one step than in a usual one: why the step is slow."""
+"""What takes longer in one step than in a usual one: why the step is slow. Of servers without steps, the same for requests."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
+from kinetoscope.tables.host.requests import NAMES_OF_PARTS, kinds_of_requests, parts_of_requests
 from kinetoscope.tables.host.steps import step_parts
 from kinetoscope.tables.stacks import user_stacks
 
@@ -44,10 +45,12 @@ PART_NAMES = {
 STEP_DIFFERENCE_SCHEMA = Table(
     "step_difference",
     "What one step spends time in, beside what steps of its kind usually spend in it: the median of the others, "
-    "or another step. Of each kind, what the step has most more of comes first.",
+    "or another step. Of each kind, what the step has most more of comes first. In a trace with requests but without steps, requests "
+    "take their place, and those of one name are a kind.",
     (
-        Column("step", "int64", "", "The number of the step.", 0),
-        Column("kind", "category", "", "What the row is about. `part`: a part of the step; the parts add up to it. `operator`: the "
+        Column("step", "int64", "", "The number of the step; null where requests are compared."),
+        Column("request", "int64", "", "The number of the request, as in `requests`; null where steps are compared."),
+        Column("kind", "category", "", "What the row is about. `part`: a part of the step, or one of the parts of `requests`; the parts add up to it. `operator`: the "
                                        "self time of operators of one name. `line`: the self time of operators by the user's line "
                                        "that called them. `python`: Python between operators, and blocked time, by line. "
                                        "`module`: self time by module. `kernel`: the time of kernels on devices by name, in the "
@@ -66,12 +69,12 @@ STEP_DIFFERENCE_SCHEMA = Table(
 
 
 @dataclass(frozen=True, eq=False)
-class _Kind:
+class Ran:
     """What ran in steps, of one kind: a row for each time that something ran.
 
     Attributes:
         key: What ran, as a number.
-        step: The number of the step among those that are compared; -1 outside.
+        step: The place of the step among those that are compared; -1 outside.
         time_ns: How long.
         span: The row of spans that shows it, -1 without.
     """
@@ -81,41 +84,46 @@ class _Kind:
     time_ns: Rows
     span: Rows
 
+    def of(self, key: Rows) -> Ran:
+        """The same with other keys, without what has none, below 0."""
+        known = key >= 0
+        return Ran(key[known], self.step[known], self.time_ns[known], self.span[known])
+
 
 def step_difference(trace: TraceData, step: int | None = None, other: int | None = None) -> pyarrow.Table:
     """Return the `step_difference` table: what a step has more of than others.
 
     Args:
         trace: The trace.
-        step: The number of the step; None for the one that takes most longer than a usual one of its kind. Of a trace of several processes, a
-            step of the one whose steps took longest.
-        other: The number of the step to compare it with; None for the median of the others of its kind (see the table `step_kinds`), or of all others
+        step: The number of the step, or of the request where requests are compared; None for the one that takes most longer than a usual one of its
+            kind. Of a trace of several processes, a step of the one whose steps took longest.
+        other: The number of the one to compare it with; None for the median of the others of its kind (see the table `step_kinds`), or of all others
             where there are fewer than `LEAST_OTHERS`.
 
     Returns:
-        The table; the meaning of its columns is in `STEP_DIFFERENCE_SCHEMA`. It has no rows if the trace has no steps.
+        The table; the meaning of its columns is in `STEP_DIFFERENCE_SCHEMA`. It has no rows if the trace has neither steps nor requests.
 
     Raises:
         ArgumentError: There is no such step.
         StateError: The step is the only one, so there is nothing to compare it with.
     """
     loop = Loop(trace)
-    if len(loop.steps) == 0:
+    noun = "request" if len(loop.requests) else "step"
+    if len(loop.numbers) == 0:
         if step is not None or other is not None:
             raise ArgumentError(
                 "the trace has no steps: loop over kinetoscope.steps(...), or pass a schedule and call prof.step()"
             )
-        return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(trace, -1, []))
-    numbers = trace.column("steps", "number")[loop.steps]
-    chosen = _most_late(loop) if step is None else _place(numbers, "step", step)
+        return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(loop, -1, []))
+    chosen = _most_late(loop) if step is None else _place(loop.numbers, noun, "step", step)
     others = _others(loop, chosen)
     if other is not None:
-        others = np.array([_place(numbers, "other", other)])
+        others = np.array([_place(loop.numbers, noun, "other", other)])
     if len(others) == 0:
         if step is None:
-            return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(trace, -1, []))
+            return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(loop, -1, []))
         raise StateError(
-            f"step {step} is the only one, so there is nothing to compare it with: record more steps"
+            f"{noun} {step} is the only one, so there is nothing to compare it with: record more {noun}s"
         )
     return _table(loop, chosen, others)
 
@@ -123,7 +131,7 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
 def more_than_all_others(loop: Loop, step: int) -> list[dict[str, Any]]:
     """What a step, by its place in the loop, has more of than the median of all others, whatever their kind: the rows of `step_difference`."""
     found: list[dict[str, Any]] = _table(
-        loop, step, np.setdiff1d(np.arange(len(loop.steps)), [step])
+        loop, step, np.setdiff1d(np.arange(len(loop.numbers)), [step])
     ).to_pylist()
     return found
 
@@ -131,93 +139,123 @@ def more_than_all_others(loop: Loop, step: int) -> list[dict[str, Any]]:
 def _table(loop: Loop, chosen: int, others: Rows) -> pyarrow.Table:
     """The table `step_difference` of a step and those that it is compared with, by their places in the loop."""
     rows: list[tuple[str, int, list[Any]]] = []
-    for name, kind in _kinds(loop).items():
-        rows += [(name, key, values) for key, values in _differences(kind, chosen, others)]
-    number = int(loop.trace.column("steps", "number")[loop.steps[chosen]])
-    return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(loop.trace, number, rows))
+    for name, ran in _kinds(loop).items():
+        rows += [(name, key, values) for key, values in _differences(ran, chosen, others)]
+    return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(loop, int(loop.numbers[chosen]), rows))
 
 
 def _others(loop: Loop, step: int) -> Rows:
     """The steps that a step is compared with: the others of its kind or, where these are too few to say what is usual, all others."""
-    alike = np.flatnonzero(loop.kind_of_step == loop.kind_of_step[step])
-    others = np.setdiff1d(alike, [step])
-    return others if len(others) >= LEAST_OTHERS else np.setdiff1d(np.arange(len(loop.steps)), [step])
+    kind = _kind_of_step(loop)
+    others = np.setdiff1d(np.flatnonzero(kind == kind[step]), [step])
+    return others if len(others) >= LEAST_OTHERS else np.setdiff1d(np.arange(len(kind)), [step])
 
 
 def _most_late(loop: Loop) -> int:
     """The step that takes most longer than a usual one of its kind."""
-    duration, kind = loop.end_ns - loop.start_ns, loop.kind_of_step
-    usual = np.array([np.median(duration[kind == one]) for one in range(int(kind.max()) + 1)])
-    return int(np.argmax(duration - usual[kind]))
+    late_ns, kind = loop.end_ns - loop.start_ns, _kind_of_step(loop)
+    for one in np.unique(kind).tolist():
+        late_ns[kind == one] -= int(np.median(late_ns[kind == one]))
+    return int(np.argmax(late_ns))
 
 
-def _place(numbers: Rows, name: str, number: Any) -> int:
-    """Find the step with a number.
+def _kind_of_step(loop: Loop) -> Rows:
+    """The kind of each step; of requests that of their name, also where few have it."""
+    return kinds_of_requests(loop.trace)[loop.requests] if len(loop.requests) else loop.kind_of_step
+
+
+def _place(numbers: Rows, noun: str, name: str, number: Any) -> int:
+    """Find the step or request with a number.
 
     Raises:
         ArgumentError: None has it.
     """
     if not isinstance(number, int | np.integer) or not (numbers == number).any():
         raise ArgumentError(
-            f"{name}={number!r} is not a step that can be compared: there are steps {int(numbers.min())} to {int(numbers.max())}"
+            f"{name}={number!r} is not a {noun} that can be compared: there are {noun}s {int(numbers.min())} to {int(numbers.max())}"
         )
     return int(np.argmax(numbers == number))
 
 
-def _kinds(loop: Loop) -> dict[str, _Kind]:
+def _kinds(loop: Loop) -> dict[str, Ran]:
     """What ran in the steps of a loop."""
     trace = loop.trace
     spans = trace.columns("spans")
-    of_step = np.full(len(trace.columns("steps")) + 1, -1, dtype=np.int64)
-    of_step[loop.steps] = np.arange(len(loop.steps))
-    parts = step_parts(trace)
-    count = len(loop.steps)
-    made = {
-        "part": _Kind(
-            np.repeat(np.arange(len(PART_NAMES)), count),
-            np.tile(np.arange(count), len(PART_NAMES)),
-            np.concatenate([parts[name][loop.steps] for name in PART_NAMES]),
-            np.full(count * len(PART_NAMES), -1, dtype=np.int64),
-        )
-    }
     process = trace.column("threads", "process_row")[spans["thread"]]
-    work = host_work(trace, with_steps=False).mask & (process == loop.process) & (of_step[spans["step"]] >= 0)
+    work = host_work(trace, with_steps=False).mask & (process == loop.process)
     rows = np.flatnonzero(work & (spans["kind"] != SpanKind.USER_ANNOTATION) & ~in_waits(trace))
-    operators = (of_step[spans["step"][rows]], spans["self_ns"][rows].astype(np.int64), rows)
-    frame = _lines_of(trace, spans["stack"][rows])
-    made["operator"] = _Kind(spans["name"][rows].astype(np.int64), *operators)
-    made["line"] = _only(_Kind(frame, *operators))
-    made["python"] = _python(loop, of_step)
-    made["module"] = _only(_Kind(spans["module"][rows].astype(np.int64), *operators))
+    step = _steps_of_spans(loop, rows)
+    rows, step = rows[step >= 0], step[step >= 0]
+    operators = Ran(spans["name"][rows].astype(np.int64), step, spans["self_ns"][rows].astype(np.int64), rows)
     device = np.flatnonzero(is_device_work(spans["kind"]) & (spans["stream"] >= 0))
     launched = starters(trace).call[device]
-    step = np.where(launched >= 0, np.append(spans["step"], -1)[launched], spans["step"][device])
-    made["kernel"] = _Kind(
-        spans["name"][device].astype(np.int64),
-        of_step[step],
-        spans["duration_ns"][device].astype(np.int64),
-        device,
+    return {
+        "part": _parts(loop),
+        "operator": operators,
+        "line": operators.of(_lines_of(trace, spans["stack"][rows])),
+        "python": _python(loop),
+        "module": operators.of(spans["module"][rows].astype(np.int64)),
+        "kernel": Ran(
+            spans["name"][device].astype(np.int64),
+            _steps_of_spans(loop, np.where(launched >= 0, launched, device)),
+            spans["duration_ns"][device].astype(np.int64),
+            device,
+        ),
+    }
+
+
+def _parts(loop: Loop) -> Ran:
+    """The parts of the steps or requests, by their places in `_part_names`."""
+    if len(loop.requests):
+        parts, mine = parts_of_requests(loop.trace), loop.requests
+        times = [parts[name][mine] for name in NAMES_OF_PARTS]
+    else:
+        parts, mine = step_parts(loop.trace), loop.steps
+        times = [parts[name][mine] for name in PART_NAMES]
+    count = len(mine)
+    return Ran(
+        np.repeat(np.arange(len(times)), count),
+        np.tile(np.arange(count), len(times)),
+        np.concatenate(times),
+        np.full(count * len(times), -1, dtype=np.int64),
     )
-    return made
 
 
-def _only(kind: _Kind) -> _Kind:
-    """Leave out what ran outside all modules, or without a stack."""
-    known = kind.key >= 0
-    return _Kind(kind.key[known], kind.step[known], kind.time_ns[known], kind.span[known])
+def _part_names(loop: Loop) -> list[str]:
+    """What people read of each part."""
+    return list((NAMES_OF_PARTS if len(loop.requests) else PART_NAMES).values())
 
 
-def _python(loop: Loop, of_step: Rows) -> _Kind:
+def _steps_of_spans(loop: Loop, rows: Rows) -> Rows:
+    """The place of the step that each span is of, or of the request for which its thread worked; -1 for none."""
+    if len(loop.requests):
+        return loop.step_of(rows)
+    place: Rows = _place_of_step(loop)[loop.trace.column("spans", "step")[rows]]
+    return place
+
+
+def _place_of_step(loop: Loop) -> Rows:
+    """For each row of `steps` its place among those that count; -1 for others, and at the end for none."""
+    found = np.full(len(loop.trace.columns("steps")) + 1, -1, dtype=np.int64)
+    found[loop.steps] = np.arange(len(loop.steps))
+    return found
+
+
+def _python(loop: Loop) -> Ran:
     """The gaps in steps, by line; where a kind of gap ran in several lines, each with its part."""
     trace = loop.trace
     found = gaps(trace)
-    rows = np.flatnonzero((of_step[found.step] >= 0) & ~found.in_loading)
+    if len(loop.requests):
+        step = loop.step_at(found.start_ns, found.thread)
+    else:
+        step = _place_of_step(loop)[found.step]
+    rows = np.flatnonzero((step >= 0) & ~found.in_loading)
     shares = found.shares
     share, at = shares.of_kinds(found.kind[rows])
     row = rows[at]
     frame = _lines_of(trace, shares.stack[share])
     time_ns = np.round(found.duration_ns[row] * shares.part[share]).astype(np.int64)
-    return _Kind(frame, of_step[found.step[row]], time_ns, found.before[row])
+    return Ran(frame, step[row], time_ns, found.before[row])
 
 
 def _lines_of(trace: TraceData, stack: NDArray[Any]) -> Rows:
@@ -228,7 +266,19 @@ def _lines_of(trace: TraceData, stack: NDArray[Any]) -> Rows:
     return np.asarray(np.append(first[line], -1)[frame], dtype=np.int64)
 
 
-def _differences(kind: _Kind, chosen: int, others: Rows) -> list[tuple[int, list[Any]]]:
+def more_on_average(ran: Ran, some: Rows, others: Rows) -> dict[int, float]:
+    """For each key how much more time of it a step of some has than one of others, on average."""
+    found: dict[int, float] = {}
+    for steps, sign in ((some, 1.0), (others, -1.0)):
+        rows = np.flatnonzero(np.isin(ran.step, steps))
+        keys, at = distinct(ran.key[rows])
+        sums = np.bincount(at, weights=ran.time_ns[rows], minlength=len(keys)) / len(steps)
+        for key, time_ns in zip(keys.tolist(), sums.tolist(), strict=True):
+            found[key] = found.get(key, 0.0) + sign * time_ns
+    return found
+
+
+def _differences(kind: Ran, chosen: int, others: Rows) -> list[tuple[int, list[Any]]]:
     """For each key its time in a step and the median of others, the difference, the counts, and the longest span in the step."""
     compared = np.zeros(max(chosen, int(others.max())) + 2, dtype=bool)
     compared[others] = compared[chosen] = True
@@ -269,13 +319,14 @@ def _differences(kind: _Kind, chosen: int, others: Rows) -> list[tuple[int, list
     return found
 
 
-def _columns(trace: TraceData, number: int, rows: list[tuple[str, int, list[Any]]]) -> dict[str, Any]:
+def _columns(loop: Loop, number: int, rows: list[tuple[str, int, list[Any]]]) -> dict[str, Any]:
     """The columns of the table."""
+    trace = loop.trace
     strings, frames = trace.strings, trace.columns("frames")
     of_line = [key if kind in ("line", "python") else -1 for kind, key, _ in rows]
     frame = np.array(of_line, dtype=np.int64)
     values = np.array([values for _, _, values in rows], dtype=np.int64).reshape(len(rows), 6)
-    names = list(PART_NAMES.values())
+    names = _part_names(loop)
 
     def name_of(kind: str, key: int) -> str | None:
         if key < 0:
@@ -291,8 +342,10 @@ def _columns(trace: TraceData, number: int, rows: list[tuple[str, int, list[Any]
         zip(("time_ns", "usual_ns", "more_ns", "count", "usual_count", "span"), values.T, strict=True)
     )
     made |= {name: np.where(is_part, -1, made[name]) for name in ("count", "usual_count")}
+    numbers, none = np.full(len(rows), number, dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
     return made | {
-        "step": np.full(len(rows), number, dtype=np.int64),
+        "step": none if len(loop.requests) else numbers,
+        "request": numbers if len(loop.requests) else none,
         "kind": Labels(np.array([KINDS.index(kind) for kind, _, _ in rows], dtype=np.int32), KINDS),
         "name": [name_of(kind, key) for kind, key, _ in rows],
         "file": Labels(np.append(frames["file"], -1)[frame], strings),

@@ -213,8 +213,9 @@ class Trace(TraceData):
         """Return what a step has more of than others: the table `step_difference`.
 
         Args:
-            step: The number of the step; None for the one that takes most longer than a usual one of its kind.
-            other: The number of the step to compare it with; None for the median of the others of its kind.
+            step: The number of the step; None for the one that takes most longer than a usual one of its kind. In a trace with requests and without
+                steps, the number of a request, as in the table `requests`.
+            other: The number of the one to compare it with; None for the median of the others of its kind; of requests, of those of its name.
 
         Returns:
             Rows for the parts of the step, operators, source lines, Python between operators, modules and kernels: the time in the

@@ -9,6 +9,8 @@ import pytest
 from kinetoscope.analyses.waterfall import parts_of_step
 from kinetoscope.model import units
 from tests.support.browser import until
+from tests.support.request_marks import begin_mark, end_mark
+from tests.support.server_trace import Server
 from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000
@@ -212,3 +214,16 @@ def test_an_incident_comes_first_and_leads_to_its_last_moment(visit, served):
     assert "rank 1" in card.locator("li").first.inner_text()
     card.get_by_text("Last moment on the timeline").click()
     page.wait_for_function(f"location.hash.includes('time={trace.duration_ns}')")
+
+
+def test_the_request_that_takes_most_longer_than_usual_is_compared_with_the_others_of_its_name(visit, served):
+    server = Server()
+    for number in range(4):
+        start, duration = 10 * MS * number, MS * (4 if number == 2 else 1)
+        server.mark(begin_mark(number, "generate", ""), start, duration).operator(start, duration)
+        server.mark(end_mark(number, "finished", ""), start + duration)
+    page = visit.open(served.address(server.builder.build(), "overview"))
+    card = page.locator("section[aria-label='Request 2']")
+    assert "others of its name" in card.locator("header").inner_text()
+    assert card.locator(".legend li").first.inner_text().split("\n") == ["operators", "+3 ms"]
+    assert "aten::mm" in card.locator("[role=row]").nth(1).inner_text()

@@ -1,4 +1,4 @@
-/** What a step has more of than the others: by part, operator, line, Python, module and kernel. */
+/** What a step or request has more of than the others: by part, operator, line, Python, module and kernel. */
 
 import { kernelLine, kindWord, lineName } from "../operators/kinds";
 import { Shown, useColumns, useSource } from "../parts/answer";
@@ -44,7 +44,7 @@ export function StepDifference(props: { step: Step; others: number }) {
         <Shown answer={answer}>
           {(table) =>
             table.numbers("step")[0] === step.number ? (
-              <Differences table={table} />
+              <Differences table={table} noun="step" />
             ) : (
               <p class="muted">
                 A report includes the longest step only: for the others, open the trace with `kinetoscope
@@ -58,7 +58,33 @@ export function StepDifference(props: { step: Step; others: number }) {
   );
 }
 
-function Differences(props: { table: Columns }) {
+/** The request that takes most longer than a usual one of its name; nothing where steps are compared. */
+export function RequestDifference() {
+  const source = useSource();
+  const can = source.has("table/step_difference", {});
+  const answer = useColumns(can ? "table/step_difference" : null, {});
+  if (!can) return null;
+  return (
+    <Shown answer={answer}>
+      {(table) => {
+        const request = table.values("request")[0];
+        return typeof request !== "number" ? null : (
+          <section class="ov-difference" aria-label={`Request ${request}`}>
+            <header class="head-line">
+              <h2>Request {request}</h2>
+              <span class="muted">
+                takes most longer than usual; compared with the median of the others of its name
+              </span>
+            </header>
+            <Differences table={table} noun="request" />
+          </section>
+        );
+      }}
+    </Shown>
+  );
+}
+
+function Differences(props: { table: Columns; noun: "step" | "request" }) {
   const { table } = props;
   const [names, kinds, files] = ["name", "kind", "file"].map((name) => table.texts(name));
   const [lines, spans, more] = [table.values("line"), table.values("span"), table.numbers("more_ns")];
@@ -92,7 +118,7 @@ function Differences(props: { table: Columns }) {
           { name: "name", width: "minmax(14rem, 4fr)", cell: (row) => <Middle>{named(row)}</Middle> },
           { name: "kind", width: 8, cell: (row) => kindWord(kinds?.[row] ?? "") },
           { name: "more_ns", title: "More", bar: true, cell: (row) => difference(more[row] ?? 0) },
-          { name: "time_ns", title: "This step" },
+          { name: "time_ns", title: `This ${props.noun}` },
           { name: "usual_ns", title: "Others" },
           { name: "count", title: "Calls", width: 5 },
           { name: "usual_count", title: "Others", width: 5 },

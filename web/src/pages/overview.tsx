@@ -6,6 +6,7 @@ import { type Incident, moment, type Overview } from "../overview/facts";
 import { FindingsCard } from "../overview/findings";
 import { MemoryCard, RunCard, UtilizationCard } from "../overview/side-cards";
 import { StepCard } from "../overview/step-card";
+import { RequestDifference } from "../overview/step-difference";
 import { Tiles } from "../overview/tiles";
 import { TopCard } from "../overview/top-card";
 import { Nothing, Shown, useJson } from "../parts/answer";
@@ -102,6 +103,7 @@ function RequestsCard(props: { requests: readonly string[] }) {
           </li>
         ))}
       </ul>
+      <RequestDifference />
     </section>
   );
 }

@@ -16,6 +16,7 @@ from kinetoscope.analyses.account import CAUSES, ENTRIES, Cause, Entry, accounts
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.analyses.rules.python_bound import waiting
+from kinetoscope.analyses.step_difference import Ran, more_on_average
 from kinetoscope.analyses.waterfall import words_of
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
@@ -167,7 +168,8 @@ def _slowest(loop: Loop, account: ProcessAccount, mine: Rows, name: str) -> Find
     entries, causes = cells.whole_parts(np.arange(len(cells.entry)))
     # What operators need and take besides is one thing, and so is each kind of wait.
     what = np.where(np.isin(entries, _COMPUTES), 0, 1 + entries * len(Cause) + causes)
-    more = _more(what, account, slow, typical)
+    ran = Ran(what, cells.step, cells.time_ns, cells.span)
+    more = more_on_average(ran, slow, typical)
     key = max(more, key=lambda one: more[one])
     gain_ns = int(more[key] * len(slow))
     share = loop.share(gain_ns)
@@ -176,8 +178,7 @@ def _slowest(loop: Loop, account: ProcessAccount, mine: Rows, name: str) -> Find
     rows = np.flatnonzero((what == key) & np.isin(cells.step, slow))
     first = rows[0]
     entry, cause = Entry(int(entries[first])), Cause(int(causes[first]))
-    by_stack = np.where(what == key, cells.stack, -1)
-    of_stack = _more(by_stack, account, slow, typical)
+    of_stack = more_on_average(ran.of(np.where(what == key, cells.stack, -1)), slow, typical)
     of_place: dict[Place, float] = {}
     for stack, more_ns in of_stack.items():
         place = loop.place_of_stack(stack)
@@ -201,18 +202,6 @@ def _slowest(loop: Loop, account: ProcessAccount, mine: Rows, name: str) -> Find
         loop.module_of(int(spans[0]) if len(spans) else -1),
         tuple(dict.fromkeys(spans.tolist()))[:MOST_ROWS],
     )  # fmt: skip
-
-
-def _more(key: Rows, account: ProcessAccount, slow: Rows, typical: Rows) -> dict[int, float]:
-    """For each key of cells how much more time of it a request of the slowest has, on average."""
-    cells, found = account.cells, dict[int, float]()
-    for some, sign in ((slow, 1.0), (typical, -1.0)):
-        rows = np.flatnonzero(np.isin(cells.step, some))
-        keys, at = np.unique(key[rows], return_inverse=True)
-        sums = np.bincount(at.ravel(), weights=cells.time_ns[rows], minlength=len(keys)) / len(some)
-        for one, time_ns in zip(keys.tolist(), sums.tolist(), strict=True):
-            found[one] = found.get(one, 0.0) + sign * time_ns
-    return found
 
 
 def _advice(entry: Entry, cause: Cause) -> str:
