@@ -86,15 +86,15 @@ class ControlledJob:
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         self.process = process
         self.folder = folder
-        self.problem = self._line()
+        self.problem = self.answer()
 
     def do(self, *words: object) -> str:
         """Call a function of the job, and wait until it returns."""
         self.begin(*words)
-        return self._line()
+        return self.answer()
 
     def begin(self, *words: object) -> None:
-        """Call a function of the job."""
+        """Call a function of the job; `answer` waits until it returns."""
         assert self.process.stdin is not None
         self.process.stdin.write(" ".join(map(str, words)) + "\n")
         self.process.stdin.flush()
@@ -106,14 +106,15 @@ class ControlledJob:
     def release(self) -> None:
         """End `hold`."""
         os.kill(self.process.pid, signal.SIGUSR1)
-        self._line()
+        self.answer()
 
     def target(self) -> ControlTarget:
         """The job, to send requests to."""
         (found,) = targets(str(self.process.pid), self.folder)
         return found
 
-    def _line(self) -> str:
+    def answer(self) -> str:
+        """Wait until the function that was called returns."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().rstrip("\n")
 
