@@ -94,6 +94,43 @@ def test_every_tool_answers_about_a_trace(folder):
     assert all(len(text.encode()) <= MOST_BYTES for _, text in answered)
 
 
+def test_without_a_path_the_traces_in_the_folders_are_listed(folder):
+    (folder / ".hidden").mkdir()
+    for name in ("later/run2.pt.trace.json.gz", ".hidden/other.ktrace", "package.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"{}")
+    os.utime(folder / "run.ktrace", (10, 10))
+    ((failed, text), (_, why)) = calls(
+        mcp_server(TraceAnswers([folder])), ("open", {}), ("findings", {"path": "none.ktrace"})
+    )
+    assert not failed
+    # Neither what a link leads to outside, nor what is no trace by its name.
+    listed = json.loads(text)["traces"]
+    assert [one["path"] for one in listed] == [
+        str(folder / "later" / "run2.pt.trace.json.gz"),
+        str(folder / "run.ktrace"),
+    ]
+    assert (listed[0]["bytes"], listed[1]["modified"]) == (2, "1970-01-01T00:00:10+00:00")
+    assert "`open` without a path lists the traces" in why
+
+
+def test_one_step_is_compared_with_usual_ones(folder):
+    ((failed, text),) = calls(
+        mcp_server(TraceAnswers([folder])),
+        ("table", {"path": "run.ktrace", "name": "step_difference", "step": 7}),
+    )
+    assert failed
+    assert "step=7 is not a step that can be compared" in text
+
+
+def test_numbers_have_few_digits():
+    assert json.loads(fitted({"share": 84.45050470183833, "of": [1e-9 / 3], "count": 1234567890})) == {
+        "share": 84.4505,
+        "of": [3.33333e-10],
+        "count": 1234567890,
+    }
+
+
 def test_a_finding_comes_with_the_spans_that_prove_it(tmp_path):
     builder = TraceBuilder()
     for step in range(8):

@@ -7,8 +7,12 @@ left out unless it is allowed. Each answer about a trace says whether the trace 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +37,16 @@ MOST_BYTES = 4000
 
 _MOST_ROWS = 200
 _LONGEST_TEXT = 400
+_DIGITS = 6
+# A listing looks at no more files of a folder, and lists those with such a name: others that end in .json are rarely traces.
+_MOST_FILES = 20_000
+_TRACES = (".ktrace", ".recording", ".trace.json", ".json.gz", ".pftrace", ".perfetto-trace")
 _OPEN_TRACES = 4
 _MOST_WAIT_S = 600.0
 
 INSTRUCTIONS = """\
-Kinetoscope explains where the time and memory of a PyTorch program go, from a recording (.ktrace, or a trace of torch.profiler). Begin with `open` \
-and `findings`, look at `evidence` and at tables, and prove a change with `compare`. Times are nanoseconds. `left_out` counts what did not fit: \
+Kinetoscope explains where the time and memory of a PyTorch program go, from a recording (.ktrace, or a trace of torch.profiler). `open` without \
+a path lists the traces. Begin with `open` and `findings`, look at `evidence` and at tables, and prove a change with `compare`. Times are nanoseconds. `left_out` counts what did not fit: \
 ask for fewer columns, or filter. `last` says what happened to a job that was left on, `capture` records its next steps. `complete` is false where something was not recorded: conclude nothing from what is not there."""
 
 
@@ -60,8 +68,10 @@ class TraceAnswers:
         self._source_text = source_text
         self._open = functools.lru_cache(maxsize=_OPEN_TRACES)(self._opened)
 
-    def open(self, path: str) -> dict[str, Any]:
-        """Describe a trace: what was recorded where, how much, and what is missing."""
+    def open(self, path: str | None = None) -> dict[str, Any]:
+        """Describe a trace: what was recorded where, how much, and what is missing. Without a path, list the traces there are, the newest first."""
+        if path is None:
+            return {"traces": self._listed()}
         trace = self._trace(path)
         overview = trace.overview()
         return {
@@ -98,13 +108,16 @@ class TraceAnswers:
         by: str | None = None,
         sort: str | None = None,
         limit: int = 20,
+        step: int | None = None,
     ) -> dict[str, Any]:
-        """Show rows of a table, such as ops, modules, steps, lines, kernels, breakdown, memory_peak or losses.
+        """Show rows of a table, such as ops, modules, steps, lines, kernels, breakdown, step_difference, requests, memory_peak or losses; `open` lists all.
 
-        `columns` chooses columns, `where` keeps rows by values ({"name": ["aten::mm"]}), `by` groups (ops by module), `sort` names a column, numbers in
-        descending order.
+        `columns` chooses columns (an unknown one is answered with those that there are), `where` keeps rows by values ({"name": ["aten::mm"]}), `by` groups (ops by
+        module), `sort` names a column, numbers in descending order. `step` is which step, or request of a server, step_difference compares with usual ones.
         """
-        rows = self._trace(path).table(name, where=where or None, **({} if by is None else {"by": by}))
+        options: dict[str, Any] = {"by": by, "step": step}
+        given = {option: value for option, value in options.items() if value is not None}
+        rows = self._trace(path).table(name, where=where or None, **given)
         if sort is not None:
             rows = sort_rows(rows, sort)
         if columns:
@@ -191,8 +204,31 @@ class TraceAnswers:
     def _trace(self, path: str) -> Trace:
         """Open a trace, or return it if it is open and has not changed."""
         file = self._allowed(path)
-        changed_ns = file.stat().st_mtime_ns if file.exists() else 0
-        return self._open(file, changed_ns)
+        if not file.exists():
+            raise ArgumentError(f"there is no {path}: `open` without a path lists the traces that there are")
+        return self._open(file, file.stat().st_mtime_ns)
+
+    def _listed(self) -> list[dict[str, Any]]:
+        """The traces in the folders, the newest first."""
+        found: dict[Path, os.stat_result] = {}
+        for folder in self._folders:
+            for file in itertools.islice(_files(folder), _MOST_FILES):
+                if file.name.lower().endswith(_TRACES) and self._is_inside(file.resolve()):
+                    with suppress(OSError):
+                        found[file] = file.stat()
+        newest = sorted(found, key=lambda file: -found[file].st_mtime_ns)
+        return [
+            {
+                "path": str(file),
+                "bytes": found[file].st_size,
+                "modified": datetime.fromtimestamp(found[file].st_mtime, UTC).isoformat(timespec="seconds"),
+            }
+            for file in newest
+        ]
+
+    def _is_inside(self, file: Path) -> bool:
+        """Whether a file is in one of the folders."""
+        return any(file.is_relative_to(folder) for folder in self._folders)
 
     def _opened(self, file: Path, changed_ns: int) -> Trace:
         trace = open_trace(file)
@@ -207,11 +243,18 @@ class TraceAnswers:
             ArgumentError: It is outside all of them.
         """
         found = [(folder / path).resolve() for folder in self._folders]
-        inside = [file for file in found if any(file.is_relative_to(folder) for folder in self._folders)]
+        inside = [file for file in found if self._is_inside(file)]
         if not inside:
             allowed = ", ".join(map(str, self._folders))
             raise ArgumentError(f"{path} is outside the folders that may be read ({allowed})")
         return next((file for file in inside if file.exists()), inside[0])
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files of a folder and those below it, hidden ones left out."""
+    for where, folders, files in os.walk(folder):
+        folders[:] = sorted(one for one in folders if not one.startswith("."))
+        yield from (Path(where, one) for one in sorted(files))
 
 
 def fitted(facts: dict[str, Any], most_bytes: int = MOST_BYTES) -> str:
@@ -248,7 +291,9 @@ def fitted(facts: dict[str, Any], most_bytes: int = MOST_BYTES) -> str:
 
 
 def _shortened(value: Any) -> Any:
-    """Return a copy of what JSON can express in which long texts end with an ellipsis."""
+    """Return a copy of what JSON can express in which long texts end with an ellipsis, and numbers have few digits."""
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
     if isinstance(value, str):
         return value if len(value) <= _LONGEST_TEXT else f"{value[:_LONGEST_TEXT]}…"
     if isinstance(value, dict):
