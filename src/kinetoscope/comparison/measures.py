@@ -43,7 +43,7 @@ from kinetoscope.tables.host.source_lines import source_lines
 from kinetoscope.tables.host.steps import step_parts
 from kinetoscope.tables.memory.peak import device_peaks, memory_peak, requesting_operators
 from kinetoscope.tables.stacks import user_stacks
-from kinetoscope.tables.step_kinds import kinds_of_steps, operators_of_kinds
+from kinetoscope.tables.step_kinds import StepOperators, kinds_of_steps, operators_of_kinds
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
@@ -224,8 +224,7 @@ def run_of(
         raise ArgumentError(
             f"{label}: {units.count(left_out, 'step')} left out, which leaves none of its {steps:,}: leave out fewer, or record more"
         )
-    numbers = trace.column("steps", "number")[loop.steps] if len(loop.steps) else np.zeros(1, np.int64)
-    numbers = loop.requests if len(loop.requests) else numbers
+    numbers = loop.numbers if len(loop.numbers) else np.zeros(1, np.int64)
     run = Run(
         label,
         np.asarray(numbers, dtype=np.int64),
@@ -321,23 +320,8 @@ class _Recording:
         """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns."""
         if len(self.loop.requests) == 0:
             return operators_of_kinds(self.trace)
-        spans = self.trace.columns("spans")
-        rows = np.flatnonzero(is_operator(spans["kind"]) & self.ours)
-        name, step, strings = spans["name"][rows], self.step[rows], self.trace.strings
-        calls = np.bincount(name)
-        mean_ns = np.bincount(name, weights=np.maximum(spans["self_ns"][rows], 0)) / np.maximum(calls, 1)
-        found = []
-        for kind in range(int(self.kind_of_step.max(initial=-1)) + 1):
-            mine = np.flatnonzero(self.kind_of_step == kind)
-            typical = mine[len(mine) // 2] if len(mine) else -1
-            count = np.bincount(name[step == typical], minlength=len(calls))
-            found.append(
-                {
-                    strings[one]: (float(count[one]), float(mean_ns[one]))
-                    for one in np.flatnonzero(count).tolist()
-                }
-            )
-        return found
+        step = np.where(self.ours, self.step, -1)
+        return StepOperators(self.trace, step, len(self.loop.requests)).of_kinds(self.kind_of_step)
 
     def kinds(self) -> dict[str, Callable[[], Population]]:
         """What makes the rows of each kind."""

@@ -164,25 +164,18 @@ def main_kind(trace: TraceData) -> int:
 @derived
 def operators_of_kinds(trace: TraceData) -> list[dict[str, tuple[float, float]]]:
     """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns."""
-    operators, kind = _operators(trace), kinds_of_steps(trace)
-    names = [trace.strings[name] for name in operators.names.tolist()]
-    found = []
-    for one in range(int(kind.max(initial=-1)) + 1):
-        rows = np.flatnonzero(kind == one)
-        counts = operators.counts_in(int(rows[len(rows) // 2])).tolist()
-        each = zip(names, counts, operators.mean_ns.tolist(), strict=True)
-        found.append({name: (count, mean_ns) for name, count, mean_ns in each if count})
-    return found
+    return _operators(trace).of_kinds(kinds_of_steps(trace))
 
 
-class _Operators:
-    """The operators and backward functions in steps, by name."""
+class StepOperators:
+    """The operators and backward functions in steps, or in requests, by name."""
 
-    def __init__(self, trace: TraceData) -> None:
-        """Count what began in each step."""
-        spans, steps = trace.columns("spans"), len(trace.columns("steps"))
-        rows = np.flatnonzero(operator_spans(trace).mask & (spans["step"] >= 0))
-        self._step = spans["step"][rows]
+    def __init__(self, trace: TraceData, step: NDArray[Any], steps: int) -> None:
+        """Count what began in each step, of which there are `steps`; `step` has the place of the step of each span, -1 for none."""
+        spans = trace.columns("spans")
+        rows = np.flatnonzero(operator_spans(trace).mask & (step >= 0))
+        self._strings = trace.strings
+        self._step = step[rows]
         # By counting, as sorting the names of a million spans takes longer than all else.
         counts = np.bincount(spans["name"][rows])
         self.names = np.flatnonzero(counts).astype(np.int32)
@@ -199,6 +192,22 @@ class _Operators:
         self._name = self._name[order]
         self._begin = np.searchsorted(self._step[order], np.arange(steps + 1))
 
+    def of_kinds(self, kind: NDArray[Any]) -> list[dict[str, tuple[float, float]]]:
+        """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns.
+
+        Args:
+            kind: The kind of each step, from 0; -1 without.
+        """
+        names = [self._strings[name] for name in self.names.tolist()]
+        found = []
+        for one in range(int(kind.max(initial=-1)) + 1):
+            rows = np.flatnonzero(kind == one)
+            # A kind of another process has no steps here.
+            counts = self.counts_in(int(rows[len(rows) // 2])).tolist() if len(rows) else [0.0] * len(names)
+            each = zip(names, counts, self.mean_ns.tolist(), strict=True)
+            found.append({name: (count, mean_ns) for name, count, mean_ns in each if count})
+        return found
+
     def counts_in(self, step: int) -> Counts:
         """How many calls of each name a step has."""
         mine = self._name[self._begin[step] : self._begin[step + 1]]
@@ -206,8 +215,8 @@ class _Operators:
 
 
 @derived
-def _operators(trace: TraceData) -> _Operators:
-    return _Operators(trace)
+def _operators(trace: TraceData) -> StepOperators:
+    return StepOperators(trace, trace.column("spans", "step"), len(trace.columns("steps")))
 
 
 def _mixed(names: NDArray[np.int32]) -> NDArray[np.uint64]:
