@@ -62,7 +62,7 @@ def test_an_incident_has_its_reason_and_path(incident, tmp_path):
     made = content_of(incident, tmp_path)
     assert made.incident["reason"] == "loss went up"
     assert made.incident["path"] == str(incident)
-    assert made.incident_text.startswith("loss went up (step 6, rank 0). Recording: ")
+    assert made.incident_text.startswith("loss went up (step 5, rank 0). Recording: ")
     assert json.loads((tmp_path / "incident.json").read_text())["reason"] == "loss went up"
     assert made.trace.name == f"{incident.parent.name}-rank0.ktrace"
     assert made.step == max(row["number"] for row in opened(incident)[0].table("steps").to_pylist())
