@@ -443,6 +443,7 @@ def test_without_calls_of_step_the_optimizer_makes_the_steps(tmp_path):
     done = run(
         tmp_path,
         "with kinetoscope.leave_on(keep='8MiB') as recorder:\n"
+        "    print(str(recorder.status()).split(', overhead')[0])\n"
         "    for _ in range(5):\n"
         "        train_step()\n"
         "    print(recorder.status().step)\n"
@@ -450,7 +451,7 @@ def test_without_calls_of_step_the_optimizer_makes_the_steps(tmp_path):
         "    train_step()\n"
         "    print(recorder.status().step)\n",
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "5\n90\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "on, no step began\n5\n90\n", "")
 
 
 def test_steps_that_the_program_marks_are_not_also_those_of_its_optimizer(tmp_path):

@@ -117,7 +117,11 @@ class FlightStatus:
         """The state in one line."""
         if not self.on:
             return f"off: {self.problem or 'stopped'}"
-        parts = [f"on, step {self.step:,}", f"overhead {self.overhead}"]
+        parts = [
+            "on",
+            f"step {self.step:,}" if self.step >= 0 else "no step began",
+            f"overhead {self.overhead}",
+        ]
         parts.append(
             "all steps recorded" if self.share >= 1 else f"1 of {round(1 / self.share):,} steps recorded"
         )
