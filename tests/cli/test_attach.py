@@ -28,7 +28,7 @@ def test_a_python_that_cannot_says_what_to_set(call):
 @pytest.mark.parametrize(
     ("first", "said"),
     [
-        ("import torch", "on, step -1, "),
+        ("import torch", "on, no step began, "),
         ("del sys.modules['torch']", "it has not imported torch"),
         (
             "import os; os.environ['KINETOSCOPE_BUDGET'] = 'much'",
