@@ -208,10 +208,9 @@ def _parts(loop: Loop) -> Ran:
     """The parts of the steps or requests, by their places in `_part_names`."""
     if len(loop.requests):
         parts, mine = parts_of_requests(loop.trace), loop.requests
-        times = [parts[name][mine] for name in NAMES_OF_PARTS]
     else:
         parts, mine = step_parts(loop.trace), loop.steps
-        times = [parts[name][mine] for name in PART_NAMES]
+    times = [parts[name][mine] for name in _part_names(loop)]
     count = len(mine)
     return Ran(
         np.repeat(np.arange(len(times)), count),
@@ -221,9 +220,9 @@ def _parts(loop: Loop) -> Ran:
     )
 
 
-def _part_names(loop: Loop) -> list[str]:
-    """What people read of each part."""
-    return list((NAMES_OF_PARTS if len(loop.requests) else PART_NAMES).values())
+def _part_names(loop: Loop) -> dict[str, str]:
+    """The words for each part of the steps or requests, by its key."""
+    return NAMES_OF_PARTS if len(loop.requests) else PART_NAMES
 
 
 def _steps_of_spans(loop: Loop, rows: Rows) -> Rows:
@@ -326,7 +325,7 @@ def _columns(loop: Loop, number: int, rows: list[tuple[str, int, list[Any]]]) ->
     of_line = [key if kind in ("line", "python") else -1 for kind, key, _ in rows]
     frame = np.array(of_line, dtype=np.int64)
     values = np.array([values for _, _, values in rows], dtype=np.int64).reshape(len(rows), 6)
-    names = _part_names(loop)
+    names = list(_part_names(loop).values())
 
     def name_of(kind: str, key: int) -> str | None:
         if key < 0:

@@ -161,7 +161,6 @@ class FlightRecorder:
         self._listener: threading.Thread | None = None
         self._watches_hangs = "hang" in wanted.on
         self._watches_losses = "nan" in wanted.on
-        self._follows_optimizers = False
         self._optimizer: int | None = None
         self._problem = ""
         # Whether another session has to end before recording starts.
@@ -544,15 +543,21 @@ class FlightRecorder:
         )
         return room
 
+    @property
+    def _follows_optimizers(self) -> bool:
+        """Whether steps are those of the first optimizer, as `step` has not been called."""
+        return self._count.looks_at_each
+
     def follow_optimizers(self) -> None:
         """Take each step of the first optimizer for a step, until `step` is called."""
         if (self._session is not None or self._waits) and not self._follows_optimizers:
-            self._follows_optimizers = self._count.looks_at_each = True
+            # So that a call of `step`, which ends this, is seen.
+            self._count.looks_at_each = True
             OPTIMIZER_STEPS.after(self._optimizer_stepped)
 
     def _stop_following(self) -> None:
         if self._follows_optimizers:
-            self._follows_optimizers = self._count.looks_at_each = False
+            self._count.looks_at_each = False
             OPTIMIZER_STEPS.forget(self._optimizer_stepped)
 
     def _optimizer_stepped(self, optimizer: object, _args: object, _kwargs: object) -> None:

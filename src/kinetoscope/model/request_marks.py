@@ -53,11 +53,6 @@ def end_text(status: str, arguments: str) -> str:
     return f" ended {status} {arguments}".rstrip()
 
 
-def request_mark(number: int, text: str = "") -> str:
-    """Return the name of the mark of a request, as native code composes it; without a text, that of each further stretch."""
-    return f"{PREFIX}{number}{text}"
-
-
 def parse_mark(text: str) -> RequestMark | None:
     """Return what the name of a range says of a request; None if it is not about one."""
     found = _MARK.fullmatch(text)
