@@ -7,7 +7,8 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError
-from kinetoscope.analyses.account import CAUSES, Cause, Entry, accounts
+from kinetoscope.analyses.account import accounts
+from kinetoscope.analyses.attribution import CAUSES, Cause, Entry
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
 from kinetoscope.model.schema import SAMPLE_WAITS, SampleState, SampleWait, SpanKind
 from tests.support.any_trace import any_traces
@@ -256,6 +257,54 @@ def test_what_if_is_about_the_steps_of_all_kinds():
         ArgumentError, match="what that needs is unknown, as the sizes of inputs were not recorded"
     ):
         trace.what_if("unknown")
+
+
+def floor_ms(spans, **rates):
+    """What a step of 10 ms needs, in ms, and what of it is not needed, by the cause: operators with their sizes, types and times in ms follow each other on one line."""
+    builder = TraceBuilder()
+    line = builder.stack(("train.py", 7, "f"))
+    for step in range(4):
+        at = 10 * step * MS
+        builder.step(step, at, 10 * MS)
+        for name, sizes, kind, took in spans:
+            shapes = builder.shapes([list(one) for one in sizes], [kind] * len(sizes))
+            builder.span(name, at, round(took * MS), shapes=shapes, stack=line)
+            at += round(took * MS)
+    trace = calibrated(builder, **rates) if rates else builder.build()
+    (kind,) = trace.account().kinds
+    rows = [row for row in trace.account().rows if row["entry"] == "not needed"]
+    assert sum(kind.entry_ns.values()) == kind.duration_ns
+    return kind.floor_ns / kind.steps / MS, {row["cause"]: row["time_ns"] / kind.steps / MS for row in rows}
+
+
+PRODUCT = ("aten::mm", [[512, 512], [512, 512]])
+
+
+def test_what_a_finding_says_can_be_left_out_is_no_part_of_the_floor():
+    copy = ("aten::clone", [[1_000_000]], "float", 4)
+    # As fast as memory is.
+    rates = {"stream": [[8_000_000, 4 * MS]], "matmul_float32": [[268_435_456, 6 * MS]]}
+    floor, not_needed = floor_ms([copy, (*PRODUCT, "float", 6)], **rates)
+    assert not_needed == {"layout": pytest.approx(4, abs=0.01)}
+    assert floor == pytest.approx(6, abs=0.01)
+
+
+def test_half_of_the_products_in_64_bits_is_not_needed():
+    floor, not_needed = floor_ms([(*PRODUCT, "double", 10)])
+    assert not_needed == {"double precision": pytest.approx(5, abs=0.01)}
+    assert floor == pytest.approx(5, abs=0.01)
+
+
+@pytest.mark.parametrize("kind", ["c10::Half", "c10::BFloat16"])
+def test_products_in_16_bits_need_no_more_than_in_32(kind):
+    # 268 million operations.
+    assert floor_ms([(*PRODUCT, kind, 10)], matmul_float32=[[268_435_456, 2 * MS]])[0] == (
+        pytest.approx(2, abs=0.05)
+    )
+    # By the slowest processors, where nothing was measured; and not slower than the trace shows it to be.
+    large = ("aten::mm", [[256, 256], [256, 256]])
+    assert floor_ms([(*large, kind, 10)])[0] == pytest.approx(2 * 256**3 / 20e6, abs=0.05)
+    assert floor_ms([(*large, kind, 1)])[0] == pytest.approx(1, abs=0.1)
 
 
 def test_every_cause_has_a_name():

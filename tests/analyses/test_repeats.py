@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 import kinetoscope
-from kinetoscope.analyses.account import CAUSES, Cause
+from kinetoscope.analyses.attribution import CAUSES, Cause
 from kinetoscope.analyses.repeats import repeats_of
 from kinetoscope.trace import concatenate
 from tests.support.trace_builder import TraceBuilder

@@ -9,7 +9,23 @@ from typing import TYPE_CHECKING
 from kinetoscope.analyses.loop import Place
 
 if TYPE_CHECKING:
+    from kinetoscope.analyses.loop import Rows
     from kinetoscope.display.sentence import Sentence
+
+
+@dataclass(frozen=True, eq=False)
+class NotNeeded:
+    """Operators that the program can leave out, with all that they run: they are no part of the floor of a step.
+
+    Attributes:
+        rows: Their rows of `spans`, those of backward included.
+        part: Which part of their work, from 0 to 1.
+        calls: Whether what issues them goes, too; otherwise they are only made cheaper.
+    """
+
+    rows: Rows
+    part: float = 1.0
+    calls: bool = True
 
 
 @dataclass(frozen=True)
@@ -27,6 +43,7 @@ class Finding:
         spans: Rows of `spans` that show it.
         rank: The rank that it is about; -1 for none. What one rank does is no cause of what another one does.
         is_predicted: Whether the gain is a prediction rather than a ceiling: the time of all steps above what is needed.
+        not_needed: The operators that the change leaves out, where it does; None where it changes other time.
     """
 
     code: str
@@ -39,6 +56,7 @@ class Finding:
     spans: tuple[int, ...] = ()
     rank: int = -1
     is_predicted: bool = False
+    not_needed: NotNeeded | None = field(default=None, compare=False, repr=False)
 
 
 class Signal(Enum):

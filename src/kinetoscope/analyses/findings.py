@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinetoscope.analyses.account import account_of
-from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.attribution import attributed
 from kinetoscope.analyses.hot_lines import CODE as ABOVE_FLOOR
 from kinetoscope.analyses.hot_lines import hot_lines
-from kinetoscope.analyses.loop import Loop
-from kinetoscope.analyses.rules import CAUSES, RULES
+from kinetoscope.analyses.rule_findings import ranked, rule_findings, tried
 from kinetoscope.analyses.waterfall import as_mapping, bar, floor_sentence, no_problem, parts_of_step
 from kinetoscope.display.printable import printable
 from kinetoscope.display.sentence import about_requests, plain
@@ -27,15 +25,15 @@ from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.processes import process_and_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import pyarrow
 
     from kinetoscope.analyses.account import Account
+    from kinetoscope.analyses.finding import CannotTell, Finding
+    from kinetoscope.analyses.loop import Loop
     from kinetoscope.display.sentence import Sentence
     from kinetoscope.model.trace_data import TraceData
-
-Said = TypeVar("Said")
 
 MOST_FINDINGS = 7
 """More findings than this are more than a person acts on."""
@@ -109,11 +107,10 @@ def examine(trace: TraceData) -> Report:
     Returns:
         The findings, ordered by what can be gained at most, and the rules that could not decide.
     """
-    loop = Loop(trace)
-    results = [_tried(rule, loop) for rule in (RULES if loop.whole_ns > 0 else ())]
-    found = ranked([one for one in results if isinstance(one, Finding)])
+    by_rules = rule_findings(trace)
+    loop, found = by_rules.loop, by_rules.found
     if loop.whole_ns > 0:
-        found = ranked([*found, *(_tried(hot_lines, loop, found) or ())])
+        found = ranked([*found, *(tried(hot_lines, loop, found) or ())])
     found = _within(found, loop.whole_ns, _above_floor_ns(loop) if loop.whole_ns > 0 else 0)
     if len(loop.requests):
         found = tuple(
@@ -122,12 +119,11 @@ def examine(trace: TraceData) -> Report:
         )
     elif len(loop.steps) == 0:
         found = tuple(replace(one, finding=_without_steps(one.finding)) for one in found)
-    unknown = tuple(one for one in results if isinstance(one, CannotTell))
     several = len(np.unique(trace.column("steps", "process_row"))) > 1
     process = process_and_rank(trace, loop.process) if several and loop.process >= 0 else ""
     counts = {"steps": len(loop.steps), "requests": len(loop.requests)}
     account = account_of(trace) if loop.whole_ns > 0 else None
-    return Report(found, unknown, whole_ns=loop.whole_ns, process=process, account=account, **counts)
+    return Report(found, by_rules.unknown, whole_ns=loop.whole_ns, process=process, account=account, **counts)
 
 
 def _within(found: Sequence[Finding], whole_ns: int, above_ns: int) -> tuple[Finding, ...]:
@@ -154,23 +150,10 @@ def _within(found: Sequence[Finding], whole_ns: int, above_ns: int) -> tuple[Fin
 
 
 def _above_floor_ns(loop: Loop) -> int:
-    """What of the step time is above the floor, that of operators of which it is not known what they need included."""
-    mine = [one for one in account_of(loop.trace).kinds if one.process == loop.process]
-    needed = sum(one.duration_ns - one.above_ns - one.entry_ns["unknown"] for one in mine)
-    return max(loop.whole_ns - needed, 0)
-
-
-def _tried(rule: Callable[..., Said], *of: Any) -> Said | None:
-    """What a rule says; where it fails, a warning and nothing: the others, and what is printed besides, do not suffer."""
-    try:
-        return rule(*of)
-    except Exception as error:  # noqa: BLE001
-        warnings.warn(
-            f"the rule {rule.__name__} failed on this trace ({type(error).__name__}: {error}): please report it",
-            RuntimeWarning,
-            stacklevel=6,
-        )
-        return None
+    """What of the step time the trace by itself shows to be above the floor, that of operators of which it is not known what they need included."""
+    mine = [one for one in attributed(loop.trace) if one.window.activity.owner.process == loop.process]
+    floor_ns = sum(int(one.floor_ns[one.counted].sum()) for one in mine)
+    return max(loop.whole_ns - floor_ns, 0)
 
 
 # How sentences of rules speak of steps, and what they say of a recording that has none and counts as one.
@@ -192,27 +175,6 @@ def _without_steps(found: Sentence) -> Sentence:
 def _of_requests(found: Sentence) -> Sentence:
     """The sentence of a finding for requests instead of steps."""
     return {**found, "text": about_requests(found["text"])}
-
-
-def ranked(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Findings of which no others name the cause, the largest possible gain first."""
-    causes = _causes_only(list(found))
-    return tuple(sorted(causes, key=lambda one: (-(one.gain_ns or 0), -one.share_percent, one.code)))
-
-
-def _causes_only(found: list[Finding]) -> list[Finding]:
-    """Leave out findings of which others name the cause, so that nothing is said twice."""
-
-    def is_explained(one: Finding) -> bool:
-        gains: dict[str, int] = {}
-        for other in found:
-            if other.code in CAUSES.get(one.code, ()) and (
-                one.rank == other.rank or -1 in (one.rank, other.rank)
-            ):
-                gains[other.code] = max(gains.get(other.code, 0), other.gain_ns or 0)
-        return bool(gains) and 2 * sum(gains.values()) >= (one.gain_ns or 0)
-
-    return [one for one in found if not is_explained(one)]
 
 
 def findings(trace: TraceData) -> pyarrow.Table:

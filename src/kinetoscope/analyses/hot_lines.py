@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.account import BLOCKED, Cause, Entry, ProcessAccount, accounts, wait_of
+from kinetoscope.analyses.attribution import BLOCKED, Cause, Entry, ProcessAccount, attributed, wait_of
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place, usual_kinds, usual_totals
 from kinetoscope.analyses.repeats import repeats_of
@@ -86,7 +86,7 @@ def hot_lines(loop: Loop, found: Sequence[Finding]) -> list[Finding]:
         loop: The training loop.
         found: What the rules found.
     """
-    mine = [one for one in accounts(loop.trace) if one.window.activity.owner.process == loop.process]
+    mine = [one for one in attributed(loop.trace) if one.window.activity.owner.process == loop.process]
     made = [(cause, _finding(loop, mine[0], cause)) for cause in (*_ADVICE, Cause.LENGTH)] if mine else []
     return [one for cause, one in made if one is not None and not _is_covered(one, cause, found)]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.account import accounts
+from kinetoscope.analyses.attribution import attributed
 from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import is_outermost, lies_in
@@ -149,7 +149,7 @@ class Loop:
         rows = own["process_row"][counted]
         self.process, self.requests = -1, np.zeros(0, np.int64)
         if len(requests_as_steps(trace)):
-            account = max(accounts(trace), key=lambda one: int(one.duration_ns.sum()))
+            account = max(attributed(trace), key=lambda one: int(one.duration_ns.sum()))
             self.process, self.thread = account.window.activity.owner.process, account.thread
             self.steps, self.requests = counted, account.request
             self.start_ns, self.end_ns = account.window.start_ns, account.window.end_ns
@@ -748,7 +748,7 @@ class Loop:
     def _processor_share(self) -> NDArray[np.float64]:
         """For each step the share of the Python in it that was spent without a processor, as the account has it."""
         found = np.zeros(len(self.start_ns))
-        for one in accounts(self.trace):
+        for one in attributed(self.trace):
             if one.window.activity.owner.process == self.process and len(self.requests):
                 found = one.processor_share
             elif one.window.activity.owner.process == self.process and len(self.steps):

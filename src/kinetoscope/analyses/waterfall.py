@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.analyses.account import CAUSES, Cause, is_floor, line_of
+from kinetoscope.analyses.account import is_floor, line_of
+from kinetoscope.analyses.attribution import CAUSES, Cause, words_of
 from kinetoscope.display.printable import printable
 from kinetoscope.model import units
 
@@ -20,13 +21,6 @@ _WITHOUT_LINE = frozenset(
     CAUSES[one]
     for one in (Cause.CALL, Cause.AUTOGRAD, Cause.LAUNCH, Cause.NO_INPUTS, Cause.PROCESSOR, Cause.DATA)
 )
-_WORDS = {
-    "python": "Python",
-    "slow": "slow operators",
-    "unknown": "unknown",
-    "not needed": "not needed",
-    "waiting": "waiting",
-}
 
 
 @dataclass(frozen=True)
@@ -169,18 +163,6 @@ def _times(kind: KindAccount) -> str:
     """How many times its floor, as people write it."""
     times = kind.times_floor or 0.0
     return f"{times:.1f}" if times < 100 else f"{times:,.0f}"
-
-
-def words_of(entry: str, cause: str) -> str:
-    """What an entry of the account with a cause, empty without, is called."""
-    what = f"waiting for {cause}" if entry == "waiting" and cause not in ("blocked", "processor") else cause
-    waits = {
-        "blocked": "waiting",
-        "processor": "waiting for a processor",
-        "sleep": "sleeping",
-        CAUSES[Cause.AWAITED]: "awaiting",
-    }
-    return waits.get(cause, what) or _WORDS.get(entry, entry)
 
 
 _Place = tuple[str, str, int]

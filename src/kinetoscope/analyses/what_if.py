@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.account import (
-    CAUSES,
-    ENTRIES,
-    WhatIf,
-    account_of,
-    accounts,
-    frame_of_stacks,
-    mended_rows,
-)
+from kinetoscope.analyses.account import WhatIf, account_of, accounts, mended_rows
+from kinetoscope.analyses.attribution import CAUSES, ENTRIES, frame_of_stacks
 from kinetoscope.analyses.meetings import Meetings
 from kinetoscope.analyses.replay import Replay, Steps
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
@@ -31,7 +24,7 @@ from kinetoscope.tables.stacks import span_stacks
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kinetoscope.analyses.account import ProcessAccount
+    from kinetoscope.analyses.attribution import ProcessAccount
     from kinetoscope.model.trace_data import TraceData
 
     Rows = NDArray[np.int64]

@@ -12,19 +12,19 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
-from kinetoscope.analyses.account import (
+from kinetoscope.analyses.attribution import (
     CAUSES,
     ENTRIES,
     Cause,
     Entry,
     ProcessAccount,
-    accounts,
+    attributed,
     frame_of_stacks,
+    words_of,
 )
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.step_difference import PART_NAMES
 from kinetoscope.analyses.warm_up import LEAST_STEPS, leading_steps
-from kinetoscope.analyses.waterfall import words_of
 from kinetoscope.model import units
 from kinetoscope.model.device_time import counted_launches
 from kinetoscope.model.hierarchy import host_work
@@ -429,7 +429,7 @@ class _Recording:
     def account(self) -> Population:
         """What the time of the steps was spent on; the rows of a step add up to it."""
         found = [
-            one for one in accounts(self.trace) if one.window.activity.owner.process == self.loop.process
+            one for one in attributed(self.trace) if one.window.activity.owner.process == self.loop.process
         ]
         if not found:
             return _population([], *_nothing()[:3], self.steps)

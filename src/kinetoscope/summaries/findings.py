@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.analyses.finding import Finding
-from kinetoscope.analyses.findings import MOST_FINDINGS, Report, ranked
+from kinetoscope.analyses.findings import MOST_FINDINGS, Report
+from kinetoscope.analyses.rule_findings import ranked
 from kinetoscope.analyses.rules.communication import LEAST_PERCENT, exposed_finding
 from kinetoscope.analyses.rules.ranks import EVERYTHING, late_finding, uneven_finding
 from kinetoscope.display.sentence import sentence

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.finding import Finding, NotNeeded
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
@@ -49,4 +49,5 @@ def anomaly_detection(loop: Loop) -> Finding | None:
         time_ns,
         loop.place_of_stack(int(called[0][np.argmax(called[1])])),
         spans=tuple(looks[:MOST_ROWS].tolist()),
+        not_needed=NotNeeded(checks),
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.finding import Finding, NotNeeded
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
 from kinetoscope.display.sentence import sentence
@@ -102,7 +102,8 @@ def _worst(loop: Loop, code: str, rows: NDArray[np.int64], what: str, advice: st
     if not lines:
         return None
     place, _, mine = lines[0]
-    time_ns = loop.cost_ns(rows) + loop.cost_ns(loop.backward_of(rows))
+    backward = loop.backward_of(rows)
+    time_ns = loop.cost_ns(rows) + loop.cost_ns(backward)
     share = loop.share(time_ns)
     if share < LEAST_PERCENT:
         return None
@@ -117,4 +118,5 @@ def _worst(loop: Loop, code: str, rows: NDArray[np.int64], what: str, advice: st
         place,
         loop.module_of(int(mine[0])),
         tuple(mine[:MOST_ROWS].tolist()),
+        not_needed=NotNeeded(np.concatenate((rows, backward))),
     )

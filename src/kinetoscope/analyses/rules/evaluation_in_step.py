@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.finding import Finding, NotNeeded
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.schema import Phase, SpanKind
@@ -63,6 +63,7 @@ def evaluation_in_step(loop: Loop) -> Finding | None:
         place,
         loop.module_of(int(rows[0])),
         tuple(rows[:MOST_ROWS].tolist()),
+        not_needed=NotNeeded(rows),
     )
 
 

@@ -12,11 +12,11 @@ import re
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.finding import CannotTell, Finding, Signal
+from kinetoscope.analyses.finding import CannotTell, Finding, NotNeeded, Signal
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.rows import ShapesRow
-from kinetoscope.tables.costs.attainable import rates_of
+from kinetoscope.tables.costs.attainable import least_call_ns, rates_of
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.peaks import MATRIX, at_peak, known_peaks, trace_peaks, working_ns
@@ -27,8 +27,6 @@ LEAST_UNALIGNED_PERCENT = 2.0
 FAR_PERCENT = 30.0
 WRONG_PERCENT = 110.0
 ALIGNED = 8
-SLOWEST_GFLOPS = 5.0
-"""Processors reach more than this in float32 with one thread, where no calibration says what."""
 TIMES_FLOAT32 = 3.0
 """Products in 16 bits that take less than so many times what they would take in 32 may be worth their smaller memory."""
 SMALLEST = 16
@@ -130,6 +128,7 @@ def double_precision(loop: Loop) -> Finding | None:
         place,
         loop.module_of(int(mine[0])),
         tuple(mine[:MOST_ROWS].tolist()),
+        not_needed=NotNeeded(rows, 0.5, calls=False),
     )
 
 
@@ -146,17 +145,9 @@ def half_precision(loop: Loop) -> Finding | None:
     rows = np.flatnonzero(np.isin(calls.of_span, narrow) & costs.counted.counts & loop.inside)
     if len(rows) == 0:
         return None
-    distinct, which = np.unique(calls.of_span[rows], return_inverse=True)
-    families, operators = (
-        [calls.family[one] for one in distinct.tolist()],
-        [trace.strings[spans["name"][calls.first[one]]] for one in distinct.tolist()],
-    )
-    flops, size = calls.flops[distinct], np.where(calls.bytes[distinct] > 0, 2 * calls.bytes[distinct], -1)
-    rates = rates_of(trace)
-    least_ns = rates.least_ns(families, operators, ["float32"] * len(distinct), flops, size)
-    least_ns = np.maximum(np.nan_to_num(least_ns), flops / SLOWEST_GFLOPS)[which]
+    least_ns = least_call_ns(trace)[calls.of_span[rows]]
     took_ns = spans["duration_ns"][rows]
-    lost = np.maximum(took_ns - np.maximum(least_ns, 0) - rates.call_ns, 0).astype(np.int64)
+    lost = np.maximum(took_ns - least_ns - rates_of(trace).call_ns, 0).astype(np.int64)
     gain_ns, time_ns = loop.typical_sum(rows, lost), loop.cost_ns(rows)
     if loop.share(gain_ns) < LEAST_PRODUCTS_PERCENT or time_ns < TIMES_FLOAT32 * (time_ns - gain_ns):
         return None

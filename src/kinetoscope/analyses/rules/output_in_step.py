@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.finding import Finding, NotNeeded
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.hierarchy import is_outermost
@@ -75,6 +75,7 @@ def output_in_step(loop: Loop) -> Finding | None:
         time_ns,
         place,
         spans=tuple(rows[np.argsort(-spans["duration_ns"][rows], kind="stable")][:MOST_ROWS].tolist()),
+        not_needed=NotNeeded(rows),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.finding import Finding, NotNeeded
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.hierarchy import is_outermost
@@ -57,4 +57,5 @@ def recomputation_cost(loop: Loop) -> Finding | None:
         place,
         loop.module_of(int(mine[0])),
         tuple(mine[:MOST_ROWS].tolist()),
+        not_needed=NotNeeded(rows),
     )

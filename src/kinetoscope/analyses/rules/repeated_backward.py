@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.finding import Finding, NotNeeded
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.hierarchy import is_outermost
@@ -52,4 +52,5 @@ def repeated_backward(loop: Loop) -> Finding | None:
         time_ns,
         place,
         spans=tuple(rows[:MOST_ROWS].tolist()),
+        not_needed=NotNeeded(rows, 1.0 - 1.0 / usual),
     )

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.account import CAUSES, ENTRIES, Cause, Entry, accounts, wait_of
+from kinetoscope.analyses.attribution import CAUSES, ENTRIES, Cause, Entry, attributed, wait_of, words_of
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.analyses.rules.python_bound import waiting
 from kinetoscope.analyses.step_difference import Ran, more_on_average
-from kinetoscope.analyses.waterfall import words_of
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
 from kinetoscope.tables.host.python_time import charged, gaps
@@ -26,7 +25,7 @@ from kinetoscope.tables.host.requests import names_by_time, requests_of, slowest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kinetoscope.analyses.account import ProcessAccount
+    from kinetoscope.analyses.attribution import ProcessAccount
     from kinetoscope.model.trace_data import TraceData
 
     Rows = NDArray[np.int64]
@@ -114,7 +113,7 @@ def _waits(loop: Loop, cause: Cause, code: str, said: str, on: Mask, advice: str
 
 def _account(loop: Loop) -> ProcessAccount:
     """The account of the requests of the process that the findings are about."""
-    return next(one for one in accounts(loop.trace) if one.window.activity.owner.process == loop.process)
+    return next(one for one in attributed(loop.trace) if one.window.activity.owner.process == loop.process)
 
 
 def busiest_line(loop: Loop, on: Mask) -> tuple[Place, tuple[int, ...]]:

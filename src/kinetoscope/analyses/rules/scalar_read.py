@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.finding import Finding, NotNeeded
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
 
@@ -39,7 +39,8 @@ def scalar_read(loop: Loop) -> Finding | None:
     for place, _, mine in loop.by_place(rows):
         each = loop.per_pass(len(mine))
         # The reads, what computes them, and the Python around them: what a single read of all values would save most of.
-        around_ns = loop.cost_ns(_with_what_is_read(loop, place, mine), with_device=False) + sum(
+        read = _with_what_is_read(loop, place, mine)
+        around_ns = loop.cost_ns(read, with_device=False) + sum(
             gap.time_ns for gap in loop.gaps if (gap.place.file, gap.place.line) == (place.file, place.line)
         )
         share = loop.share(around_ns)
@@ -58,5 +59,6 @@ def scalar_read(loop: Loop) -> Finding | None:
             place,
             loop.module_of(int(mine[0])),
             tuple(mine[:MOST_ROWS].tolist()),
+            not_needed=NotNeeded(read, 1.0 - 1.0 / each),
         )
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.finding import Finding, NotNeeded
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.hierarchy import lies_in
@@ -50,4 +50,5 @@ def zero_grad_fill(loop: Loop) -> Finding | None:
         min(2 * fill_ns, loop.whole_ns),
         place,
         spans=tuple(np.sort(fills)[:MOST_ROWS].tolist()),
+        not_needed=NotNeeded(fills),
     )

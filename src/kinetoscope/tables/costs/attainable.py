@@ -19,6 +19,7 @@ import kinetoscope._core as _core
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.costs.peaks import MATRIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -62,6 +63,8 @@ _USUAL_CALL_NS = 2000.0
 _MEMORY_SLACK, _SIZE_SLACK = 6.0, 4.0
 # A Fourier transform does at least this part of the operations that a product of matrices does in its time.
 _SLOWEST = 2.0
+# Processors reach more than this in float32 with one thread, in products of fewer operations than the number and of more.
+_LARGE_FLOPS, _SLOWEST_GFLOPS = 4_000_000, (5.0, 20.0)
 # Of a call of about the fixed cost, so much is taken to be work.
 _LEAST_WORK = 0.1
 FRESH_BYTES = 32 * 2**20
@@ -213,15 +216,32 @@ def rates_of(trace: TraceData) -> Rates:
     return Rates(curves, Source.CALIBRATION if curves else Source.TRACE, call_ns, fixed_ns, seen)
 
 
+@derived
 def least_call_ns(trace: TraceData) -> Floats:
-    """For each row of the distinct calls of a trace the least time of one call; 0 where its cost is not known."""
+    """For each row of the distinct calls of a trace the least time of one call on the host; 0 where its cost is not known.
+
+    A product in 16 bits takes at most what it would take in 32: processors without units for 16 bits convert each number.
+    """
     costs = costs_of(trace)
     calls, spans = costs.calls, trace.columns("spans")
     operators = [trace.strings[name] for name in spans["name"][calls.first].tolist()]
     # Sparse and packed operands are found span by span: the most that any span of the call counts.
     flops = np.maximum(calls.flops, _largest(costs.flops, calls.of_span, len(calls.first)))
     size = np.maximum(calls.bytes, _largest(costs.bytes_moved, calls.of_span, len(calls.first)))
-    return rates_of(trace).least_ns(calls.family, operators, calls.dtype, flops, size)
+    rates = rates_of(trace)
+    least_ns = rates.least_ns(calls.family, operators, calls.dtype, flops, size)
+    narrow = np.flatnonzero([
+        family in MATRIX and dtype in ("float16", "bfloat16")
+        for family, dtype in zip(calls.family, calls.dtype, strict=True)
+    ])  # fmt: skip
+    if len(narrow):
+        families, names = ([of[row] for row in narrow.tolist()] for of in (calls.family, operators))
+        work, kinds = flops[narrow], ["float32"] * len(narrow)
+        wide_ns = rates.least_ns(families, names, kinds, work, np.full(len(narrow), -1))
+        slowest_ns = work / np.where(work < _LARGE_FLOPS, *_SLOWEST_GFLOPS)
+        wide_ns = np.where(wide_ns > 0, wide_ns, slowest_ns)
+        least_ns[narrow] = np.where(work > 0, np.minimum(least_ns[narrow], wide_ns), least_ns[narrow])
+    return least_ns
 
 
 def _largest(values: NDArray[np.int64], group: NDArray[np.int32], groups: int) -> NDArray[np.int64]:

@@ -1,0 +1,77 @@
+"""What the rules say of a trace, each tried by itself."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kinetoscope.analyses.finding import CannotTell, Finding
+from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.rules import CAUSES, RULES
+from kinetoscope.model.trace_data import derived
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kinetoscope.model.trace_data import TraceData
+
+Said = TypeVar("Said")
+
+
+@dataclass(frozen=True)
+class RuleFindings:
+    """What the rules say of a trace.
+
+    Attributes:
+        loop: Its training loop, or its requests.
+        found: What was found, ranked.
+        unknown: Rules that need what was not recorded.
+    """
+
+    loop: Loop
+    found: tuple[Finding, ...]
+    unknown: tuple[CannotTell, ...]
+
+
+@derived
+def rule_findings(trace: TraceData) -> RuleFindings:
+    """Apply all rules to a trace, once."""
+    loop = Loop(trace)
+    results = [tried(rule, loop) for rule in (RULES if loop.whole_ns > 0 else ())]
+    found = ranked([one for one in results if isinstance(one, Finding)])
+    return RuleFindings(loop, found, tuple(one for one in results if isinstance(one, CannotTell)))
+
+
+def tried(rule: Callable[..., Said], *of: Any) -> Said | None:
+    """What a rule says; where it fails, a warning and nothing: the others, and what is printed besides, do not suffer."""
+    try:
+        return rule(*of)
+    except Exception as error:  # noqa: BLE001
+        warnings.warn(
+            f"the rule {rule.__name__} failed on this trace ({type(error).__name__}: {error}): please report it",
+            RuntimeWarning,
+            stacklevel=6,
+        )
+        return None
+
+
+def ranked(found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Findings of which no others name the cause, the largest possible gain first."""
+    causes = _causes_only(list(found))
+    return tuple(sorted(causes, key=lambda one: (-(one.gain_ns or 0), -one.share_percent, one.code)))
+
+
+def _causes_only(found: list[Finding]) -> list[Finding]:
+    """Leave out findings of which others name the cause, so that nothing is said twice."""
+
+    def is_explained(one: Finding) -> bool:
+        gains: dict[str, int] = {}
+        for other in found:
+            if other.code in CAUSES.get(one.code, ()) and (
+                one.rank == other.rank or -1 in (one.rank, other.rank)
+            ):
+                gains[other.code] = max(gains.get(other.code, 0), other.gain_ns or 0)
+        return bool(gains) and 2 * sum(gains.values()) >= (one.gain_ns or 0)
+
+    return [one for one in found if not is_explained(one)]
