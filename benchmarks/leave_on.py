@@ -1,7 +1,8 @@
 """What `kinetoscope.leave_on(budget="1%")` adds to the steps of twenty programs, and whether the interval that it prints has that.
 
 Each program runs in a process of its own. Once its budget has settled, blocks of steps with the recorder and without it take turns, in random
-order within each pair, and each pair is a comparison, by time and by the processor time of the process; on a machine that does other work, trust the latter.
+order within each pair, and each pair is a comparison, by time and by the processor time of the process, both as a share of the time; on a machine that does
+other work, trust the latter.
 Without it means that nothing is recorded and `step` is not called; its threads are there. With `--wrong 3` or `--wrong 0.33`, the recorder first believes
 that recording costs so many times what it measured, and has to notice. `--programs tiny,gpt` chooses, `--seconds` is the time for each.
 """
@@ -314,7 +315,9 @@ def measure_one(name: str, seconds: float, wrong: float) -> dict[str, object]:
             order = [True, False]
             generator.shuffle(order)
             took = {left_on: block(recorder, step, steps, left_on=left_on) for left_on in order}
-            added.append((took[True][0] / took[False][0] - 1, took[True][1] / took[False][1] - 1))
+            (time_on, work_on), (time_off, work_off) = took[True], took[False]
+            # Both are shares of the time: of a program that waits, the processor time is a small part.
+            added.append((time_on / time_off - 1, (work_on - work_off) / time_off))
         gc.unfreeze()
         told = recorder._budget.overhead(recorder._plan.share)
         status = str(recorder.status())

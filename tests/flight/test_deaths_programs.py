@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -178,6 +179,48 @@ def test_memory_that_is_not_there(tmp_path, inside):
     found = last_event(None, tmp_path / "jobs")
     assert (found.reason, found.ranks[0].step) == ("oom", 539)
     assert line_of(tmp_path).rpartition(" ")[0] in found.ranks[0].what
+
+
+@contextmanager
+def limited_memory(most_bytes):
+    """A control group whose processes have so much memory, where this user may make one."""
+    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    v1 = next((path for _, kinds, path in own if "memory" in kinds.split(",")), None)
+    v2 = next((path for _, kinds, path in own if not kinds), "/")
+    name = f"kinetoscope-{os.getpid()}"
+    tree = "/sys/fs/cgroup/memory" + v1 if v1 is not None else "/sys/fs/cgroup" + v2
+    group = Path(tree) / name
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"this user cannot make a control group: {error}")
+    try:
+        limit = group / ("memory.limit_in_bytes" if v1 is not None else "memory.max")
+        try:
+            limit.write_text(str(most_bytes))
+        except OSError as error:
+            pytest.skip(f"this user cannot limit the memory of a control group: {error}")
+        yield group
+    finally:
+        group.rmdir()
+
+
+@pytest.mark.stress("it fills its memory slowly, so that this is noticed")
+def test_killed_for_its_memory(tmp_path):
+    inside = "kept = [(torch.ones(1 << 22), __import__('time').sleep(0.1)) for _ in range(400)]"
+    (tmp_path / "train.py").write_text(program(tmp_path / "jobs", inside=inside))
+    with limited_memory(900 << 20) as group:
+        command = f"echo $$ > {group}/cgroup.procs && exec {sys.executable} train.py"
+        done = subprocess.run(
+            ["sh", "-c", command], cwd=tmp_path, check=False, capture_output=True, text=True
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    found = last_event(None, tmp_path / "jobs")
+    (rank,) = found.ranks
+    # The incident is from before, when little of the memory was left.
+    assert (found.reason, rank.step, rank.last_step) == ("oom", 539, 538)
+    assert line_of(tmp_path).rpartition(" ")[0] in rank.line
+    assert found.sentence.endswith(": the process has nearly all of the 900 MiB that it may have")
 
 
 @pytest.mark.parametrize("when", ["before", "started"])

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kinetoscope.flight.triggers import StepTimes, hear_of_device_memory, is_no_number
+from kinetoscope.flight.triggers import StepTimes, hear_of_device_memory, is_no_number, memory_limit_bytes
 
 SECOND_NS = 1e9
 
@@ -100,3 +100,32 @@ def test_a_device_without_memory_is_told_as_long_as_somebody_listens(monkeypatch
 
 def test_without_cuda_nobody_is_told_of_device_memory():
     hear_of_device_memory(Told().tell)
+
+
+def limit_of(folder, own, **limits):
+    """The limit of a process in a tree of control groups, whose files are written as text."""
+    for name, text in limits.items():
+        path = folder / "tree" / name.replace("__", "/").replace("_max", ".max").replace("_limit", ".limit")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (folder / "own").write_text(own)
+    return memory_limit_bytes(folder / "tree", folder / "own")
+
+
+def test_the_least_limit_of_the_groups_of_a_process_counts(tmp_path):
+    job = {"memory_max": "max\n", "slurm__memory_max": "5000\n", "slurm__job__memory_max": "4000\n"}
+    assert limit_of(tmp_path, "0::/slurm/job\n", **job) == 4000
+    assert limit_of(tmp_path, "0::/slurm\n") == 5000
+    assert limit_of(tmp_path, "0::/\n") is None
+    # As a container sees it, whose own group is the root, or that is told of groups outside.
+    assert limit_of(tmp_path, "0::/../other\n", memory_max="3000\n") == 3000
+    (tmp_path / "own").unlink()
+    assert memory_limit_bytes(tmp_path / "tree", tmp_path / "own") == 3000
+
+
+def test_control_groups_of_the_older_kind(tmp_path):
+    own = "9:name=systemd:/\n4:cpu,memory:/docker/1\n0::/\n"
+    base = "memory__memory_limit_in_bytes"
+    assert limit_of(tmp_path, own, **{base: f"{2**63 - 4096}\n"}) is None
+    assert limit_of(tmp_path, own, **{base: "7000\n"}) == 7000
+    assert limit_of(tmp_path, own, memory__docker__1__memory_limit_in_bytes="6000\n") == 6000

@@ -154,6 +154,8 @@ class FlightRecorder:
         self._process = os.getpid()
         self._session: profile | None = None
         self._endings: Endings | None = None
+        # What its control groups allow, 0 without a limit or if nobody is to look.
+        self._most_bytes = 0
         self._log: StepLogWriter | None = None
         self._log_path: Path | None = None
         # Readable when the native watcher has noticed something.
@@ -470,8 +472,8 @@ class FlightRecorder:
             path.unlink(missing_ok=True)
             memory = STREAM.watch_steps(path, self._signal, SIZE_BYTES)
             self._log_path = path
-            most_bytes = memory_limit_bytes() if "oom" in self._settings.on else None
-            self._log = StepLogWriter(memory, int(MEMORY_SHORT * (most_bytes or 0)))
+            self._most_bytes = memory_limit_bytes() or 0 if "oom" in self._settings.on else 0
+            self._log = StepLogWriter(memory, int(MEMORY_SHORT * self._most_bytes))
             self._log.follow(self._count)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("hangs are not noticed", error)
@@ -502,7 +504,10 @@ class FlightRecorder:
                     break
                 if self._log.memory_is_short and not told_of_memory:
                     told_of_memory = True
-                    self._incident("oom", {"what": "the process has nearly all memory that it may have"})
+                    most = units.size(self._most_bytes)
+                    self._incident(
+                        "oom", {"what": f"the process has nearly all of the {most} that it may have"}
+                    )
                 else:
                     self._hangs()
         except OSError:

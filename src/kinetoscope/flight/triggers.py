@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,16 +123,36 @@ def is_no_number(loss: Any) -> bool:
     return value is not None and not math.isfinite(value)
 
 
-def memory_limit_bytes(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """The memory that this container may have; None without a limit, or where the system does not tell."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            limit = int((groups / name).read_text())
-        except (OSError, ValueError):
+def memory_limit_bytes(
+    groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> int | None:
+    """The memory that this process may have by its control groups, such as those of a container, of a batch system's job or of a service.
+
+    Args:
+        groups: Where the control groups are mounted.
+        own: The file that says which ones the process is in.
+
+    Returns:
+        The least of the limits of its group and of those around it; None without a limit, or where the system does not tell.
+    """
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        lines = []
+    limits = []
+    for line in [*lines, "0::/", "0:memory:/"]:
+        _, kinds, path = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
             continue
-        # Without a limit, the older one is close to 2^63.
-        return limit if limit < 1 << 60 else None
-    return None
+        # Of the older kind, each controller has a tree of its own.
+        tree, name = (groups / "memory", "memory.limit_in_bytes") if kinds else (groups, "memory.max")
+        place = tree / path.lstrip("/")
+        for group in (place, *place.parents[: len(place.relative_to(tree).parts)]):
+            # "max" is no limit; a group outside of what a container sees has no file here.
+            with suppress(OSError, ValueError):
+                limits.append(int((group / name).read_text()))
+    # Without a limit, the older one is close to 2^63.
+    return min((limit for limit in limits if limit < 1 << 60), default=None)
 
 
 def hear_of_device_memory(tell: Callable[[str], object]) -> None:

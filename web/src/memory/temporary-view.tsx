@@ -51,61 +51,59 @@ export function TemporaryView(props: {
     return value.where((row) => scopes[row] === within);
   }, [value, within]);
   return (
-    <>
-      <Holders
-        device={device}
-        answer={{ ...answer, value: kept }}
-        nothing={
-          within || shorter
-            ? "Nothing that was recorded is as temporary as that."
-            : "Nothing was allocated and freed within one operator, module call or step."
-        }
-        id="temporary"
-        order="-bytes"
-        height="max(17rem, 26vh)"
-        chosen={props.chosen}
-        heading={
-          <>
-            <h2>Temporary allocations</h2>
-            <span class="about">allocated and freed within one operator, one module call or one step</span>
-            <span class="tools">
-              <Choice
-                label="Group temporary allocations by"
-                options={groupings}
-                chosen={by}
-                onChoice={(next) => change({ tempby: next === "all" ? undefined : next })}
-              />
+    <Holders
+      device={device}
+      answer={{ ...answer, value: kept }}
+      nothing={
+        within || shorter
+          ? "Nothing that was recorded is as temporary as that."
+          : "Nothing was allocated and freed within one operator, module call or step."
+      }
+      id="temporary"
+      order="-bytes"
+      height="max(17rem, 26vh)"
+      chosen={props.chosen}
+      heading={
+        <>
+          <h2>Temporary allocations</h2>
+          <span class="about">allocated and freed within one operator, one module call or one step</span>
+          <span class="tools">
+            <Choice
+              label="Group temporary allocations by"
+              options={groupings}
+              chosen={by}
+              onChoice={(next) => change({ tempby: next === "all" ? undefined : next })}
+            />
+            <Select
+              label="Freed within"
+              chosen={within ?? ""}
+              options={[
+                ["", "within any of these"],
+                ...SCOPES.map(([name, title]) => [name, title.toLowerCase()] as const),
+              ]}
+              onChoice={(next) => change({ within: next || undefined })}
+            />
+            {shortens && (
               <Select
-                label="Freed within"
-                chosen={within ?? ""}
-                options={[
-                  ["", "within any of these"],
-                  ...SCOPES.map(([name, title]) => [name, title.toLowerCase()] as const),
-                ]}
-                onChoice={(next) => change({ within: next || undefined })}
+                label="Lifetime"
+                chosen={shorter ?? ""}
+                options={SHORTER}
+                onChoice={(next) => change({ shorter: next || undefined })}
               />
-              {shortens && (
-                <Select
-                  label="Lifetime"
-                  chosen={shorter ?? ""}
-                  options={SHORTER}
-                  onChoice={(next) => change({ shorter: next || undefined })}
-                />
-              )}
-            </span>
-          </>
-        }
-        above={<Shown answer={summary}>{(found) => <Summary found={found} chosen={within} />}</Shown>}
-        first={(table) => [
-          { name: "bytes", title: "Bytes", width: "7rem", bar: true, sum: true },
-          { name: "allocations", title: "Count", width: "5rem", sum: true },
-          { name: "largest_bytes", title: "Largest", width: "6.5rem", cell: (row) => largest(table, row) },
-          { name: "longest_lifetime_ns", title: "Longest", width: "6.5rem" },
-          { name: "peak_bytes", title: "At peak", width: "6.5rem", sum: true },
-          { name: "within", title: "Within", width: "7rem", cell: (row) => scope(table, row) },
-        ]}
-      />
-    </>
+            )}
+          </span>
+        </>
+      }
+      above={<Shown answer={summary}>{(found) => <Summary found={found} chosen={within} />}</Shown>}
+      first={(table) => [
+        { name: "bytes", title: "Bytes", width: "7rem", bar: true, sum: true },
+        { name: "allocations", title: "Count", width: "5rem", sum: true },
+        { name: "largest_bytes", title: "Largest", width: "6.5rem", cell: (row) => largest(table, row) },
+        { name: "longest_lifetime_ns", title: "Longest", width: "6.5rem" },
+        { name: "peak_bytes", title: "At peak", width: "6.5rem", sum: true },
+        { name: "within", title: "Within", width: "7rem", cell: (row) => scope(table, row) },
+      ]}
+    />
   );
 }
 

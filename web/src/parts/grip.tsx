@@ -7,7 +7,6 @@ const KEY_PX = 24;
 export function Grip(props: { label: string; onWidth: (width: number) => void }) {
   const widthOf = (grip: HTMLElement) => grip.parentElement?.clientWidth ?? 0;
   return (
-    // biome-ignore lint/a11y/useSemanticElements: a separator that moves is no line
     <div
       class="grip"
       role="separator"
