@@ -245,7 +245,6 @@ def judged(every: list[Told], options: str) -> list[Result]:
         and (gain_percent(finding, one.twin.whole_ns) or 0) > LEAST_PERCENT
     ]
     alarmed = len({alarm.partition(":")[0] for alarm in alarms})
-    floors = [one for one in every if one.floor_ns is not None]
     sides = [(one.floor_ns, one.step_ns) for one in every] + [
         (one.twin_floor_ns, one.twin_ns) for one in every
     ]
@@ -253,11 +252,8 @@ def judged(every: list[Told], options: str) -> list[Result]:
     above = sum(floor_ns > step_ns for floor_ns, step_ns in known)
     own = [(one.twin_floor_ns, one.twin_ns) for one in every if one.twin_floor_ns is not None]
     near_own = sum(twin_ns <= FLOOR * floor_ns for floor_ns, twin_ns in own)
-    near = sum(
-        one.twin_ns / FLOOR <= one.floor_ns <= FLOOR * one.twin_ns
-        for one in floors
-        if one.floor_ns is not None
-    )
+    ratios = [one.floor_ns / one.twin_ns for one in every if one.floor_ns is not None]
+    near, reached = (sum(least <= ratio <= FLOOR for ratio in ratios) for least in (1 / FLOOR, 0.0))
     return [
         _part(f"{of} place named", right(Told.is_place), count, PLACE_PERCENT, [line for one in every for line in one.lines()]),
         _part(f"{of} cause named there", right(Told.is_cause), count, CAUSE_PERCENT, []),
@@ -265,7 +261,8 @@ def judged(every: list[Told], options: str) -> list[Result]:
         _part(f"{of} gain within {100 * NEAR:g} % of the twin's", sum(one.is_near for one in every), count, NEAR_PERCENT, []),
         _part(f"{of} floor above the step, those of twins, too", above, len(known), 0.0, [], least=False),
         _part(f"{of} twin's step within {FLOOR:g} times its own floor", near_own, len(own), FLOOR_PERCENT, []),
-        _part(f"{of} floor of the slow program within {FLOOR:g} times the twin's step", near, len(floors), FLOOR_PERCENT, []),
+        _part(f"{of} floor of the slow program within {FLOOR:g} times the twin's step", near, len(ratios), FLOOR_PERCENT, []),
+        _part(f"{of} floor of the slow program at most {FLOOR:g} times the twin's step", reached, len(ratios), FLOOR_PERCENT, []),
         _part(f"{of} mended twins with a finding of more than {LEAST_PERCENT:g} %", alarmed, count, FALSE_PERCENT, alarms, least=False),
     ]  # fmt: skip
 

@@ -77,7 +77,7 @@ def assert_close(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], where
 
 
 @needs_holistic
-@pytest.mark.stress("Holistic Trace Analysis takes 14 s for three traces")
+@pytest.mark.stress("Holistic Trace Analysis looks at real traces for 14 s")
 def test_holistic_trace_analysis_says_the_same_of_our_files(tmp_path: Path) -> None:
     originals = traces_of_a_kind()
     ours = [tmp_path / path.name.removesuffix(".gz") for path in originals]
