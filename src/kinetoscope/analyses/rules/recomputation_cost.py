@@ -21,18 +21,26 @@ LEAST_PERCENT = 5.0
 
 
 def _with_python(loop: Loop, rows: NDArray[np.int64]) -> int:
-    """What some operators and the Python of modules between them take in the steps, where the loop's thread runs nothing else between; 0 with a device."""
+    """What some operators take in the steps with the Python around them, that of their modules and of checkpointing, where the loop's thread runs nothing else meanwhile; 0 with a device.
+
+    They run inside a function of backward: from its start on, until what it is itself for begins.
+    """
     spans = loop.trace.columns("spans")
     mine = rows[spans["thread"][rows] == loop.thread]
     if loop.device is not None or len(mine) == 0:
         return 0
-    # Inside a backward function, from the first operator that runs again to the last one.
     engine, group = np.unique(spans["parent"][mine], return_inverse=True)
-    start = np.full(len(engine), np.iinfo(np.int64).max)
-    end = np.zeros(len(engine), np.int64)
-    np.minimum.at(start, group, spans["start_ns"][mine])
-    np.maximum.at(end, group, spans["start_ns"][mine] + spans["duration_ns"][mine])
-    return loop.typical_at(start[engine >= 0], (end - start)[engine >= 0])
+    until = np.zeros(len(engine), np.int64)
+    np.maximum.at(until, group, spans["start_ns"][mine] + spans["duration_ns"][mine])
+    others = np.flatnonzero((spans["recompute"] == 0) & np.isin(spans["parent"], engine[engine >= 0]))
+    of = np.searchsorted(engine, spans["parent"][others])
+    others, of = (one[spans["start_ns"][others] >= until[of]] for one in (others, of))
+    follows = np.full(len(engine), np.iinfo(np.int64).max)
+    np.minimum.at(follows, of, spans["start_ns"][others])
+    until = np.where(follows < np.iinfo(np.int64).max, follows, until)
+    inside = engine >= 0
+    start = spans["start_ns"][engine[inside]]
+    return loop.typical_at(start, until[inside] - start)
 
 
 def recomputation_cost(loop: Loop) -> Finding | None:
