@@ -22,6 +22,8 @@
 PYTHON    ?= python3
 PIP_FLAGS ?=
 JOBS      ?= 2
+# Tests wait now and then, for a process or for time: one more worker than processors keeps these busy.
+WORKERS   ?= 3
 FUZZ_SECONDS ?= 600
 # The wheel of 3.12 is for all later Pythons too; each of these adds recorders to it.
 PYTHONS   ?= python3.11 python3.12 python3.13 python3.14
@@ -235,13 +237,13 @@ release: develop
 pytest: develop chromium
 	$(call say,Tests)
 	@# Worksteal keeps the tests of a file on one worker while all workers are busy, so fixtures are set up once.
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Takes hours: property tests run 40 times more examples, and soak and kill tests many more repetitions.
 stress: develop
 	$(call say,Tests with more repetitions)
 	@KINETOSCOPE_STRESS=1 $(AGAIN) --no-print-directory native-test SANITIZERS="plain address thread"
-	@KINETOSCOPE_STRESS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -o timeout=3600
+	@KINETOSCOPE_STRESS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -o timeout=3600
 	@$(AGAIN) --no-print-directory trackers fuzz
 
 # Trackers are heavy, and trainers behave differently where one is installed. Their environment takes all others from .venv.

@@ -21,6 +21,7 @@ SCRIPTS = (
     "nested_session",
     "leave_on",
     "step_switch",
+    "left_off",
     "last_rings",
     "compiled_programs",
     "samples",

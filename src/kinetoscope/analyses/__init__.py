@@ -2,6 +2,7 @@
 
 __all__ = [
     "account",
+    "attribution",
     "finding",
     "findings",
     "flame",
@@ -13,6 +14,7 @@ __all__ = [
     "overview",
     "parts",
     "replay",
+    "rule_findings",
     "rules",
     "step_difference",
     "warm_up",

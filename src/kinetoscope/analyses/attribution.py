@@ -183,13 +183,15 @@ _WORDS = {
 def words_of(entry: str, cause: str) -> str:
     """What an entry of the account with a cause, empty without, is called."""
     what = f"waiting for {cause}" if entry == "waiting" and cause not in ("blocked", "processor") else cause
-    waits = {
+    words = {
         "blocked": "waiting",
         "processor": "waiting for a processor",
         "sleep": "sleeping",
+        CAUSES[Cause.LAYOUT]: "copies to another layout",
+        CAUSES[Cause.EVALUATION]: "evaluation in each step",
         CAUSES[Cause.AWAITED]: "awaiting",
     }
-    return waits.get(cause, what) or _WORDS.get(entry, entry)
+    return words.get(cause, what) or _WORDS.get(entry, entry)
 
 
 # Waits that are part of the floor: the step needs what they wait for.

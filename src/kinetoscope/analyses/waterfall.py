@@ -16,10 +16,22 @@ if TYPE_CHECKING:
 MOST_PARTS = 5
 LEAST_PART = 0.01
 """Above the floor, so many parts are named that are so much of the step; the rest is one."""
-# Small costs of everything: no line is to blame alone.
+# Small costs of everything, for which no line is to blame alone, and work of many lines that a finding gives one place.
 _WITHOUT_LINE = frozenset(
     CAUSES[one]
-    for one in (Cause.CALL, Cause.AUTOGRAD, Cause.LAUNCH, Cause.NO_INPUTS, Cause.PROCESSOR, Cause.DATA)
+    for one in (
+        Cause.CALL,
+        Cause.AUTOGRAD,
+        Cause.LAUNCH,
+        Cause.NO_INPUTS,
+        Cause.PROCESSOR,
+        Cause.DATA,
+        Cause.EVALUATION,
+        Cause.SAME_GRAPH,
+        Cause.RUN_AGAIN,
+        Cause.NAN_CHECKS,
+        Cause.ZERO_FILL,
+    )
 )
 
 
