@@ -84,7 +84,14 @@ def measure(options: Namespace) -> list[Result]:
                 f"<= {MOST_PERCENT} %",
                 f"{middle:+.2f} % (±{2 * error:.2f})",
                 middle - 2 * error <= MOST_PERCENT,
-                [f"{len(each)} pairs of processes"],
+                [
+                    f"{len(each)} pairs of processes"
+                    + (
+                        f"; this machine is too noisy to tell {MOST_PERCENT} %"
+                        if 2 * error > MOST_PERCENT
+                        else ""
+                    )
+                ],
             )
         )
     return results
