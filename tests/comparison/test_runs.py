@@ -500,6 +500,18 @@ def breaks_twice(batch):
     return batch.sum()
 
 
+def logs():
+    print(end="")
+
+
+def breaks_twice_in_a_function(batch):
+    batch = batch.sin()
+    logs()
+    batch = batch.cos()
+    logs()
+    return batch.sum()
+
+
 def breaks_in_a_loop(batch):
     for _ in range(2):
         batch = batch.sin()
@@ -529,5 +541,6 @@ def test_recompilations_and_graph_breaks_are_those_that_torch_reports():
     assert len(again) == 3
     counts = run_of(trace).run_counts
     assert (counts["recompiles"], counts["graph_breaks"]) == (3, 2)
+    assert run_of(compiled(breaks_twice_in_a_function, [3])).run_counts["graph_breaks"] == 2
     # Torch runs this function as a whole without compiling it: no function that resumes it has a name in the trace.
     assert run_of(compiled(breaks_in_a_loop, [3])).run_counts["graph_breaks"] == 1

@@ -607,12 +607,13 @@ class _Recording:
         return made
 
     def _graph_breaks(self) -> int | None:
-        """How many lines break graphs, as torch says or, in traces of other profilers, by names of functions; None if unknown."""
+        """How many places break graphs, as torch says or, in traces of other profilers, by names of functions; None if unknown."""
         trace = self.trace
         own = trace.columns("graph_breaks")
         if len(own) or len(trace.columns("compiles")):
             ours = np.flatnonzero(own["process_row"] == self.loop.process).tolist()
-            return len({(own["file"][row], int(own["line"][row])) for row in ours})
+            # A function that breaks them, such as a logger's, may be called from several places.
+            return len({own["stack"][row] for row in ours})
         functions = np.unique(trace.column("frames", "function")).tolist()
         resumed = [one for one in functions if _RESUMED.match(trace.strings[one].rpartition(".")[2])]
         return len(resumed) if functions else None
