@@ -207,7 +207,9 @@ def limited_memory(most_bytes):
 
 @pytest.mark.stress("it fills its memory slowly, so that this is noticed")
 def test_killed_for_its_memory(tmp_path):
-    inside = "kept = [(torch.ones(1 << 22), __import__('time').sleep(0.1)) for _ in range(400)]"
+    # Memory is read once a second: the last 50 MiB take longer.
+    slowly = "[(torch.ones(1 << 19), __import__('time').sleep(0.1)) for _ in range(400)]"
+    inside = f"kept = [torch.ones(1 << 22) for _ in range(26)] + {slowly}"
     (tmp_path / "train.py").write_text(program(tmp_path / "jobs", inside=inside))
     with limited_memory(900 << 20) as group:
         command = f"echo $$ > {group}/cgroup.procs && exec {sys.executable} train.py"
