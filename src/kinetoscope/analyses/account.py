@@ -70,7 +70,7 @@ ACCOUNT_SCHEMA = Table(
     ),
 )  # fmt: skip
 
-# What findings of these say that a program can leave out, in the words of the account.
+# What findings of these codes say that a program can leave out, in the words of the account: all that have `not_needed`.
 _LEFT_OUT = {
     "anomaly-detection": Cause.NAN_CHECKS,
     "double-precision": Cause.DOUBLE,
@@ -97,7 +97,7 @@ def _left_out(trace: TraceData) -> LeftOut | None:
     claims = [
         (_LEFT_OUT[one.code], one.not_needed)
         for one in rule_findings(trace).found
-        if one.not_needed is not None and one.code in _LEFT_OUT
+        if one.not_needed is not None
     ]
     if not claims:
         return None
