@@ -13,9 +13,7 @@ import pytest
 import kinetoscope
 from kinetoscope.analyses.findings import examine
 from kinetoscope.display.sentence import plain
-from tests.support.shared_traces import FOLDER, needs_shared_traces, shared_trace
-
-pytestmark = needs_shared_traces
+from tests.support.real_traces import ranks_of_a_job, real_trace
 
 FIRST = {
     "a100_nccl_rank3of8": ["poor-overlap"],
@@ -42,7 +40,7 @@ class Plain:
     """The raw events of a Kineto file, and sums over them in whole nanoseconds."""
 
     def __init__(self, name):
-        with gzip.open(shared_trace(name)) as file:
+        with gzip.open(real_trace(name)) as file:
             document = json.load(file)
         self.events = [one for one in document["traceEvents"] if one.get("ph") == "X"]
         marks = self.of("user_annotation", "cpu_op")
@@ -188,7 +186,7 @@ def sweep(window, marked):
 @functools.cache
 def real(name):
     """The findings of a shared trace by code, in their order, and its raw events."""
-    with kinetoscope.open(shared_trace(name)) as trace:
+    with kinetoscope.open(real_trace(name)) as trace:
         return {one.code: one for one in examine(trace).findings}, Plain(name)
 
 
@@ -355,8 +353,7 @@ def test_gradients_that_are_filled():
 
 
 def test_one_step_of_eight_ranks_does_not_say_who_is_late_again_and_again():
-    names = [FOLDER / "dlrm_8rank" / f"rank-{rank}.json.gz" for rank in range(8)]
-    with kinetoscope.merge(names) as trace:
+    with kinetoscope.merge(ranks_of_a_job()) as trace:
         assert "straggler-rank" not in [one.code for one in examine(trace).findings]
 
 

@@ -17,7 +17,7 @@ from kinetoscope.display.sentence import plain
 from kinetoscope.model import units
 from kinetoscope.trace.page import trace_page
 from kinetoscope.viewer.server.routes import answer
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -188,9 +188,8 @@ def test_a_closed_trace_has_none():
         trace.overview()
 
 
-@needs_shared_traces
 def test_collectives_are_counted_the_same_everywhere():
-    with kinetoscope.open(shared_trace("a100_nccl_rank3of8")) as trace:
+    with kinetoscope.open(real_trace("mi300_resnet_stack_rccl_rank0of8")) as trace:
         rows = trace.table("collectives").num_rows
         assert answer(trace, "overview", {})["collectives"] == rows > 0
         assert f"{rows} collectives" in contents(trace.overview())

@@ -6,11 +6,10 @@ import pytest
 
 import kinetoscope
 from kinetoscope.summaries.job import Job
-from tests.support.shared_traces import FOLDER, needs_shared_traces
+from tests.support.real_traces import ranks_of_a_job
 from tools.synthesize_ranks import Delay, Plan, SyntheticJob
 
-REAL = sorted(FOLDER.glob("dlrm_8rank/*.json.gz"))
-pytestmark = needs_shared_traces
+REAL = ranks_of_a_job()
 
 
 def rows_of(job, section, rank):

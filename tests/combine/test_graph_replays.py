@@ -2,7 +2,7 @@
 
 import kinetoscope
 from kinetoscope.combine.graph_replays import attribute_replays
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -127,8 +127,7 @@ def test_a_trace_written_as_json_is_attributed_when_it_is_opened(tmp_path):
         }
 
 
-@needs_shared_traces
 def test_a_real_capture_without_replays_is_as_it_was():
-    with kinetoscope.open(shared_trace("vllm_graph_capture_stack")) as trace:
+    with kinetoscope.open(real_trace("vllm_graph_capture_stack")) as trace:
         assert (trace.column("spans", "origin") < 0).all()
         assert "unknown_replays" not in losses(trace)

@@ -11,7 +11,7 @@ from kinetoscope import ArgumentError, merge
 from kinetoscope.cli import main
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.trace import Trace
-from tests.support.shared_traces import FOLDER, needs_shared_traces
+from tests.support.real_traces import ranks_of_a_job
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 
 MS = 1_000_000
@@ -222,9 +222,8 @@ def known_child(number: int) -> Trace:
     return trace
 
 
-@needs_shared_traces
 def test_eight_ranks_of_a_real_job_are_on_one_axis():
-    paths = sorted((FOLDER / "dlrm_8rank").glob("rank-*.json.gz"))
+    paths = ranks_of_a_job()
     merged = merge(paths)
     table = merged.table("processes").to_pylist()
     assert [row["rank"] for row in table] == list(range(8))

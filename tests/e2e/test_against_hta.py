@@ -23,9 +23,9 @@ from kinetoscope.model.kinds import is_device_work, is_operator
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.data_loading import in_waits
 from tests.support.effort import STRESS
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 
-pytestmark = [needs_shared_traces, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 FILES = (
     "a100_nccl_rank3of8", "h100_owlv2_stack_mem", "rtx2080ti_resnet", "v100_resnet50_mem",
     *(f"dlrm_8rank/rank-{rank}" for rank in (range(8) if STRESS else (5,))),
@@ -35,7 +35,7 @@ FILES = (
 @pytest.mark.parametrize("name", FILES)
 def test_busy_computing_and_hidden_communication_agree(name, monkeypatch):
     monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
-    path = shared_trace(name)
+    path = real_trace(name)
     theirs = TraceAnalysis(trace_files={0: str(path)}, trace_dir="/", include_last_profiler_step=True)
     trace = kinetoscope.open(path)
     (device,) = trace.table("devices").to_pylist()
@@ -102,7 +102,7 @@ def test_counts_and_sums_of_two_traces_agree(names, monkeypatch):
     HTA counts operators inside waits for data; a comparison of ours does not, because the wait is a part of the step by itself.
     """
     monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
-    paths = [shared_trace(name) for name in names]
+    paths = [real_trace(name) for name in names]
     theirs = [labeled(label, path) for label, path in zip(("base", "new"), paths, strict=True)]
     ours = [sums(path) for path in paths]
     assert [sorted(one.iterations()) for one in theirs] == [run.numbers.tolist() for run, *_ in ours]
@@ -129,7 +129,7 @@ def test_counts_and_sums_of_two_traces_agree(names, monkeypatch):
 
 def test_the_ranks_of_a_job_agree(tmp_path):
     """HTA names the ranks that start the most uneven of the last long communication kernels of a step last."""
-    paths = [shared_trace(f"dlrm_8rank/rank-{rank}") for rank in range(8)]
+    paths = [real_trace(f"dlrm_8rank/rank-{rank}") for rank in range(8)]
     theirs = TraceAnalysis(
         trace_files=dict(enumerate(map(str, paths))), trace_dir="/", include_last_profiler_step=True
     )

@@ -22,13 +22,12 @@ from tests.support.plain_chrome import (
     plain_trace,
 )
 from tests.support.plain_devices import PlainDevices
-from tests.support.shared_traces import FOLDER, needs_shared_traces, shared_traces
+from tests.support.real_traces import real_traces, trace_name
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.json.gz"))
 FILES = [
     *(pytest.param(path, id=path.name) for path in GOLDEN),
-    *(pytest.param(path, id=str(path.relative_to(FOLDER))) for path in shared_traces()),
-    *([] if shared_traces() else [pytest.param(None, id="shared", marks=needs_shared_traces)]),
+    *(pytest.param(path, id=trace_name(path)) for path in real_traces()),
 ]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from kinetoscope.trace import open as open_trace
 from tests.support.perfetto import ask_perfetto, complaints, needs_perfetto
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -44,10 +44,9 @@ def test_perfetto(tmp_path):
 
 
 @needs_perfetto
-@needs_shared_traces
 @pytest.mark.parametrize("name", ["h100_owlv2_stack_mem", "a100_nccl_rank3of8", "v100_resnet50_mem"])
 def test_windows_and_steps_of_real_traces_lose_nothing_in_perfetto(tmp_path, name):
-    with open_trace(shared_trace(name)) as trace:
+    with open_trace(real_trace(name)) as trace:
         middle = trace.window(trace.duration_ns // 3, 2 * trace.duration_ns // 3)
         step = trace.select_steps(trace.column("steps", "number")[-1:].tolist())
         for place, part in enumerate((middle, step)):

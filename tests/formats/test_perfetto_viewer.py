@@ -13,8 +13,8 @@ from kinetoscope.trace import Trace
 from tests.support.perfetto import ask_perfetto, complaints, needs_perfetto
 from tests.support.perfetto_expected import expected_slices
 from tests.support.perfetto_traces import hostile, many_lanes, training
+from tests.support.real_traces import different_traces
 from tests.support.recorded import profile
-from tests.support.shared_traces import needs_shared_traces, traces_of_a_kind
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 
 
@@ -134,9 +134,8 @@ def expected_arrows(trace: Trace) -> Counter[tuple[str, str]]:
 
 
 @needs_perfetto
-@needs_shared_traces
 @pytest.mark.slow
-@pytest.mark.parametrize("path", traces_of_a_kind(), ids=lambda path: path.name.split(".")[0])
+@pytest.mark.parametrize("path", different_traces(), ids=lambda path: path.name.split(".")[0])
 def test_perfetto_has_all_of_a_trace_of_an_accelerator(path, tmp_path):
     assert_perfetto_has_all_of(kinetoscope.open(path), tmp_path / "trace.pftrace")
 

@@ -24,7 +24,7 @@ from kinetoscope.model.nesting import nest
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.trace import Trace
 from tests.model.test_nesting import random_trace
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 from tests.support.trace_builder import TraceBuilder
 
 GROUPS = {
@@ -118,9 +118,8 @@ def test_some_spans_nest_as_if_the_others_were_not_there(seed):
     assert again.total_self_ns == int(nesting.self_ns.sum())
 
 
-@needs_shared_traces
 def test_populations_of_a_training_on_a_device():
-    trace = kinetoscope.open(shared_trace("a100_alexnet_small"))
+    trace = kinetoscope.open(real_trace("a100_alexnet_small"))
     spans = trace.columns("spans")
     kinds = [SpanKind(kind) for kind in spans["kind"].tolist()]
     on_device = [stream >= 0 for stream in spans["stream"].tolist()]

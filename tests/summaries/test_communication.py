@@ -8,7 +8,7 @@ from kinetoscope.summaries.communication import dimension_of
 from kinetoscope.summaries.job import Job
 from kinetoscope.summaries.sections import Group
 from kinetoscope.summaries.summary import summary_of
-from tests.support.shared_traces import FOLDER, needs_shared_traces
+from tests.support.real_traces import ranks_of_a_job
 from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000
@@ -198,9 +198,8 @@ def test_a_dimension_is_named_by_its_group(description, ranks, dimension):
     assert dimension_of(Group("0", description, ranks, len(ranks)), 4) == dimension
 
 
-@needs_shared_traces
 def test_communication_of_eight_real_ranks(tmp_path):
-    paths = sorted((FOLDER / "dlrm_8rank").glob("rank-*.json.gz"))
+    paths = ranks_of_a_job()
     job = kinetoscope.summarize(*paths, output=tmp_path)
     traces = [kinetoscope.open(path).table("collectives").to_pylist() for path in paths]
     rows = {row["name"]: row for row in job.exposed_communication().to_pylist()}

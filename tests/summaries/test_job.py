@@ -21,7 +21,7 @@ from kinetoscope.cli.history import _build_of_summaries
 from kinetoscope.summaries.job import Job
 from kinetoscope.summaries.summary import save_summaries, summary_of
 from kinetoscope.viewer.pages.ranks import cells
-from tests.support.shared_traces import FOLDER, needs_shared_traces
+from tests.support.real_traces import ranks_of_a_job
 from tests.support.trace_builder import TraceBuilder
 
 STEP_NS, COMPUTE_NS, TRANSFER_NS = 10_000_000, 4_000_000, 500_000
@@ -203,9 +203,8 @@ def test_a_planted_delay_of_a_real_rank_is_named_with_its_phase(tmp_path):
     assert set(found["host"].coordinates()["dimension"].to_pylist()) == {"TP"}
 
 
-@needs_shared_traces
 def test_eight_real_ranks(tmp_path):
-    paths = sorted((FOLDER / "dlrm_8rank").glob("rank-*.json.gz"))
+    paths = ranks_of_a_job()
     job = kinetoscope.summarize(*paths, output=tmp_path)
     merged = [kinetoscope.open(path).table("collectives").to_pylist() for path in paths]
     own = [[row["transfer_ns"] for row in rows if row["name"] == "all_reduce"] for rows in merged]

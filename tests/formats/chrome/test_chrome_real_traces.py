@@ -16,9 +16,7 @@ import kinetoscope
 from tests.support.chrome_file import partly_overlapping, read_strictly
 from tests.support.holistic import breakdowns, needs_holistic
 from tests.support.perfetto import ask_perfetto, needs_perfetto
-from tests.support.shared_traces import needs_shared_traces, traces_of_a_kind
-
-pytestmark = needs_shared_traces
+from tests.support.real_traces import different_traces
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Exported:
     content: dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=traces_of_a_kind(), ids=lambda path: path.name.split(".")[0])
+@pytest.fixture(scope="module", params=different_traces(), ids=lambda path: path.name.split(".")[0])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exported]:
     """Write each trace, and read it again with a strict parser."""
     source: Path = request.param
@@ -79,7 +77,7 @@ def assert_close(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], where
 @needs_holistic
 @pytest.mark.stress("Holistic Trace Analysis looks at real traces for 14 s")
 def test_holistic_trace_analysis_says_the_same_of_our_files(tmp_path: Path) -> None:
-    originals = traces_of_a_kind()
+    originals = different_traces()
     ours = [tmp_path / path.name.removesuffix(".gz") for path in originals]
     for path, target in zip(originals, ours, strict=True):
         kinetoscope.open(path).save(target)

@@ -21,7 +21,7 @@ from kinetoscope.trace import Trace
 from tests.support.any_trace import any_traces
 from tests.support.chrome_file import partly_overlapping, read_strictly
 from tests.support.effort import examples
-from tests.support.shared_traces import needs_shared_traces, traces_of_a_kind
+from tests.support.real_traces import different_traces
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -252,8 +252,7 @@ DIFFERENT = {
 }
 
 
-@needs_shared_traces
-@pytest.mark.parametrize("path", traces_of_a_kind(), ids=lambda path: path.name.split(".")[0])
+@pytest.mark.parametrize("path", different_traces(), ids=lambda path: path.name.split(".")[0])
 def test_real_traces_come_back_with_equal_columns(path: Path, tmp_path: Path) -> None:
     trace = kinetoscope.open(path)
     write_chrome_trace(trace, tmp_path / "trace.json")

@@ -2,7 +2,7 @@
 
 import kinetoscope
 from tests.support.kineto_text import call, kernel, op, opened
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 
 
 def test_calls_of_functions_and_modules_become_stacks_and_modules():
@@ -68,13 +68,12 @@ def test_calls_of_the_runtime_have_the_stack_of_the_operator_around_them():
     assert [(row["line"], row["self_ns"]) for row in trace.table("lines").to_pylist()][:1] == [(8, 30_000)]
 
 
-@needs_shared_traces
 def test_lines_of_old_torch_survive_a_round_trip(tmp_path):
     def lines(trace):
         keys = ("file", "line", "function", "self_ns", "device_ns")
         return sorted(tuple(row[key] for key in keys) for row in trace.table("lines").to_pylist())
 
-    trace = kinetoscope.open(shared_trace("v100_resnet50_mem"))
+    trace = kinetoscope.open(real_trace("v100_resnet50_mem"))
     trace.save(tmp_path / "x.json.gz")
     found = lines(trace)
     assert found == lines(kinetoscope.open(tmp_path / "x.json.gz"))

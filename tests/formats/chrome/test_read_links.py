@@ -6,7 +6,7 @@ import pytest
 from kinetoscope import open as open_trace
 from kinetoscope.model.schema import SpanKind
 from tests.support.kineto_text import PID, arrow, call, kernel, kinds, launches, op, opened, spans
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 
 WRAPPER = "autograd::engine::evaluate_function: "
 
@@ -157,7 +157,6 @@ def test_a_backward_function_of_a_program_takes_the_module_of_its_forward():
     assert rows["aten::mm"]["module"] == "Linear"
 
 
-@needs_shared_traces
 @pytest.mark.parametrize(
     ("name", "linked"),
     [
@@ -168,18 +167,17 @@ def test_a_backward_function_of_a_program_takes_the_module_of_its_forward():
     ],
 )
 def test_every_backward_function_with_a_number_finds_its_operator_in_real_files(name, linked):
-    own = open_trace(shared_trace(name)).columns("spans")
+    own = open_trace(real_trace(name)).columns("spans")
     numbered = (own["kind"] == SpanKind.BACKWARD) & (own["sequence"] >= 0)
     assert numbered.sum() == linked
     assert (own["forward"][numbered] >= 0).all()
 
 
-@needs_shared_traces
 @pytest.mark.parametrize(
     "name", ["a100_nccl_rank3of8", "rtx2080ti_resnet", "v100_resnet50_mem", "h100_owlv2_stack_mem"]
 )
 def test_every_kernel_of_real_files_has_one_launch(name):
-    trace = open_trace(shared_trace(name))
+    trace = open_trace(real_trace(name))
     own, rows = trace.columns("spans"), trace.columns("launches")
     work = np.flatnonzero(
         (own["stream"] >= 0) & np.isin(own["kind"], (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET))

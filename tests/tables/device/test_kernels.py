@@ -6,7 +6,7 @@ from kinetoscope import ArgumentError
 from kinetoscope import open as open_trace
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.evaluate import is_generated_launch
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 from tests.support.trace_builder import TraceBuilder
 from tests.tables.test_breakdown import NCCL, traces
 
@@ -168,9 +168,8 @@ def test_kernels_that_a_compiler_generated_have_what_it_states_of_them():
     assert ops["triton_poi_fused_relu_1"]["bytes_moved"] == 32768
 
 
-@needs_shared_traces
 def test_launches_of_generated_kernels_are_found_in_a_real_trace():
-    with open_trace(shared_trace("vllm_graph_capture_stack")) as trace:
+    with open_trace(real_trace("vllm_graph_capture_stack")) as trace:
         generated = np.flatnonzero(is_generated_launch(trace))
         names = {trace.strings[row] for row in trace.column("spans", "name")[generated].tolist()}
     assert len(generated) == 48

@@ -12,7 +12,7 @@ from kinetoscope.tables.memory.timeline import allocator_peak
 from kinetoscope.viewer.server.routes import answer
 from tests.support.kineto_text import PID, op, opened
 from tests.support.plain_chrome import plain_trace
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -112,7 +112,6 @@ def test_every_place_that_shows_a_peak_shows_the_allocators(tmp_path):
     assert "peak 64 B allocated on cpu" in out
 
 
-@needs_shared_traces
 @pytest.mark.parametrize(
     ("name", "allocated", "attributed"),
     [
@@ -122,9 +121,9 @@ def test_every_place_that_shows_a_peak_shows_the_allocators(tmp_path):
     ],
 )
 def test_peaks_of_real_traces(name, allocated, attributed):
-    trace = kinetoscope.open(shared_trace(name))
+    trace = kinetoscope.open(real_trace(name))
     moments = [
-        event["args"] for event in plain_trace(shared_trace(name)).moments
+        event["args"] for event in plain_trace(real_trace(name)).moments
         if event["name"] == "[memory]" and event["args"]["Device Type"] != 0
     ]  # fmt: skip
     peak = device_peaks(trace)[0]

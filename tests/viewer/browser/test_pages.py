@@ -14,7 +14,7 @@ from kinetoscope.viewer.server.report import report
 from kinetoscope.viewer.server.routes import answer
 from kinetoscope.viewer.timeline.tracks import whole_of
 from tests.support.effort import STRESS
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 from tests.support.trace_builder import TraceBuilder
 
 PAGES = {
@@ -95,10 +95,9 @@ def test_a_training_run(visit, served, training, tmp_path):
     check(visit, served, training, "train_gpt.ktrace", tmp_path)
 
 
-@needs_shared_traces
 @pytest.mark.parametrize("name", ON_GPUS if STRESS else ON_GPUS[:1])
 def test_a_real_trace(visit, served, name, tmp_path):
-    with kinetoscope.open(shared_trace(name)) as trace:
+    with kinetoscope.open(real_trace(name)) as trace:
         check(visit, served, trace, name, tmp_path)
 
 

@@ -16,7 +16,7 @@ from kinetoscope.tables.memory.memories import places
 from kinetoscope.viewer.pages import memory as memory_module
 from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.effort import examples
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 from tests.support.trace_builder import TraceBuilder
 
 CUDA = (1, 0)
@@ -334,10 +334,9 @@ def test_options_that_cannot_be_used_are_refused(path, query, words):
         answer(training(), path, query)
 
 
-@needs_shared_traces
 @pytest.mark.parametrize("name", ["v100_resnet50_mem", "h100_owlv2_stack_mem"])
 def test_real_traces_of_gpus(name):
-    trace = kinetoscope.open(shared_trace(name))
+    trace = kinetoscope.open(real_trace(name))
     for path, query in memory_module.reported(trace):
         assert respond([("", trace)], f"api/0/{path}", query).status == 200
     for place in places(trace):

@@ -8,7 +8,7 @@ from kinetoscope.viewer.pages.modules import REPORTED
 from kinetoscope.viewer.server.routes import answer, encoded
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -93,7 +93,6 @@ def test_any_trace_adds_up_to_the_table(trace):
         assert encoded(answer(trace, path, query)).status == 200
 
 
-@needs_shared_traces
 @pytest.mark.parametrize("name", ["mi300_resnet_stack_rccl_rank0of8"])
 def test_a_real_trace_adds_up_to_the_table(name):
-    check_sums(kinetoscope.open(shared_trace(name)))
+    check_sums(kinetoscope.open(real_trace(name)))

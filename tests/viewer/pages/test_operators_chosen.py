@@ -6,7 +6,7 @@ from kinetoscope.tables.host.ops import WAYS
 from kinetoscope.viewer.server.routes import answer
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -101,9 +101,8 @@ def test_a_name_that_nothing_has_has_no_parts():
     assert (told["count"], told["total_ns"], told["parts"]) == (0, 0, {})
 
 
-@needs_shared_traces
 def test_real_device_times_are_those_of_the_table():
-    trace = kinetoscope.open(shared_trace("a100_alexnet_small"))
+    trace = kinetoscope.open(real_trace("a100_alexnet_small"))
     for row in trace.table("ops").to_pylist():
         told = chosen(trace, row["name"], row["kind"])
         assert (told["device_ns"], told["total_ns"]) == (row["device_ns"], row["total_ns"])

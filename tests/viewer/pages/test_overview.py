@@ -10,9 +10,9 @@ from kinetoscope.viewer.pages.overview import REPORTED
 from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
+from tests.support.real_traces import real_trace
 from tests.support.request_marks import begin_mark, end_mark
 from tests.support.server_trace import Server
-from tests.support.shared_traces import needs_shared_traces, shared_trace
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -182,10 +182,9 @@ def test_an_unknown_part_is_not_found():
     assert respond([("trace", trained())], "api/0/overview/else", {}).status == 404
 
 
-@needs_shared_traces
 @pytest.mark.parametrize("name", ["h100_owlv2_stack_mem", "v100_resnet50_mem"])
 def test_numbers_of_real_traces_are_those_of_their_tables(name):
-    with kinetoscope.open(shared_trace(name)) as trace:
+    with kinetoscope.open(real_trace(name)) as trace:
         steps = trace.table("steps")
         found = json.loads(respond([("trace", trace)], "api/0/overview", {}).body)
         assert found["steps"]["median_ns"] == np.median(steps["duration_ns"].to_pylist())

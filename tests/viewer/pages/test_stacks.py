@@ -12,7 +12,7 @@ from kinetoscope.viewer.pages.stacks import reported
 from kinetoscope.viewer.server.routes import answer, encoded
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 from tests.support.trace_builder import TraceBuilder
 
 MAIN = ("train.py", 3, "<module>")
@@ -173,6 +173,5 @@ def test_all_flame_graphs_add_up_to_the_tables(trace):
         assert encoded(answer(trace, path, query)).status == 200
 
 
-@needs_shared_traces
 def test_a_real_trace_adds_up_to_the_tables():
-    check_sums(kinetoscope.open(shared_trace("h100_owlv2_stack_mem")))
+    check_sums(kinetoscope.open(real_trace("mi300_resnet_stack_rccl_rank0of8")))

@@ -5,15 +5,14 @@ import kinetoscope
 from kinetoscope.viewer.server.routes import answer
 from kinetoscope.viewer.timeline.rows import span_tracks
 from kinetoscope.viewer.timeline.tracks import timeline
-from tests.support.shared_traces import needs_shared_traces, shared_trace
+from tests.support.real_traces import real_trace
 
 NAMES = ("a100_alexnet_small", "mi300_resnet_stack_rccl_rank0of8", "v100_resnet50_mem", "mtia_455k")
 
 
-@needs_shared_traces
 @pytest.mark.parametrize("name", NAMES)
 def test_a_real_trace_is_laid_out_whole_without_overlaps_and_adds_up(name):
-    trace = kinetoscope.open(shared_trace(name))
+    trace = kinetoscope.open(real_trace(name))
     spans, laid = trace.columns("spans"), span_tracks(trace)
     assert (np.bincount(laid.rows.spans, minlength=len(spans)) == 1).all()
     for track in timeline(trace).tracks:
