@@ -32,9 +32,6 @@ SIZE = {"width": 1280, "height": 800}
 HEIGHTS = {"ranks": 1240}
 THEMES = ("light", "dark")
 # Page and query by screenshot. `{…}` is replaced by a value of the trace.
-QUERY = (
-    "select name, count(*) as calls, sum(self_ns) as self_ns from spans group by name order by self_ns desc"
-)
 HOST = {
     "overview": "overview",
     "timeline": "timeline?span={span}",
@@ -43,7 +40,6 @@ HOST = {
     "stacks": "stacks",
     "memory": "memory",
     "health": "health",
-    "sql": f"sql?q={quote(QUERY)}",
 }
 JOB = {"ranks": "ranks?rank={rank}&step={step}"}
 DEVICE = {

@@ -23,7 +23,7 @@ def command(path: str, query: str, *, limit: int | None, as_csv: bool, as_json: 
 
     For example: kinetoscope sql run.ktrace "select name, sum(self_ns) as self_ns from spans group by name"
 
-    A query can read and write files, as in `copy (select ...) to 'file.parquet'`. Queries in `kinetoscope view` cannot.
+    A query can read and write files, as in `copy (select ...) to 'file.parquet'`.
     """
     from kinetoscope.cli.opening import open_trace
     from kinetoscope.display.arrow_text import print_rows

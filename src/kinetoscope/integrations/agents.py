@@ -126,10 +126,10 @@ class TraceAnswers:
 
     def sql(self, path: str, query: str, limit: int = 50) -> dict[str, Any]:
         """Query the tables of a trace with SQL (DuckDB): select name, sum(self_ns) as self_ns from spans group by name."""
-        from kinetoscope.viewer.sql.queries import rows
+        from kinetoscope.integrations.read_only_query import read_only_query
 
-        found = rows(self._trace(path), {"query": query})
-        return {"total_rows": found.total, "rows": found.table.slice(0, max(0, min(limit, _MOST_ROWS)))}
+        rows, total = read_only_query(self._trace(path), query, max(0, min(limit, _MOST_ROWS)))
+        return {"total_rows": total, "rows": rows}
 
     def compare(self, base: str, new: str) -> dict[str, Any]:
         """Compare two recordings of a program: how much longer or shorter a step is, how sure that is, and what changed."""

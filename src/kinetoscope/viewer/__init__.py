@@ -1,3 +1,3 @@
 """The viewer: a local server, and reports, which are single HTML files."""
 
-__all__ = ["server", "sql"]
+__all__ = ["server"]

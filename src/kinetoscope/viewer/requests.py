@@ -120,4 +120,4 @@ def span_of_time(query: Query) -> tuple[float, float]:
 
 
 MOST_ROWS = 50_000
-"""A page sorts and filters this many by itself; SQL and the command line see all."""
+"""A page sorts and filters this many by itself; the command line sees all."""

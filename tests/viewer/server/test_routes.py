@@ -62,7 +62,7 @@ def test_a_trace_that_cannot_be_read_says_so_and_the_others_answer(trace):
         "api/0/export/",
         "api/0/export/../../etc/passwd",
         "api/0/export/ktrace/../../x",
-        "api/0/sql/../x",
+        "api/0/sql",
     ],
 )
 def test_paths_that_are_not_routes_are_not_found(trace, path):

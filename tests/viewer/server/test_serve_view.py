@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 
@@ -14,7 +13,6 @@ import pytest
 import kinetoscope
 from kinetoscope import ArgumentError, FormatError
 from kinetoscope.viewer.server import serve as view_module
-from kinetoscope.viewer.sql import queries as queries_module
 from tests.support.trace_builder import TraceBuilder
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/[\w-]{32}/")
@@ -119,34 +117,6 @@ def test_a_program_waits_until_it_is_interrupted_and_a_notebook_does_not(
     assert len(waited) == 1
 
 
-def test_an_interrupt_ends_queries_that_run_and_wait(trace):
-    pytest.importorskip("duckdb")
-    viewer = kinetoscope.view(trace, port=0, browser=False, wait=False)
-    queries = queries_module.queries(trace)
-    statuses = []
-
-    def ask():
-        try:
-            read(f"{viewer.address}api/0/sql?query=select%20count(*)%20from%20range(1000000000000)")
-        except urllib.error.HTTPError as error:
-            statuses.append((error.code, error.read()))
-
-    threads = [threading.Thread(target=ask) for _ in range(queries_module.MOST_WAITING + 3)]
-    for thread in threads:
-        thread.start()
-    while len(statuses) < 2:  # more than may wait
-        threads[0].join(0.01)
-    assert {code for code, _ in statuses} == {409}
-    assert b"running or waiting already" in statuses[0][1]
-    # Others are answered meanwhile.
-    assert b"trace" in read(f"{viewer.address}api/traces")
-    viewer.close()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
-    assert queries._processes == []
-
-
 def test_an_interrupt_ends_the_server(trace, monkeypatch):
     viewer = kinetoscope.view(trace, port=0, browser=False, wait=False)
     join = viewer._thread.join
@@ -218,8 +188,6 @@ def test_the_command_ends_in_order(trace, tmp_path, number):
         assert ADDRESS.fullmatch(address)
         listed = read(f"{address}api/traces").decode()
         assert '"name":"bad.json"' in listed
-        if number == signal.SIGTERM:
-            assert b"ARROW1" not in read(f"{address}api/0/sql?query=from%20ops")  # a stream, not a file
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == (0 if number == signal.SIGINT else 128 + number)

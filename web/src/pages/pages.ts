@@ -9,7 +9,6 @@ import { Modules } from "./modules";
 import { Operators } from "./operators";
 import { OverviewPage } from "./overview";
 import { RanksPage } from "./ranks";
-import { Sql } from "./sql";
 import { Stacks } from "./stacks";
 import { TimelinePage } from "./timeline";
 
@@ -17,7 +16,7 @@ export interface Page {
   /** Its name in the address. */
   name: string;
   title: string;
-  /** True where the page fills the window and scrolls withself. */
+  /** True where the page fills the window and scrolls by itself. */
   full: boolean;
   show: ComponentType;
   /** What the source must be able to answer for the page to make sense. */
@@ -37,5 +36,4 @@ export const PAGES: readonly Page[] = [
   { name: "ranks", title: "Ranks", full: false, show: RanksPage, needs: "ranks" },
   { name: "compare", title: "Compare", full: false, show: ComparePage, needs: "compare", ofTwo: true },
   { name: "health", title: "Trace health", full: false, show: HealthPage, needs: "health" },
-  { name: "sql", title: "SQL", full: true, show: Sql, needs: "sql/about" },
 ];

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from kinetoscope.model.kinds import is_device_work
 from kinetoscope.tables.stored import memory_recorded
-from kinetoscope.viewer.sql.queries import NEEDS_DUCKDB, is_installed
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -35,6 +34,5 @@ def empty(trace: Trace, query: Query) -> dict[str, str]:
         "modules": (len(trace.columns("modules")), "No modules were recorded: use with_modules=True."),
         "stacks": (len(trace.columns("stacks")), "No Python stacks were recorded: use with_stack=True."),
         "memory": (memory_recorded(trace), "Memory was not recorded: use profile_memory=True."),
-        "sql": (is_installed(), NEEDS_DUCKDB),
     }
     return {page: why for page, (has_any, why) in reasons.items() if not has_any}

@@ -2,7 +2,7 @@
 
 The page is the same as the server's. The file also contains the server's responses to all requests that pages make when they
 open, and the items of the timeline, from which the page draws any window and looks up the details of spans. Other requests,
-which depend on user input (search, sums of a range, SQL), need the server.
+which depend on user input (search, sums of a range), need the server.
 """
 
 from __future__ import annotations
@@ -353,7 +353,7 @@ def report(
     """Write the viewer with one trace as a single file: it opens with a double click, without a server or the internet.
 
     Tables are of the whole trace. If it has more than a million spans, the timeline contains those that begin first, and the
-    page says so; for another part, convert that first (`kinetoscope convert --window`). Search, sums of a selected range, SQL
+    page says so; for another part, convert that first (`kinetoscope convert --window`). Search, sums of a selected range
     and exports need the trace itself: use `kinetoscope view`.
 
     Args:

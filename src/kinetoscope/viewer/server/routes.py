@@ -32,7 +32,6 @@ from kinetoscope.viewer.pages import (
 )
 from kinetoscope.viewer.requests import MOST_ROWS, Limited, MadeFile
 from kinetoscope.viewer.server.part import answer_part, steps
-from kinetoscope.viewer.sql import queries
 from kinetoscope.viewer.timeline import counters, notes, search, span, tracks, window
 from kinetoscope.viewer.timeline.range import within
 
@@ -235,10 +234,6 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "search": search.search,
     "source": source_text.source,
     "span/": span.span,
-    "sql": queries.rows,
-    "sql/about": queries.about,
-    "sql/csv": queries.csv,
-    "sql/stop": queries.stop,
     "steps": steps,
     "table/": table,
     "top/": overview.top,

@@ -34,7 +34,6 @@ from kinetoscope.trace import open as open_any
 from kinetoscope.viewer import open_traces
 from kinetoscope.viewer.server.report import answer_with_report
 from kinetoscope.viewer.server.routes import INERT, Response, respond, store_notes
-from kinetoscope.viewer.sql.queries import end_queries
 from kinetoscope.viewer.timeline.notes import MOST_BYTES as MOST_NOTES_BYTES
 
 if TYPE_CHECKING:
@@ -110,9 +109,6 @@ class Viewer:
 
     def close(self) -> None:
         """Stop the server and close the files; traces that were passed in stay open. A second call does nothing."""
-        for one in self._given:
-            if one.offer.trace is not None:
-                end_queries(one.offer.trace)
         self._server.stop()
         self._thread.join()
         for one in self._given:

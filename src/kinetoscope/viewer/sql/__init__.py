@@ -1,3 +1,0 @@
-"""SQL on the page."""
-
-__all__ = ["queries"]
