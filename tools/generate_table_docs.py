@@ -32,8 +32,8 @@ The kinds of spans are {kinds}.
 CODES_HEAD = """\
 The codes with their descriptions; some rows have a more specific one.
 
-| code | what | where | why |
-|---|---|---|---|"""
+| code | what | where | affects | why |
+|---|---|---|---|---|"""
 
 STORED_HEAD = """\
 # Stored columns
@@ -100,7 +100,7 @@ def page() -> str:
         if name == "losses":
             lines += ["", *CODES_HEAD.splitlines()]
             lines += [
-                f"| `{code}` | {words.what} | {words.where} | {words.why.replace('|', chr(92) + '|')} |"
+                f"| `{code}` | {words.what} | {words.where} | {words.affects} | {words.why.replace('|', chr(92) + '|')} |"
                 for code, words in CODES.items()
             ]
     lines += ["", STORED_HEAD.rstrip()]

@@ -7,8 +7,9 @@ from kinetoscope.analyses.health import judged
 FACTS = {
     "not_stopped": 0,
     "running": False,
-    "losses": {"kinds": 0, "count": 0},
+    "losses": {"kinds": 0, "affects": [], "consequence": ""},
     "spans": 1000,
+    "allocations": 0,
     "unfinished": 0,
     "overlapping": 0,
     "launches": None,
@@ -42,8 +43,8 @@ def test_an_empty_trace_is_said_to_be_empty():
 
 
 def test_the_line_is_the_first_warning_and_how_many_more_there_are():
-    lost = {"kinds": 2, "count": 12}
-    assert text(judged({**FACTS, "losses": lost})["line"]) == "12 losses of 2 kinds"
+    lost = {"kinds": 2, "affects": ["times", "names"], "consequence": "times are lower bounds"}
+    assert text(judged({**FACTS, "losses": lost})["line"]) == "Times are lower bounds"
     assert (
         text(judged({**FACTS, "losses": lost, "not_stopped": 1})["line"])
         == "The recording was not stopped, 1 more warning"
@@ -53,10 +54,24 @@ def test_the_line_is_the_first_warning_and_how_many_more_there_are():
     assert text(found["line"]) == "The recording was not stopped, 2 more warnings"
 
 
+def test_losses_that_leave_numbers_exact_are_a_note():
+    lost = {"kinds": 2, "affects": ["operators", "lines"], "consequence": ""}
+    found = check("Losses", losses=lost)
+    assert (found["state"], text(found["finding"])) == ("note", "Not complete: operators and lines")
+    assert text(found["meaning"]).startswith("Other numbers are exact.")
+    (state, line) = (judged({**FACTS, "losses": lost})[key] for key in ("state", "line"))
+    assert (state, text(line)) == ("note", "Not complete: operators and lines")
+
+
+def test_a_trace_of_allocations_alone_is_not_empty():
+    found = judged({**FACTS, "spans": 0, "allocations": 3})
+    assert text(found["line"]) == "Nothing is missing"
+
+
 def test_every_place_has_a_number():
     facts = {
         "not_stopped": 1,
-        "losses": {"kinds": 1, "count": 3},
+        "losses": {"kinds": 1, "affects": ["times"], "consequence": "times are lower bounds"},
         "unfinished": 5,
         "overlapping": 7,
         "launches": {"work": 9, "tied": 8, "calls": 7, "without_work": 6, "early": 5, "earliest_ns": 4000},
@@ -110,7 +125,7 @@ def test_what_there_is_one_of_is_said_in_the_singular():
         **FACTS,
         "spans": 1,
         "not_stopped": 1,
-        "losses": {"kinds": 1, "count": 1},
+        "losses": {"kinds": 1, "affects": ["memory"], "consequence": "memory is a lower bound"},
         "unfinished": 1,
         "overlapping": 1,
         "clock": {"readings": 1, "largest_error_ns": 1, "device_calls": 1, "device_calls_crossing": 0},
@@ -125,7 +140,7 @@ def test_what_there_is_one_of_is_said_in_the_singular():
     said += judged({**facts, "processes": {**FACTS["processes"], "count": 2}, "clock": crossing})["checks"]
     sentences = {text(one[key]) for one in said for key in ("finding", "meaning")}
     assert {
-        "1 loss of one kind",
+        "Memory is a lower bound",
         "1 of 2 processes was not stopped",
         "1 of 1 span is unfinished",
         "1 span partly overlaps others on its thread",

@@ -18,7 +18,10 @@ from kinetoscope.model.losses import (
     TOLD_AT_STOP,
     UNFINISHED_SPANS,
     Loss,
+    consequence,
     counted_losses,
+    effects,
+    inexact,
     loss_columns,
     losses_of,
 )
@@ -41,16 +44,17 @@ def native_codes(tmp_path) -> set[str]:
 def test_codes_are_snake_case_and_have_words_of_their_own():
     assert [code for code in CODES if not re.fullmatch(r"[a-z]+(_[a-z]+)+", code)] == []
     assert len(set(CODES.values())) == len(CODES)
-    for code, (what, where, why) in CODES.items():
+    for code, (what, where, affects, why) in CODES.items():
         assert what, code
         assert where, code
+        assert affects == ", ".join(effects([code])), code
         assert why.endswith("."), code
 
 
 def test_codes_and_words_are_documented():
     page = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
-    for code, (what, where, why) in CODES.items():
-        assert page.count(f"| `{code}` | {what} | {where} | {why} |\n") == 1, code
+    for code, (what, where, affects, why) in CODES.items():
+        assert page.count(f"| `{code}` | {what} | {where} | {affects} | {why} |\n") == 1, code
 
 
 def test_every_maker_gives_a_known_code_and_every_code_has_a_maker(tmp_path):
@@ -72,7 +76,35 @@ def test_what_a_reader_counts_is_a_row_with_its_code_and_words(tmp_path):
     expected = dict.fromkeys(counted, 30) | {NOT_STOPPED: 1, "recorder_faults": 2, "call_threads_lost": 1}
     assert {loss["code"]: loss["count"] for loss in trace.losses} == expected
     for loss in trace.losses:
-        assert (loss["what"], loss["where"], loss["why"]) == CODES[loss["code"]]
+        words = CODES[loss["code"]]
+        assert (loss["what"], loss["where"], loss["why"]) == (words.what, words.where, words.why)
+
+
+@pytest.mark.parametrize(
+    ("codes", "sentence"),
+    [
+        (["dropped_spans", "truncated_strings"], "times and counts are lower bounds"),
+        (["snapshot_without_history"], "memory is a lower bound"),
+        (["devices_not_recorded"], "device times and device counts are lower bounds"),
+        (["truncated_file"], "times, counts and memory are lower bounds"),
+        (["uncompared_clocks"], "times across clocks may be wrong"),
+        (
+            ["contradictory_clock", "negative_durations"],
+            "times are lower bounds; times across clocks may be wrong",
+        ),
+        (["snapshot_lacks_spans", "nsight_lacks_torch", "nsight_graphs", "text_after_end"], ""),
+        (["eaten_by_mice"], "times, counts and memory are lower bounds"),
+        ([], ""),
+    ],
+)
+def test_each_loss_says_which_numbers_it_makes_too_small(codes, sentence):
+    assert consequence(codes) == sentence
+
+
+def test_numbers_that_are_not_exact_have_their_causes():
+    builder = TraceBuilder().span("aten::add", 0, 5).lose("dropped_spans", 7).lose("truncated_strings", 2)
+    assert inexact(builder.build().losses) == "times and counts are lower bounds: spans not written (7)"
+    assert inexact(TraceBuilder().span("aten::add", 0, 5).lose("truncated_strings", 2).build().losses) == ""
 
 
 def test_pauses_ranks_and_devices_give_codes():
@@ -109,7 +141,9 @@ def test_codes_are_kept_by_files(tmp_path, suffix):
     trace.save(tmp_path / f"x{suffix}")
     with kinetoscope.open(tmp_path / f"x{suffix}") as again:
         assert again.losses == trace.losses
-        assert again.table("losses").to_pylist() == trace.losses
+        assert again.table("losses").to_pylist() == [
+            loss | {"affects": "times, counts"} for loss in trace.losses
+        ]
 
 
 def test_losses_without_codes_have_the_empty_one_wherever_they_go():

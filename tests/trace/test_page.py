@@ -92,7 +92,7 @@ def test_rows_that_are_not_shown_are_told(builder):
 
 def test_what_is_missing_is_shown(builder):
     shown = builder.lose("dropped_spans", 7).build()._repr_html_()
-    assert 'class="w">Incomplete: spans not written (7)<' in shown
+    assert 'class="w">Incomplete: times and counts are lower bounds: spans not written (7)<' in shown
 
 
 def test_time_on_a_device_has_a_column():

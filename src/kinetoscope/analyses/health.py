@@ -10,7 +10,7 @@ import numpy as np
 from kinetoscope.display.sentence import Sentence, sentence
 from kinetoscope.model import units
 from kinetoscope.model.kinds import is_runtime_call
-from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS
+from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS, consequence, effects
 from kinetoscope.model.schema import FLAG_UNFINISHED, SpanKind
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.flops import covered_percent
@@ -77,10 +77,12 @@ def judged(facts: dict[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     checks = [check for make in makers if (check := make(facts)) is not None]
     warnings = [check for check in checks if check["state"] == WARN]
-    if facts["spans"] == 0 and not warnings:
+    if facts["spans"] == facts["allocations"] == 0 and not warnings:
         return {"state": NOTE, "line": sentence("The trace is empty"), "checks": checks}
     if facts["running"] and not warnings:
         return {"state": NOTE, "line": sentence("Still being recorded"), "checks": checks}
+    if not warnings and facts["losses"]["kinds"]:
+        return {"state": NOTE, "line": _losses(facts)["finding"], "checks": checks}
     if not warnings:
         return {"state": GOOD, "line": sentence("Nothing is missing"), "checks": checks}
     line = warnings[0]["finding"]
@@ -120,17 +122,18 @@ def _recording(facts: dict[str, Any]) -> Check:
 
 
 def _losses(facts: dict[str, Any]) -> Check:
-    kinds, count = facts["losses"]["kinds"], facts["losses"]["count"]
-    if kinds == 0:
+    found = facts["losses"]
+    if found["kinds"] == 0:
         return _check(
             GOOD, "Losses", sentence("Nothing was lost"), "No record was dropped, truncated or damaged."
         )
-    of = (
-        sentence(f"{{}} {units.noun(count, 'loss', 'losses')} of one kind", count)
-        if kinds == 1
-        else sentence("{} losses of {} kinds", count, kinds)
-    )
-    return _check(WARN, "Losses", of, "The table below lists what is missing, where, and why.")
+    meaning = "The table below lists what is missing, where, and why."
+    if effect := found["consequence"]:
+        return _check(WARN, "Losses", sentence(f"{effect[0].upper()}{effect[1:]}"), meaning)
+    if found["affects"]:
+        finding = sentence(f"Not complete: {units.listed(found['affects'])}")
+        return _check(NOTE, "Losses", finding, f"Other numbers are exact. {meaning}")
+    return _check(NOTE, "Losses", sentence("Numbers are exact"), meaning)
 
 
 def _ends(facts: dict[str, Any]) -> Check | None:
@@ -319,11 +322,10 @@ def health(trace: TraceData, *, running: bool) -> dict[str, Any]:
     return {**found, **judged(found), "recorded": recorded(trace)}
 
 
-def losses(trace: TraceData, expected: tuple[str, ...]) -> dict[str, int]:
-    """The number of unexpected kinds of losses, and their total count."""
-    table = trace.columns("losses")
-    lost = [count for code, count in zip(table["code"], table["count"], strict=True) if code not in expected]
-    return {"kinds": len(lost), "count": int(sum(lost))}
+def losses(trace: TraceData, expected: tuple[str, ...]) -> dict[str, Any]:
+    """How many kinds of losses are unexpected, what they leave incomplete, and what they do to numbers (`consequence`)."""
+    codes = [code for code in trace.columns("losses")["code"] if code not in expected]
+    return {"kinds": len(codes), "affects": effects(codes), "consequence": consequence(codes)}
 
 
 @derived
@@ -335,6 +337,7 @@ def numbers(trace: TraceData) -> dict[str, Any]:
         "not_stopped": trace.columns("losses")["code"].count(NOT_STOPPED)
         or int(not trace.run_info.complete and len(processes) == 0),
         "spans": len(spans),
+        "allocations": len(trace.columns("allocations")),
         "unfinished": int(((spans["flags"] & FLAG_UNFINISHED) != 0).sum()),
         "overlapping": int((spans["lane"] > 0).sum()),
         "launches": launches(trace),

@@ -19,7 +19,7 @@ from kinetoscope.display.terminal import UNLIMITED, console
 from kinetoscope.display.text_table import bar_table, cut
 from kinetoscope.launcher.overhead import records_of
 from kinetoscope.model import units
-from kinetoscope.model.losses import counted
+from kinetoscope.model.losses import consequence, counted
 from kinetoscope.model.schema import Phase
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.tables.breakdown import part_names
@@ -496,8 +496,11 @@ def _lost(trace: Trace, width: int) -> list[Text]:
     losses = lost(trace)
     if not losses:
         return fold("lost", "nothing", width)
+    effect = consequence(loss["code"] for loss in trace.losses)
     text = "; ".join(f"{counted(what, count)}: {why.rstrip('.')}" for (what, why), count in losses.items())
-    return fold("lost", text, width, style="yellow")[:4]
+    if effect:
+        return fold("lost", f"{effect}. {text}", width, style="yellow")[:4]
+    return fold("missing", text, width)[:4]
 
 
 # Bounds that are further apart than by this factor say nothing: those of a machine on which others overwrite the caches.

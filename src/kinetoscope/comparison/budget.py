@@ -660,9 +660,7 @@ def _check(limit: Limit, runs: Sequence[Run], where: Callable[[Limit], list[Wher
             places,
         )
     if lost:
-        return Checked(
-            limit.name, CANNOT_TELL, limit.allowed, most, f"{said}, but the trace is not complete: {lost}"
-        )
+        return Checked(limit.name, CANNOT_TELL, limit.allowed, most, f"{said}, but {lost}")
     if most < limit.allowed - slack:
         said += f": {_amount(limit, limit.allowed - most)} fewer; lower the budget with --update"
         return Checked(limit.name, WON, limit.allowed, most, said)

@@ -367,7 +367,7 @@ def _part(keys: tuple[Key | None, Key | None], spent: dict[str, list[float]]) ->
         for one in each
         if one.change_ns * change_ns > 0 and abs(one.change_ns) >= NAMED_SHARE * abs(change_ns)
     ]
-    what = _listed([one.what for one in named[:MOST_NAMED]] or [each[0].what])
+    what = units.listed([one.what for one in named[:MOST_NAMED]] or [each[0].what])
     base, new = keys
     key = base if new is None else new
     assert key is not None  # noqa: S101  (a place is of at least one side)
@@ -377,11 +377,6 @@ def _part(keys: tuple[Key | None, Key | None], spent: dict[str, list[float]]) ->
         named_as = base[1] if base is not None else file
         return PartChange(what, base_ns, new_ns, tuple(each), named_as, line, moved, function, text)
     return PartChange(what, base_ns, new_ns, tuple(each), module=key[1] if key[0] == "module" else "")
-
-
-def _listed(names: list[str]) -> str:
-    """Some names in a row: `Python, fixed cost of a call and aten::add`."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _mix(kind: KindChange, change_ns: float) -> PartChange:

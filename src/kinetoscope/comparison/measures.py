@@ -29,6 +29,7 @@ from kinetoscope.model import units
 from kinetoscope.model.device_time import counted_launches
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_copy, is_device_work, is_operator
+from kinetoscope.model.losses import inexact
 from kinetoscope.model.names import module_classes
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.columns import costs_of
@@ -151,7 +152,7 @@ class Run:
         run_counts: The same of `RUN_COUNTS`, for the run.
         memory: The bytes of each holder at the peak.
         texts: The text of the lines that the trace has.
-        losses: What is missing from the trace.
+        losses: Which numbers of the trace are not exact, and why; empty if all are.
         scopes: The counts in each step of single modules and operators, of those that were requested.
         machine: What times depend on beside the program: processor, number of processors and threads, devices, release of torch.
         reasons: For counts that were not recorded, how to record them.
@@ -237,7 +238,7 @@ def run_of(
         recording.run_counts(loop.late_compilations),
         _memory_by_holder(trace),
         source_lines(trace),
-        "; ".join(f"{loss['count']:,} x {loss['what']}" for loss in trace.losses),
+        inexact(trace.losses),
         {scope: recording.scoped(scope) for scope in scopes},
         _machine(trace),
         undisturbed=recording.undisturbed(left_out),

@@ -633,7 +633,7 @@ def as_text(comparison: Comparison, rows: int, width: int = UNLIMITED) -> str:
         if run.losses
     ]
     if lost:
-        lines += ["", *(line for one in lost for line in folded(f"incomplete: {printable(one)}", width))]
+        lines += ["", *(line for one in lost for line in folded(printable(one), width))]
     return "\n".join(lines)
 
 

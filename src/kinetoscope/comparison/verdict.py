@@ -20,6 +20,7 @@ from kinetoscope.display.text_table import text_table
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_operator
+from kinetoscope.model.losses import inexact
 from kinetoscope.model.names import device_name
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import OPTIMIZER
@@ -55,7 +56,7 @@ class Verdict:
     Attributes:
         text: What exceeded what, and where; empty where nothing did.
         measured: What was measured for each limit that is set.
-        lost: What is missing from the trace, so that less was counted than happened; empty where nothing is.
+        lost: Which numbers of the trace are not exact, and why; empty if all are.
     """
 
     text: str = ""
@@ -113,7 +114,7 @@ def judge(trace: TraceData, limits: Limits, ran_ns: int) -> Verdict:
     Raises:
         StateError: `warmup_steps` leaves no step to be looked at.
     """
-    verdict = Verdict(lost="; ".join(f"{loss['count']:,} x {loss['what']}" for loss in trace.losses))
+    verdict = Verdict(lost=inexact(trace.losses))
     told: list[str] = []
     for name, allowed in limits.allowed.items():
         measured = _MEASURES[name](trace, limits, ran_ns)
@@ -128,7 +129,7 @@ def judge(trace: TraceData, limits: Limits, ran_ns: int) -> Verdict:
             told += text_table(rows, "><<<") if places else []
             told += filter(None, [measured.remark()])
     if told:
-        more = [f"(the trace is not complete, so it was even more: {verdict.lost})"] if verdict.lost else []
+        more = [f"({verdict.lost})"] if verdict.lost else []
         verdict.text = "\n".join([*told, *more])
     return verdict
 

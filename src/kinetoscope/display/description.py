@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kinetoscope.display.printable import printable, printable_lines
 from kinetoscope.model import units
-from kinetoscope.model.losses import counted
+from kinetoscope.model.losses import consequence, counted, effects
 from kinetoscope.model.processes import host_threads, process_runs
 from kinetoscope.tables.host.processes import process_tree
 
@@ -83,7 +83,8 @@ def describe(overview: Overview) -> list[Fact]:
         Fact("Contents", ", ".join(contents(overview)) or "nothing"),
         Fact("Memory peak", "\n".join(map(peak_text, overview.peaks[:_MOST_DEVICES]))),
         Fact(
-            "Lost", "\n".join(f"{counted(what, count)}: {why}" for (what, why), count in lost(trace).items())
+            "Missing",
+            "\n".join(f"{counted(what, count)}: {why}" for (what, why), count in lost(trace).items()),
         ),
         Fact("Clock", _clock(trace.run_info.clock_checks)),
         *(Fact(key, _shortened(value)) for key, value in sorted(trace.info.items()) if key not in _DESCRIBED),
@@ -169,7 +170,10 @@ def main_counts(trace: TraceData) -> list[str]:
 
 def incomplete(trace: TraceData) -> str:
     """Summarize what is missing from a trace; empty if nothing is."""
-    return "" if trace.complete else _lost_in_short(trace) or completeness(trace).removeprefix("no: ")
+    if trace.complete:
+        return ""
+    effect, short = consequence(loss["code"] for loss in trace.losses), _lost_in_short(trace)
+    return f"{effect}: {short}" if effect else short or completeness(trace).removeprefix("no: ")
 
 
 def rich_table(trace: TraceData) -> rich.table.Table:
@@ -198,8 +202,11 @@ def completeness(trace: TraceData) -> str:
     """Return whether a trace is complete, with the reason if it is not."""
     if not trace.run_info.complete and len(trace.columns("processes")) == 0:
         return "no: the recording was not stopped (the program was killed or is still running)"
-    if trace.losses:
-        return "no: some events were lost, see Lost"
+    codes = [loss["code"] for loss in trace.losses]
+    if effect := consequence(codes):
+        return f"no: {effect}, see Missing"
+    if affected := effects(codes):
+        return f"yes, but without {units.listed(affected)}, see Missing"
     return "yes, nothing was lost"
 
 

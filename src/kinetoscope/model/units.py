@@ -66,6 +66,11 @@ def noun(amount: int, one: str, plural: str | None = None) -> str:
     return one if amount == 1 else plural or one + "s"
 
 
+def listed(words: Sequence[str]) -> str:
+    """Words in a row: `times, counts and memory`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
 def percent(part: float, whole: float = 100.0) -> str:
     """Format a share of `whole`, by default of 100: `28.7 %`, `<0.1 %`, or a dash if `whole` is 0."""
     if whole <= 0 or not math.isfinite(part):

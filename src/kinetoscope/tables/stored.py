@@ -13,6 +13,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentTypeError
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.losses import effects
 from kinetoscope.model.names import module_classes, stack_texts
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.model.schema import (
@@ -165,7 +166,19 @@ COUNTERS_SCHEMA = Table(
         *PROCESS_COLUMNS,
     ),
 )
-LOSSES_SCHEMA = STORED["losses"]
+LOSSES_SCHEMA = Table(
+    "losses",
+    STORED["losses"].row,
+    (
+        *_same("losses", "what", "count", "where", "why", "code"),
+        Column(
+            "affects",
+            "string",
+            "",
+            "What is not complete because of it, separated by commas. Everything else is exact.",
+        ),
+    ),
+)
 INFO_SCHEMA = Table(
     "info",
     "An entry of the run's metadata.",
@@ -336,7 +349,9 @@ def shapes(trace: TraceData) -> pyarrow.Table:
 
 def losses(trace: TraceData) -> pyarrow.Table:
     """Return the `losses` table."""
-    return _as_stored(trace, "losses")
+    own = trace.columns("losses")
+    affects = [", ".join(effects([code])) for code in own["code"]]
+    return to_arrow(LOSSES_SCHEMA, {**{name: own[name] for name in own}, "affects": affects})
 
 
 def counters(trace: TraceData) -> pyarrow.Table:

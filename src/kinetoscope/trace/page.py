@@ -13,6 +13,7 @@ from kinetoscope.analyses.waterfall import floor_with_parts
 from kinetoscope.display.description import incomplete, main_counts
 from kinetoscope.display.html import Cell, columns_chart, note, page, table
 from kinetoscope.model import units
+from kinetoscope.model.losses import inexact
 from kinetoscope.tables.host.source_lines import line_text
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _facts(trace: TraceData, title: str) -> str:
         parts.append(str(trace.path))
     missing = incomplete(trace)
     return note(f"{title}: {', '.join(parts)}") + (
-        note(f"Incomplete: {missing}", warns=True) if missing else ""
+        note(f"Incomplete: {missing}", warns=bool(inexact(trace.losses))) if missing else ""
     )
 
 

@@ -94,7 +94,7 @@ function Whole(props: { about: About; query: Sides }) {
         <dd>{about.basis}</dd>
         {about.losses.length > 0 && (
           <>
-            <dt>incomplete</dt>
+            <dt>not exact</dt>
             <dd>{about.losses.join("; ")}</dd>
           </>
         )}

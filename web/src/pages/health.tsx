@@ -10,6 +10,7 @@ const LOSSES: readonly ShownColumn[] = [
   { name: "what", width: "minmax(12rem, 2fr)" },
   { name: "count", width: "7rem" },
   { name: "where", width: "minmax(7rem, 1fr)" },
+  { name: "affects", title: "Not complete", width: "minmax(9rem, 1fr)" },
   { name: "why", width: "minmax(16rem, 5fr)" },
 ];
 const PROCESSES: readonly ShownColumn[] = [

@@ -175,7 +175,7 @@ def _judged(item: pytest.Item, recording: Recording, limits: Limits) -> str:
         return ""
     item.user_properties.extend((f"kinetoscope_{name}", value) for name, value in verdict.measured.items())
     if verdict.lost:
-        item.warn(pytest.PytestWarning(f"the trace of {item.nodeid} is not complete: {verdict.lost}"))
+        item.warn(pytest.PytestWarning(f"in the trace of {item.nodeid}, {verdict.lost}"))
     return verdict.text
 
 
