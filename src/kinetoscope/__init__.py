@@ -198,5 +198,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES, *__all__, *_MODULES})
 
 
-if "KINETOSCOPE" in os.environ or "KINETOSCOPE_DYNOLOG" in os.environ:
+if "KINETOSCOPE" in os.environ:
     importlib.import_module("kinetoscope.flight.environment").begin_if_asked()

@@ -1,4 +1,4 @@
-"""`KINETOSCOPE=on`, `kinetoscope run --leave-on` and `KINETOSCOPE_DYNOLOG=1`: for a program that was not changed, from its import of torch."""
+"""`KINETOSCOPE=on` and `kinetoscope run --leave-on`: for a program that was not changed, from its import of torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from kinetoscope.flight.settings import SWITCH
 if TYPE_CHECKING:
     from kinetoscope.flight.flight import FlightRecorder
 
-DYNOLOG = "KINETOSCOPE_DYNOLOG"
 _OWN_PROGRAMS = ("kinetoscope", "kinetoscope.launcher")
 
 
@@ -45,41 +44,15 @@ class LeftOn:
             complain(f"the program is not left on: {error}")
 
 
-class _Dynolog:
-    """Answers the daemon of dynolog from the import of torch."""
-
-    def __init__(self) -> None:
-        self._torch_import = AfterImport("torch", self._torch_imported)
-
-    def begin(self) -> None:
-        """Wait for the import of torch."""
-        self._torch_import.wait()
-        os.register_at_fork(after_in_child=self._torch_import.give_up)
-
-    def _torch_imported(self) -> None:
-        from kinetoscope.display.terminal import complain
-
-        try:
-            from kinetoscope.flight.dynolog import start_dynolog
-
-            start_dynolog()
-        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
-            complain(f"dynolog is not answered: {error}")
-
-
-# Those of the process, one of each kind.
+# That of the process.
 _LEFT_ON: list[LeftOn] = []
-_ANSWERING: list[_Dynolog] = []
 
 
 def begin_if_asked() -> None:
-    """Leave this program on, and answer dynolog, if the environment says so and it is not a command of ours."""
+    """Leave this program on if the environment says so and it is not a command of ours."""
     words = [Path(word).name for word in sys.orig_argv[:3]]
     if any(word in _OWN_PROGRAMS for word in words):
         return
     if os.environ.get(SWITCH, "").lower() == "on" and not _LEFT_ON:
         _LEFT_ON.append(LeftOn())
         _LEFT_ON[0].begin()
-    if os.environ.get(DYNOLOG, "").lower() in ("1", "on", "true") and not _ANSWERING:
-        _ANSWERING.append(_Dynolog())
-        _ANSWERING[0].begin()
