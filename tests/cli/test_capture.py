@@ -70,5 +70,5 @@ def test_stacks_are_told_by_the_program(job):
 def test_no_waiting_is_longer_than_asked(job):
     done = call(job, "capture", str(job.process.pid), "--wait", "1ms", "--steps", "2")
     assert done.exit_code == 1
-    assert "is not complete after 0.001 s" in done.output
+    assert "was not complete after 0.001 s, and is canceled" in done.output
     job.do("steps", 4)

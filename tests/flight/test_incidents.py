@@ -1,6 +1,7 @@
 """The folder of incidents."""
 
 import json
+import os
 
 from kinetoscope.flight.incidents import Incidents, incident_folders, rank_name, time_of
 
@@ -72,6 +73,26 @@ def test_the_first_incident_is_never_removed(tmp_path):
     left = incident_folders(tmp_path)
     assert len(left) == 24
     assert left == [paths[0].parent, *(path.parent for path in paths[-23:])]
+
+
+def test_incidents_and_captures_stay_within_one_size_but_the_first_and_the_newest(tmp_path):
+    clock = Clock()
+    (tmp_path / "rank0.recording").write_bytes(b"ring")
+    incidents = Incidents(tmp_path, 0, 1000, clock, most_bytes=3.5 * (1 << 20))
+    (tmp_path / "captures").mkdir()
+    paths = []
+    for number in range(8):
+        clock.now_s += 200
+        path = incidents.new_capture(number) if number % 2 else tmp_path
+        if number % 2:
+            path.write_bytes(bytes(1 << 20))
+        else:
+            path = incidents.write("slow", {}, lambda path: path.write_bytes(bytes(1 << 20)))
+        paths.append(path)
+        os.utime(path if number % 2 else path.parent, (number, number))
+        incidents.sweep()
+    # The first incident, and the last three of both kinds.
+    assert [path.exists() for path in paths] == [True, *[False] * 4, *[True] * 3]
 
 
 def test_a_reason_is_kept_even_if_the_ring_cannot_be_copied(tmp_path):

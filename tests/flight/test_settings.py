@@ -13,6 +13,7 @@ def test_defaults():
     assert (made.budget, made.keep_s, made.keep_bytes, made.most_in_an_hour) == (0.01, 60.0, 256 << 20, 6)
     assert made.folder == default_folder()
     assert made.on == set(REASONS)
+    assert made.control is False
 
 
 def test_arguments():
@@ -28,10 +29,11 @@ def test_the_environment_takes_the_place_of_arguments():
         "KINETOSCOPE_KEEP": "10s,64MiB",
         "KINETOSCOPE_DIR": "/elsewhere",
         "KINETOSCOPE_ON": "crash, oom",
+        "KINETOSCOPE_CONTROL": "socket",
     }
     made = settings("1%", on=("hang",), folder="here", environment=environment)
     assert (made.budget, made.keep_s, made.keep_bytes) == (0.02, 10.0, 64 << 20)
-    assert (made.folder, made.on) == (Path("/elsewhere"), {"crash", "oom"})
+    assert (made.folder, made.on, made.control) == (Path("/elsewhere"), {"crash", "oom"}, True)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,8 @@ def test_the_environment_takes_the_place_of_arguments():
         ({"budget": True}, "budget=True"),
         ({"keep": "long"}, "keep='long'"),
         ({"on": "fire"}, "on='fire'"),
+        ({"control": "tcp"}, "control='tcp' is not one of 'off', 'socket'"),
+        ({"control": "9400"}, "control='9400' is not one of"),
         ({"limits": "6"}, "limits='6'"),
         ({"limits": "0/hour"}, "limits='0/hour'"),
     ],

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kinetoscope._errors import ArgumentError
 from kinetoscope.cli.compare import AS_JSON
-from kinetoscope.cli.status import RANK, TOKEN_FILE
+from kinetoscope.cli.status import RANK
 
 if TYPE_CHECKING:
     from kinetoscope.flight.control.client import ControlTarget
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 @click.option(
     "--wait", metavar="TIME", default="5min", show_default=True, help="How long to wait for the steps."
 )
-@TOKEN_FILE
 @AS_JSON
 def command(
     target: str,
@@ -41,34 +39,31 @@ def command(
     output: Path | None,
     rank: int | None,
     wait: str,
-    token_file: Path | None,
     as_json: bool,
 ) -> None:
     """Record the next steps of a running job that was left on with control, and write them as a trace.
 
-    TARGET is the id of a process, the name of a job or its folder, or HOST:PORT. The job keeps running.
+    TARGET is the id of a process, or the name or folder of a job. The job keeps running. Ctrl-C cancels the capture.
     """
     from kinetoscope.display.terminal import echo
-    from kinetoscope.flight.control.client import begin_capture, targets, wait_for_capture, write_capture
+    from kinetoscope.flight.control.client import capture, targets, write_capture
+    from kinetoscope.flight.jobs import HANGS
     from kinetoscope.flight.settings import folder_of_jobs
     from kinetoscope.model import units
 
     wait_s = units.parse_duration(wait) / 1e9
-    found = targets(target, folder_of_jobs(), rank, token_file)
-    if output is not None and any(one.files is None for one in found):
-        raise ArgumentError(
-            "-o: the capture stays on the machine of the job, for HOST:PORT; copy it from the path that is printed."
-        )
-    asked = [(one, begin_capture(one, steps)) for one in found]
+    ranks = targets(target, folder_of_jobs(), rank)
+    for one in ranks:
+        if one.files.state == HANGS and one.files.log is not None and not as_json:
+            echo(
+                f"{one.label} hangs in step {one.files.log.number:,}: it is recorded from its next step on",
+                err=True,
+            )
     rows = []
-    for one, said in asked:
-        if not as_json and said.get("note"):
-            echo(f"{one.label} {said['note']}", err=True)
-        wait_for_capture(one, said["path"], wait_s)
-        path = Path(said["path"])
+    for one, path in zip(ranks, capture(ranks, steps, wait_s), strict=True):
         if output is not None:
-            path = write_capture(path, output if len(found) == 1 else _name_of_rank(output, one))
-        rows.append({"rank": None if one.files is None else one.files.rank, "path": str(path)})
+            path = write_capture(path, output if len(ranks) == 1 else _name_of_rank(output, one))
+        rows.append({"rank": one.files.rank, "path": str(path)})
     if as_json:
         echo(json.dumps(rows, ensure_ascii=False))
         return
@@ -77,5 +72,4 @@ def command(
 
 
 def _name_of_rank(output: Path, target: ControlTarget) -> Path:
-    rank = 0 if target.files is None else target.files.rank
-    return output.with_name(f"{output.stem}-rank{rank}{output.suffix}")
+    return output.with_name(f"{output.stem}-rank{target.files.rank}{output.suffix}")

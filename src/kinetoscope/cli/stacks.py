@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 
 from kinetoscope.cli.compare import AS_JSON
-from kinetoscope.cli.status import RANK, TOKEN_FILE
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from kinetoscope.cli.status import RANK
 
 
 @click.command("stacks")
 @click.argument("target", metavar="TARGET")
 @RANK
-@TOKEN_FILE
 @AS_JSON
-def command(target: str, *, rank: int | None, token_file: Path | None, as_json: bool) -> None:
+def command(target: str, *, rank: int | None, as_json: bool) -> None:
     """Show the stacks of all threads of a job that is left on.
 
-    TARGET is the id of a process, the name of a job or its folder, or HOST:PORT. A job with control reports its stacks itself. Otherwise,
+    TARGET is the id of a process, or the name or folder of a job. A job with control reports its stacks itself. Otherwise,
     or if it does not respond, the last samples in its ring are shown, with their age.
     """
     from kinetoscope.display.terminal import echo
     from kinetoscope.flight.control.client import targets
     from kinetoscope.flight.settings import folder_of_jobs
 
-    rows = [
-        {"rank": None if one.files is None else one.files.rank, **one.stacks()}
-        for one in targets(target, folder_of_jobs(), rank, token_file)
-    ]
+    rows = [{"rank": one.files.rank, **one.stacks()} for one in targets(target, folder_of_jobs(), rank)]
     if as_json:
         echo(json.dumps(rows, ensure_ascii=False))
         return

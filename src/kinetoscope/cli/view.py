@@ -78,4 +78,4 @@ def _rings_or_trace(path: str) -> list[str]:
         )
     if not is_job:
         return [path]
-    return [str(one.files.recording) for one in targets(path, base) if one.files is not None]
+    return [str(one.files.recording) for one in targets(path, base)]

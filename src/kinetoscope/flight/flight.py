@@ -28,9 +28,8 @@ from kinetoscope.collect import (
     warn_user,
 )
 from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, Budget, StepPlan, level_for
-from kinetoscope.flight.control.answers import ControlledRank
 from kinetoscope.flight.control.in_job import Control
-from kinetoscope.flight.control.settings import DEFAULT_CONTROL
+from kinetoscope.flight.control.socket_path import SUFFIX as CONTROL_SUFFIX
 from kinetoscope.flight.deaths import keep_deaths
 from kinetoscope.flight.debug_server import DebugServerHandlers
 from kinetoscope.flight.incident_calls import IncidentCalls
@@ -40,6 +39,7 @@ from kinetoscope.flight.other_ranks import OtherRanks
 from kinetoscope.flight.own_threads import OwnThreads
 from kinetoscope.flight.settings import (
     DEFAULT_BUDGET,
+    DEFAULT_CONTROL,
     DEFAULT_KEEP,
     DEFAULT_LIMITS,
     REASONS,
@@ -81,6 +81,8 @@ _FEWEST_KEPT = 64
 # How long steps may follow the plan before Python looks at what they took: it takes as long for one as for many.
 _LOOK_EVERY_NS = 500_000_000
 _LOOKS_AT_FIRST = 8
+# So many rings of the size that was asked for may incidents and captures take, for each rank.
+_MOST_RINGS = 8
 # How many changes of the share, and captures, are in the recording.
 _STRETCHES = 256
 
@@ -145,7 +147,12 @@ class FlightRecorder:
         self._plan = StepPlan(plan_name(), level_for(FIRST_SHARE))
         self._budget = Budget(wanted.budget)
         self._times = StepTimes()
-        self._incidents = Incidents(self._attempt, self._rank, wanted.most_in_an_hour)
+        self._incidents = Incidents(
+            self._attempt,
+            self._rank,
+            wanted.most_in_an_hour,
+            most_bytes=_MOST_RINGS * wanted.keep_bytes,
+        )
         self._calls = IncidentCalls()
         self._others = OtherRanks(self._attempt, self._rank, self._follow)
         # The incident of another rank or of a device: its reason, and when. Another one of that reason soon after it is the same.
@@ -180,6 +187,8 @@ class FlightRecorder:
         self._capture_steps = 0
         self._capture_path: Path | None = None
         self._captured: list[int] = []
+        self._capture_began_ns = 0
+        self._after_capture: Callable[[Path, str], object] | None = None
         # From which step on which share of the steps is recorded, and the first and last steps of captures.
         self._stretches: deque[tuple[int, float]] = deque(maxlen=_STRETCHES)
         self._asked: deque[tuple[int, int]] = deque(maxlen=_STRETCHES)
@@ -246,20 +255,17 @@ class FlightRecorder:
         """Copy the ring now; return the recording, or None with a warning if that failed."""
         return self._incident(reason, {}, asked=True)
 
-    def capture(self, steps: int = 5) -> Path | str:
-        """Record each of the next steps, and copy the ring after the last of them.
+    def capture(self, steps: int = 5, then: Callable[[Path, str], object] | None = None) -> Path | str:
+        """Record each of the next steps, and copy them from the ring after the last of them.
 
         Args:
             steps: How many steps, 1 or more.
+            then: Called when the last step has ended, or the recorder stops, with the recording and what failed (empty if nothing did).
 
         Returns:
             The recording, which is there once the steps have ended; or why there will be none. A file with the same name and the
             suffix `.json` says which steps they were.
         """
-        return self.capture_to(None, steps)
-
-    def capture_to(self, path: Path | None, steps: int) -> Path | str:
-        """Do as `capture` does, into a given file; None chooses one."""
         with self._lock:
             if self._session is None:
                 return f"nothing is recorded: {self._problem or 'stopped'}"
@@ -268,11 +274,15 @@ class FlightRecorder:
             if steps < 1:
                 return f"steps={steps!r}: need 1 step or more"
             self._look_at_next()
-            self._capture_steps = steps
-            self._captured = []
-            name = f"{rank_name(self._rank)}-step{self._count.number + 1}.recording"
-            self._capture_path = self._attempt / "captures" / name if path is None else path
+            self._capture_steps, self._captured, self._after_capture = steps, [], then
+            self._capture_path = self._incidents.new_capture(self._count.number + 1)
             return self._capture_path
+
+    def cancel_capture(self) -> None:
+        """End a capture that is running, without a recording."""
+        with self._lock:
+            self._capture_path, self._after_capture = None, None
+            self._capture_steps, self._captured = 0, []
 
     def on_incident(self, call: Callable[[Path], object]) -> None:
         """Call a function with the recording of each incident, such as `kinetoscope.log_to_tracker`.
@@ -300,11 +310,6 @@ class FlightRecorder:
                 refused=self._incidents.refused,
                 capture=self._capture_path,
             )
-
-    @property
-    def running_capture(self) -> Path | None:
-        """What a capture that is running will write; None if none is."""
-        return self._capture_path
 
     def facts(self) -> dict[str, Any]:
         """The state as JSON values, with shares in percent, for those who ask from outside."""
@@ -344,13 +349,13 @@ class FlightRecorder:
             try:
                 atexit.unregister(self.stop)
                 self._stop_following()
-                if self._control is not None:
-                    self._control.stop()
                 if self._endings is not None:
                     self._endings.stop()
                 self._others.stop()
                 # One that is running, for which the job has too few steps.
                 self._end_capture()
+                if self._control is not None:
+                    self._control.stop()
                 ring = STREAM.path()
                 self._stop_watching()
                 self._count.end_mark()
@@ -441,20 +446,9 @@ class FlightRecorder:
 
     def _accept_requests(self) -> None:
         """Let the job be controlled from outside, if that is wanted."""
-        ring = STREAM.path()
-        if not self._settings.control.on or self._log_path is None or ring is None:
+        if not self._settings.control or self._log_path is None:
             return
-        attempt = self._attempt
-        rank = ControlledRank(
-            self._process,
-            attempt.parent.name,
-            attempt.name,
-            self._rank,
-            str(attempt),
-            str(self._log_path),
-            str(ring),
-        )
-        control = Control(self._settings.control, self, rank)
+        control = Control(self, self._log_path.with_suffix(CONTROL_SUFFIX))
         try:
             control.start()
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
@@ -767,6 +761,8 @@ class FlightRecorder:
         """Count the step that begins as one of a capture; return whether the last one has ended."""
         if self._capture_steps == 0:
             return True
+        if not self._captured:
+            self._capture_began_ns = time.monotonic_ns()
         self._capture_steps -= 1
         self._captured.append(self._count.number)
         return False
@@ -775,15 +771,24 @@ class FlightRecorder:
         """Copy the ring behind the last step of a capture."""
         path, self._capture_path = self._capture_path, None
         steps, self._captured = self._captured, []
+        then, self._after_capture = self._after_capture, None
         if path is None:
             return
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if steps:
-            self._asked.append((steps[0], steps[-1]))
-            self._note_plan(self._count.number)
-        told = {"steps": steps, "rank": self._rank, "process": self._process}
-        path.with_suffix(".json").write_text(json.dumps(told))
-        STREAM.clone(path)
+        problem = "" if steps else "it has stopped before the first step of the capture began"
+        try:
+            if steps:
+                self._asked.append((steps[0], steps[-1]))
+                self._note_plan(self._count.number)
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._copy_ring(path, self._capture_began_ns - self._started_ns)
+                told = {"steps": steps, "rank": self._rank, "process": self._process}
+                path.with_suffix(".json").write_text(json.dumps(told))
+                self._incidents.sweep()
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            problem = f"{type(error).__name__}: {error}"
+            self._failed("a capture could not be kept", error)
+        if then is not None:
+            then(path, problem)
 
     # --------------------------------------------------------------------------------------------------- incidents
 
@@ -866,15 +871,18 @@ class FlightRecorder:
 
     def _copy(self, path: Path) -> None:
         """Copy what is to be kept of the ring, and the log of steps."""
-        STREAM.clone(path)
-        try:
-            from_ns = self._kept_from_ns()
-            if from_ns > 0:
-                keep_from(path, from_ns)
-        except Exception as error:  # noqa: BLE001  (a copy of the whole ring has all that is wanted)
-            self._failed(f"{path} has more than the last {self._settings.keep_s:.0f} s", error)
+        self._copy_ring(path, self._kept_from_ns())
         if self._log_path is not None and self._log_path.exists():
             shutil.copyfile(self._log_path, path.with_suffix(SUFFIX))
+
+    def _copy_ring(self, path: Path, from_ns: int) -> None:
+        """Copy what the ring has since a time, in nanoseconds since recording began."""
+        STREAM.clone(path)
+        if from_ns > 0:
+            try:
+                keep_from(path, from_ns)
+            except Exception as error:  # noqa: BLE001  (a copy of the whole ring has all that is wanted)
+                self._failed(f"{path} has more than what was asked for", error)
 
     def _kept_from_ns(self) -> int:
         """The time since the start of the recording from which on a copy of the ring is kept; 0 for all of it.
@@ -940,7 +948,7 @@ def leave_on(
     folder: str | os.PathLike[str] | None = None,
     on: str | Iterable[str] = REASONS,
     limits: str = DEFAULT_LIMITS,
-    control: str | int = DEFAULT_CONTROL,
+    control: str = DEFAULT_CONTROL,
 ) -> FlightRecorder:
     """Record the last steps of a job all the time, and keep a copy when something happens.
 
@@ -957,8 +965,7 @@ def leave_on(
         on: What is kept: `"hang"`, `"crash"` (an exception that nothing catches), `"oom"` (out of memory), `"slow"` (three steps in
             a row far slower than the ones before), `"nan"` (a loss given to `step`), `"exit"` (SIGTERM).
         limits: How many incidents are kept within an hour.
-        control: Where requests are accepted: `"off"`, `"socket"` (a Unix socket of this user), or a port of this machine, which needs a
-            token (KINETOSCOPE_TOKEN_FILE). KINETOSCOPE_CONTROL takes its place.
+        control: Where requests are accepted: `"off"` or `"socket"`, a Unix socket of this user. KINETOSCOPE_CONTROL takes its place.
 
     Returns:
         The recorder; also a context manager that stops at its end. Whatever fails is a warning, and told by its `status()`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import calendar
 import json
-import shutil
+import math
 import time
 from collections import deque
 from contextlib import suppress
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 INCIDENTS = "incidents"
 """The name of the folder of incidents."""
+
+CAPTURES = "captures"
+"""The name of the folder of captures."""
 
 _HOUR_S = 3600.0
 _TOGETHER_S = 90.0
@@ -43,13 +46,28 @@ class Incidents:
     """
 
     def __init__(
-        self, attempt: Path, rank: int, most_in_an_hour: int, now_s: Callable[[], float] = time.time
+        self,
+        attempt: Path,
+        rank: int,
+        most_in_an_hour: int,
+        now_s: Callable[[], float] = time.time,
+        *,
+        most_bytes: float = math.inf,
     ) -> None:
-        """Write below the folder of an attempt; `now_s` is the system's clock."""
+        """Write below the folder of an attempt.
+
+        Args:
+            attempt: The folder.
+            rank: This rank.
+            most_in_an_hour: How many incidents are written within an hour.
+            now_s: The system's clock.
+            most_bytes: What incidents and captures may take for each rank of the attempt, together.
+        """
         self._folder = attempt / INCIDENTS
         self._rank = rank
         self._most = most_in_an_hour
         self._now_s = now_s
+        self._most_bytes = most_bytes
         self._written_s: deque[float] = deque()
         self.kept: list[Path] = []
         self.refused = 0
@@ -100,7 +118,17 @@ class Incidents:
         with open_atomically(path.with_suffix(".json")) as file:
             file.write(json.dumps(told, indent=1, default=str).encode())
         self.kept.append(path)
-        self._sweep()
+        self.sweep()
+        return path
+
+    def new_capture(self, step: int) -> Path:
+        """The name of the recording of a capture that begins with a step."""
+        folder = self._folder.parent / CAPTURES
+        path = folder / f"{rank_name(self._rank)}-step{step}.recording"
+        number = 1
+        while path.exists():
+            number += 1
+            path = folder / f"{rank_name(self._rank)}-step{step}-{number}.recording"
         return path
 
     def _place(self, reason: str, now_s: float) -> Path:
@@ -123,11 +151,22 @@ class Incidents:
         """Whether this rank has written to the folder of an incident."""
         return (place / f"{rank_name(self._rank)}.json").exists()
 
-    def _sweep(self) -> None:
-        """Remove the oldest incidents of too many, but never the first, which may have caused the others."""
-        for place in incident_folders(self._folder.parent)[1:][: -(_MOST_KEPT - 1)]:
-            with suppress(OSError):
-                shutil.rmtree(place)
+    def sweep(self) -> None:
+        """Remove the oldest incidents and captures of too many, or of too many bytes, but never the newest, nor the first incident, which may have caused the others."""
+        attempt = self._folder.parent
+        captures = (attempt / CAPTURES).glob("*.recording")
+        newest: list[tuple[float, list[Path]]] = [
+            *((place.stat().st_mtime, [*place.iterdir(), place]) for place in incident_folders(attempt)[1:]),
+            *((path.stat().st_mtime, [path, path.with_suffix(".json")]) for path in captures),
+        ]
+        newest.sort(reverse=True)
+        left_bytes = self._most_bytes * max(len(list(attempt.glob("rank*.recording"))), 1)
+        for number, (_, paths) in enumerate(newest):
+            left_bytes -= sum(path.stat().st_blocks * 512 for path in paths if path.exists())
+            if number and (left_bytes < 0 or number >= _MOST_KEPT - 1):
+                for path in paths:
+                    with suppress(OSError):
+                        path.rmdir() if path.is_dir() else path.unlink()
 
 
 def incident_folders(attempt: Path) -> list[Path]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.flight.control.settings import DEFAULT_CONTROL, ControlSettings, control_settings
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -23,8 +22,11 @@ REASONS = ("hang", "crash", "oom", "slow", "nan", "exit")
 DEFAULT_BUDGET = "1%"
 DEFAULT_KEEP = ("60s", "256MiB")
 DEFAULT_LIMITS = "6/hour"
+DEFAULT_CONTROL = "off"
 SWITCH = "KINETOSCOPE"
-_BUDGET, _KEEP, _FOLDER, _ON = (f"KINETOSCOPE_{name}" for name in ("BUDGET", "KEEP", "DIR", "ON"))
+_BUDGET, _KEEP, _FOLDER, _ON, _CONTROL = (
+    f"KINETOSCOPE_{name}" for name in ("BUDGET", "KEEP", "DIR", "ON", "CONTROL")
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class FlightSettings:
         folder: Where the folders of jobs are.
         on: What is kept as an incident.
         most_in_an_hour: How many incidents an hour are kept.
-        control: Where requests are accepted.
+        control: Whether requests are accepted, at a Unix socket beside the ring.
     """
 
     budget: float
@@ -47,7 +49,7 @@ class FlightSettings:
     folder: Path
     on: frozenset[str]
     most_in_an_hour: int
-    control: ControlSettings
+    control: bool
 
 
 def settings(
@@ -56,7 +58,7 @@ def settings(
     folder: str | os.PathLike[str] | None = None,
     on: str | Iterable[str] = REASONS,
     limits: str = DEFAULT_LIMITS,
-    control: str | int = DEFAULT_CONTROL,
+    control: str = DEFAULT_CONTROL,
     environment: Mapping[str, str] = os.environ,
 ) -> FlightSettings:
     """Check the arguments of `leave_on`; environment variables take their place.
@@ -76,7 +78,7 @@ def settings(
         folder=default_folder() if place is None else Path(place).absolute(),
         on=frozenset(chosen),
         most_in_an_hour=_read_limits(limits),
-        control=control_settings(control, environment),
+        control=_read_control(environment.get(_CONTROL) or control),
     )
 
 
@@ -158,6 +160,13 @@ def _read_keep(words: list[str]) -> tuple[float, int]:
                     f"keep={word!r} is neither a time nor a size: write such as ('60s', '256MiB')."
                 ) from None
     return keep_s, keep_bytes
+
+
+def _read_control(text: str) -> bool:
+    """Read `socket` or `off`."""
+    if text not in ("off", "socket"):
+        raise ArgumentError(f"control={text!r} is not one of 'off', 'socket'.")
+    return text == "socket"
 
 
 def _read_limits(text: str) -> int:

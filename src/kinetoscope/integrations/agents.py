@@ -21,7 +21,7 @@ from kinetoscope._version import __version__
 from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.display.arrow_text import choose_columns, json_rows, sort_rows
 from kinetoscope.display.description import describe, incomplete, lost
-from kinetoscope.flight.control.client import begin_capture, targets, wait_for_capture, write_capture
+from kinetoscope.flight.control.client import capture, targets, write_capture
 from kinetoscope.flight.last import last_event
 from kinetoscope.flight.settings import folder_of_jobs
 from kinetoscope.tables.host.source_lines import SOURCE_LINES
@@ -167,12 +167,10 @@ class TraceAnswers:
         base = folder_of_jobs()
         if not target.isdecimal():
             self._job_folder(target, base)
-        rank = targets(target, base)[0]
-        said = begin_capture(rank, steps)
-        capture = Path(said["path"])
-        wait_for_capture(rank, said["path"], min(max(wait_s, 0.0), _MOST_WAIT_S))
-        output = self._folders[0] / f"{capture.parents[2].name}-{capture.stem}.ktrace"
-        return {"path": str(write_capture(capture, output))}
+        ranks = targets(target, base)[:1]
+        (recording,) = capture(ranks, steps, min(max(wait_s, 0.0), _MOST_WAIT_S))
+        output = self._folders[0] / f"{recording.parents[2].name}-{recording.stem}.ktrace"
+        return {"path": str(write_capture(recording, output))}
 
     def answer(self, ask: Callable[..., dict[str, Any]], **named: Any) -> str:
         """Return what one of these methods answers as JSON of at most `MOST_BYTES`.

@@ -1,3 +1,3 @@
-"""Control of a job that was left on: a socket or a port, answered by a process beside the job, also while the job hangs."""
+"""Control of a job that was left on, over a Unix socket that only its user can reach."""
 
 __all__ = ["client"]

@@ -1,126 +1,98 @@
-"""Control inside the job: opens the socket, starts the process that answers requests, and does for it what only the program can do."""
+"""Control inside the job: a thread of its own that answers requests at a Unix socket.
+
+A connection carries one request and its answer, lines of JSON: `{"do": "status"}`, `{"do": "stacks"}`, or `{"do": "capture", "steps": 5}`, which
+is answered when the capture is complete, and canceled if the client closes the connection before. Nothing waits for a client: what it does not send or
+read stays in buffers of limited size. While the job holds Python's lock, requests wait in the socket, and clients read the job's files.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import selectors
 import socket
 import stat
-import subprocess
-import sys
+import struct
 import threading
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from kinetoscope.collect import warn_user
-from kinetoscope.flight.control.answers import ControlledRank
-from kinetoscope.flight.control.program_link import MESSAGE_BYTES
-from kinetoscope.flight.control.settings import SUFFIX, ControlSettings, read_token
-from kinetoscope.flight.control.short_path import short_path
+from kinetoscope.flight.control.socket_path import short_path
 from kinetoscope.flight.thread_stacks import thread_stacks
-from kinetoscope.storage.atomic_write import open_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_STEPS = 100_000
+"""No capture has more steps."""
+
+MOST_CLIENTS = 32
+"""With more connections than these, the oldest one without a capture is closed."""
+
+MOST_REQUEST_BYTES = 4096
+"""A longer request is refused."""
 
 _BACKLOG = 128
-_START_S = 30.0
-# The process leaves the program at once: it is no child of it, which `os.wait` would find. Modules of the working directory are not
-# imported, and those of the program's folder of kinetoscope only where no other is found.
-_PROGRAM = """\
-import os, sys
-if os.fork():
-    os._exit(0)
-sys.path.append(sys.argv.pop())
-from kinetoscope.flight.control.server import main
-main()
-"""
+_CREDENTIALS = struct.Struct("3i")
 
 
 class Controllable(Protocol):
-    """What is asked of the recorder; every method may be called from another thread."""
+    """What is asked of the recorder, on the thread that answers."""
 
-    @property
-    def running_capture(self) -> Path | None:
-        """What a capture that is running will write."""
+    def capture(self, steps: int, then: Callable[[Path, str], object] | None) -> Path | str:
+        """Record each of the next steps, then call `then` with the recording and what failed; returns why not, if so."""
 
-    def capture_to(self, path: Path | None, steps: int) -> Path | str:
-        """Record each of the next steps; returns why not, if so."""
+    def cancel_capture(self) -> None:
+        """End the capture that is running, without a recording."""
 
     def facts(self) -> dict[str, Any]:
         """What only the program knows of its state, as JSON values."""
 
 
 class Control:
-    """Makes one rank controllable.
+    """Makes one rank controllable."""
 
-    Attributes:
-        address: The port that listens, as HOST:PORT; empty if none does.
-    """
-
-    def __init__(self, settings: ControlSettings, recorder: Controllable, rank: ControlledRank) -> None:
-        """Prepare; `start` opens the socket."""
-        self._settings = settings
+    def __init__(self, recorder: Controllable, path: Path) -> None:
+        """Prepare; `start` opens the socket at `path`."""
         self._recorder = recorder
-        self._rank = rank
-        self._path = Path(rank.log).with_suffix(SUFFIX)
-        self._channel: socket.socket | None = None
+        self._path = path
         self._process = os.getpid()
-        self._inode = 0
-        self.address = ""
+        self._listener: socket.socket | None = None
+        self._wake = -1
+        self._clients: list[_Client] = []
 
     def start(self) -> None:
-        """Open the socket, start the process, and begin to do what it asks for.
+        """Open the socket, and begin to answer.
 
         Raises:
-            OSError: The socket or the port cannot be opened, or the process cannot be started.
-            ArgumentError: The token is too short.
+            OSError: The socket cannot be opened.
         """
-        settings = self._settings
-        if settings.token_file is not None:
-            read_token(settings.token_file)
-        listeners: list[socket.socket] = []
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            listeners.append(self._listen_on_file())
-            if settings.host is not None:
-                listeners.append(self._listen_on_port(settings.host, settings.port))
-            self._start_process([theirs, *listeners])
-        except BaseException:
-            ours.close()
-            self._remove_socket()
-            raise
-        finally:
-            for one in (theirs, *listeners):
-                one.close()
-        self._channel = ours
+        self._listener = self._listen()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         _CONTROLS.append(self)
         threading.Thread(target=self._serve, name="kinetoscope-control", daemon=True).start()
 
     def stop(self) -> None:
-        """Close the socket. The process answers those who have connected, and ends."""
-        self._remove_socket()
-        channel, self._channel = self._channel, None
-        if channel is not None:
+        """Close the socket, and all connections; answers that were given are still read."""
+        if self in _CONTROLS and os.getpid() == self._process:
             _CONTROLS.remove(self)
-            # Wakes the thread, which closes it.
-            with suppress(OSError):
-                channel.shutdown(socket.SHUT_RDWR)
+            self._path.unlink(missing_ok=True)
+            os.eventfd_write(self._wake, 1)
 
-    def forget_in_child(self) -> None:
-        """In a forked child: close the copy of the parent's channel."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
+    def close_in_child(self) -> None:
+        """In a forked child: close the copies of the parent's sockets, so that nobody waits there for an answer."""
+        for end in (self._listener, *(client.connection for client in self._clients)):
+            if end is not None:
+                end.close()
 
-    # ------------------------------------------------------------------------------------------------------- sockets
-
-    def _listen_on_file(self) -> socket.socket:
+    def _listen(self) -> socket.socket:
         """Listen on a Unix socket that only this user can reach."""
         folder = self._path.parent
-        found = os.lstat(folder)
-        if found.st_uid != os.geteuid():
+        status = os.lstat(folder)
+        if status.st_uid != os.geteuid():
             raise PermissionError(f"{folder} belongs to another user: choose another folder")
-        if stat.S_IMODE(found.st_mode) & 0o077:
+        if stat.S_IMODE(status.st_mode) & 0o077:
             folder.chmod(0o700)
         self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -128,104 +100,180 @@ class Control:
             with short_path(self._path) as path:
                 listener.bind(path)
             self._path.chmod(0o600)
-            self._inode = self._path.stat().st_ino
             listener.listen(_BACKLOG)
+            listener.setblocking(False)
         except BaseException:
             listener.close()
             raise
         return listener
 
-    def _listen_on_port(self, host: str, port: int) -> socket.socket:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-        shown = f"[{host}]" if ":" in host else host
-        self.address = f"{shown}:{listener.getsockname()[1]}"
-        return listener
-
-    def _start_process(self, sockets: list[socket.socket]) -> None:
-        """Start the process that answers; it has the sockets from then on."""
-        token_file = self._settings.token_file
-        descriptors = [one.fileno() for one in sockets]
-        told = {
-            "rank": asdict(self._rank),
-            "descriptors": descriptors,
-            "token_file": None if token_file is None else str(token_file),
-            "socket": str(self._path),
-            "inode": self._inode,
-        }
-        # The folder from which this package is imported.
-        place = str(Path(__file__).parents[3])
-        environment = {name: value for name, value in os.environ.items() if name != "KINETOSCOPE"}
-        started = subprocess.Popen(  # noqa: S603  (this Python, with a text of our own)
-            [sys.executable, "-P", "-c", _PROGRAM, json.dumps(told), place],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=descriptors,
-            cwd="/",
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            code = started.wait(_START_S)
-        except subprocess.TimeoutExpired:
-            started.kill()
-            started.wait()
-            raise
-        if code != 0:
-            raise OSError(f"{sys.executable} ended with code {code}")
-
-    def _remove_socket(self) -> None:
-        if os.getpid() == self._process:
-            self._path.unlink(missing_ok=True)
-
-    # ----------------------------------------------------------------------------------------------------- questions
-
     def _serve(self) -> None:
-        """Do what the process asks for, on a thread of its own, until one of both ends."""
-        channel = self._channel
-        if channel is None:
+        """Answer until `stop`."""
+        listener, selector = self._listener, selectors.PollSelector()
+        if listener is None:
             return
-        with channel, suppress(OSError):
-            while message := channel.recv(MESSAGE_BYTES):
-                asked = json.loads(message)
-                try:
-                    reply = self._reply(asked)
-                except Exception as error:  # noqa: BLE001  (the one who asks is told)
-                    reply = {"problem": f"{type(error).__name__}: {error}"}
-                channel.send(json.dumps({"number": asked["number"], **reply}).encode())
-        if self._channel is not None and os.getpid() == self._process:
-            # The process was killed: nobody answers at the socket any longer.
-            self._remove_socket()
-            with suppress(Warning):
-                warn_user(
-                    "the process that answers requests has ended: this program cannot be controlled any longer"
-                )
+        selector.register(listener, selectors.EVENT_READ)
+        selector.register(self._wake, selectors.EVENT_READ)
+        try:
+            while self in _CONTROLS:
+                for key, _ in selector.select():
+                    if isinstance(key.data, _Client):
+                        self._attend(key.data, selector)
+                    elif key.fileobj is listener:
+                        self._accept(listener, selector)
+        except OSError:
+            # The program has closed its files, as one that becomes a daemon does: their numbers may be those of others by now.
+            for end in (listener, *(client.connection for client in self._clients)):
+                end.detach()
+            return
+        for client in self._clients:
+            client.close()
+        listener.close()
+        os.close(self._wake)
 
-    def _reply(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Do one thing."""
-        if asked["do"] == "status":
-            return {"status": {**self._recorder.facts(), "address": self.address}}
-        if asked["do"] == "stacks":
-            with open_atomically(Path(asked["path"])) as file:
-                for name, lines in thread_stacks().items():
-                    file.write(f"thread {name}\n{''.join(lines)}\n".encode())
-            return {"path": asked["path"]}
-        running = self._recorder.running_capture
-        made = self._recorder.capture_to(Path(asked["path"]), asked["steps"])
-        if isinstance(made, Path):
-            return {"path": str(made)}
-        return {"problem": made} if running is None else {"busy": str(running)}
+    def _accept(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
+        """Take a new connection, if it is one of this user's; of too many, the oldest one goes."""
+        try:
+            connection, _ = listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        connection.setblocking(False)
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        if _CREDENTIALS.unpack(raw)[1] not in (os.geteuid(), 0):
+            connection.close()
+            return
+        client = _Client(connection)
+        self._clients.append(client)
+        selector.register(connection, selectors.EVENT_READ, client)
+        if len(self._clients) > MOST_CLIENTS:
+            self._end(next(client for client in self._clients if not client.captures), selector)
+
+    def _attend(self, client: _Client, selector: selectors.BaseSelector) -> None:
+        """Read what a client has sent, or send what it has not read yet."""
+        try:
+            if not client.unsent:
+                request = client.read()
+                if request is None:
+                    return
+                answer = self._answer(request, client)
+                if answer is None:
+                    return
+                client.add(answer)
+            client.write()
+        except OSError:
+            client.unsent.clear()
+        if client.unsent:
+            selector.modify(client.connection, selectors.EVENT_WRITE, client)
+        else:
+            self._end(client, selector)
+
+    def _answer(self, line: bytes, client: _Client) -> dict[str, Any] | None:
+        """Do what a line asks for, and return the answer, whatever fails; None if there will be one later."""
+        try:
+            request = json.loads(line)
+            do, steps = request["do"], request.get("steps", 5)
+        except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+            return {"error": f'{line[:100]!r} is not a request such as {{"do": "status"}}'}
+        try:
+            if do == "status":
+                return self._recorder.facts()
+            if do == "stacks":
+                stacks = thread_stacks().items()
+                return {"stacks": "\n".join(f"thread {name}\n{''.join(lines)}" for name, lines in stacks)}
+            if do == "capture":
+                return self._capture(steps, client)
+        except Exception as error:  # noqa: BLE001  (the client learns what it is)
+            return {"error": f"{type(error).__name__}: {error}"}
+        return {"error": f"do={do!r} is not one of 'status', 'stacks', 'capture'"[:200]}
+
+    def _capture(self, steps: Any, client: _Client) -> dict[str, Any] | None:
+        if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
+            return {"error": f"steps={steps!r}: need a whole number from 1 to {MOST_STEPS:,}"[:200]}
+
+        def then(path: Path, problem: str) -> None:
+            client.captures = False
+            client.add({"error": problem} if problem else {"path": str(path)})
+            with suppress(OSError):
+                client.write()
+
+        client.captures = True
+        path = self._recorder.capture(steps, then)
+        if isinstance(path, str):
+            client.captures = False
+            return {"error": path}
+        return None
+
+    def _end(self, client: _Client, selector: selectors.BaseSelector) -> None:
+        """Close a connection, and cancel its capture."""
+        selector.unregister(client.connection)
+        self._clients.remove(client)
+        client.close()
+        if client.captures:
+            self._recorder.cancel_capture()
 
 
-# Those of this process whose channel is open.
+class _Client:
+    """A connection.
+
+    Attributes:
+        connection: The socket, which never blocks.
+        captures: Whether a capture that it asked for is running.
+        unsent: What is still to be sent of the answer.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.captures = False
+        self.unsent = bytearray()
+        self._received = bytearray()
+        # The program's thread sends, too, when a capture is complete.
+        self._lock = threading.Lock()
+
+    def read(self) -> bytes | None:
+        """The request, if all of it is there now.
+
+        Raises:
+            OSError: The client has closed the connection, or sends something else than a request.
+        """
+        received = self.connection.recv(MOST_REQUEST_BYTES)
+        self._received += received
+        if not received or len(self._received) > MOST_REQUEST_BYTES:
+            raise ConnectionAbortedError
+        line, end, _ = self._received.partition(b"\n")
+        if not end or self.captures:
+            return None
+        self._received.clear()
+        return bytes(line)
+
+    def add(self, answer: dict[str, Any]) -> None:
+        """Set what is to be sent."""
+        with self._lock:
+            self.unsent += json.dumps(answer).encode() + b"\n"
+
+    def write(self) -> None:
+        """Send as much as the other side takes now.
+
+        Raises:
+            OSError: It has gone.
+        """
+        with self._lock, suppress(BlockingIOError):
+            while self.unsent:
+                del self.unsent[: self.connection.send(self.unsent)]
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self.connection.close()
+
+
+# Those of this process that answer.
 _CONTROLS: list[Control] = []
 
 
-def _forget_in_child() -> None:
+def _close_in_child() -> None:
     for control in _CONTROLS:
-        control.forget_in_child()
+        control.close_in_child()
     _CONTROLS.clear()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_close_in_child)

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+SUFFIX = ".control"
+"""What the name of a control socket ends with."""
+
 _MOST_BYTES = 107
 
 
