@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     Times = NDArray[np.int64]
 
-PHASES = {"input": "input_wait_ns", "host": "cpu_bound_ns", "compute": "compute_ns"}
-OWN_PARTS = ("compute_ns", "copy_ns", "input_wait_ns", "cpu_bound_ns", "idle_ns")
+PHASES = {"input": "data_wait_ns", "host": "host_wait_ns", "compute": "compute_ns"}
+OWN_PARTS = ("compute_ns", "copy_ns", "data_wait_ns", "host_wait_ns", "idle_ns")
 # What torch calls them where it describes a collective.
 _DESCRIBED = {
     "all_reduce": "allreduce",

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 import kinetoscope
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.account import accounts
-from kinetoscope.analyses.attribution import CAUSES, Cause, Entry
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
 from kinetoscope.model.schema import SAMPLE_WAITS, SampleState, SampleWait, SpanKind
+from kinetoscope.model.time_spent import CAUSES, Cause, Entry
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
@@ -148,14 +148,14 @@ def test_waits_pauses_and_the_profiler_have_their_own_entries():
     builder.span("Buffer Flush", 3 * MS, MS, kind=SpanKind.OVERHEAD)
     builder.span("gloo:all_reduce", 4 * MS, MS, scope=7)
     found = shares(builder.build())
-    assert found["waiting", "data"] == 20.0
+    assert found["waiting", "waiting for data"] == 20.0
     assert found["garbage collection", None] == 10.0
     assert found["profiler", None] == 10.0
 
 
 @pytest.mark.parametrize(
     ("wait", "cause"),
-    [(SampleWait.UNKNOWN, "blocked"), *zip(list(SampleWait)[1:], SAMPLE_WAITS[1:], strict=True)],
+    [(wait, CAUSES[Cause.LOCK - 1 + wait if wait else Cause.BLOCKED]) for wait in SampleWait],
 )
 def test_a_thread_that_does_not_run_waits_at_its_line(wait, cause):
     builder = TraceBuilder()
@@ -200,7 +200,7 @@ def test_other_programs_have_the_processor_at_the_cost_of_what_could_be_faster()
     builder.sample(0, line, period_ns=MS, waited_ns=0)
     builder.sample(10 * MS, line, period_ns=10 * MS, waited_ns=5 * MS)
     found = shares(builder.build())
-    assert found["waiting", "processor"] == pytest.approx(50.0, abs=0.2)
+    assert found["waiting", "waiting for a CPU core"] == pytest.approx(50.0, abs=0.2)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -285,7 +285,7 @@ def test_what_a_finding_says_can_be_left_out_is_no_part_of_the_floor():
     # As fast as memory is.
     rates = {"stream": [[8_000_000, 4 * MS]], "matmul_float32": [[268_435_456, 6 * MS]]}
     floor, not_needed = floor_ms([copy, (*PRODUCT, "float", 6)], **rates)
-    assert not_needed == {"layout": pytest.approx(4, abs=0.01)}
+    assert not_needed == {"copies to another layout": pytest.approx(4, abs=0.01)}
     assert floor == pytest.approx(6, abs=0.01)
 
 
@@ -305,8 +305,3 @@ def test_products_in_16_bits_need_no_more_than_in_32(kind):
     large = ("aten::mm", [[256, 256], [256, 256]])
     assert floor_ms([(*large, kind, 10)])[0] == pytest.approx(2 * 256**3 / 20e6, abs=0.05)
     assert floor_ms([(*large, kind, 1)])[0] == pytest.approx(1, abs=0.1)
-
-
-def test_every_cause_has_a_name():
-    assert len(CAUSES) == len(Cause)
-    assert np.unique(CAUSES).size == len(CAUSES)

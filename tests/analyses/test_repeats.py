@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional
 
 import kinetoscope
-from kinetoscope.analyses.attribution import CAUSES, Cause
 from kinetoscope.analyses.repeats import repeats_of
+from kinetoscope.model.time_spent import CAUSES, Cause
 from kinetoscope.trace import concatenate
 from tests.support.trace_builder import TraceBuilder
 

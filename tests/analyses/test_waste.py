@@ -5,8 +5,9 @@ import torch
 from torch.nn import functional
 
 import kinetoscope
-from kinetoscope.analyses.waste import Reason, waste_of
+from kinetoscope.analyses.waste import waste_of
 from kinetoscope.model.schema import Phase
+from kinetoscope.model.time_spent import Cause
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -17,7 +18,7 @@ def reasons(step, steps=3, *, of="why"):
             step()
             prof.step()
     found = waste_of(prof.trace)
-    return {Reason(one) for one in getattr(found, of).tolist()} - {Reason.NONE}, found
+    return {Cause(one) for one in getattr(found, of).tolist()} - {Cause.NONE}, found
 
 
 def layer(*, before):
@@ -35,7 +36,7 @@ def layer(*, before):
 
 def test_a_result_of_which_a_small_part_is_used_is_mostly_discarded():
     found, waste = reasons(layer(before=False))
-    assert found == {Reason.DISCARDED}
+    assert found == {Cause.DISCARDED}
     assert waste.part.max() == pytest.approx(1 - 1 / 64)
 
 
@@ -50,7 +51,7 @@ def test_a_part_may_be_chosen_by_an_index(chosen):
     body, head = torch.nn.Linear(16, 16), torch.nn.Linear(16, 300)
     rows = torch.randn(512, 16)
     found, _ = reasons(lambda: head(functional.relu(body(rows)))[chosen].sum().backward())
-    assert found == {Reason.DISCARDED}
+    assert found == {Cause.DISCARDED}
 
 
 def test_a_result_of_which_all_parts_are_used_one_by_one_is_used():
@@ -93,7 +94,7 @@ def table(rows, *, tied):
 
 def test_a_gradient_of_a_table_of_which_few_rows_are_used_is_almost_all_zeros():
     found, _ = reasons(table(20_000, tied=False))
-    assert found == {Reason.ZERO_GRADIENT}
+    assert found == {Cause.ZERO_GRADIENT}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_an_optimizer_with_a_state_moves_rows_without_a_gradient(momentum, phase
 
 def test_bags_of_rows_have_such_gradients_too():
     words, places = torch.nn.EmbeddingBag(20_000, 16, mode="sum"), torch.randint(20_000, (32, 4))
-    assert reasons(lambda: words(places).sum().backward())[0] == {Reason.ZERO_GRADIENT}
+    assert reasons(lambda: words(places).sum().backward())[0] == {Cause.ZERO_GRADIENT}
 
 
 @pytest.mark.parametrize(("rows", "tied"), [(20_000, True), (40, False)])
@@ -129,7 +130,7 @@ def test_a_mask_of_constants_is_made_again():
         mask = torch.ones(256, 256).tril()
         (scores * mask).sum().backward()
 
-    assert reasons(step)[0] == {Reason.CONSTANT}
+    assert reasons(step)[0] == {Cause.CONSTANT}
 
 
 def degrees(edges, nodes, values):
@@ -149,7 +150,7 @@ def test_what_comes_from_indices_is_needed_once_in_a_step(layers, part):
         optimizer.step()
 
     found, waste = reasons(step)
-    assert found == ({Reason.REPEATED} if part else set())
+    assert found == ({Cause.REPEATED} if part else set())
     assert waste.part.max() == part
 
 
@@ -172,7 +173,7 @@ def test_a_buffer_that_is_written_is_no_constant():
     assert reasons(lambda: torch.zeros(4000).index_add_(0, places, values))[0] == set()
 
 
-@pytest.mark.parametrize(("length", "found"), [(8209, {Reason.LENGTH}), (8192, set())])
+@pytest.mark.parametrize(("length", "found"), [(8209, {Cause.LENGTH}), (8192, set())])
 def test_a_transform_of_a_prime_length_is_slow(length, found):
     signal = torch.randn(4, length)
     assert reasons(lambda: torch.fft.rfft(signal), of="slow")[0] == found
@@ -180,8 +181,8 @@ def test_a_transform_of_a_prime_length_is_slow(length, found):
 
 def test_copies_to_another_layout_and_type_say_so():
     rows = torch.randn(64, 64)
-    assert reasons(rows.T.contiguous, of="slow")[0] == {Reason.LAYOUT}
-    assert reasons(rows.double, of="slow")[0] == {Reason.TYPE}
+    assert reasons(rows.T.contiguous, of="slow")[0] == {Cause.LAYOUT}
+    assert reasons(rows.double, of="slow")[0] == {Cause.TYPE}
     assert reasons(rows.clone, of="slow")[0] == set()
 
 

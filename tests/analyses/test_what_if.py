@@ -93,11 +93,13 @@ def test_what_ranks_do_after_a_collective_delays_the_next_one():
 def test_waiting_for_others_is_no_time_to_gain():
     trace = job([0, 5 * MS])
     (row,) = [
-        row for row in trace.account().rows if row["cause"] == "collective" and row["time_ns"] > 10 * MS
+        row
+        for row in trace.account().rows
+        if row["cause"] == "waiting for a collective" and row["time_ns"] > 10 * MS
     ]
     assert (row["entry"], row["operator"]) == ("waiting", "c10d::allreduce_")
     with pytest.raises(ArgumentError, match="nothing above the floor"):
-        trace.what_if("collective")
+        trace.what_if("waiting for a collective")
 
 
 TIMES = st.lists(st.integers(0, 20).map(lambda one: one * MS // 4), min_size=3, max_size=3)

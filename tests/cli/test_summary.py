@@ -237,7 +237,7 @@ def test_a_wait_for_data_is_one_share_everywhere_and_no_operator(tmp_path):
     assert "60.0 %" in next(line for line in told if "train.py:7" in line)
     rows = made.trace.table("breakdown").to_pylist()
     whole = sum(row["duration_ns"] for row in rows)
-    assert sum(row["input_wait_ns"] for row in rows) / whole == 0.6
+    assert sum(row["data_wait_ns"] for row in rows) / whole == 0.6
 
 
 def test_overhead_is_a_share_of_the_steps_of_each_process_and_not_of_start_up(tmp_path):
@@ -274,8 +274,8 @@ def test_overhead_on_a_busy_machine_is_a_share_of_what_the_program_ran(tmp_path)
         builder.step(step, step * 10_000_000, 10_000_000).span("aten::mm", step * 10_000_000, 1_000_000)
         builder.sample((step + 1) * 10_000_000, stack, period_ns=10_000_000, waited_ns=9_000_000)
     text = " ".join(" ".join(shown(finished(tmp_path, builder, overhead=each(100_000.0)))).split())
-    assert "overhead about 10.0 % of step time in which it had a processor (5.0 to 15.0 %)" in text
-    assert "waiting for a processor 90.0 %" in text
+    assert "overhead about 10.0 % of step time in which it had a CPU core (5.0 to 15.0 %)" in text
+    assert "waiting for a CPU core 90.0 %" in text
 
 
 def test_the_first_step_stands_apart_when_it_holds_the_set_up(tmp_path):

@@ -472,7 +472,7 @@ def test_a_loop_that_waits_for_a_worker_is_not_busy_with_what_the_worker_does(tm
                 if span["name"].startswith(loading)
                 and span["start_ns"] < ends < span["start_ns"] + span["duration_ns"]
             )
-            assert row["input_wait_ns"] == waited - cut
+            assert row["data_wait_ns"] == waited - cut
         (of_worker,) = [row for row in rows if row["process"] == worker]
         assert of_worker["step"] is None
         computed = [span for span in spans if span["process"] == worker and span["name"] == "aten::tanh"]
@@ -483,7 +483,7 @@ def test_a_loop_that_waits_for_a_worker_is_not_busy_with_what_the_worker_does(tm
         host, elsewhere = trace.overview().host, trace.overview().elsewhere
     counted = [row for row in of_loop if not row["start_up"]]
     whole = sum(row["duration_ns"] for row in counted)
-    share = 100 * sum(row["input_wait_ns"] for row in counted) / whole
+    share = 100 * sum(row["data_wait_ns"] for row in counted) / whole
     assert f"waiting for data {share:.1f} %" in " ".join(ended.err.split())
     # What the worker computed is told of the worker only.
     assert "aten::tanh" not in {row["name"] for row in host.operators}

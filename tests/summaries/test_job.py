@@ -68,7 +68,7 @@ def test_the_late_rank_is_named_with_what_takes_it_longer():
     rows = job.collective_arrivals().to_pylist()
     assert [one["last_rank"] for one in rows] == [3] * 12
     (finding,) = [one for one in job.report.findings if one.code == "straggler-rank"]
-    assert "computing takes it" in finding.finding["text"]
+    assert "more in a step on compute" in finding.finding["text"]
     assert finding.advice.startswith("Look at rank 3 alone: the sizes of its batches")
     assert [one["step"] for one in rows] == [*range(12)]
     assert {(one["ranks"], one["transfer_ns"], one["name"]) for one in rows} == {
@@ -152,7 +152,7 @@ def test_what_makes_a_rank_late_is_not_what_sets_it_apart():
             )
         )
     (row,) = Job(pa.concat_tables(summaries)).stragglers().to_pylist()
-    assert (row["rank"], row["phase"]) == (2, "input")
+    assert (row["rank"], row["phase"]) == (2, "data_wait")
     assert row["extra_ns"] == pytest.approx(1_000_000, rel=0.01)
 
 
@@ -278,7 +278,7 @@ def test_the_commands(tmp_path):
     shown = CliRunner().invoke(main, ["ranks", str(tmp_path / "out")])
     said = " ".join(shown.stdout.split())
     assert said.startswith(
-        "1. The other ranks wait for rank 1 for 20.0 % of step time; computing takes it 2 ms longer in a step"
+        "1. The other ranks wait for rank 1 for 20.0 % of step time; it spends 2 ms more in a step on compute"
     )
     assert "[straggler-rank, at most 20.0 % to gain]" in said
     table = CliRunner().invoke(

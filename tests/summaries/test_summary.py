@@ -114,10 +114,12 @@ def damaged(content, chance):
 
 
 def old_file(summary):
-    """A summary as earlier versions wrote it: without a checksum, and without kinds of steps."""
+    """A summary as earlier versions wrote it: without a checksum and kinds of steps, and with other names of parts."""
     steps = summary["steps"].combine_chunks()
     names = [field.name for field in steps.values.type if field.name != "kind"]
-    records = pa.StructArray.from_arrays([steps.values.field(name) for name in names], names)
+    former = {"data_wait_ns": "input_wait_ns", "host_wait_ns": "cpu_bound_ns"}
+    arrays = [steps.values.field(name) for name in names]
+    records = pa.StructArray.from_arrays(arrays, [former.get(name, name) for name in names])
     summary = summary.drop_columns("step_kinds").set_column(
         summary.column_names.index("steps"), "steps", pa.ListArray.from_arrays(steps.offsets, records)
     )

@@ -15,7 +15,7 @@ def parts(trace, row=0, **options):
     """The parts of one row that are not 0, without their unit."""
     found = trace.table("breakdown", **options).to_pylist()[row]
     assert sum(found[name] for name in PARTS) == found["duration_ns"]
-    assert 0 <= found["unrecorded_ns"] <= found["cpu_bound_ns"]
+    assert 0 <= found["unrecorded_ns"] <= found["host_wait_ns"]
     return {name.removesuffix("_ns"): found[name] for name in (*PARTS, "unrecorded_ns") if found[name]}
 
 
@@ -35,7 +35,7 @@ def training():
 
 def test_each_moment_counts_for_the_first_part_that_fits():
     assert parts(training().build()) == {
-        "compute": 300, "communication": 100, "copy": 50, "input_wait": 100, "idle": 100, "cpu_bound": 350,
+        "compute": 300, "communication": 100, "copy": 50, "data_wait": 100, "idle": 100, "host_wait": 350,
         "unrecorded": 300,
     }  # fmt: skip
 
@@ -50,14 +50,14 @@ def test_a_row_says_which_step_and_device_it_is_of():
 def test_loading_behind_a_busy_device_is_no_wait_for_input():
     builder = TraceBuilder()
     builder.step(0, 0, 100).annotation(LOADER, 10, 50).kernel("gemm", 0, 40)
-    assert parts(builder.build()) == {"compute": 40, "input_wait": 20, "cpu_bound": 40, "unrecorded": 40}
+    assert parts(builder.build()) == {"compute": 40, "data_wait": 20, "host_wait": 40, "unrecorded": 40}
 
 
 def test_ranges_and_waits_on_the_devices_track_are_not_busy():
     builder = TraceBuilder()
     builder.step(0, 0, 100).kernel("gemm", 20, 10).device_annotation("ProfilerStep#0", 0, 90)
     builder.on_device("Stream Sync", 30, 50, SpanKind.SYNC)
-    assert parts(builder.build()) == {"compute": 10, "cpu_bound": 90, "unrecorded": 90}
+    assert parts(builder.build()) == {"compute": 10, "host_wait": 90, "unrecorded": 90}
 
 
 def test_a_host_that_works_on_another_thread_does_not_only_wait():
@@ -66,13 +66,13 @@ def test_a_host_that_works_on_another_thread_does_not_only_wait():
     builder.step(0, 0, 100, thread=main).span("aten::item", 10, 60, thread=main)
     builder.runtime("cudaStreamSynchronize", 20, 40, thread=main)
     builder.span("aten::mm", 30, 10, thread=other).kernel("gemm", 90, 10)
-    assert parts(builder.build()) == {"compute": 10, "idle": 30, "cpu_bound": 60, "unrecorded": 30}
+    assert parts(builder.build()) == {"compute": 10, "idle": 30, "host_wait": 60, "unrecorded": 30}
 
 
 def test_a_call_that_makes_a_stream_wait_does_not_make_the_host_wait():
     builder = TraceBuilder()
     builder.step(0, 0, 100).runtime("cudaStreamWaitEvent", 20, 40).kernel("gemm", 90, 10)
-    assert parts(builder.build()) == {"compute": 10, "cpu_bound": 90, "unrecorded": 50}
+    assert parts(builder.build()) == {"compute": 10, "host_wait": 90, "unrecorded": 50}
 
 
 def test_a_device_whose_work_is_queued_does_not_wait_for_the_host():
@@ -82,7 +82,7 @@ def test_a_device_whose_work_is_queued_does_not_wait_for_the_host():
     builder.kernel("gemm", 600_000, 300_000, correlation=1)
     # It could have begun 25 microseconds after the call.
     assert parts(builder.build()) == {
-        "compute": 310_000, "cpu_bound": 120_000, "idle": 470_000, "unrecorded": 115_000,
+        "compute": 310_000, "host_wait": 120_000, "idle": 470_000, "unrecorded": 115_000,
     }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def test_a_launch_that_is_not_known_says_nothing_of_a_queue():
     builder = TraceBuilder()
     builder.step(0, 0, 900_000).kernel("gemm", 0, 10_000)
     builder.runtime("cudaLaunchKernel", 100_000, 5_000).kernel("gemm", 600_000, 300_000)
-    assert parts(builder.build())["cpu_bound"] == 590_000
+    assert parts(builder.build())["host_wait"] == 590_000
 
 
 @pytest.mark.parametrize(("size", "queued_ns"), [(1_000, 470_000), (400_000_000, 0)])
@@ -130,7 +130,7 @@ def test_without_steps_the_whole_trace_is_one_row_and_what_is_not_known_is_idle(
     )
     (row,) = builder.build().table("breakdown").to_pylist()
     assert (row["step"], row["start_ns"], row["duration_ns"]) == (None, 0, 400)
-    assert parts(builder.build()) == {"compute": 100, "cpu_bound": 30, "idle": 270}
+    assert parts(builder.build()) == {"compute": 100, "host_wait": 30, "idle": 270}
 
 
 def test_without_steps_the_program_runs_where_samples_say_so():
@@ -144,7 +144,7 @@ def test_without_steps_the_program_runs_where_samples_say_so():
     builder.sample(300, stack, period_ns=50, state=SampleState.BLOCKED)
     builder.sample(350, stack, period_ns=50, state=SampleState.UNKNOWN)
     builder.sample(50, stack, period_ns=50, thread=waits, state=SampleState.BLOCKED)
-    assert parts(builder.build()) == {"compute": 60, "cpu_bound": 70, "unrecorded": 70, "idle": 270}
+    assert parts(builder.build()) == {"compute": 60, "host_wait": 70, "unrecorded": 70, "idle": 270}
 
 
 def test_without_steps_a_host_that_waits_for_its_device_does_so_although_a_sample_says_that_it_runs():
@@ -157,7 +157,7 @@ def test_the_whole_trace_is_taken_to_run_within_its_steps():
     builder = TraceBuilder().step(0, 100, 50).step(1, 200, 50).kernel("gemm", 120, 10)
     builder.span("end", 300, 0)
     trace = builder.build()
-    assert parts(trace, by="trace") == {"compute": 10, "cpu_bound": 90, "unrecorded": 90, "idle": 200}
+    assert parts(trace, by="trace") == {"compute": 10, "host_wait": 90, "unrecorded": 90, "idle": 200}
     assert len(trace.table("breakdown", by="trace")) == 1
     assert len(trace.table("breakdown")) == 2
 
@@ -173,7 +173,7 @@ def test_on_a_cpu_operators_compute_and_gloo_communicates(is_async):
     trace = builder.build()
     assert trace.table("breakdown")["device"].to_pylist() == ["cpu"]
     assert parts(trace) == {
-        "compute": 20, "communication": 20, "input_wait": 20, "cpu_bound": 40, "unrecorded": 40,
+        "compute": 20, "communication": 20, "data_wait": 20, "host_wait": 40, "unrecorded": 40,
     }  # fmt: skip
 
 
@@ -191,7 +191,7 @@ def test_a_backward_function_that_waits_for_shards_does_not_compute():
     builder.annotation("FSDP::post_backward_reduce (1)", 95, 0, thread=pool)
     builder.span("aten::empty", 96, 0, thread=pool)
     # Before and after the range, and the operator in it; in the rest of it, the collective or Python.
-    assert parts(builder.build()) == {"compute": 25, "communication": 40, "cpu_bound": 35, "unrecorded": 20}
+    assert parts(builder.build()) == {"compute": 25, "communication": 40, "host_wait": 35, "unrecorded": 20}
 
 
 def test_each_device_has_its_row():
@@ -296,10 +296,10 @@ def part_of(spans, device, moment):
     if "Memcpy DtoD" in here:
         return "copy_ns"
     if LOADER in names:
-        return "input_wait_ns"
+        return "data_wait_ns"
     waiting = {span.thread for name, span in host if name == "cudaStreamSynchronize"}
     working = {span.thread for name, span in host if name in ("aten::mm", "cudaLaunchKernel")}
     if waiting and not working - waiting:
         return "idle_ns"
     runs = waiting or working or "range" in names or any(name.startswith("ProfilerStep#") for name in names)
-    return "cpu_bound_ns" if runs else "idle_ns"
+    return "host_wait_ns" if runs else "idle_ns"

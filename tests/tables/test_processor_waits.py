@@ -57,7 +57,7 @@ def test_the_breakdown_of_the_host_has_it_as_a_part():
     rows = waiting([0, 5, 9]).build().table("breakdown").to_pylist()
     assert [row["processor_wait_ns"] for row in rows] == [0, 5 * MS, 9 * MS]
     assert [row["compute_ns"] for row in rows] == [6 * MS, 3 * MS, 600_000]
-    assert [row["unrecorded_ns"] for row in rows] == [row["cpu_bound_ns"] for row in rows]
+    assert [row["unrecorded_ns"] for row in rows] == [row["host_wait_ns"] for row in rows]
     (whole,) = breakdown(waiting([0, 5, 9]).build(), by="trace").to_pylist()
     assert whole["processor_wait_ns"] == 14 * MS
 
@@ -102,14 +102,14 @@ def test_parts_add_up_and_are_never_negative(waits, blocked, runtime):
             parts = [row[name] for name in PARTS]
             assert min(parts) >= 0
             assert sum(parts) == row["duration_ns"]
-            assert 0 <= row["unrecorded_ns"] <= row["cpu_bound_ns"]
+            assert 0 <= row["unrecorded_ns"] <= row["host_wait_ns"]
 
 
 def test_steps_that_have_no_processor_are_a_finding():
     found = {one.code: one for one in examine(waiting([9] * 12).build()).findings}
     finding = found["processor-wait"]
     assert plain(finding.finding) == (
-        "The loop's thread is ready to run but has no processor for 90.0 % of step time, 9 ms a step: other programs have them"
+        "The loop's thread was ready to run but had no CPU core for 90.0 % of step time, 9 ms a step: other programs were using them"
     )
     assert finding.gain_ns == 12 * 9 * MS
     assert "processor-wait" not in {one.code for one in examine(waiting([0.5] * 12).build()).findings}
@@ -121,5 +121,5 @@ def test_steps_that_have_no_processor_are_a_finding():
 def test_more_threads_than_processors_may_be_its_own(threads, who):
     builder = waiting([9] * 12).know("cpu_count", 2).know("torch_threads", threads)
     finding = next(one for one in examine(builder.build()).findings if one.code == "processor-wait")
-    assert plain(finding.finding).endswith(f": {who} have them")
+    assert plain(finding.finding).endswith(f": {who} were using them")
     assert ("OMP_NUM_THREADS" in finding.advice) == (threads > 2)

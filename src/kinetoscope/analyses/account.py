@@ -15,11 +15,6 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.attribution import (
-    CAUSES,
-    ENTRIES,
-    MUST_WAIT,
-    Cause,
-    Entry,
     LeftOut,
     ProcessAccount,
     attribute,
@@ -30,6 +25,7 @@ from kinetoscope.analyses.rule_findings import rule_findings
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.time_spent import CAUSES, ENTRIES, FLOOR_WAITS, Cause, Entry
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.attainable import Source, rates_of
 from kinetoscope.tables.host.requests import names_by_time
@@ -247,7 +243,7 @@ class WhatIf:
         return 100.0 * (1.0 - self.then_ns / self.step_ns) if self.step_ns else 0.0
 
 
-_FLOOR_WAITS = tuple(CAUSES[one] for one in MUST_WAIT)
+_FLOOR_WAITS = tuple(cause.words for cause in FLOOR_WAITS)
 
 
 def is_floor(row: dict[str, Any]) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from enum import IntEnum
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from kinetoscope.model.hierarchy import is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.model.time_spent import Cause
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.stacks import stacks_with
@@ -32,22 +32,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
     Rows = NDArray[np.int64]
-
-
-class Shortcut(IntEnum):
-    """What could be computed in a cheaper way; the first is a `Reason` that is found in other ways, too."""
-
-    DISCARDED = 2
-    SORTED = 35
-    EXPANDED = 36
-    ORDER = 37
-    ONE_HOT = 38
-    INVERSE = 39
-    FULL_FACTORS = 40
-    UNUSED_GRADIENT = 41
-    SHUFFLED = 42
-    GROWN = 43
-    PARAMETRIZED = 44
 
 
 LEAST_PART = 0.01
@@ -96,7 +80,7 @@ LEAST_GROWN = 10
 _PARAMETRIZE = "torch/nn/utils/parametrize.py"
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 
-Found = tuple["Rows", "NDArray[np.float64]", Shortcut]
+Found = tuple["Rows", "NDArray[np.float64]", Cause]
 
 
 def shortcuts(trace: TraceData, calls: Calls) -> list[Found]:
@@ -110,7 +94,7 @@ def shortcuts(trace: TraceData, calls: Calls) -> list[Found]:
         Spans, which part of their time could be saved, and what it is. What backward does for them is among them.
     """
     forward = _Forward(trace, calls)
-    marked: dict[tuple[Shortcut, float], list[int]] = defaultdict(list)
+    marked: dict[tuple[Cause, float], list[int]] = defaultdict(list)
     for call in forward.heavy():
         for shortcut, part, positions in _of_call(forward, call):
             marked[shortcut, round(part, 3)] += positions
@@ -175,25 +159,25 @@ class _Forward:
                 yield at, one
 
 
-def _of_call(forward: _Forward, call: Call) -> list[tuple[Shortcut, float, list[int]]]:
+def _of_call(forward: _Forward, call: Call) -> list[tuple[Cause, float, list[int]]]:
     """What of a call, or with it, could be computed in a cheaper way: which part, at which positions."""
     positions, tensors = forward.positions(call.row), call.tensors
     examples = forward.examples(positions)
     made = result_of(call) if call.family == "matmul" else ()
     if call.name in _SORTS or call.name in _SHUFFLES:
         used = _used(forward, examples, _elements_of_order(call))
-        shortcut = Shortcut.SORTED if call.name in _SORTS else Shortcut.SHUFFLED
+        shortcut = Cause.SORTED if call.name in _SORTS else Cause.SHUFFLED
         return [(shortcut, SORTED_PART, positions)] if used is not None and used <= MOST_USED else []
     if made and prod(made) >= LEAST_ELEMENTS:
         used = _used(forward, examples, prod(made))
         if used is not None and used <= MOST_USED:
-            return [(Shortcut.DISCARDED, 1.0 - used, positions)]
+            return [(Cause.DISCARDED, 1.0 - used, positions)]
     if call.family == "matmul":
         return _one_hot(forward, call, positions, examples) or _order(forward, call, positions, examples)
     if call.name in _INVERSES and tensors and len(tensors[0]) > 1:
         return _inverse(forward, positions, examples, tensors[0])
     if (part := _full_factors(call)) > 0:
-        return [(Shortcut.FULL_FACTORS, part, positions)]
+        return [(Cause.FULL_FACTORS, part, positions)]
     if call.family == "pointwise" and len(tensors) > 1:
         return _expanded(forward, call, positions, examples)
     return []
@@ -256,7 +240,7 @@ def _part(one: Call) -> int | None:
 
 def _one_hot(
     forward: _Forward, call: Call, positions: list[int], examples: list[int]
-) -> list[tuple[Shortcut, float, list[int]]]:
+) -> list[tuple[Cause, float, list[int]]]:
     """A product whose rows are one-hot: made just before of as many elements by `one_hot`, and converted."""
     rows = call.tensors[0] if call.tensors else ()
     if not rows or not all(_is_one_hot(forward, example, rows) for example in examples):
@@ -272,7 +256,7 @@ def _one_hot(
                 concerned.add(at)
             if one is None or is_maker:
                 break
-    return [(Shortcut.ONE_HOT, ONE_HOT_PART, sorted(concerned))]
+    return [(Cause.ONE_HOT, ONE_HOT_PART, sorted(concerned))]
 
 
 def _is_one_hot(forward: _Forward, position: int, rows: Shape) -> bool:
@@ -295,7 +279,7 @@ def _is_one_hot(forward: _Forward, position: int, rows: Shape) -> bool:
 
 def _order(
     forward: _Forward, call: Call, positions: list[int], examples: list[int]
-) -> list[tuple[Shortcut, float, list[int]]]:
+) -> list[tuple[Cause, float, list[int]]]:
     """A product that is multiplied at once, where the other order needs far fewer operations."""
     one, made = _factors(call), result_of(call)
     if one is None:
@@ -320,7 +304,7 @@ def _order(
     # Both products are concerned.
     return [
         (
-            Shortcut.ORDER,
+            Cause.ORDER,
             part,
             [*positions, *(at + distance for at in positions if at + distance < len(forward.rows))],
         )
@@ -339,7 +323,7 @@ def _factors(call: Call) -> tuple[int, int, int] | None:
 
 def _inverse(
     forward: _Forward, positions: list[int], examples: list[int], matrix: Shape
-) -> list[tuple[Shortcut, float, list[int]]]:
+) -> list[tuple[Cause, float, list[int]]]:
     """An inverse with which something is multiplied."""
     if matrix[-1] < 8:
         return []
@@ -349,13 +333,13 @@ def _inverse(
         if not any(one.family == "matmul" for _, one in uses):
             return []
         again |= {one.row for _, one in uses if one.name in _FACTORED and one.tensors[0] == matrix}
-    found = [(Shortcut.INVERSE, INVERSE_PART, positions)]
+    found = [(Cause.INVERSE, INVERSE_PART, positions)]
     others = [
         at for position in examples for at, one in forward.after(position, prod(matrix)) if one.row in again
     ]
     if others:
         rows = sorted(at for call in again for at in forward.positions(call))
-        found.append((Shortcut.INVERSE, FACTORED_AGAIN_PART, rows))
+        found.append((Cause.INVERSE, FACTORED_AGAIN_PART, rows))
     return found
 
 
@@ -387,7 +371,7 @@ def _full_factors(call: Call) -> float:
 
 def _expanded(
     forward: _Forward, call: Call, positions: list[int], examples: list[int]
-) -> list[tuple[Shortcut, float, list[int]]]:
+) -> list[tuple[Cause, float, list[int]]]:
     """A result far larger than what it is made of, which is reduced at once to something small, with all that computes on it."""
     shapes = [shape for shape in call.tensors if shape]
     made = _broadcast(shapes)
@@ -417,7 +401,7 @@ def _expanded(
             return []
         distances = chain
     concerned = sorted({at + one for at in positions for one in distances if at + one < len(forward.rows)})
-    return [(Shortcut.EXPANDED, EXPANDED_PART, concerned)]
+    return [(Cause.EXPANDED, EXPANDED_PART, concerned)]
 
 
 def _broadcast(shapes: list[Shape]) -> Shape:
@@ -470,7 +454,7 @@ def _grown(trace: TraceData, forward: _Forward) -> list[Found]:
         return []
     # All parts together are written once, which is what the longest of these calls does.
     part = 1.0 - 2.0 / float(np.median(times))
-    return [(*_with_backward(trace, forward.rows[rows], part), Shortcut.GROWN)]
+    return [(*_with_backward(trace, forward.rows[rows], part), Cause.GROWN)]
 
 
 def _parametrized(trace: TraceData, forward: _Forward) -> list[Found]:
@@ -495,9 +479,7 @@ def _parametrized(trace: TraceData, forward: _Forward) -> list[Found]:
     found = []
     for count in np.unique(times[times >= 2]).tolist():
         part = 1.0 - 1.0 / count
-        found.append(
-            (*_with_backward(trace, forward.rows[places[times == count]], part), Shortcut.PARAMETRIZED)
-        )
+        found.append((*_with_backward(trace, forward.rows[places[times == count]], part), Cause.PARAMETRIZED))
     return found
 
 
@@ -571,7 +553,7 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     mark[:] = False
     mark[wasted] = True
     inside = np.flatnonzero(_core.nearest_marked(spans["parent"], spans["depth"], mark) >= 0)
-    return [(inside.astype(np.int64), np.ones(len(inside)), Shortcut.UNUSED_GRADIENT)] if len(inside) else []
+    return [(inside.astype(np.int64), np.ones(len(inside)), Cause.UNUSED_GRADIENT)] if len(inside) else []
 
 
 def _is_used(trace: TraceData, shapes: int, used: set[Shape]) -> bool:

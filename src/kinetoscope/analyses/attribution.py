@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.waste import Reason, called_again, waste_of
+from kinetoscope.analyses.waste import called_again, waste_of
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.rows import ProcessRow, rows_of_runs
-from kinetoscope.model.schema import FLAG_ASYNC, SAMPLE_WAITS, SampleWait, SpanKind
+from kinetoscope.model.schema import FLAG_ASYNC, SampleWait, SpanKind
+from kinetoscope.model.time_spent import FLOOR_WAITS, Cause, Entry
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.attainable import least_call_ns, rates_of
 from kinetoscope.tables.costs.columns import costs_of
@@ -60,105 +61,12 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
-class Entry(IntEnum):
-    """What a part of a step was spent on."""
-
-    NEEDED = 0
-    SLOW = 1
-    NOT_NEEDED = 2
-    PYTHON = 3
-    WAITING = 4
-    COMPILING = 5
-    GARBAGE_COLLECTION = 6
-    PROFILER = 7
-    UNKNOWN = 8
-
-
-ENTRIES = (
-    "needed", "slow", "not needed", "python", "waiting", "compiling", "garbage collection", "profiler", "unknown",
-)  # fmt: skip
-"""The entries by name."""
-
 RECORD_NS = 80
 """What recording one operator takes at least."""
 ISSUING = 15.0
 """Up to so many times the fixed cost of a call, what runs between two operators issues the next one: Python (attributes, arguments, modules, the optimizer), or the engine
 of autograd. Chosen by the twins of `benchmarks/blind_programs.py`: well-written steps take 1.0 to 1.5 times their floor."""
 
-
-class Cause(IntEnum):
-    """Why time was spent so, where that shows; the first ones are those of `waste`."""
-
-    NONE = 0
-    ZERO_GRADIENT = Reason.ZERO_GRADIENT
-    DISCARDED = Reason.DISCARDED
-    CONSTANT = Reason.CONSTANT
-    LENGTH = Reason.LENGTH
-    TYPE = Reason.TYPE
-    LAYOUT = Reason.LAYOUT
-    REPEATED = Reason.REPEATED
-    FRESH_MEMORY = 8
-    CALL = 9
-    AUTOGRAD = 10
-    LAUNCH = 11
-    DATA = 12
-    COLLECTIVE = 13
-    COPY = 14
-    DEVICE = 15
-    BLOCKED = 16
-    PROCESSOR = 17
-    NO_INPUTS = 18
-    RECOMPUTED = Reason.RECOMPUTED
-    UNCHANGED = Reason.UNCHANGED
-    OVERWRITTEN = Reason.OVERWRITTEN
-    # What a blocked thread waits for: in the order of `SampleWait`, from 1.
-    LOCK = 22
-    SLEEP = 23
-    FILE = 24
-    PIPE = 25
-    SOCKET = 26
-    PROCESS = 27
-    EVENTS = 28
-    MEMORY = 29
-    TERMINAL = 30
-    SYSTEM_CALL = 31
-    # What a suspended request waits for.
-    EXECUTOR = 32
-    OTHERS = 33
-    AWAITED = 34
-    SORTED = Reason.SORTED
-    EXPANDED = Reason.EXPANDED
-    ORDER = Reason.ORDER
-    ONE_HOT = Reason.ONE_HOT
-    INVERSE = Reason.INVERSE
-    FULL_FACTORS = Reason.FULL_FACTORS
-    UNUSED_GRADIENT = Reason.UNUSED_GRADIENT
-    SHUFFLED = Reason.SHUFFLED
-    GROWN = Reason.GROWN
-    PARAMETRIZED = Reason.PARAMETRIZED
-    # What findings say that a program can leave out.
-    EVALUATION = 45
-    OUTPUT = 46
-    SAME_GRAPH = 47
-    RUN_AGAIN = 48
-    NAN_CHECKS = 49
-    ZERO_FILL = 50
-    READ = 51
-    DOUBLE = 52
-
-
-CAUSES = (
-    "", "gradient that is almost all zeros", "result is mostly discarded", "constant is made again", "awkward length", "type conversion",
-    "layout", "same work again in the step", "fresh memory", "fixed cost of a call", "autograd engine", "device waits for the host", "data", "collective", "copy",
-    "device", "blocked", "processor", "inputs were not recorded",
-    "result existed already in the step", "inputs unchanged since the step before", "overwritten before it is read", *SAMPLE_WAITS[1:],
-    "a thread of a pool", "other requests on its event loop", "what it awaits",
-    "sort of which few elements are used", "large intermediate that is reduced at once", "product in an expensive order", "product with one-hot rows",
-    "inverse in place of a solution", "square factors of which few columns are needed", "gradient that nothing uses", "permutation of which few elements are used", "tensor that is copied to grow", "parametrized weight again",
-    "evaluation", "output", "backward through the same graph again", "activation checkpointing", "anomaly detection", "gradients filled with zeros", "values read one by one",
-    "double precision",
-)  # fmt: skip
-"""The causes by name."""
 
 # A blocked thread, by what it waits for.
 BLOCKED = (Cause.BLOCKED, *(one for one in Cause if Cause.LOCK <= one <= Cause.SYSTEM_CALL))
@@ -169,33 +77,6 @@ def wait_of(cause: Cause) -> SampleWait:
     return (
         SampleWait(cause - Cause.LOCK + 1) if Cause.LOCK <= cause <= Cause.SYSTEM_CALL else SampleWait.UNKNOWN
     )
-
-
-_WORDS = {
-    "python": "Python",
-    "slow": "slow operators",
-    "unknown": "unknown",
-    "not needed": "not needed",
-    "waiting": "waiting",
-}
-
-
-def words_of(entry: str, cause: str) -> str:
-    """What an entry of the account with a cause, empty without, is called."""
-    what = f"waiting for {cause}" if entry == "waiting" and cause not in ("blocked", "processor") else cause
-    words = {
-        "blocked": "waiting",
-        "processor": "waiting for a processor",
-        "sleep": "sleeping",
-        CAUSES[Cause.LAYOUT]: "copies to another layout",
-        CAUSES[Cause.EVALUATION]: "evaluation in each step",
-        CAUSES[Cause.AWAITED]: "awaiting",
-    }
-    return words.get(cause, what) or _WORDS.get(entry, entry)
-
-
-# Waits that are part of the floor: the step needs what they wait for.
-MUST_WAIT = (Cause.COLLECTIVE, Cause.COPY)
 
 
 class _Columns:
@@ -308,7 +189,7 @@ class ProcessAccount:
     def floor_ns(self) -> Rows:
         """The floor of each step: what it needs, and what it must wait for."""
         cells, found = self.cells, self.entry_ns[:, Entry.NEEDED].copy()
-        must = (cells.entry == Entry.WAITING) & np.isin(cells.cause, MUST_WAIT)
+        must = (cells.entry == Entry.WAITING) & np.isin(cells.cause, FLOOR_WAITS)
         np.add.at(found, cells.step[must], cells.time_ns[must])
         return found
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.attribution import BLOCKED, Cause, Entry, ProcessAccount, attributed, wait_of
+from kinetoscope.analyses.attribution import BLOCKED, ProcessAccount, attributed, wait_of
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place, usual_kinds, usual_totals
 from kinetoscope.analyses.repeats import repeats_of
@@ -19,6 +19,7 @@ from kinetoscope.analyses.waste import good_length, table_rows, transform_length
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
 from kinetoscope.model.schema import Phase
+from kinetoscope.model.time_spent import Cause, Entry
 from kinetoscope.tables.stacks import stack_depths
 
 if TYPE_CHECKING:
@@ -38,45 +39,8 @@ _COMPUTES = (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED)
 # Where so much of what operators do repeats the step before, that is the purpose of the program.
 _EVERYTHING = 0.8
 _REPEATS = (Cause.RECOMPUTED, Cause.UNCHANGED, Cause.OVERWRITTEN)
-# What the program can change, with what to do about it.
-_ADVICE = {
-    Cause.ZERO_GRADIENT: "Use nn.Embedding(..., sparse=True) with an optimizer for sparse gradients (SGD, Adagrad, SparseAdam): it then updates the rows "
-    "that were looked up, and no others.",
-    Cause.DISCARDED: "Take the part first, and compute with it alone: layer(x[rows]) instead of layer(x)[rows].",
-    Cause.CONSTANT: "Make it once before the loop, as a buffer of the module (register_buffer) or one for each size.",
-    Cause.REPEATED: "If the indices are the same each time, do it once a step, or once before the loop, and pass the result on.",
-    Cause.RECOMPUTED: "Compute it once, and pass the result on to where it is needed again.",
-    Cause.UNCHANGED: "Compute it once before the loop, or only when what it is made of changes, and keep the result.",
-    Cause.OVERWRITTEN: "Make it with torch.empty or empty_like, or write the result into place with out=.",
-    Cause.SORTED: "Use torch.topk for the largest or smallest ones, torch.kthvalue or median for one of them, or amax and amin.",
-    Cause.SHUFFLED: "Draw only as many as are used, with torch.randint or torch.multinomial, or make one torch.randperm for a whole epoch and take its parts in turn.",
-    Cause.GROWN: "Collect the parts in a list and put them together once after the loop with torch.cat or torch.stack, or write into a tensor that was made before with torch.empty.",
-    Cause.PARAMETRIZED: "Compute it once for all reads: `with torch.nn.utils.parametrize.cached():` around forward.",
-    Cause.EXPANDED: "Do not make all pairs: torch.cdist, a product of matrices (|a - b|^2 = |a|^2 + |b|^2 - 2 a b) or torch.einsum reduce while they compute; or work on blocks.",
-    Cause.ORDER: "Multiply in the other order, by parentheses: a @ (b @ x) for few columns x. torch.linalg.multi_dot chooses the cheapest order.",
-    Cause.ONE_HOT: "Look the rows up instead: weight[index], or torch.nn.functional.embedding(index, weight).",
-    Cause.INVERSE: "Factor the matrix once and solve with the factors: torch.linalg.cholesky with cholesky_solve or solve_triangular, or torch.linalg.solve; the "
-    "determinant is the product of the diagonal of the factor.",
-    Cause.FULL_FACTORS: 'Pass full_matrices=False to torch.linalg.svd, mode="reduced" to torch.linalg.qr; torch.linalg.svdvals where only the values are needed.',
-    Cause.UNUSED_GRADIENT: "Run that part under torch.no_grad(), detach() what comes out of it, or call requires_grad_(False) on its parameters.",
-    Cause.FRESH_MEMORY: "Start the program with THP_MEM_ALLOC_ENABLE=1 (torch then asks Linux for pages of 2 MiB), make the buffer once and write into it (out=, "
-    "copy_), or work on smaller parts: blocks of 32 MiB and more go back to the system when they are freed, which hands out every page anew.",
-    Cause.BLOCKED: "",  # by what it waits for
-}
-
-# What lines do for which there is a cheaper way.
-_CHEAPER = {
-    Cause.SORTED: "sorts all elements, and uses few of them",
-    Cause.SHUFFLED: "makes a random permutation of all elements, and uses few of them",
-    Cause.GROWN: "puts a growing tensor together with a new part again and again, which copies all of it each time",
-    Cause.PARAMETRIZED: "computes a parametrized weight again each time that it is read",
-    Cause.EXPANDED: "makes a large intermediate result of all pairs that is reduced at once",
-    Cause.ORDER: "multiplies a chain of matrices in an expensive order",
-    Cause.ONE_HOT: "multiplies one-hot rows with a matrix, which looks up its rows",
-    Cause.INVERSE: "computes an inverse to multiply with it",
-    Cause.FULL_FACTORS: "computes square factors of a matrix, of which most columns are not needed (full_matrices=True)",
-    Cause.UNUSED_GRADIENT: "has its gradients computed by backward, and nothing uses them: no optimizer updates these parameters",
-}
+# What the program can change; of a blocked thread, by what it waits for.
+_CHANGEABLE = (*(cause for cause in Cause if cause.advice), Cause.BLOCKED, Cause.LENGTH)
 
 
 def hot_lines(loop: Loop, found: Sequence[Finding]) -> list[Finding]:
@@ -87,7 +51,7 @@ def hot_lines(loop: Loop, found: Sequence[Finding]) -> list[Finding]:
         found: What the rules found.
     """
     mine = [one for one in attributed(loop.trace) if one.window.activity.owner.process == loop.process]
-    made = [(cause, _finding(loop, mine[0], cause)) for cause in (*_ADVICE, Cause.LENGTH)] if mine else []
+    made = [(cause, _finding(loop, mine[0], cause)) for cause in _CHANGEABLE] if mine else []
     return [one for cause, one in made if one is not None and not _is_covered(one, cause, found)]
 
 
@@ -181,35 +145,28 @@ def _words(
     if cause == Cause.ZERO_GRADIENT:
         table = table_rows(loop.trace, cells.span[rows])
         text = f"{here} looks up few rows of a table, whose gradient is almost all zeros"
-        return ((f"{text} ({{}} rows)", table) if table else (text,)), _ADVICE[cause]
-    if cause == Cause.DISCARDED:
-        return (f"{here} computes a result of which a small part is used",), _ADVICE[cause]
+        return ((f"{text} ({{}} rows)", table) if table else (text,)), cause.advice
     if cause == Cause.CONSTANT:
         times = units.count(max(1, round(loop.per_step(_runs(loop, cells.span[mine])))), "time")
-        return (f"{here} makes the same constant again, {times} a step",), _ADVICE[cause]
-    if cause in _CHEAPER:
-        return (f"{here} {_CHEAPER[cause]}",), _ADVICE[cause]
-    if cause == Cause.REPEATED:
-        return (f"{here} computes the same from constants and indices more than once in a step",), _ADVICE[
-            cause
-        ]
+        return (f"{here} makes the same constant again, {times} a step",), cause.advice
+    if cause.does:
+        return (f"{here} {cause.does}",), cause.advice
     if cause == Cause.FRESH_MEMORY:
         size = int(loop.trace.column("spans", "bytes_moved")[largest])
-        return (f"{here} writes into memory that is new each time, {{}} at once", (size, "bytes")), _ADVICE[
-            cause
-        ]
+        return (
+            f"{here} writes into memory that is new each time, {{}} at once",
+            (size, "bytes"),
+        ), cause.advice
     if cause in _REPEATS:
-        return (_repeat(loop, account, cause, here, mine),), _ADVICE[cause]
+        return (_repeat(loop, account, cause, here, mine),), cause.advice
     waits = np.bincount(cells.cause[mine], weights=cells.time_ns[mine])
-    what, advice = waiting(wait_of(Cause(int(np.argmax(waits)))))
+    what, advice = waiting(wait_of([*Cause][int(np.argmax(waits))]))
     more = OTHER_WAITS if what == "waits" else ""
     return (f"The loop {what} in {place.named or here}{more}",), advice
 
 
 def _repeat(loop: Loop, account: ProcessAccount, cause: Cause, here: str, mine: Rows) -> str:
     """What is said of work that repeats other work, with the place of that, too."""
-    if cause == Cause.UNCHANGED:
-        return f"{here} computes the same as in the step before: what it is made of has not changed"
     cells, repeats, spans = account.cells, repeats_of(loop.trace), loop.trace.columns("spans")
     of = repeats.same_step if cause == Cause.RECOMPUTED else repeats.overwritten_by
     outer = _core.nearest_marked(spans["parent"], spans["depth"], of[:-1] >= 0)

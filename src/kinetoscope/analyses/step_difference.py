@@ -14,6 +14,7 @@ from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.rows import distinct
 from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.model.time_spent import part_words
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.lines import line_groups
@@ -34,12 +35,15 @@ LEAST_OTHERS = 2
 """Fewer other steps of a kind do not say what is usual."""
 KINDS = ("part", "operator", "line", "python", "module", "kernel")
 PART_NAMES = {
-    "operator_ns": "operators",
-    "python_ns": "Python",
-    "data_wait_ns": "waiting for data",
-    "device_wait_ns": "waiting for the device",
-    "blocked_ns": "blocked",
-    "processor_wait_ns": "waiting for a processor",
+    name: part_words(name)
+    for name in (
+        "operator_ns",
+        "python_ns",
+        "data_wait_ns",
+        "device_wait_ns",
+        "blocked_ns",
+        "processor_wait_ns",
+    )
 }
 
 STEP_DIFFERENCE_SCHEMA = Table(

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from enum import IntEnum
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.algorithms import Shortcut, shortcuts
+from kinetoscope.analyses.algorithms import shortcuts
 from kinetoscope.analyses.distinct_calls import VIEWS, Call, Calls, Shape, result_of
 from kinetoscope.analyses.repeats import is_random, repeats_of
 from kinetoscope.model.hierarchy import is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import Phase
+from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.attainable import FRESH_BYTES
 from kinetoscope.tables.costs.columns import costs_of
@@ -37,40 +37,14 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 
-class Reason(IntEnum):
-    """Why work could be left out, or is slow."""
-
-    NONE = 0
-    ZERO_GRADIENT = 1
-    DISCARDED = 2
-    CONSTANT = 3
-    LENGTH = 4
-    TYPE = 5
-    LAYOUT = 6
-    REPEATED = 7
-    RECOMPUTED = 19
-    UNCHANGED = 20
-    OVERWRITTEN = 21
-    SORTED = Shortcut.SORTED
-    EXPANDED = Shortcut.EXPANDED
-    ORDER = Shortcut.ORDER
-    ONE_HOT = Shortcut.ONE_HOT
-    INVERSE = Shortcut.INVERSE
-    FULL_FACTORS = Shortcut.FULL_FACTORS
-    UNUSED_GRADIENT = Shortcut.UNUSED_GRADIENT
-    SHUFFLED = Shortcut.SHUFFLED
-    GROWN = Shortcut.GROWN
-    PARAMETRIZED = Shortcut.PARAMETRIZED
-
-
 @dataclass(frozen=True, eq=False)
 class Waste:
     """What could be left out. Each has an entry for every span.
 
     Attributes:
         part: Which part of the work could be left out, from 0 to 1.
-        why: A `Reason` for it.
-        slow: A `Reason` why it takes longer than it needs.
+        why: A `Cause` for it.
+        slow: A `Cause` why it takes longer than it needs.
         fresh: Whether it writes memory that the system hands out for it each time.
     """
 
@@ -118,7 +92,7 @@ def waste_of(trace: TraceData) -> Waste:
     _made_again(trace, calls, found)
     _repeated(trace, found)
     for spans, part, shortcut in shortcuts(trace, calls):
-        _mark(found, spans, part, Reason.DISCARDED if shortcut == Shortcut.DISCARDED else Reason(shortcut))
+        _mark(found, spans, part, shortcut)
     _slow(trace, calls, found)
     _fresh_memory(trace, found)
     return found
@@ -153,7 +127,7 @@ def called_again(trace: TraceData) -> NDArray[np.bool_]:
     return found[around]
 
 
-def _mark(found: Waste, spans: Rows, part: NDArray[np.float64], reason: Reason) -> None:
+def _mark(found: Waste, spans: Rows, part: NDArray[np.float64], reason: Cause) -> None:
     """Note what could be left out of some spans, where more could be than is known already."""
     more = part > found.part[spans]
     found.part[spans[more]], found.why[spans[more]] = part[more], reason
@@ -193,7 +167,7 @@ def _zero_gradients(trace: TraceData, calls: Calls, found: Waste) -> None:
     # An optimizer with a state, such as a momentum, moves rows whose gradient is zero, too.
     simple = all(len(updates[table]) <= 1 for table in zero)
     later = phase[spans] == Phase.BACKWARD if not simple else phase[spans] != Phase.FORWARD
-    _mark(found, spans[later], parts[later], Reason.ZERO_GRADIENT)
+    _mark(found, spans[later], parts[later], Cause.ZERO_GRADIENT)
 
 
 def _table(one: Call) -> tuple[Shape, float] | None:
@@ -248,7 +222,7 @@ def _discarded(trace: TraceData, calls: Calls, found: Waste) -> None:
             marked |= {one.row: max(share, marked.get(one.row, 0.0)) for one in everything}
     rows, shares = calls.spans_of(marked)
     inside = spans["phase"][rows] != Phase.OPTIMIZER
-    _mark(found, rows[inside], shares[inside], Reason.DISCARDED)
+    _mark(found, rows[inside], shares[inside], Cause.DISCARDED)
 
 
 def _use(one: Call) -> tuple[Shape, int] | None:
@@ -289,11 +263,11 @@ def _made_again(trace: TraceData, calls: Calls, found: Waste) -> None:
     step = np.append(spans["step"], -1)[rows[first]]
     in_step, _ = _core.group([same, step])
     times = np.where(step >= 0, _core.group_counts(in_step, len(first))[in_step], 1)
-    for reason in (Reason.CONSTANT, Reason.REPEATED):
+    for reason in (Cause.CONSTANT, Cause.REPEATED):
         taken = np.array([one[0] if one[1] == reason else 0 for one in each], np.int64)[same]
-        often = times if reason == Reason.REPEATED else _core.group_counts(same, len(leading))[same]
+        often = times if reason == Cause.REPEATED else _core.group_counts(same, len(leading))[same]
         part = np.where(
-            (taken > 0) & (often > 1), 1.0 if reason == Reason.CONSTANT else 1.0 - 1.0 / often, 0.0
+            (taken > 0) & (often > 1), 1.0 if reason == Cause.CONSTANT else 1.0 - 1.0 / often, 0.0
         )
         mark = np.zeros(len(spans), bool)
         mark[rows[(place < taken[run]) & (part[run] > 0)]] = True
@@ -315,9 +289,9 @@ def _repeated(trace: TraceData, found: Waste) -> None:
     """Operators whose result existed already, and fills that are overwritten."""
     repeats = repeats_of(trace)
     for rows, reason in (
-        (repeats.same_step, Reason.RECOMPUTED),
-        (repeats.earlier_step, Reason.UNCHANGED),
-        (repeats.overwritten_by, Reason.OVERWRITTEN),
+        (repeats.same_step, Cause.RECOMPUTED),
+        (repeats.earlier_step, Cause.UNCHANGED),
+        (repeats.overwritten_by, Cause.OVERWRITTEN),
     ):
         if (rows >= 0).any():
             inside, _ = _inside(trace, rows[:-1] >= 0)
@@ -356,7 +330,7 @@ def _runs(trace: TraceData, rows: Rows, makes: NDArray[np.bool_]) -> tuple[Rows,
     return np.cumsum(starts) - 1, first, np.diff(np.append(first, len(rows)))
 
 
-def _again(known: dict[int, Call], calls: NDArray[np.int32]) -> tuple[int, Reason]:
+def _again(known: dict[int, Call], calls: NDArray[np.int32]) -> tuple[int, Cause]:
     """How many operators of a run compute with constants and indices alone, and whether with constants alone; 0 for too few."""
     sizes: set[int] = set()
     counted_up, of_indices, taken, computing = False, False, 0, 0
@@ -382,8 +356,8 @@ def _again(known: dict[int, Call], calls: NDArray[np.int32]) -> tuple[int, Reaso
             computing += one.name not in VIEWS
         taken += 1
     if computing == 0 or max(sizes, default=0) < LEAST_ELEMENTS // 16:
-        return 0, Reason.NONE
-    return taken, Reason.REPEATED if of_indices else Reason.CONSTANT
+        return 0, Cause.NONE
+    return taken, Cause.REPEATED if of_indices else Cause.CONSTANT
 
 
 def _made_elements(one: Call) -> int:
@@ -402,16 +376,16 @@ def _slow(trace: TraceData, calls: Calls, found: Waste) -> None:
     reasons: dict[int, float] = {}
     for one in calls.all:
         if one.family == "fourier" and _largest_factor(_length(one)) > MOST_FACTOR:
-            reasons[one.row] = Reason.LENGTH
+            reasons[one.row] = Cause.LENGTH
         elif one.name == "aten::copy_" and len({*one.inputs.dtypes[:2], None}) > 2:
-            reasons[one.row] = Reason.TYPE
+            reasons[one.row] = Cause.TYPE
     rows, reason = calls.spans_of(reasons)
     found.slow[rows] = reason
     spans = trace.columns("spans")
     changes = np.array([text in _LAYOUTS for text in trace.strings], dtype=bool)
     copies = np.array([text == "aten::clone" for text in trace.strings], dtype=bool)
     parent = np.append(changes[spans["name"]], False)[spans["parent"]]
-    found.slow[np.flatnonzero(copies[spans["name"]] & parent)] = Reason.LAYOUT
+    found.slow[np.flatnonzero(copies[spans["name"]] & parent)] = Cause.LAYOUT
 
 
 def _length(one: Call) -> int:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope.analyses.account import is_floor, line_of
-from kinetoscope.analyses.attribution import CAUSES, Cause, words_of
 from kinetoscope.display.printable import printable
 from kinetoscope.model import units
+from kinetoscope.model.time_spent import Cause, words_of
 
 if TYPE_CHECKING:
     from kinetoscope.analyses.account import Account, KindAccount
@@ -18,8 +18,8 @@ LEAST_PART = 0.01
 """Above the floor, so many parts are named that are so much of the step; the rest is one."""
 # Small costs of everything, for which no line is to blame alone, and work of many lines that a finding gives one place.
 _WITHOUT_LINE = frozenset(
-    CAUSES[one]
-    for one in (
+    cause.words
+    for cause in (
         Cause.CALL,
         Cause.AUTOGRAD,
         Cause.LAUNCH,
@@ -197,7 +197,7 @@ def _largest(account: Account, kind: KindAccount, most: int = 3) -> list[tuple[s
     """The operators, by line, and the lines of Python that take most of the steps, with what they need."""
     sums: dict[str, int] = {}
     for row in account.rows_of(kind):
-        issues = f"Python at {line_of(row)}" if row["cause"] == CAUSES[Cause.CALL] and row["file"] else ""
+        issues = f"Python at {line_of(row)}" if row["cause"] == Cause.CALL.words and row["file"] else ""
         what = row["operator"] or _place(row)[0] or issues or row["cause"] or "other"
         what = f"{what} at {line_of(row)}" if row["operator"] and row["file"] else what
         sums[what] = sums.get(what, 0) + row["time_ns"]

@@ -13,11 +13,12 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.analyses.account import WhatIf, account_of, accounts, mended_rows
-from kinetoscope.analyses.attribution import CAUSES, ENTRIES, frame_of_stacks
+from kinetoscope.analyses.attribution import frame_of_stacks
 from kinetoscope.analyses.meetings import Meetings
 from kinetoscope.analyses.replay import Replay, Steps
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
 from kinetoscope.model.processes import process_runs
+from kinetoscope.model.time_spent import CAUSES, ENTRIES
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.stacks import span_stacks
 

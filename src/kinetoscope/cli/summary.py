@@ -535,7 +535,7 @@ def _cost_share(overhead: Overhead, records: Records, of: str) -> str:
     shares = overhead.share(records)
     one, low, high = (units.percent(share, 1.0) for share in shares)
     if records.waits_much:
-        of += " in which it had a processor"
+        of += " in which it had a CPU core"
     if one == high:
         return f"{one} of {of}"
     if shares[2] > _WIDEST_BOUNDS * shares[1] and (records.waits_much or overhead.is_disturbed):

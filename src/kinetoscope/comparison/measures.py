@@ -13,14 +13,9 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.attribution import (
-    CAUSES,
-    ENTRIES,
-    Cause,
-    Entry,
     ProcessAccount,
     attributed,
     frame_of_stacks,
-    words_of,
 )
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.step_difference import PART_NAMES
@@ -32,6 +27,7 @@ from kinetoscope.model.kinds import is_copy, is_device_work, is_operator
 from kinetoscope.model.losses import inexact
 from kinetoscope.model.names import module_classes
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.device.copies import copy_directions

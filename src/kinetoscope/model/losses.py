@@ -64,7 +64,7 @@ CODES: dict[str, Words] = {
     "recycled_rows": Words("oldest rows of counters and other tables overwritten", "tables", "counters", "They had filled their share of the ring, an eighth; a larger ring_bytes holds more."),
     "last_second": Words("rows of the last second", "tables", "counters", "The recording was not stopped, and rows of this table are written once a second: the last ones may be missing."),
     TORN_SAMPLES: Words("samples of Python stacks that could not be read", "samples", "lines", "The stack changed, or the thread ended, while it was read: lines of short functions may have too little time."),
-    UNKNOWN_WAITS: Words("samples without the time in which the thread had no processor", "samples", "waits", "This system does not report it: /proc/self/task/*/schedstat is missing. The trace cannot show whether other programs slowed this one down."),
+    UNKNOWN_WAITS: Words("samples without the time in which the thread had no CPU core", "samples", "waits", "This system does not report it: /proc/self/task/*/schedstat is missing. The trace cannot show whether other programs slowed this one down."),
     "samples_missing": Words("samples of Python stacks", "samples", "lines", "The memory of the process cannot be read from outside here."),
     "unmatched_notes": Words("operands or ids without their span", "operands", "FLOPs, links", "Their span was overwritten or damaged."),
     "truncated_strings": Words("long strings truncated", "strings", "names", "A name or shape was longer than the recorder stores."),

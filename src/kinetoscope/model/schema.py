@@ -430,7 +430,7 @@ STORED: dict[str, Table] = {
                     "waited_ns",
                     "int64",
                     "ns",
-                    "How long the thread was ready to run, but had no processor, since its sample before: other programs, or other "
+                    "How long the thread was ready to run, but had no CPU core, since its sample before: other programs, or other "
                     "threads, had it. Null if the system does not report it, and for the first sample of the thread.",
                 ),
                 _c("thread", "int32", "row of threads", "The thread.", 0),

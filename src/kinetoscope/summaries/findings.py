@@ -12,6 +12,7 @@ from kinetoscope.analyses.rule_findings import ranked
 from kinetoscope.analyses.rules.communication import LEAST_PERCENT, exposed_finding
 from kinetoscope.analyses.rules.ranks import EVERYTHING, late_finding, uneven_finding
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model.time_spent import part_words
 from kinetoscope.summaries.communication import exposed_communication, links
 from kinetoscope.summaries.lateness import stragglers
 from kinetoscope.summaries.replay import without_lateness
@@ -22,20 +23,12 @@ if TYPE_CHECKING:
 _MOST_STRAGGLERS = 3
 _MOST_REPLAYED = 7
 _LEAST_IRREGULAR_PERCENT = 10.0
-_TAKES = {
-    "input": "waiting for data",
-    "host": "the host",
-    "processor": "waiting for a processor",
-    "compute": "computing",
-    "copies": "copying",
-    "network": "the network",
-}
 _LOOK_AT = {
-    "input": "its data loading: the storage that it reads, its worker processes, and the sizes of its samples",
-    "host": "its Python between operators, such as logging that only it does, and what else runs on its machine",
-    "processor": "what else runs on its machine, and its nice value",
+    "data_wait": "its data loading: the storage that it reads, its worker processes, and the sizes of its samples",
+    "host_wait": "its Python between operators, such as logging that only it does, and what else runs on its machine",
+    "processor_wait": "what else runs on its machine, and its nice value",
     "compute": "the sizes of its batches, what only it computes, and the clocks of its device or processor",
-    "copies": "what it copies between host and device",
+    "copy": "what it copies between host and device",
     "network": "what connects it with the others: network cards, cables and switches",
 }
 _SLOWER = 1.5
@@ -76,7 +69,7 @@ def _stragglers(sections: Sections, whole_ns: int) -> list[Finding]:
         text, values = (
             ("", ())
             if phase is None
-            else (f"; {_TAKES[phase]} takes it {{}} longer in a step", ((row["extra_ns"], "ns"),))
+            else (f"; it spends {{}} more in a step on {part_words(phase)}", ((row["extra_ns"], "ns"),))
         )
         if not row["persistent"]:
             text, share = f"{text}; only in some steps", share * row["steps_percent"] / 100

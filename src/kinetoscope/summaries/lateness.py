@@ -25,13 +25,7 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 # What a rank does itself before it arrives at a collective; the rest of a step is waiting, for others among it.
-_OWN_PARTS = {
-    "compute_ns": "compute",
-    "copy_ns": "copies",
-    "input_wait_ns": "input",
-    "cpu_bound_ns": "host",
-    "processor_wait_ns": "processor",
-}
+_OWN_PARTS = ("compute", "copy", "data_wait", "host_wait", "processor_wait")
 _NETWORK = "network"
 _LEAST_PART = 0.1
 """What takes a rank longer explains its lateness if it is at least this part of it."""
@@ -67,7 +61,7 @@ STRAGGLERS = Table(
                                        "median absolute deviation) of theirs or of its own median, whichever is larger."),
         Column("steps_percent", "float64", "%", "In which share of the steps it held up the others most."),
         Column("persistent", "bool", "", "Whether it is late in most steps; if not, `late_ns` is of those in which it is."),
-        Column("phase", "category", "", "What takes it longer than others: `input`, `host`, `processor` (waiting for one), `compute`, `copies`, or `network` (its "
+        Column("phase", "category", "", "What takes it longer than others, as in `breakdown`: `compute`, `copy`, `data_wait`, `host_wait`, `processor_wait`, or `network` (its "
                                              "transfers, once all ranks have arrived); null if none does."),
         Column("extra_ns", "int64", "ns", "How much longer, in a step."),
     ),
@@ -165,7 +159,7 @@ def _phases(sections: Sections, rows: Rows, late_ns: Rows) -> tuple[list[str | N
 
     Ranks that do different work differ in more than makes one of them late. Of what takes one longer, it is what comes nearest to how late it is.
     """
-    each = {phase: sections.usual_of_steps(name) for name, phase in _OWN_PARTS.items()}
+    each = {phase: sections.usual_of_steps(f"{phase}_ns") for phase in _OWN_PARTS}
     each[_NETWORK] = _transfer_ns(sections)
     phases: list[str | None] = []
     longer = np.zeros(len(rows), dtype=np.int64)

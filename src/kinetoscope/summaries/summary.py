@@ -57,9 +57,10 @@ MOST_OF_KIND = 64
 """A summary has at most this many operators of a kind of steps, those with most time."""
 POINT_TO_POINT = ("send", "recv")
 
-FORMAT = 4
-# Files of version 2 have no checksum, and those before 4 no kinds of steps.
-_READABLE = (2, 3, 4)
+FORMAT = 5
+# Files of version 2 have no checksum, those before 4 no kinds of steps, and those before 5 other names for parts of steps.
+_READABLE = (2, 3, 4, 5)
+_FORMER_NAMES = {"input_wait_ns": "data_wait_ns", "cpu_bound_ns": "host_wait_ns"}
 _WITH_CHECKSUM, _WITH_KINDS = 3, 4
 _FORMAT_KEY = b"kinetoscope.summary"
 _CHECKSUM_KEY = b"kinetoscope.checksum"
@@ -371,27 +372,30 @@ def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pyarrow
         if missing:
             raise FormatError(f"{name} is damaged: it has no column {min(missing)!r}; {_REPLACE}")
         table = file.read(columns=stored if columns else None, use_threads=False)
-    if not has_kinds:
-        table = _with_kinds(table, asked)
+    if int(version) < FORMAT:
+        table = _upgraded(table, asked, has_kinds)
     return table.replace_schema_metadata({_FORMAT_KEY: version})
 
 
-def _with_kinds(table: pyarrow.Table, columns: Sequence[str]) -> pyarrow.Table:
-    """Add what files of earlier versions do not have: steps without a kind, and no kinds."""
+def _upgraded(table: pyarrow.Table, columns: Sequence[str], has_kinds: bool) -> pyarrow.Table:
+    """Name parts of steps as this version does, and add kinds of steps, none, where a file has not even their column."""
     import_aside()
     import pyarrow as pa
 
     if STEPS.name in table.column_names:
         lists = table[STEPS.name].combine_chunks()
         records = lists.values
-        fields = [*(one for one in records.type if one.name != "kind"), pa.field("kind", pa.int64())]
-        arrays = [
-            *(records.field(one.name) for one in fields[:-1]),
-            pa.nulls(len(records), pa.int64()),
-        ]
-        steps = pa.ListArray.from_arrays(lists.offsets, pa.StructArray.from_arrays(arrays, fields=fields))
+        arrays = {
+            _FORMER_NAMES.get(name, name): records.field(name)
+            for name in (field.name for field in records.type)
+        }
+        if not has_kinds:
+            arrays["kind"] = pa.nulls(len(records), pa.int64())
+        steps = pa.ListArray.from_arrays(
+            lists.offsets, pa.StructArray.from_arrays([*arrays.values()], [*arrays])
+        )
         table = table.set_column(table.column_names.index(STEPS.name), STEPS.name, steps)
-    if STEP_KINDS.name in columns:
+    if STEP_KINDS.name in columns and not has_kinds:
         none = _as_list(to_arrow(STEP_KINDS, {one: [] for one in STEP_KINDS.column_names}))
         empty = pa.concat_arrays([none] * table.num_rows)
         table = table.append_column(STEP_KINDS.name, empty)

@@ -11,6 +11,7 @@ from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.time_spent import part_words
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.processor_waits import processor_waits, running_thread, without_waits
 from kinetoscope.tables.step_kinds import kinds_of_steps
@@ -36,36 +37,19 @@ PARTS = (
     "compute_ns",
     "communication_ns",
     "copy_ns",
-    "input_wait_ns",
-    "cpu_bound_ns",
+    "data_wait_ns",
+    "host_wait_ns",
     "processor_wait_ns",
     "idle_ns",
 )
 """The parts of a row; together they are `duration_ns`. `docs/devices.md` says which moment counts for which."""
 
-_NAMES = (
-    "compute",
-    "communication",
-    "copies",
-    "waiting for data",
-    "waiting for the CPU",
-    "waiting for a processor",
-    "idle",
-)
-_NAMES_ON_HOST = (
-    "operators",
-    "communication",
-    "copies",
-    "waiting for data",
-    "Python and other",
-    "waiting for a processor",
-    "idle",
-)
+_ON_HOST = {"compute_ns": "operators", "host_wait_ns": "Python and other"}
 
 
 def part_names(on_host: bool) -> tuple[str, ...]:
-    """What `PARTS` are called; on the host there is no CPU to wait for."""
-    return _NAMES_ON_HOST if on_host else _NAMES
+    """What `PARTS` are called; the host does not wait for itself."""
+    return tuple(_ON_HOST[name] if on_host and name in _ON_HOST else part_words(name) for name in PARTS)
 
 
 BREAKDOWN_SCHEMA = Table(
@@ -89,15 +73,15 @@ BREAKDOWN_SCHEMA = Table(
         Column("communication_ns", "int64", "ns", "Nothing computed, and a communication kernel or a backend on the "
                                                   "host moved data between ranks.", 0),
         Column("copy_ns", "int64", "ns", "Neither of these, and a copy or fill ran.", 0),
-        Column("input_wait_ns", "int64", "ns", "The device was idle, and the program waited for its data loader.", 0),
-        Column("cpu_bound_ns", "int64", "ns", "The device was idle while the program ran without waiting: it did not "
+        Column("data_wait_ns", "int64", "ns", "The device was idle, and the program waited for its data loader.", 0),
+        Column("host_wait_ns", "int64", "ns", "The device was idle while the program ran without waiting: it did not "
                                               "launch work in time.", 0),
         Column("processor_wait_ns", "int64", "ns", "The device was idle, or on `cpu` an operator or Python would have run, but the thread of the loop had no "
-                                                   "processor: other programs, or other threads, had it. Taken out of `compute_ns` on `cpu` and `cpu_bound_ns` "
+                                                   "CPU core: other programs, or other threads, had it. Taken out of `compute_ns` on `cpu` and `host_wait_ns` "
                                                    "in equal shares, from samples; 0 if they were not recorded.", 0),
         Column("idle_ns", "int64", "ns", "The device was idle, and the host waited for it, or work that was launched did not begin, or, outside of "
                                          "steps, nothing ran that was recorded or sampled.", 0),
-        Column("unrecorded_ns", "int64", "ns", "The part of `cpu_bound_ns` in which no operator and no runtime call "
+        Column("unrecorded_ns", "int64", "ns", "The part of `host_wait_ns` in which no operator and no runtime call "
                                                "ran: Python between operators, or a wait that was not recorded.", 0),
     ),
 )  # fmt: skip
@@ -247,7 +231,7 @@ def _breakdown_parts(trace: TraceData, window: Windows) -> dict[str, NDArray[np.
     blocked = host.waiting.within(window.start_ns, window.end_ns)
     ready_ns = window.end_ns - window.start_ns - blocked
     # A device computes on when the host has no processor.
-    of_host = ["cpu_bound_ns"] if activity.device is not None else ["compute_ns", "cpu_bound_ns"]
+    of_host = ["host_wait_ns"] if activity.device is not None else ["compute_ns", "host_wait_ns"]
     made["unrecorded_ns"] = without_waits([made["unrecorded_ns"]], waited_ns, ready_ns)[0][0]
     less, made["processor_wait_ns"] = without_waits([made[name] for name in of_host], waited_ns, ready_ns)
     made |= dict(zip(of_host, less, strict=True))

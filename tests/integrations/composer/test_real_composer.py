@@ -83,7 +83,7 @@ def test_it_is_a_callback_that_needs_nothing_else(composer, train):
         steps = trace.table("steps").to_pylist()
         assert [step["number"] for step in steps] == [16, 17]
         assert all(step["operators"] > 50 for step in steps)
-        assert all(row["input_wait_ns"] > 0 for row in trace.table("breakdown").to_pylist())
+        assert all(row["data_wait_ns"] > 0 for row in trace.table("breakdown").to_pylist())
 
 
 def test_the_schedule_is_that_of_composers_profiler(composer, train):

@@ -175,7 +175,7 @@ def test_steps_have_the_numbers_of_batches_and_hold_the_wait_for_their_data():
         for step, wait in zip(steps, waits, strict=True):
             assert step["start_ns"] <= wait["start_ns"]
             assert wait["start_ns"] + wait["duration_ns"] < step["start_ns"] + step["duration_ns"]
-        assert [row["input_wait_ns"] for row in trace.table("breakdown").to_pylist()] == [
+        assert [row["data_wait_ns"] for row in trace.table("breakdown").to_pylist()] == [
             wait["duration_ns"] for wait in waits
         ]
         assert trace.info["global_rank"] == 0

@@ -169,4 +169,4 @@ def test_what_workers_do_is_not_the_work_of_the_program():
     trace = merge_processes([loop, process(2, (FETCH, 200, 700), (COLLATE, 800, 50), thread="w0")], [0, 0])
     both = trace.table("breakdown", by="trace").to_pylist()
     assert [{**row, "device": None} for row in both[:1]] == [{**row, "device": None} for row in alone]
-    assert (both[1]["process"], both[1]["cpu_bound_ns"], both[1]["idle_ns"]) == (2, 700, 300)
+    assert (both[1]["process"], both[1]["host_wait_ns"], both[1]["idle_ns"]) == (2, 700, 300)

@@ -1,5 +1,6 @@
 /** Steps and where their time went: the rows of the table `breakdown`, the bars they are drawn as, and their axis. */
 
+import WORDS from "../../../src/kinetoscope/model/time_parts.json";
 import { tenStep } from "../parts/chart-scale";
 import type { Columns } from "../source/source";
 
@@ -10,26 +11,31 @@ export interface Part {
   color: string;
   /** What it is called on a device. */
   title: string;
-  /** What it is called where the host computed, if not the same: the host has no CPU to wait for. */
+  /** What it is called where the host computed, if not the same: the host does not wait for itself. */
   hosted?: string | undefined;
 }
 
-const NAMED: readonly (readonly [column: string, color: string, title: string, hosted?: string])[] = [
-  ["compute_ns", "compute", "Compute", "Operators"],
-  ["communication_ns", "communication", "Communication"],
-  ["copy_ns", "copy", "Copies"],
-  ["input_wait_ns", "input", "Waiting for data"],
-  ["cpu_bound_ns", "cpu", "Waiting for CPU", "Python and other"],
-  ["processor_wait_ns", "sync", "Waiting for a processor"],
-  ["idle_ns", "idle", "Idle"],
+const DRAWN: readonly (readonly [part: keyof typeof WORDS, color: string, hosted?: string])[] = [
+  ["compute", "compute", title("operators")],
+  ["communication", "communication"],
+  ["copy", "copy"],
+  ["data_wait", "input"],
+  ["host_wait", "cpu", `${WORDS.python} and other`],
+  ["processor_wait", "sync"],
+  ["idle", "idle"],
 ];
 
-export const PARTS: readonly Part[] = NAMED.map(([column, color, title, hosted]) => ({
-  column,
+export const PARTS: readonly Part[] = DRAWN.map(([part, color, hosted]) => ({
+  column: `${part}_ns`,
   color: `var(--${color})`,
-  title,
+  title: title(part),
   hosted,
 }));
+
+/** What a part is called at the beginning of a line. */
+export function title(part: keyof typeof WORDS): string {
+  return WORDS[part].charAt(0).toUpperCase() + WORDS[part].slice(1);
+}
 
 export function partTitle(part: Part, onHost: boolean): string {
   return (onHost && part.hosted) || part.title;

@@ -2,6 +2,7 @@
 
 import { useMemo, useState } from "preact/hooks";
 import { FindingsCard } from "../overview/findings";
+import { PARTS } from "../overview/steps";
 import { Nothing, Problem, Shown, useColumns, useJson, useSource, words } from "../parts/answer";
 import { Button } from "../parts/button";
 import { Select } from "../parts/choice";
@@ -75,13 +76,7 @@ function shownColumns(about: About, ranks: Columns): ShownColumn[] {
     { name: "host", width: 8 },
     { name: "step_ns", title: "Step", bar: true },
     { name: "late_ns", title: "Late", bar: true },
-    { name: "compute_ns", title: "Compute" },
-    { name: "communication_ns", title: "Communication", width: [8.5, 1] },
-    { name: "copy_ns", title: "Copies" },
-    { name: "input_wait_ns", title: "Input wait" },
-    { name: "cpu_bound_ns", title: "CPU bound" },
-    { name: "processor_wait_ns", title: "Processor wait" },
-    { name: "idle_ns", title: "Idle" },
+    ...PARTS.map(({ column, title }) => ({ name: column, title, width: [8.5, 1] as [number, number] })),
     { name: "memory_bytes", title: "Memory peak", width: [7.5, 1], optional: !says(ranks, "memory_bytes") },
   ];
 }

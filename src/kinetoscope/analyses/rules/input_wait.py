@@ -50,7 +50,7 @@ def input_wait(loop: Loop) -> Finding | None:
     wait_ns = usual_ns = min(loop.total_ns(waits) + starting_ns, int(loop.whole_ns))
     if not starts:
         # The same time that `breakdown` and summaries call waiting for data: while a device still works, a wait of the loop costs nothing.
-        wait_ns = loop.time.parts_ns[PARTS.index("input_wait_ns")] if loop.time else loop.total_ns(waits)
+        wait_ns = loop.time.parts_ns[PARTS.index("data_wait_ns")] if loop.time else loop.total_ns(waits)
         # Without a device to hide it, a single pause is no fault of the program.
         usual_ns = wait_ns if loop.device is not None else _without_longest(loop, waits)
     share = loop.share(wait_ns)

@@ -1,4 +1,4 @@
-"""The loop's thread is ready to run, but has no processor: other programs, or more threads than processors, have it.
+"""The loop's thread is ready to run, but has no CPU core: other programs, or more threads than cores, use them.
 
 The sampler reads it as the system counts it (`schedstat`). Threshold: 10 % of step time (`BUSY_MACHINE`); even a machine that does nothing else takes a
 thread off its processor now and then.
@@ -12,7 +12,7 @@ from kinetoscope.display.sentence import sentence
 
 
 def processor_wait(loop: Loop) -> Finding | None:
-    """Find steps in which other programs had the processors."""
+    """Find steps in which other programs used the CPU cores."""
     if not loop.machine_is_busy:
         return None
     waited_ns = loop.processor_wait_ns
@@ -22,14 +22,18 @@ def processor_wait(loop: Loop) -> Finding | None:
     return Finding(
         "processor-wait",
         sentence(
-            "The loop's thread is ready to run but has no processor for {} of step time, {} a step: "
-            + ("its own threads, or other programs, have them" if crowded else "other programs have them"),
+            "The loop's thread was ready to run but had no CPU core for {} of step time, {} a step: "
+            + (
+                "its own threads, or other programs, were using them"
+                if crowded
+                else "other programs were using them"
+            ),
             (share, "%"),
             (round(loop.per_step(waited_ns)), "ns"),
         ),
         "Use fewer threads: torch.set_num_threads, or OMP_NUM_THREADS."
         if crowded
-        else "See with `top` what else runs on this machine, and move it, or raise the CPU limit of the container. Times of these steps say little of the program.",
+        else "See with `top` what else runs on this machine, and move it, or raise the CPU limit of the container. These step times are not representative.",
         share,
         waited_ns,
     )

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.attribution import CAUSES, ENTRIES, Cause, Entry, attributed, wait_of, words_of
+from kinetoscope.analyses.attribution import attributed, wait_of
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.analyses.rules.python_bound import waiting
 from kinetoscope.analyses.step_difference import Ran, more_on_average
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
+from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
 from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.host.requests import names_by_time, requests_of, slowest_tenth
 
@@ -176,7 +177,7 @@ def _slowest(loop: Loop, account: ProcessAccount, mine: Rows, name: str) -> Find
         return None
     rows = np.flatnonzero((what == key) & np.isin(cells.step, slow))
     first = rows[0]
-    entry, cause = Entry(int(entries[first])), Cause(int(causes[first]))
+    entry, cause = [*Entry][int(entries[first])], [*Cause][int(causes[first])]
     of_stack = more_on_average(ran.of(np.where(what == key, cells.stack, -1)), slow, typical)
     of_place: dict[Place, float] = {}
     for stack, more_ns in of_stack.items():

@@ -17,6 +17,7 @@ from kinetoscope.model.nesting import GARBAGE_COLLECTION
 from kinetoscope.model.processes import of_processes, thread_processes
 from kinetoscope.model.request_marks import parse_mark, request_names_in
 from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.model.time_spent import part_words
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.intervals import Intervals, united_by
 
@@ -31,14 +32,7 @@ if TYPE_CHECKING:
 PARTS = ("operators", "garbage", "python", "executor", "others", "waiting")
 """What a request spends its time on; the columns are these words with `_ns`, and add up to `duration_ns`."""
 
-NAMES_OF_PARTS = {
-    "operators": "operators",
-    "garbage": "garbage collection",
-    "python": "Python",
-    "executor": "waiting for a thread of a pool",
-    "others": "waiting for other requests on its event loop",
-    "waiting": "awaiting",
-}
+NAMES_OF_PARTS = {name: part_words(name) for name in PARTS}
 """What people read of each part."""
 
 _NEVER_NS = 2**62

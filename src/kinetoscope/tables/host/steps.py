@@ -56,7 +56,7 @@ STEPS_SCHEMA = Table(
                                            "backward functions."),
         Column("blocked_ns", "int64", "ns", "The part of the rest in which samples say that the loop's thread did not run, "
                                             "such as while it read a file; 0 if samples were not recorded."),
-        Column("processor_wait_ns", "int64", "ns", "Time in which an operator or Python would have run, but the loop's thread had no processor: other "
+        Column("processor_wait_ns", "int64", "ns", "Time in which an operator or Python would have run, but the loop's thread had no CPU core: other "
                                                    "programs, or other threads, had it. Taken out of `operator_ns` and `python_ns` in equal shares, from "
                                                    "samples; 0 if they were not recorded.", 0),
         Column("compile_ns", "int64", "ns", "Time in which torch.compile compiled or autotuned, on any thread of the process; the "

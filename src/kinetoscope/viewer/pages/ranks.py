@@ -13,6 +13,7 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, to_arrow
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.time_spent import part_words
 from kinetoscope.summaries.communication import coordinates_of
 from kinetoscope.summaries.lateness import less_waiting
 from kinetoscope.tables.breakdown import PARTS
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 MEASURES = {"holds_up_ns": "holding up others", "duration_ns": "step"} | {
-    name: name.removesuffix("_ns").replace("_", " ") for name in PARTS
+    name: part_words(name) for name in PARTS
 }
 """What the map can be colored by: a column of its cells, and its title. Ranks that wait for a late one have long steps, too, so steps are not first."""
 _ONE_AT_A_TIME = threading.Lock()
