@@ -9,7 +9,7 @@ import kinetoscope
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.account import accounts
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
-from kinetoscope.model.schema import SAMPLE_WAITS, SampleState, SampleWait, SpanKind
+from kinetoscope.model.schema import SampleState, SampleWait, SpanKind
 from kinetoscope.model.time_spent import CAUSES, Cause, Entry
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples

@@ -22,6 +22,7 @@ __all__ = [
     "step_plan",
     "steps",
     "strings",
+    "time_spent",
     "trace_data",
     "units",
 ]
