@@ -5,6 +5,7 @@
 
 #include <Python.h>
 #include <stddef.h>
+#include <string.h>
 
 /* Makes the header define the tables of inline caches and of unspecialized opcodes. */
 #define NEED_OPCODE_TABLES 1
@@ -75,6 +76,11 @@ const struct kinetoscope_frame_layout kinetoscope_layout = {
 
 struct kinetoscope_interpreter kinetoscope_interpreter_here(void) {
   PyInterpreterState* interpreter = PyInterpreterState_Get();
+  PyASCIIObject text = {0};
+  text.state.kind = 1;
+  uint32_t flags = 0, shift = 0;
+  memcpy(&flags, &text.state, sizeof(flags));
+  while (flags >> shift > 1) ++shift;
   return (struct kinetoscope_interpreter){
       .interpreter = interpreter,
 #if PY_VERSION_HEX >= 0x030C0000
@@ -87,6 +93,9 @@ struct kinetoscope_interpreter kinetoscope_interpreter_here(void) {
       .bytes_type = &PyBytes_Type,
       .newest_thread = PyInterpreterState_ThreadHead(interpreter),
       .this_thread = PyThreadState_Get(),
+      .text_flags = offsetof(PyASCIIObject, state),
+      .text_kind_shift = shift,
+      .text_wide_bytes = sizeof(PyCompactUnicodeObject),
   };
 }
 

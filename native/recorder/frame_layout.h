@@ -55,6 +55,11 @@ struct kinetoscope_interpreter {
   const void* bytes_type;
   const void* newest_thread; /* by Python's own functions, to compare with what is read */
   const void* this_thread;
+  uint32_t
+      text_flags; /* in a str object, for readers in another process; they begin, above some lower bits, */
+  uint32_t
+      text_kind_shift; /* with the width of a character, whether it is compact, and whether it is ASCII */
+  uint32_t text_wide_bytes; /* the bytes before the characters of one that is not ASCII */
 };
 
 /* Needs the GIL. */

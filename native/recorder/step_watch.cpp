@@ -162,6 +162,8 @@ StepLog* start(const char* path, std::weak_ptr<RecordingFile> recording, int sig
     throw std::runtime_error("the system refuses another thread");
   StepLog* log = map_new(path);
   log->process = getpid();
+  log->layout = kinetoscope_layout;
+  log->interpreter = kinetoscope_interpreter_here();
   log->magic = kStepLogMagic;
   {
     std::lock_guard lock(service->mutex);

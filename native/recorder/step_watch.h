@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "frame_layout.h"
 #include "recording_file.h"
 
 namespace kinetoscope {
@@ -41,8 +42,12 @@ struct StepLog {
   struct Memory {
     int64_t time_ns, resident_bytes;
   } memory[kLoggedMemory];
+  // Where another process finds the stacks of Python in this one's memory
+  // (kinetoscope/flight/live_stacks.py).
+  kinetoscope_frame_layout layout;
+  kinetoscope_interpreter interpreter;
 };
-static_assert(sizeof(StepLog) == 128 + 32 * kLoggedSteps + 16 * kLoggedMemory);
+static_assert(sizeof(StepLog) == 128 + 32 * kLoggedSteps + 16 * kLoggedMemory + 184);
 
 namespace step_watch {
 

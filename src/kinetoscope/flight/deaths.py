@@ -57,6 +57,8 @@ def told_of_end(attempt: Attempt, ring: RankFiles) -> bool:
     return log is not None and any(
         rank.rank == ring.rank
         and rank.facts.get("reason") in _ENDS
+        # Another rank's crash, as whose consequence its ring was copied, does not say why it died.
+        and (rank.facts.get("answered", True) or rank.facts["reason"] == "hang")
         and rank.facts.get("process") == log.process
         and rank.facts.get("step") == log.number
         for place in attempt.incidents()

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from kinetoscope.flight.debug_server import DebugServerHandlers
 from kinetoscope.flight.incident_calls import IncidentCalls
 from kinetoscope.flight.incidents import Incidents, rank_name
 from kinetoscope.flight.jobs import sweep
+from kinetoscope.flight.live_stacks import sight, sight_of_exception
 from kinetoscope.flight.other_ranks import OtherRanks
 from kinetoscope.flight.own_threads import OwnThreads
 from kinetoscope.flight.settings import (
@@ -50,7 +51,7 @@ from kinetoscope.flight.settings import (
     plan_name,
     settings,
 )
-from kinetoscope.flight.step_log import SIZE_BYTES, SUFFIX, StepLogWriter
+from kinetoscope.flight.step_log import SIZE_BYTES, SUFFIX, StepLogWriter, interpreter_layout
 from kinetoscope.flight.thread_stacks import thread_stacks
 from kinetoscope.flight.triggers import (
     MEMORY_SHORT,
@@ -165,6 +166,8 @@ class FlightRecorder:
         self._most_bytes = 0
         self._log: StepLogWriter | None = None
         self._log_path: Path | None = None
+        # Where this process's stacks are found.
+        self._layout: dict[str, int] = {}
         # Readable when the native watcher has noticed something.
         self._signal = -1
         self._listener: threading.Thread | None = None
@@ -469,6 +472,7 @@ class FlightRecorder:
             self._most_bytes = memory_limit_bytes() or 0 if "oom" in self._settings.on else 0
             self._log = StepLogWriter(memory, int(MEMORY_SHORT * self._most_bytes))
             self._log.follow(self._count)
+            self._layout = interpreter_layout(memory)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed("hangs are not noticed", error)
             return
@@ -799,7 +803,8 @@ class FlightRecorder:
             return
         frames = traceback.extract_tb(error.__traceback__)
         where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-        self._incident(reason, {"what": f"{type(error).__name__}: {error}"[:2000] + where})
+        what = f"{type(error).__name__}: {error}"[:2000] + where
+        self._incident(reason, {"what": what, "sight": asdict(sight_of_exception(error))})
 
     def _device_memory_ran_out(self, what: str) -> None:
         """Keep what led to it. The program may catch the exception that follows; if not, that ends it by the same incident."""
@@ -862,6 +867,7 @@ class FlightRecorder:
             "process": self._process,
             "overhead": self._budget.overhead(self._plan.share).text(self._settings.budget),
             "overhead_shares": self._overhead_shares(),
+            "sight": None if (place := sight(self._process, self._layout)) is None else asdict(place),
         }
 
     def _overhead_shares(self) -> list[float] | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -27,19 +29,21 @@ from kinetoscope.flight.jobs import (
     attempts_in,
     incident_ranks,
 )
+from kinetoscope.flight.live_stacks import Sight, program_line, sight
+from kinetoscope.flight.other_ranks import first_failure
+from kinetoscope.flight.ring_stacks import last_sample, stack_lines
 from kinetoscope.model import units
-from kinetoscope.model.names import frame_location, stack_frames
-from kinetoscope.model.rows import StackRow
-from kinetoscope.model.schema import FLAG_UNFINISHED, SAMPLE_STATES, SpanKind
+from kinetoscope.model.schema import FLAG_UNFINISHED, SpanKind
+from kinetoscope.storage.incident_files import SUMMARY
 from kinetoscope.storage.recording_parts import clone
-from kinetoscope.tables.stacks import user_stacks
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COLLECTIVES = "torch/distributed/distributed_c10d.py"
+    from kinetoscope.flight.step_log import StepLog
+
 LAST_STEPS = 20
 """How many steps are compared with those before."""
 
@@ -48,6 +52,14 @@ _MOST_COMPARED = _MOST_TOLD = 16
 _READERS = 4
 # For how many operators and modules estimates are reported, and for how many operators in text.
 _ESTIMATED, _ESTIMATED_IN_TEXT = 5, 3
+# Incidents with less than so much time between them may have one cause, of which the last is a consequence.
+_TOGETHER_S = 90.0
+_ENDINGS = ("crash", "oom", "exit", "hang", GONE)
+_MOST_FOLLOWING, _MOST_CHARACTERS = 3, 200
+# A step that takes so many times as long as usual, and so many seconds, does not go on.
+_STUCK_TIMES, _STUCK_S = 10.0, 1.0
+# Samples that are older are not where a process is.
+_OLD_S = 0.1
 
 
 @dataclass
@@ -64,7 +76,10 @@ class RankPlace:
         operator: The innermost operator or range that had begun and not ended; None if there is none.
         module: The path of the module that it is in.
         line: The user's line, `file:line function`.
-        thread_state: What the main thread did when it was last sampled.
+        thread_state: What the main thread does, or did when it was sampled.
+        age_s: By how many seconds `line` and `thread_state`, if they are of a sample, are older than the rest; 0 if they are not.
+        sampled_step: The step of that sample, if it is another one than the one under way.
+        workers: The data loader's workers that are busy, each in words.
         collective: The collective that had not ended.
         steps: In words, how the last steps differ from those before; empty if there are too few.
         memory: In words, the memory and its trend; empty if unknown.
@@ -75,6 +90,7 @@ class RankPlace:
         what: What the rank itself said of the incident.
         path: Its recording.
         problem: Why the recording could not be read; empty if it was.
+        is_stuck: Whether the step under way takes far longer than those before.
     """
 
     rank: int
@@ -88,6 +104,9 @@ class RankPlace:
     module: str | None = None
     line: str | None = None
     thread_state: str | None = None
+    age_s: float = 0.0
+    sampled_step: int | None = None
+    workers: list[str] = field(default_factory=list)
     collective: str | None = None
     steps: str = ""
     memory: str = ""
@@ -95,6 +114,22 @@ class RankPlace:
     estimates: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     what: str = ""
     problem: str = ""
+    is_stuck: bool = False
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal or a debugger has stopped the process."""
+        return (self.thread_state or "").startswith("stopped")
+
+    @property
+    def where(self) -> str:
+        """What the main thread does, and at which line, in words."""
+        line = f" at {self.line}" if self.line else ""
+        return (
+            f"{self.thread_state or 'last seen'}{line}"
+            if self.thread_state or line
+            else "at an unknown place"
+        )
 
 
 @dataclass
@@ -169,64 +204,146 @@ def last_event(target: str | None, base: Path) -> LastEvent:
 
 
 def _newest(attempts: Sequence[Attempt], folder: Path) -> LastEvent:
-    """What happened last in some attempts: a hang that goes on, an incident, an end without a word, in this order at the same time."""
+    """What happened last in some attempts: a hang that goes on, a process that is dead, an incident, in this order at the same time."""
     found: list[tuple[float, int, Attempt, str, Path | None]] = []
     now_s, now_ns = time.time(), time.monotonic_ns()
     of_attempts: dict[Attempt, list[RankFiles]] = {}
     for attempt in attempts:
         rings = of_attempts[attempt] = attempt.rings(now_ns)
         states = {ring.state for ring in rings}
-        if HANGS in states:
+        incidents = attempt.incidents()
+        newest = incidents[-1] if incidents else None
+        untold = [ring for ring in rings if ring.state == GONE and not told_of_end(attempt, ring)]
+        if untold:
+            # What happened to other ranks afterwards is the consequence.
+            died_s = max(map(last_seen_s, untold))
+            newest_s = 0.0 if newest is None else time_of(newest) or 0.0
+            after = newest if newest_s >= died_s - 1.0 else None
+            at_s = now_s if HANGS in states else max(died_s, newest_s)
+            found.append((at_s, 3, attempt, GONE, after))
+        elif HANGS in states:
             found.append((now_s, 3, attempt, "hang", None))
-        elif GONE in states:
-            untold = [ring for ring in rings if ring.state == GONE and not told_of_end(attempt, ring)]
-            if untold:
-                found.append((max(map(last_seen_s, untold)), 1, attempt, "gone", None))
         elif RUNS in states:
             found.append((0.0, 0, attempt, "runs", None))
-        found += [(time_of(place) or 0.0, 2, attempt, "", place) for place in attempt.incidents()]
+        if newest is not None:
+            found.append((time_of(newest) or 0.0, 2, attempt, "", newest))
     if not found:
         raise ArgumentError(
             f"{folder} has no incidents, and no job that was left on: see kinetoscope.leave_on."
         )
     _, _, attempt, reason, place = max(found, key=lambda one: one[:2])
-    if place is not None:
+    if not reason and place is not None:
         return _incident(attempt, place)
-    return _of_rings(attempt, reason, of_attempts[attempt], now_ns)
+    return _of_rings(attempt, reason, of_attempts[attempt], now_ns, place)
 
 
-def _incident(attempt: Attempt, place: Path) -> LastEvent:
-    """Describe an incident."""
-    ranks = incident_ranks(place)
-    reason = next((str(rank.facts["reason"]) for rank in ranks if "reason" in rank.facts), place.name)
-    places = _places(ranks, None)
-    what = next((one.what for one in places if one.what), "")
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_of(place) or 0))
-    sentence = f"{reason} at {when}" + (f": {what}" if what else "")
-    earlier = len(attempt.incidents()) - 1
-    sentence += _who_is_missing(places)
-    return LastEvent(
-        attempt.name, reason, sentence, time_of(place) or 0.0, str(place), places, max(earlier, 0)
-    )
+def _incident(attempt: Attempt, newest: Path) -> LastEvent:
+    """Describe an incident, with those shortly before that may have caused it."""
+    places = _episode(attempt, newest)
+    ranks, failures = _failures(places)
+    lead = failures[0] if failures else ranks[0] if ranks else None
+    reason = newest.name if lead is None else str(lead.facts.get("reason", newest.name))
+    time_s = time_of(newest) or 0.0
+    if lead is not None:
+        time_s = float(lead.facts.get("time_s") or time_s)
+        ranks = [lead, *(rank for rank in ranks if rank.rank != lead.rank)]
+    described = _places(ranks, None)
+    who = f" of rank {lead.rank}" if lead is not None and len(ranks) > 1 else ""
+    sentence = f"{reason}{who} at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(time_s))}"
+    blamed = _who_is_missing(described) if reason == "hang" else ""
+    what = blamed or (described[0].what if described else "")
+    sentence += (f": {what}" if what else "") + _consequences(failures[1:]) + _missing(places)
+    earlier = len(attempt.incidents()) - len(places)
+    folder = newest if lead is None else lead.recording.parent
+    return LastEvent(attempt.name, reason, sentence, time_s, str(folder), described, max(earlier, 0))
 
 
-def _of_rings(attempt: Attempt, reason: str, found: list[RankFiles], now_ns: int) -> LastEvent:
-    """Describe an attempt by its rings, as they were found at a time of the monotonic clock."""
+def _episode(attempt: Attempt, newest: Path) -> list[Path]:
+    """The incidents of what ended with one of them: those that end a job, each less than a while after the one before; else itself."""
+    chain = [newest]
+    for place in reversed([one for one in attempt.incidents() if one.name < newest.name]):
+        near = (time_of(chain[-1]) or 0.0) - (time_of(place) or 0.0) <= _TOGETHER_S
+        # A person ends a job that hangs much later.
+        if near or (
+            _kind(place) == "hang" and _kind(chain[-1]) in ("exit", GONE) and _same_step(place, chain[-1])
+        ):
+            chain.append(place)
+    return [place for place in chain if _kind(place) in _ENDINGS] or [newest]
+
+
+def _kind(place: Path) -> str:
+    """The reason of an incident, by the name of its folder."""
+    return place.name.split("-")[1] if "-" in place.name else ""
+
+
+def _same_step(*places: Path) -> bool:
+    steps = [{rank.facts.get("step") for rank in incident_ranks(place)} for place in places]
+    return bool(set.intersection(*steps) - {None})
+
+
+def _failures(places: Sequence[Path]) -> tuple[list[RankFiles], list[RankFiles]]:
+    """The ranks of some incidents, each once, and those of them that failed by themselves, the first failure first."""
+    of_rank: dict[int, list[RankFiles]] = {}
+    for place in places:
+        for rank in incident_ranks(place):
+            of_rank.setdefault(rank.rank, []).append(rank)
+    ranks = []
+    for number in sorted(of_rank):
+        itself = first_failure(of_rank[number])
+        ranks.append(itself[0] if itself else of_rank[number][0])
+    return ranks, first_failure(ranks)
+
+
+def _consequences(failures: Sequence[RankFiles]) -> str:
+    """What other ranks had afterwards, as the end of a sentence."""
+    text = ""
+    for rank in failures[:_MOST_FOLLOWING]:
+        what = str(rank.facts.get("what") or rank.facts.get("reason")).split("\n", 1)[0]
+        text += f"; then rank {rank.rank}: {what[:_MOST_CHARACTERS]}"
+    more = len(failures) - _MOST_FOLLOWING
+    return text + (f"; and {units.count(more, 'more rank')}" if more > 0 else "")
+
+
+def _missing(places: Sequence[Path]) -> str:
+    """The ranks of which nothing was kept, as the end of a sentence."""
+    missing: set[int] = set()
+    for place in places:
+        with suppress(OSError, ValueError):
+            missing |= set(json.loads((place / SUMMARY).read_bytes()).get("missing", ()))
+    missing -= {rank.rank for place in places for rank in incident_ranks(place)}
+    if not missing:
+        return ""
+    return f"; nothing is known of rank{'s' if len(missing) > 1 else ''} {_ranges(sorted(missing))}: dead, or on another machine"
+
+
+def _of_rings(
+    attempt: Attempt, reason: str, found: list[RankFiles], now_ns: int, after: Path | None = None
+) -> LastEvent:
+    """Describe an attempt by its rings, as they were found at a time of the monotonic clock, and an incident after a death."""
     rings = [ring for ring in found if ring.state != ENDED]
-    places = _places(rings, now_ns)
+    ranks, failures = _failures(_episode(attempt, after)) if after is not None else ([], [])
+    present = {ring.rank for ring in rings}
+    places = _places(rings, now_ns) + _places([rank for rank in ranks if rank.rank not in present], None)
     of_kind = [place for place in places if place.state == (HANGS if reason == "hang" else reason)]
-    ranks = _ranks_text([place.rank for place in of_kind], len(places))
+    places = [*of_kind, *(place for place in places if place not in of_kind)]
+    numbers = _ranks_text([place.rank for place in of_kind], len(places))
     one = of_kind[0]
-    if reason == "hang":
-        sentence = f"{ranks} hangs" if len(of_kind) == 1 else f"{ranks} hang"
-        sentence += f": step {one.step} has not ended for {_time(one.in_step_s)}"
-    elif reason == "gone":
+    if reason == GONE:
         log = next(ring.log for ring in rings if ring.rank == one.rank)
-        sentence = f"{ranks} {end_text(one.step, log)}"
+        seen_s = last_seen_s(next(ring for ring in rings if ring.rank == one.rank))
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seen_s))
+        sentence = f"{numbers} {end_text(one.step, log)}; last seen at {when}"
+        sentence += _consequences([rank for rank in failures if rank.rank not in present])
+        waiting = [place.rank for place in places if place.state == HANGS]
+        sentence += f"; rank{'s' if len(waiting) > 1 else ''} {_ranges(waiting)} hang" if waiting else ""
     else:
-        where = f"in step {one.step}" if one.step is not None else _in_no_step(one.last_step)
-        sentence = f"{ranks} {'runs' if len(of_kind) == 1 else 'run'}, {where}"
-    sentence += _who_is_missing(places)
+        sentence = _who_is_missing(places)
+        if not sentence and reason == "hang":
+            sentence = f"{numbers} hang{'s' if len(of_kind) == 1 else ''}: step {one.step} has not ended for {_time(one.in_step_s)}"
+        elif not sentence:
+            where = f"in step {one.step}" if one.step is not None else _in_no_step(one.last_step)
+            where += f" for {_time(one.in_step_s)}, far longer than usual" if one.is_stuck else ""
+            sentence = f"{numbers} {'runs' if len(of_kind) == 1 else 'run'}, {where}"
     return LastEvent(
         attempt.name,
         reason,
@@ -256,7 +373,7 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def _in_no_step(last_step: int | None) -> str:
-    return "no step began" if last_step is None else "between two steps"
+    return "no step began" if last_step is None else f"after step {last_step:,}"
 
 
 def _time(seconds: float | None) -> str:
@@ -264,14 +381,26 @@ def _time(seconds: float | None) -> str:
 
 
 def _who_is_missing(places: list[RankPlace]) -> str:
-    """Which ranks are not in the collective that others wait in, as the end of a sentence."""
-    waiting = [place for place in places if place.collective]
-    others = [place for place in places if not place.collective]
-    if not waiting or not others:
+    """Which ranks hold up the job, and who waits for them, as a sentence; empty if nobody does, or that is unknown."""
+    stopped = [place for place in places if place.is_stopped]
+    stuck = [place for place in places if place.state != RUNS or place.is_stuck]
+    waiting = [place for place in stuck if place.collective and not place.is_stopped]
+    blamed = stopped or ([place for place in stuck if not place.collective] if waiting else [])
+    if not blamed or not (waiting or stopped):
         return ""
-    missing = _ranges([place.rank for place in others])
-    who, has = ("rank", "has") if len(others) == 1 else ("ranks", "have")
-    return f"; the others wait in {waiting[0].collective}, which {who} {missing} {has} not entered"
+    one = blamed[0]
+    who = "the process" if len(places) == 1 else _rank_list(blamed)
+    step = "" if one.step is None else f", in step {one.step}"
+    step += f" for {_time(one.in_step_s)}" if step and one.in_step_s is not None else ""
+    verb = "is" if one.is_stopped else "holds up the job:" if len(blamed) == 1 else "hold up the job:"
+    text = f"{who} {'are' if verb == 'is' and len(blamed) > 1 else verb} {one.where}{step}"
+    if waiting:
+        text += f"; {_rank_list(waiting)} wait{'s' if len(waiting) == 1 else ''} in {waiting[0].collective}"
+    return text
+
+
+def _rank_list(places: list[RankPlace]) -> str:
+    return f"rank{'s' if len(places) > 1 else ''} {_ranges([place.rank for place in places])}"
 
 
 def _places(ranks: Sequence[RankFiles], now_ns: int | None) -> list[RankPlace]:
@@ -305,6 +434,7 @@ def _where(place: RankPlace) -> tuple[object, ...]:
         place.module,
         place.line,
         place.thread_state,
+        place.sampled_step,
         place.collective,
         place.what,
         place.problem,
@@ -323,7 +453,9 @@ def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool
     facts, log = files.facts, files.log
     place = RankPlace(files.rank, files.process, files.state, str(files.recording))
     place.what, place.overhead = str(facts.get("what", "")), str(facts.get("overhead", ""))
-    if "step" in facts:
+    if facts.get("reason") == GONE:
+        place.state = GONE
+    if facts.get("step") is not None:
         place.step = int(facts["step"])
     if log is not None:
         if log.number >= 0:
@@ -336,29 +468,43 @@ def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool
             if counted and log.number > place.last_step:
                 place.last_step = log.number - 1
         if now_ns is not None and log.began_ns:
-            until_ns = (
-                now_ns if files.state in (HANGS, RUNS) else max((at for at, _ in log.memory), default=now_ns)
-            )
+            until_ns = now_ns if files.state in (HANGS, RUNS) else log.last_seen_ns
             place.in_step_s = max(until_ns - log.began_ns, 0) / 1e9
-        place.steps = _step_times([step.duration_ns for step in log.steps])
+        durations_ns = [step.duration_ns for step in log.steps]
+        if place.in_step_s is not None and durations_ns:
+            place.is_stuck = place.in_step_s > max(_STUCK_S, _STUCK_TIMES * median(durations_ns) / 1e9)
+        place.steps = _step_times(durations_ns)
         place.memory = _memory([bytes_ for _, bytes_ in log.memory], [at for at, _ in log.memory])
+    goes_on = files.state in (HANGS, RUNS)
+    look = Sight(**facts["sight"]) if facts.get("sight") else None
+    if goes_on and log is not None and log.is_of_here:
+        look = sight(log.process, log.layout)
     try:
         # A ring may go on while it is read; what its process writes meanwhile does not matter.
-        goes_on = files.state in (HANGS, RUNS)
         copy = scratch / f"{files.rank}.recording" if goes_on else files.recording
         if goes_on:
             clone(files.recording, copy)
         with open_trace(copy) as trace:
             if goes_on:
                 copy.unlink()
-            _look_into(trace, place, compare=compare)
+            _look_into(trace, place, log, compare=compare)
     except Exception as error:  # noqa: BLE001  (what else is known is shown, whatever is wrong with the file)
         place.problem = f"{type(error).__name__}: {error}"
+    if look is not None:
+        place.line, place.thread_state, place.age_s, place.sampled_step = (
+            look.line,
+            look.thread_state,
+            0.0,
+            None,
+        )
+        place.workers = list(look.workers)
+        # Which of torch's collectives, a span of this step may say that DDP called it.
+        place.collective = look.collective and (place.collective or look.collective)
     return place
 
 
-def _look_into(trace: Trace, place: RankPlace, *, compare: bool) -> None:
-    """Find in a recording what was open when it ended."""
+def _look_into(trace: Trace, place: RankPlace, log: StepLog | None, *, compare: bool) -> None:
+    """Find in a recording what was open when it ended, and what its last sample says, with its age."""
     steps = trace.columns("steps")
     if place.step is None and place.last_step is None and len(steps):
         place.step = int(steps["number"][-1])
@@ -367,25 +513,33 @@ def _look_into(trace: Trace, place: RankPlace, *, compare: bool) -> None:
     # Of the process, the main thread has the same id.
     threads = np.flatnonzero(trace.columns("threads")["os_tid"] == place.process)
     main = int(threads[0]) if len(threads) else 0
+    # From when on something says where the rank is: a step that is not recorded has no spans, and perhaps no samples.
+    zero_ns = trace.run_info.start_monotonic_ns or 0
+    from_ns = 0 if log is None or log.recorded else (log.began_ns or log.last_seen_ns) - zero_ns
     spans = trace.columns("spans")
     is_open = (spans["flags"] & FLAG_UNFINISHED) != 0
-    rows = np.flatnonzero(is_open & (spans["kind"] != SpanKind.STEP))
+    rows = np.flatnonzero(is_open & (spans["kind"] != SpanKind.STEP) & (spans["start_ns"] >= from_ns))
     rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
     own = rows[spans["thread"][rows] == main]
     if len(own):
         row = int(own[-1])
         place.operator = trace.strings[int(spans["name"][row])]
         place.module = _module(trace, int(spans["module"][row]))
-        place.line = _line(trace, int(spans["stack"][row]))
-    samples = trace.columns("samples")
-    mine = np.flatnonzero(samples["thread"] == main)
-    if len(mine) and (len(own) == 0 or samples["time_ns"][mine[-1]] >= spans["start_ns"][own[-1]]):
-        last = int(mine[-1])
-        place.thread_state = SAMPLE_STATES[int(samples["state"][last])]
-        place.line = _line(trace, int(samples["stack"][last])) or place.line
-        place.module = _module(trace, int(samples["module"][last])) or place.module
-        # In a step that is not recorded, only samples tell of it.
-        place.collective = _collective_in(trace, int(samples["stack"][last]))
+        place.line = program_line(stack_lines(trace, int(spans["stack"][row])))
+    stack, module = last_sample(trace, main)
+    at_ns = -1 if stack is None else stack.time_ns - zero_ns
+    if stack is not None and (len(own) == 0 or at_ns >= spans["start_ns"][own[-1]]):
+        place.thread_state = stack.state
+        place.line = stack.program_line or place.line
+        if log is not None:
+            place.age_s = max(log.last_seen_ns - zero_ns - at_ns, 0) / 1e9
+            if log.began_ns == 0 or at_ns < log.began_ns - zero_ns:
+                row = int(np.searchsorted(steps["start_ns"], at_ns, side="right")) - 1
+                place.sampled_step = int(steps["number"][row]) if row >= 0 else None
+        if at_ns >= from_ns:
+            place.module = _module(trace, module) or place.module
+            # In a step that is not recorded, only samples tell of it.
+            place.collective = stack.collective
     open_calls = set(rows.tolist())
     if open_calls:
         calls = trace.table("collectives").select(["span", "name", "transfer_span"]).to_pylist()
@@ -413,26 +567,6 @@ def _estimates(trace: Trace, by: str) -> list[dict[str, Any]]:
 
 def _module(trace: Trace, row: int) -> str | None:
     return None if row < 0 else str(trace.columns("modules")["path"][row])
-
-
-def _line(trace: Trace, stack: int) -> str | None:
-    """The user's innermost line of a stack."""
-    if stack < 0:
-        return None
-    shown = int(user_stacks(trace)[stack])
-    found = stack_frames(trace, StackRow(shown if shown >= 0 else stack), 1)
-    return frame_location(trace, found[0]) if found else None
-
-
-def _collective_in(trace: Trace, stack: int) -> str | None:
-    """The collective of torch.distributed that a stack is in."""
-    frames, found = trace.columns("frames"), None
-    for frame in stack_frames(trace, StackRow(stack)):
-        if trace.strings[int(frames["file"][frame])].endswith(_COLLECTIVES):
-            function = trace.strings[int(frames["function"][frame])]
-            # The outermost one, which the program calls; a decorator's wrapper is not it.
-            found = function if function.isidentifier() and function != "wrapper" else found
-    return found
 
 
 def _step_times(durations_ns: list[int]) -> str:
@@ -481,9 +615,9 @@ def _estimate_text(row: dict[str, Any]) -> str:
 
 def _lines_of(place: RankPlace) -> list[str]:
     """A rank as lines of text."""
-    head = f"rank {place.rank}: "
+    head = f"rank {place.rank}{', dead' if place.state == GONE else ''}: "
     head += f"in step {place.step:,}" if place.step is not None else _in_no_step(place.last_step)
-    if place.in_step_s is not None:
+    if place.in_step_s:
         head += f" for {_time(place.in_step_s)}"
     if place.last_step is not None:
         head += f", last complete step {place.last_step:,}"
@@ -494,11 +628,20 @@ def _lines_of(place: RankPlace) -> list[str]:
         *([place.operator] if place.operator else []),
         *([f"collective {place.collective}"] if place.collective else []),
         *([f"module {place.module}"] if place.module else []),
+    ]
+    seen = [
         *([place.line] if place.line else []),
         *([f"main thread {place.thread_state}"] if place.thread_state else []),
     ]
-    if where:
-        lines.append("  in " + ", ".join(where))
+    is_old = place.age_s >= _OLD_S or place.sampled_step is not None
+    if where or (seen and not is_old):
+        lines.append("  in " + ", ".join(where if is_old else where + seen))
+    if seen and is_old:
+        step = "" if place.sampled_step is None else f", in step {place.sampled_step:,}"
+        lines.append(
+            f"  last sample, {_time(place.age_s)} before the process was last seen{step}: {', '.join(seen)}"
+        )
+    lines += [f"  {worker}" for worker in place.workers]
     overhead = f"overhead {place.overhead}" if place.overhead else ""
     average = ", ".join(
         _estimate_text(row) for row in place.estimates.get("operator", [])[:_ESTIMATED_IN_TEXT]

@@ -8,25 +8,28 @@ if it is on this machine; else it is named as missing.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope.collect import JobStore, is_distributed, rank_count
+from kinetoscope.flight.deaths import end_text, last_seen_s
 from kinetoscope.flight.incidents import INCIDENTS, incident_folders, rank_name, time_of
 from kinetoscope.flight.jobs import GONE, HANGS, RUNS, Attempt, RankFiles, incident_ranks
+from kinetoscope.flight.live_stacks import sight
 from kinetoscope.flight.step_log import SUFFIX
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.storage.incident_files import SUMMARY
 from kinetoscope.storage.recording_parts import clone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     Follow = Callable[[str, Mapping[str, Any]], Path | None]
 
@@ -41,6 +44,12 @@ _REST_S = 60.0
 _NEW_S = 120.0
 _COUNT = "incidents"
 _OF_INCIDENT = ("reason", "what", "step", "time_s", "rank")
+# What a rank raises because another one has ended or hangs.
+_CONSEQUENCE = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|closed by peer|broken pipe|remote process|ncclRemoteError|recvValue failed"
+    r"|socket (timeout|error)|watchdog|timed out",
+    re.IGNORECASE,
+)
 
 
 @dataclass
@@ -220,7 +229,7 @@ def list_ranks(
         OSError: The file cannot be written.
     """
     written = {rank.rank: rank for rank in incident_ranks(place) if rank.facts}
-    first = next((one.facts for one in written.values() if "because_of_rank" not in one.facts), {})
+    first = next((one.facts for one in first_failure(written.values())), {})
     rings = {ring.rank: ring for ring in Attempt(attempt).rings() if ring.state in (HANGS, RUNS, GONE)}
     told: dict[str, Any] = {name: first[name] for name in _OF_INCIDENT if name in first}
     ranks: dict[str, Any] = {}
@@ -238,6 +247,17 @@ def list_ranks(
         file.write(json.dumps({**told, "ranks": ranks, "missing": missing}, indent=1).encode())
 
 
+def first_failure(ranks: Iterable[RankFiles]) -> list[RankFiles]:
+    """Those of some ranks that failed by themselves, the first failure first; what is the consequence of another rank's end comes last."""
+
+    def order(rank: RankFiles) -> tuple[bool, float]:
+        facts = rank.facts
+        follows = facts.get("reason") == "exit" or _CONSEQUENCE.search(str(facts.get("what", ""))) is not None
+        return follows, float(facts.get("time_s") or 0.0)
+
+    return sorted((rank for rank in ranks if rank.facts and "because_of_rank" not in rank.facts), key=order)
+
+
 def _copy_from_outside(ring: RankFiles, place: Path, first: Mapping[str, Any], by: int) -> bool:
     """Copy the ring of a rank that does not answer; return whether that worked."""
     target = place / ring.recording.name
@@ -246,19 +266,23 @@ def _copy_from_outside(ring: RankFiles, place: Path, first: Mapping[str, Any], b
     except Exception:  # noqa: BLE001  (the ring may be gone, or damaged by a process that was killed; then the rank is missing)
         target.unlink(missing_ok=True)
         return False
-    log = ring.recording.with_suffix(SUFFIX)
-    if log.exists():
-        shutil.copyfile(log, target.with_suffix(SUFFIX))
-    gone = ring.state == GONE
-    facts = {
-        "reason": first.get("reason", "hang"),
-        "rank": ring.rank,
-        "time_s": time_of(place),
-        "process": ring.process,
-        "because_of_rank": first.get("rank"),
-        "answered": False,
-        "what": f"it {'had ended without a word' if gone else 'did not answer'}: rank {by} copied its ring",
-    }
+    log_file = ring.recording.with_suffix(SUFFIX)
+    if log_file.exists():
+        shutil.copyfile(log_file, target.with_suffix(SUFFIX))
+    log = ring.log
+    facts: dict[str, Any] = {"rank": ring.rank, "process": ring.process, "answered": False}
+    if ring.state == GONE:
+        step = log.number if log is not None and log.number >= 0 else None
+        facts |= {"reason": GONE, "time_s": last_seen_s(ring), "what": f"the process {end_text(step, log)}"}
+    else:
+        facts |= {
+            "reason": first.get("reason", "hang"),
+            "time_s": time_of(place),
+            "because_of_rank": first.get("rank"),
+            "what": f"it did not answer: rank {by} copied its ring",
+        }
+        look = sight(log.process, log.layout) if log is not None and log.is_of_here else None
+        facts["sight"] = None if look is None else asdict(look)
     if ring.log is not None:
         facts["step"] = ring.log.number
     with open_atomically(target.with_suffix(".json")) as file:

@@ -4,51 +4,24 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.model import units
-from kinetoscope.model.names import frame_location, stack_frames
+from kinetoscope.flight.live_stacks import StackLine, ThreadStack, live_stacks
+from kinetoscope.model.names import stack_frames
 from kinetoscope.model.rows import StackRow
 from kinetoscope.model.schema import SAMPLE_STATES, SAMPLE_WAITS
 from kinetoscope.storage.recording_parts import clone
 from kinetoscope.trace import open as open_trace
 
 if TYPE_CHECKING:
+    from kinetoscope.flight.step_log import StepLog
     from kinetoscope.trace import Trace
 
 
-@dataclass(frozen=True)
-class SampledStack:
-    """The last sample of a thread.
-
-    Attributes:
-        name: The name of the thread.
-        thread: Its id of the system.
-        state: What it did, one of `kinetoscope.model.schema.SAMPLE_STATES`; with what it waited for, if that is known.
-        time_ns: When it was sampled, by the monotonic clock.
-        lines: The stack as `file:line function`, outermost first.
-    """
-
-    name: str
-    thread: int
-    state: str
-    time_ns: int
-    lines: tuple[str, ...]
-
-    def text(self, now_ns: int) -> str:
-        """As lines of text; `now_ns` is the monotonic clock."""
-        age = units.duration(max(now_ns - self.time_ns, 0))
-        head = (
-            f"thread {self.name or self.thread} ({self.thread}), {self.state} when it was sampled {age} ago"
-        )
-        return "\n".join([head, *(f"  {line}" for line in self.lines)])
-
-
-def ring_stacks(ring: Path) -> list[SampledStack]:
+def ring_stacks(ring: Path) -> list[ThreadStack]:
     """Read the last sample of each thread from a ring, or from any other recording.
 
     Args:
@@ -68,7 +41,22 @@ def ring_stacks(ring: Path) -> list[SampledStack]:
             return _last_samples(trace)
 
 
-def stacks_text(stacks: list[SampledStack], now_ns: int | None = None) -> str:
+def stacks_from_outside(process: int | None, ring: Path, log: StepLog | None) -> tuple[str, str]:
+    """The stacks of a process as text, without its help: those of now, or the last samples in its ring.
+
+    Returns:
+        `process` or `ring`, and the text.
+
+    Raises:
+        FormatError: The ring is not a recording, or its version is not supported.
+        OSError: It cannot be read.
+    """
+    if process and log is not None and log.is_of_here and (stacks := live_stacks(process, log.layout)):
+        return "process", stacks_text(stacks, stacks[0].time_ns)
+    return "ring", stacks_text(ring_stacks(ring))
+
+
+def stacks_text(stacks: list[ThreadStack], now_ns: int | None = None) -> str:
     """All stacks as text; `now_ns` is the monotonic clock."""
     if not stacks:
         return "the ring has no samples: the last steps were not recorded\n"
@@ -76,26 +64,39 @@ def stacks_text(stacks: list[SampledStack], now_ns: int | None = None) -> str:
     return "\n\n".join(stack.text(now_ns) for stack in stacks) + "\n"
 
 
-def _last_samples(trace: Trace) -> list[SampledStack]:
-    samples, threads = trace.columns("samples"), trace.columns("threads")
-    made = []
-    for thread in np.unique(samples["thread"]).tolist():
-        of_thread = np.flatnonzero(samples["thread"] == thread)
-        row = int(of_thread[np.argmax(samples["time_ns"][of_thread])])
-        wait = SAMPLE_WAITS[int(samples["wait"][row])]
-        made.append(
-            SampledStack(
-                str(threads["name"][thread]),
-                int(threads["os_tid"][thread]),
-                SAMPLE_STATES[int(samples["state"][row])] + (f" by {wait}" if wait else ""),
-                (trace.run_info.start_monotonic_ns or 0) + int(samples["time_ns"][row]),
-                _lines(trace, StackRow(int(samples["stack"][row]))),
-            )
+def stack_lines(trace: Trace, stack: int) -> tuple[StackLine, ...]:
+    """A stack of a trace, outermost frame first; empty for -1."""
+    frames, strings = trace.columns("frames"), trace.strings
+    return tuple(
+        StackLine(
+            strings[int(frames["file"][row])],
+            int(frames["line"][row]),
+            strings[int(frames["function"][row])],
         )
-    # Of the process, the main thread has the same id.
-    return sorted(made, key=lambda one: (one.thread != trace.run_info.process, one.thread))
+        for row in reversed(stack_frames(trace, StackRow(stack)))
+    )
 
 
-def _lines(trace: Trace, stack: StackRow) -> tuple[str, ...]:
-    """A stack in words, outermost frame first."""
-    return tuple(frame_location(trace, frame) for frame in reversed(stack_frames(trace, stack)))
+def last_sample(trace: Trace, thread: int) -> tuple[ThreadStack | None, int]:
+    """The last sample of a thread, by its row, and the row of the module that it is in; None and -1 without one."""
+    samples, threads = trace.columns("samples"), trace.columns("threads")
+    rows = np.flatnonzero(samples["thread"] == thread)
+    if len(rows) == 0:
+        return None, -1
+    row = int(rows[np.argmax(samples["time_ns"][rows])])
+    wait = SAMPLE_WAITS[int(samples["wait"][row])]
+    stack = ThreadStack(
+        str(threads["name"][thread]),
+        int(threads["os_tid"][thread]),
+        SAMPLE_STATES[int(samples["state"][row])] + (f" by {wait}" if wait else ""),
+        (trace.run_info.start_monotonic_ns or 0) + int(samples["time_ns"][row]),
+        stack_lines(trace, int(samples["stack"][row])),
+    )
+    return stack, int(samples["module"][row])
+
+
+def _last_samples(trace: Trace) -> list[ThreadStack]:
+    """The last sample of each thread, of the main one first, which has the id of the process."""
+    threads = np.unique(trace.columns("samples")["thread"]).tolist()
+    stacks = [stack for thread in threads if (stack := last_sample(trace, thread)[0]) is not None]
+    return sorted(stacks, key=lambda stack: (stack.thread != trace.run_info.process, stack.thread))

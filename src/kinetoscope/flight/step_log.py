@@ -1,6 +1,7 @@
 """The log of a job's last steps, recorded or not: a file beside the ring, which a native thread watches and anybody can read.
 
-The layout is that of native/recorder/step_watch.h: 16 numbers, then the steps, then readings of memory, all of 8 bytes.
+The layout is that of native/recorder/step_watch.h: 16 numbers, then the steps, then readings of memory, all of 8 bytes; then where the
+interpreter keeps its stacks, as in native/recorder/frame_layout.h.
 """
 
 from __future__ import annotations
@@ -35,7 +36,16 @@ _LOGGED_STEP = struct.Struct("<3q?7x")
 _STOPPED, _CURRENT, _MOST_BYTES, _LOGGED, _MEMORY_NOTICED, _SEEN_FROM = 16, 24, 56, 64, 96, 104
 _TWO_NUMBERS = struct.Struct("<2q")
 _FIRST_READING = _HEADER.size + _STEPS * _STEP.size
-SIZE_BYTES = _FIRST_READING + _READINGS * _READING.size
+_LAYOUT_NAMES = (
+    "python_hex", "thread_frame", "with_cframe", "cframe_current", "previous", "code", "instruction", "owner", "first_local",
+    "code_first_instruction", "code_function", "code_file", "code_first_line", "code_lines", "object_type", "object_size", "bytes_data",
+    "text_bytes", "newest_thread", "thread_next", "thread_interpreter", "thread_number", "thread_system", "gil_holder", "gil_locked",
+    "gil_bytes", "pointer_mask", "interpreter", "gil", "code_type", "text_type", "bytes_type", "newest_at_start", "thread_at_start",
+    "text_flags", "text_kind_shift", "text_wide_bytes",
+)  # fmt: skip
+_LAYOUT = struct.Struct("<26I8Q3I4x")
+_LAYOUT_AT = _FIRST_READING + _READINGS * _READING.size
+SIZE_BYTES = _LAYOUT_AT + _LAYOUT.size
 """The size of a log."""
 
 
@@ -77,6 +87,7 @@ class StepLog:
         hung: Whether the step under way was noticed to hang.
         steps: The last steps that have ended, the oldest first.
         memory: The resident memory in bytes, once a second, the oldest first, each with its time by the monotonic clock.
+        layout: Where the process's interpreter keeps its stacks, for `live_stacks`; empty if that is unknown.
     """
 
     process: int
@@ -90,6 +101,13 @@ class StepLog:
     hung: bool
     steps: tuple[LoggedStep, ...]
     memory: tuple[tuple[int, int], ...]
+    layout: dict[str, int]
+
+    @property
+    def last_seen_ns(self) -> int:
+        """When the process was last seen to live, by the monotonic clock; 0 if it never was."""
+        ended_ns = self.steps[-1].began_ns + self.steps[-1].duration_ns if self.steps else 0
+        return max(ended_ns, self.began_ns, self.memory[-1][0] if self.memory else 0)
 
 
 class StepLogWriter:
@@ -160,8 +178,15 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
         is_of_here=all(head[13:15]) and head[13:15] == _namespace_and_boot(os.getpid()),
         hung=hung_ns != 0 and hung_ns == began_ns,
         steps=tuple(steps),
-        memory=tuple(_in_order(_READING.iter_unpack(data[_FIRST_READING:]), readings)),
+        memory=tuple(_in_order(_READING.iter_unpack(data[_FIRST_READING:_LAYOUT_AT]), readings)),
+        layout=interpreter_layout(data),
     )
+
+
+def interpreter_layout(data: bytes | memoryview) -> dict[str, int]:
+    """Where the interpreter keeps its stacks, by a log; empty where it does not say."""
+    named = dict(zip(_LAYOUT_NAMES, _LAYOUT.unpack_from(data, _LAYOUT_AT), strict=True))
+    return named if named["interpreter"] else {}
 
 
 def _in_order(places: Iterable[tuple[Any, ...]], written: int) -> list[tuple[Any, ...]]:

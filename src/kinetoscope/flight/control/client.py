@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.flight.control.socket_path import SUFFIX, short_path
 from kinetoscope.flight.jobs import ENDED, GONE, RUNS, Attempt, RankFiles, attempt_of_process, attempts_in
-from kinetoscope.flight.ring_stacks import ring_stacks, stacks_text
+from kinetoscope.flight.ring_stacks import stacks_from_outside
 from kinetoscope.storage.recording_parts import cut_steps
 from kinetoscope.trace import open as open_trace
 
@@ -131,7 +131,7 @@ class ControlTarget:
             return state, str(error)
 
     def stacks(self) -> dict[str, Any]:
-        """The stacks of all threads: `from`, the program or its ring, and `stacks`, the text.
+        """The stacks of all threads: `from`, the `program` itself, its memory (`process`) or its `ring`, and `stacks`, the text.
 
         Raises:
             FormatError: The program does not answer, and its ring cannot be read.
@@ -139,7 +139,8 @@ class ControlTarget:
         try:
             return {"from": "program", "stacks": self.ask("stacks")["stacks"]}
         except StateError:
-            return {"from": "ring", "stacks": stacks_text(ring_stacks(self.files.recording))}
+            source, text = stacks_from_outside(self.files.process, self.files.recording, self.files.log)
+            return {"from": source, "stacks": text}
 
     def _state_from_outside(self) -> dict[str, Any]:
         """What is known of the rank by its files; None stands for what only the program knows."""

@@ -1,0 +1,343 @@
+"""The Python stacks of a process as they are now, read from its memory: nothing in it has to answer, and nothing in it changes.
+
+The log of steps says where its interpreter keeps threads and frames (`native/recorder/frame_layout.h`). A stack that changes while it is read
+fails a check, and is read again. The system lets a user read own processes, except where it only allows children (Yama, some containers).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from kinetoscope.model import units
+from kinetoscope.tables.stacks import is_library_file, is_program_file
+
+Layout = Mapping[str, int]
+
+_ATTEMPTS = 20
+_MOST_FRAMES = 2000
+_MOST_BYTES = 1 << 22
+_FIRST_C_OWNER = 3
+_STOPPED = {"T": "stopped by a signal (SIGSTOP)", "t": "stopped by a debugger", "Z": "ended"}
+# What the kernel's function that a thread waits in is called.
+_WAITS = {
+    "futex": "a lock",
+    "sleep": "sleep",
+    "do_wait_intr": "events",
+    "do_wait": "a process",
+    "pipe": "a pipe",
+    "fifo": "a pipe",
+    "wait_for_partner": "a pipe",
+    "poll": "events",
+    "select": "events",
+    "sk_": "a socket",
+    "skb": "a socket",
+    "unix": "a socket",
+    "inet": "a socket",
+    "tty": "the terminal",
+    "folio": "a file",
+    "page": "a file",
+    "jbd2": "a file",
+    "fsync": "a file",
+}
+_COLLECTIVES = "torch/distributed/distributed_c10d.py"
+_BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
+_DISTRIBUTED = ("torch/distributed/", "torch/nn/parallel/")
+_LOADER = ("torch/utils/data/_utils/worker.py", "_worker_loop")
+# Functions of Python between the one of torch.distributed that waits and the innermost one.
+_NEAR = 3
+
+
+class StackLine(NamedTuple):
+    """A line of a stack: the path of the file, the number of the line, and the function's qualified name."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.function}"
+
+
+@dataclass(frozen=True)
+class ThreadStack:
+    """The stack of a thread that runs Python.
+
+    Attributes:
+        name: The name of the thread.
+        thread: The system's id; of the main thread it is that of the process.
+        state: `running`, `blocked by a lock`, `stopped by a signal (SIGSTOP)` and so on.
+        time_ns: When it was read or sampled, by the monotonic clock.
+        lines: The stack, outermost first.
+    """
+
+    name: str
+    thread: int
+    state: str
+    time_ns: int
+    lines: tuple[StackLine, ...]
+
+    @property
+    def program_line(self) -> str | None:
+        """The program's innermost line, not one of a library or of Python; the innermost one where there is none."""
+        return program_line(self.lines)
+
+    @property
+    def collective(self) -> str | None:
+        """What it waits in for other ranks: a function of torch.distributed, or a backward pass, which may wait for DDP's."""
+        if not self.state.startswith("blocked") or not self.lines:
+            return None
+        innermost = self.lines[-1]
+        if innermost.file.endswith(_BACKWARD[0]) and innermost.function == _BACKWARD[1]:
+            return "backward"
+        named = [
+            line.function
+            for line in self.lines
+            if line.file.endswith(_COLLECTIVES)
+            and line.function.isidentifier()
+            and line.function != "wrapper"
+        ]
+        # The outermost one, which the program calls.
+        if named or not any(part in line.file for line in self.lines[-_NEAR:] for part in _DISTRIBUTED):
+            return named[0] if named else None
+        return innermost.function.rpartition(".")[2]
+
+    def text(self, now_ns: int) -> str:
+        """As lines of text; `now_ns` is the monotonic clock."""
+        age_ns = max(now_ns - self.time_ns, 0)
+        when = f" when it was sampled {units.duration(age_ns)} ago" if age_ns else ""
+        head = f"thread {self.name or self.thread} ({self.thread}), {self.state}{when}"
+        return "\n".join([head, *(f"  {line}" for line in self.lines)])
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Where a process is at a moment.
+
+    Attributes:
+        line: The program's innermost line of the main thread, `file:line function`.
+        thread_state: What the main thread does; empty for the caller's own.
+        collective: What it waits in for other ranks; None if it does not.
+        workers: The data loader's workers that are in the program's code, each in words.
+    """
+
+    line: str | None
+    thread_state: str
+    collective: str | None = None
+    workers: tuple[str, ...] = ()
+
+
+def sight(process: int, layout: Layout) -> Sight | None:
+    """Look where a process is; None if its memory cannot be read, or it has no Python stack.
+
+    Args:
+        process: The id of the process.
+        layout: Where its interpreter keeps what is read, from its log of steps.
+    """
+    main = _main_stack(process, layout)
+    if main is None:
+        state = _STOPPED.get(_state_letter(process, process))
+        return None if state is None else Sight(None, state)
+    state = "" if process == threading.get_native_id() else main.state
+    return Sight(main.program_line, state, main.collective, tuple(_workers(process, layout)))
+
+
+def sight_of_exception(error: BaseException) -> Sight:
+    """Where an exception was raised: the program's innermost line of its traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return Sight(
+        program_line(tuple(StackLine(one.filename, one.lineno or 0, one.name) for one in frames)), ""
+    )
+
+
+def live_stacks(process: int, layout: Layout) -> list[ThreadStack]:
+    """Read the stacks of all Python threads of a process, the main thread first; empty if its memory cannot be read."""
+    if not layout:
+        return []
+    with suppress(OSError), open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
+        for _ in range(_ATTEMPTS):
+            with suppress(OSError, _InconsistentError):
+                stacks = _Interpreter(memory.fileno(), layout).stacks(process)
+                return sorted(stacks, key=lambda one: (one.thread != process, one.thread))
+    return []
+
+
+def _main_stack(process: int, layout: Layout) -> ThreadStack | None:
+    """The stack of the main thread, which has the id of its process."""
+    return next((one for one in live_stacks(process, layout) if one.thread == process), None)
+
+
+def program_line(lines: tuple[StackLine, ...]) -> str | None:
+    """The program's innermost line of a stack, not one of a library or of Python; the innermost one where there is none."""
+    for passes in (is_program_file, lambda file: not is_library_file(file), bool):
+        for one in reversed(lines):
+            if passes(one.file):
+                return str(one)
+    return None
+
+
+def _workers(process: int, layout: Layout) -> list[str]:
+    """The workers of data loaders, forked by a process, that are in the program's code: others wait for an index, or for room."""
+    found = []
+    number = 0
+    for child in _children(process):
+        stack = _main_stack(child, layout)
+        inside = [(line.file.endswith(_LOADER[0]), line.function) for line in stack.lines] if stack else []
+        if stack is None or (True, _LOADER[1]) not in inside:
+            continue
+        lines = stack.lines[inside.index((True, _LOADER[1])) + 1 :]
+        # In the program's code, or wherever it was stopped; else it waits for indices, or for room in the queue.
+        if any(is_program_file(line.file) for line in lines) or stack.state in _STOPPED.values():
+            where = program_line(lines) or program_line(stack.lines)
+            found.append(f"data loader worker {number} (process {child}) {stack.state} at {where}")
+        number += 1
+    return found
+
+
+def _children(process: int) -> list[int]:
+    """The processes that a process has started, the oldest first."""
+    found: list[int] = []
+    for place in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, place.read_text().split())
+    return sorted(found)
+
+
+def _state_letter(process: int, thread: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def _thread_name(process: int, thread: int) -> str:
+    if thread == process:
+        return "main"
+    with suppress(OSError):
+        return Path(f"/proc/{process}/task/{thread}/comm").read_text().strip()
+    return ""
+
+
+class _InconsistentError(Exception):
+    """What was read changed meanwhile."""
+
+
+class _Interpreter:
+    """Reads an interpreter's threads and frames through `/proc/PID/mem`; what is not mapped is an OSError."""
+
+    def __init__(self, file: int, layout: Layout) -> None:
+        self._file, self._layout = file, layout
+        self._codes: dict[int, tuple[str, str, list[tuple[int, int, int | None]], int]] = {}
+
+    def stacks(self, process: int) -> list[ThreadStack]:
+        """The stacks of all threads that run Python."""
+        layout, found, now_ns = self._layout, [], time.monotonic_ns()
+        interpreter = layout["interpreter"]
+        state = self._number(interpreter + layout["newest_thread"])
+        while state:
+            if self._number(state + layout["thread_interpreter"]) != interpreter:
+                raise _InconsistentError
+            thread = self._number(state + layout["thread_system"])
+            lines = self._lines(state)
+            if thread and lines:
+                name, does = _thread_name(process, thread), self._state(process, thread, state)
+                found.append(ThreadStack(name, thread, does, now_ns, lines))
+            state = self._number(state + layout["thread_next"])
+        return found
+
+    def _read(self, address: int, count: int) -> bytes:
+        if not 0 < address < 1 << 63 or not 0 <= count <= _MOST_BYTES:
+            raise _InconsistentError
+        data = os.pread(self._file, count, address)
+        if len(data) != count:
+            raise _InconsistentError
+        return data
+
+    def _number(self, address: int, count: int = 8) -> int:
+        return int.from_bytes(self._read(address, count), "little")
+
+    def _lines(self, state: int) -> tuple[StackLine, ...]:
+        """The stack of a thread, outermost first."""
+        layout, lines, owner = self._layout, [], 0
+        frame = self._number(state + layout["thread_frame"])
+        if layout["with_cframe"] and frame:
+            frame = self._number(frame + layout["cframe_current"])
+        for _ in range(_MOST_FRAMES):
+            if not frame:
+                break
+            owner = self._number(frame + layout["owner"], 1)
+            if owner < _FIRST_C_OWNER:
+                code = self._number(frame + layout["code"]) & layout["pointer_mask"]
+                lines.append(self._line(code, self._number(frame + layout["instruction"])))
+            frame = self._number(frame + layout["previous"])
+        if 0 < owner < _FIRST_C_OWNER:
+            raise _InconsistentError
+        return tuple(reversed(lines))
+
+    def _line(self, code: int, instruction: int) -> StackLine:
+        """A frame's line, by its code object and the instruction that it is at."""
+        layout = self._layout
+        if code not in self._codes:
+            if self._number(code + layout["object_type"]) != layout["code_type"]:
+                raise _InconsistentError
+            table = self._number(code + layout["code_lines"])
+            size = self._number(table + layout["object_size"])
+            first_line = self._number(code + layout["code_first_line"], 4)
+            rows = _line_rows(self._read(table + layout["bytes_data"], size), first_line)
+            file, function = (
+                self._text(self._number(code + layout[name])) for name in ("code_file", "code_function")
+            )
+            self._codes[code] = (file, function, rows, first_line)
+        file, function, rows, first_line = self._codes[code]
+        offset = instruction - code - layout["code_first_instruction"]
+        units = self._number(code + layout["object_size"])
+        if not -2 <= offset < 2 * units:
+            raise _InconsistentError
+        line = next((line for begin, end, line in rows if begin <= offset < end), None)
+        return StackLine(file, line or first_line, function)
+
+    def _text(self, address: int) -> str:
+        layout = self._layout
+        if self._number(address + layout["object_type"]) != layout["text_type"]:
+            raise _InconsistentError
+        flags = self._number(address + layout["text_flags"], 4) >> layout["text_kind_shift"]
+        width, is_ascii = flags & 7, flags >> 4 & 1
+        if width not in (1, 2, 4):
+            raise _InconsistentError
+        start = address + layout["text_bytes" if is_ascii else "text_wide_bytes"]
+        data = self._read(start, width * self._number(address + layout["object_size"]))
+        return data.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[width], "replace")
+
+    def _state(self, process: int, thread: int, state: int) -> str:
+        """What a thread does, by the system and by who has the GIL."""
+        letter = _state_letter(process, thread)
+        if letter in _STOPPED:
+            return _STOPPED[letter]
+        layout = self._layout
+        gil = layout["gil"]
+        has_gil = (
+            self._number(gil + layout["gil_locked"], 4) == 1
+            and self._number(gil + layout["gil_holder"]) == state
+        )
+        if letter == "R":
+            return "running"
+        with suppress(OSError, ValueError):
+            words = Path(f"/proc/{process}/task/{thread}/syscall").read_text().split()
+            if len(words) > 1 and 0 <= int(words[1], 16) - gil < layout["gil_bytes"]:
+                return "waiting for the GIL"
+        wait = ""
+        with suppress(OSError):
+            where = Path(f"/proc/{process}/task/{thread}/wchan").read_text()
+            wait = next((f" by {name}" for part, name in _WAITS.items() if part in where), "")
+        return f"blocked{wait}" + (" in C code that holds the GIL" if has_gil else "")
+
+
+def _line_rows(table: bytes, first_line: int) -> list[tuple[int, int, int | None]]:
+    """The rows of a code object's table of lines: from which byte of the code to which, and the line."""
+    return list((lambda: None).__code__.replace(co_linetable=table, co_firstlineno=first_line).co_lines())
