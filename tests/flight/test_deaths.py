@@ -95,7 +95,7 @@ def test_memory_that_was_nearly_all_used_is_named(tmp_path):
         data = bytearray(path.read_bytes())
         struct.pack_into("<q", data, 56, 1000)
         struct.pack_into("<q", data, 88, 1)
-        struct.pack_into("<2q", data, SIZE_BYTES - 512 * 16, 1, had_bytes)
+        struct.pack_into("<2q", data, 128 + 1024 * 32, 1, had_bytes)
         path.write_bytes(data)
         assert ("the system may have killed it" in end_text(7, read_step_log(path))) is hint
     assert end_text(None, None).startswith("ended without a word before its first step")

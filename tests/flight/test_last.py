@@ -95,7 +95,7 @@ def test_a_lock_that_is_never_released(tmp_path):
     assert (rank.state, rank.step, rank.last_step) == ("hangs", 181_049, 181_048)
     assert (rank.operator, rank.module) == ("waiting", "Stuck")
     assert rank.line == f"{tmp_path / 'train.py'}:{LINE} Stuck.forward"
-    assert rank.thread_state == "blocked"
+    assert (rank.thread_state, rank.age_s) == ("blocked by a lock", 0)
     assert rank.memory.startswith("memory ")
     # Its own, told as one that was kept, and not as another one.
     assert f"1 incident of this job in {found.folder}/incidents" in found.lines()
@@ -159,13 +159,15 @@ def test_a_rank_that_does_not_enter_a_collective(tmp_path):
     with hanging(tmp_path, RANKS, 2, {"WORLD_SIZE": "2"}) as program:
         wait_for_incident(tmp_path, program, 2)
         found = last_event(None, tmp_path / "jobs")
-    assert found.sentence.startswith("2 of 2 ranks hang: step 59 has not ended")
-    assert found.sentence.endswith("the others wait in all_reduce, which rank 1 has not entered")
-    assert [(rank.rank, rank.collective, rank.last_step) for rank in found.ranks] == [
+    where = f"{tmp_path / 'train.py'}:{line} <module>"
+    assert found.sentence.startswith(
+        f"rank 1 holds up the job: blocked by a lock at {where}, in step 59 for "
+    )
+    assert found.sentence.endswith("; rank 0 waits in all_reduce")
+    assert {(rank.rank, rank.collective, rank.last_step) for rank in found.ranks} == {
         (0, "all_reduce", 58),
         (1, None, 58),
-    ]
-    assert found.ranks[1].line == f"{tmp_path / 'train.py'}:{line} <module>"
+    }
 
 
 @pytest.mark.parametrize(
@@ -220,6 +222,9 @@ def test_a_rank_that_did_not_enter_a_collective_is_named():
 
     waiting = [RankPlace(rank, None, "hangs", "", collective="all_reduce") for rank in (0, 2)]
     missing = RankPlace(1, None, "hangs", "")
-    assert _who_is_missing([*waiting, missing]).endswith("all_reduce, which rank 1 has not entered")
+    assert (
+        _who_is_missing([*waiting, missing])
+        == "rank 1 holds up the job: at an unknown place; ranks 0, 2 wait in all_reduce"
+    )
     assert _who_is_missing(waiting) == ""
     assert _who_is_missing([missing]) == ""

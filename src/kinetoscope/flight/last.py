@@ -544,7 +544,8 @@ def _look_into(trace: Trace, place: RankPlace, log: StepLog | None, *, compare: 
     if open_calls:
         calls = trace.table("collectives").select(["span", "name", "transfer_span"]).to_pylist()
         for call in calls:
-            if call["span"] in open_calls or call["transfer_span"] in open_calls:
+            # Of a dead process, the end of what another thread did may be missing.
+            if call["span"] in open_calls or (call["transfer_span"] in open_calls and place.state != GONE):
                 place.collective = call["name"]
     if not place.steps:
         place.steps = _step_times(steps["duration_ns"][:-1].tolist())
