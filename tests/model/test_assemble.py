@@ -262,3 +262,37 @@ def test_each_device_has_addresses_and_totals_of_its_own():
     assert trace.column("allocations", "total_bytes").tolist() == [70, 700, 3, 0]
     assert trace.column("spans", "device_bytes").tolist() == [700]
     assert trace.column("spans", "bytes").tolist() == [3]
+
+
+_KERNELS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), min_size=1, max_size=12)
+
+
+@given(_KERNELS, st.integers(1, 89))
+def test_device_work_has_no_children_and_is_its_own_self_time(kernels, cut_ns):
+    builder = TraceBuilder()
+    stream = builder.stream(7)
+    for place, (start_ns, duration_ns) in enumerate(kernels):
+        builder.kernel(f"k{place}", start_ns, duration_ns, stream=stream)
+    trace = builder.kernel("last", 60, 30, stream=stream).build()
+    spans = trace.columns("spans")
+    assert np.array_equal(spans["self_ns"], spans["duration_ns"])
+    assert (spans["parent"] == -1).all()
+    assert (spans["depth"] == 0).all()
+    before, after = (
+        trace.window(*times, device="time").column("spans", "self_ns")
+        for times in ((0, cut_ns), (cut_ns, None))
+    )
+    assert before.sum() + after.sum() == spans["duration_ns"].sum()
+
+
+def test_a_range_on_a_stream_encloses_kernels_that_enclose_nothing():
+    builder = TraceBuilder()
+    stream = builder.stream(7)
+    builder.device_annotation("range", 0, 100, stream=stream)
+    builder.kernel("outer", 10, 50, stream=stream)
+    builder.kernel("inner", 20, 30, stream=stream)
+    trace = builder.build()
+    rows = {row["name"]: row for row in trace.table("spans").to_pylist()}
+    assert {name: row["self_ns"] for name, row in rows.items()} == {"range": 50, "outer": 50, "inner": 30}
+    parents = [row["parent"] for row in rows.values()]
+    assert parents == [None, 0, None]

@@ -377,7 +377,8 @@ class _Cutting:
         parent, caller = inside_of(same_window(spans["parent"])), inside_of(same_window(spans["caller"]))
         lane, of_call = spans["lane"][pieces.row], is_call(spans["kind"][pieces.row])
         self_ns = spans["self_ns"][pieces.row].copy()
-        changed = cut_off & (lane == 0)
+        # Beside lane 0, only device work has a self time.
+        changed = cut_off & ((lane == 0) | (self_ns > 0))
         of_work, of_calls = pieces.duration_ns.copy(), pieces.duration_ns.copy()
         # Work is inside work; to a call belongs whatever is directly inside it. What encloses comes first, so of two
         # that enclose the later one is the inner.

@@ -18,12 +18,13 @@ from kinetoscope.model import steps as steps_module
 from kinetoscope.model.closures import find_closures
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.device_time import device_self_ns
-from kinetoscope.model.kinds import is_call, is_runtime_call
+from kinetoscope.model.kinds import is_call, is_device_work, is_runtime_call
 from kinetoscope.model.nesting import (
     Nesting,
     nest,
     nest_beside_calls,
     spread_down,
+    without_children,
 )
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
@@ -312,9 +313,14 @@ class _Derivation:
         """Parents, depths, lanes and self times."""
         spans = self._spans
         if (work := self.work()) is None:
-            return dict(vars(nest(spans["thread"], spans["start_ns"], spans["duration_ns"])))
-        made = nest_beside_calls(spans, work, self.everything())
-        self._caller = made.pop("caller")
+            made: Arrays = dict(vars(nest(spans["thread"], spans["start_ns"], spans["duration_ns"])))
+        else:
+            made = nest_beside_calls(spans, work, self.everything())
+            self._caller = made.pop("caller")
+        if len(self._tables["streams"]):
+            kind = spans["kind"]
+            on_device = is_device_work(kind) | (kind == SpanKind.COLLECTIVE)
+            without_children(made, on_device & (spans["stream"] >= 0), spans["duration_ns"])
         return made
 
     def caller(self) -> Arrays:

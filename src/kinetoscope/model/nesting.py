@@ -117,6 +117,25 @@ def nest_beside_calls(
     return made
 
 
+def without_children(
+    made: dict[str, NDArray[Any]], childless: NDArray[np.bool_], duration_ns: NDArray[np.int64]
+) -> None:
+    """Correct how spans nest where some have no children: device work runs beside what overlaps it, never around it.
+
+    Args:
+        made: `parent`, `depth` and `self_ns` of every span; changed. Lanes stay as they are: they are for drawing.
+        childless: Which spans have no children; what lies inside them gets no parent.
+        duration_ns: How long each span ran: the self time of the childless.
+    """
+    parent, depth = made["parent"], made["depth"]
+    made["self_ns"] = np.where(childless, np.maximum(duration_ns, 0), made["self_ns"])
+    inside = np.append(childless, False)[parent]
+    if inside.any():
+        root = _core.nearest_marked(parent, depth, inside)
+        made["depth"] = depth - np.where(root >= 0, depth[root], 0)
+        made["parent"] = np.where(inside, np.int32(-1), parent)
+
+
 def _calls_in_the_way(
     thread: NDArray[np.int32],
     start_ns: NDArray[np.int64],

@@ -226,11 +226,12 @@ _SPANS = (
                                              "others have the same `first`."),
     _d("kind", "uint8", "", "Its kind: a `SpanKind`.", 0),
     _d("parent", "int32", "row of spans", "The innermost enclosing span on its thread; a Python or module call is the "
-                                          "parent of calls only."),
+                                          "parent of calls only, and device work of nothing."),
     _d("caller", "int32", "row of spans", "The innermost enclosing Python or module call, where these were recorded."),
     _d("depth", "int32", "", "How many spans enclose it.", 0),
     _d("lane", "int32", "", "0, or more for a span that partly overlaps others of its thread and does not nest.", 0),
-    _d("self_ns", "int64", "ns", "Self time: its duration minus that of the spans directly inside; 0 in lanes above 0.", 0),
+    _d("self_ns", "int64", "ns", "Self time: its duration minus that of the spans directly inside; 0 in lanes above 0. Device "
+                              "work has nothing inside: its self time is its duration in every lane.", 0),
     _d("forward", "int32", "row of spans", "For a backward function, the forward operator that made it."),
     _d("module", "int32", "row of modules", "The module that it ran in or, in backward, the module of its forward operator."),
     _d("forward_stack", "int32", "row of stacks", "In backward, the Python stack of its forward operator."),

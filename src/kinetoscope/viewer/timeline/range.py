@@ -122,7 +122,7 @@ def times_within(
         return total, own
     # Of a clipped span, subtract only the clipped time of its children.
     own = own.copy()
-    own[cut] = np.where(columns["lane"][spans[cut]] == 0, total[cut], 0)
+    own[cut] = np.where((columns["lane"][spans[cut]] == 0) | (own[cut] > 0), total[cut], 0)
     # Few spans are clipped: at most two in each row.
     cut = cut[np.argsort(spans[cut])]
     known = spans[cut]
