@@ -55,7 +55,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONUNBUFFERED PYTHONDONTWRITEBY
 
 say = @printf '\n==> %s\n' "$(1)"
 
-.PHONY: help demo test lint native-test fuzz docs wheel-test wheels release web web-test chromium pytest stress trackers bench matrix gpu-check format install develop clean
+.PHONY: help demo test lint native-test fuzz docs wheel-test wheels release web web-test test-programs pytest stress trackers bench matrix gpu-check format install develop clean
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -208,14 +208,18 @@ build/web-packages-$(PACKAGES):
 	@cd web && npm install --no-save --no-audit --no-fund --loglevel=error
 	@mkdir -p build && rm -f build/web-packages-* && touch $@
 
-# The tests of the pages need a browser. It is installed if possible; otherwise they are skipped.
-chromium:
-	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit 0; done; \
+# The tests of the pages need a browser, and those of completion the shells. They are installed if possible; otherwise tests skip.
+test-programs:
+	@missing=; \
+	for names in "chromium chromium-browser google-chrome" zsh fish; do \
+	  for name in $$names; do command -v $$name > /dev/null && continue 2; done; missing="$$missing $${names%% *}"; \
+	done; \
+	test -n "$$missing" || exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-	  printf '\n==> Installing Chromium for the tests of the pages\n'; \
-	  apt-get -q update > /dev/null && DEBIAN_FRONTEND=noninteractive apt-get -q install -y chromium > /dev/null; \
+	  printf '\n==> Installing%s for the tests\n' "$$missing"; \
+	  apt-get -q update > /dev/null && DEBIAN_FRONTEND=noninteractive apt-get -q install -y $$missing > /dev/null; \
 	else \
-	  echo "Chromium was not found: the tests of the pages are skipped. 'apt-get install chromium' enables them."; \
+	  echo "Not found:$$missing. The tests that need them are skipped; 'apt-get install$$missing' enables them."; \
 	fi
 
 # The wheel of an isolated build, in a separate environment without torch.
@@ -234,7 +238,7 @@ release: develop
 	$(call say,Release $(VERSION))
 	@$(BIN)/python tools/release.py $(VERSION) --torch $(TORCHES) --python $(PYTHONS)
 
-pytest: develop chromium
+pytest: develop test-programs
 	$(call say,Tests)
 	@# Worksteal keeps the tests of a file on one worker while all workers are busy, so fixtures are set up once.
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

@@ -43,9 +43,11 @@ def test_the_page_says_what_each_shell_needs(shell):
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed here: the line for it was only found on the page")
     path = f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
+    # What the page says comes before the line.
+    before = "autoload -U compinit && compinit -D\n" if shell == "zsh" else ""
     shown = "complete -p kinetoscope" if shell == "bash" else "true"
     done = subprocess.run(
-        [shell, "-c", f"{line.strip()}\n{shown}"],
+        [shell, "-c", f"{before}{line.strip()}\n{shown}"],
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
