@@ -44,7 +44,7 @@ def test_the_page_says_what_each_shell_needs(shell):
         pytest.skip(f"{shell} is not installed here: the line for it was only found on the page")
     path = f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
     # What the page says comes before the line.
-    before = "autoload -U compinit && compinit -D\n" if shell == "zsh" else ""
+    before = "autoload -Uz compinit && compinit -D\n" if shell == "zsh" else ""
     shown = "complete -p kinetoscope" if shell == "bash" else "true"
     done = subprocess.run(
         [shell, "-c", f"{before}{line.strip()}\n{shown}"],
