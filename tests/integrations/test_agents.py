@@ -14,6 +14,7 @@ from kinetoscope import ArgumentError, MissingDependencyError
 from kinetoscope.integrations.agents import MOST_BYTES, TraceAnswers, fitted, mcp_server
 from tests.cli.conftest import training_trace
 from tests.support.controlled_job import controlled_job
+from tests.support.recording_builder import RecordingBuilder
 from tests.support.trace_builder import TraceBuilder
 
 mcp = pytest.importorskip("mcp", reason="agents are answered with the package mcp")
@@ -154,6 +155,43 @@ def test_nothing_outside_the_folders_is_read(folder, path):
         TraceAnswers([folder]).open(path)
     # A URL is the name of a file that does not exist.
     assert "outside the folders" in str(refused.value) or "example.com" in path
+
+
+@pytest.mark.parametrize("member", ["spans.parquet", "manifest.json", "", "new.parquet"])
+def test_no_member_of_a_folder_of_tables_leads_outside(folder, member):
+    outside = folder.parent / "private.tables"
+    for path in (folder / "run.tables", outside):
+        training_trace().build().save(path)
+    stored = folder / "run.tables" / "stored"
+    if member:
+        (stored / member).unlink(missing_ok=True)
+    else:
+        stored.rename(folder.parent / "stored")
+    (stored / member).symlink_to(outside / "stored" / member)
+    with pytest.raises(ArgumentError, match=f"run.tables/stored.*{member} is outside the folders"):
+        TraceAnswers([folder]).open("run.tables")
+
+
+def test_no_summary_or_recording_of_a_folder_leads_outside(folder):
+    RecordingBuilder().write(folder.parent / "rank0.recording")
+    (folder.parent / "rank0.json").write_text('{"reason": "private"}')
+    incident = folder / "incident"
+    incident.mkdir()
+    (incident / "rank0.recording").symlink_to(folder.parent / "rank0.recording")
+    answers = TraceAnswers([folder])
+    for ask in (answers.open, answers.ranks):
+        with pytest.raises(ArgumentError, match="rank0.recording is outside the folders"):
+            ask("incident")
+    # What stands beside a recording is read with it.
+    RecordingBuilder().write(folder / "rank0.recording")
+    (folder / "rank0.json").symlink_to(folder.parent / "rank0.json")
+    assert "private" not in json.dumps(answers.open("rank0.recording"))
+
+
+def test_a_job_is_named_by_one_folder_only(folder):
+    for name in ("..", "a/..", "../x"):
+        with pytest.raises(ArgumentError, match="is no job that was left on"):
+            TraceAnswers([folder]).last(name)
 
 
 def test_a_query_can_write_nothing(folder):

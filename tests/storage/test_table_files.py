@@ -101,12 +101,13 @@ def damaged_manifest(**changes):
         (damaged_manifest(version=9), "version 9; this release reads version 2"),
         (damaged_manifest(info=3), "is damaged"),
         (damaged_manifest(tables={"spans": {"columns": ["nonsense"]}}), "is damaged"),
+        (damaged_manifest(files={"../../outside": "0"}), "a file outside of the folder, '../../outside'"),
         (damaged_manifest(tables={"spans": {"columns": ["own_module"]}}), "has row numbers out of range"),
         (lambda stored: (stored / "spans.parquet").write_bytes(b"PAR1 junk"), "is damaged"),
         (lambda stored: (stored / "strings.parquet").write_bytes(b""), "is damaged"),
         (lambda stored: (stored / "strings.parquet").unlink(), r"stored/strings\.parquet is missing"),
     ],
-    ids=range(11),
+    ids=range(12),
 )  # fmt: skip
 def test_a_damaged_folder_is_a_format_error(tmp_path, damage, message):
     hostile_trace().save(tmp_path / "x.tables")

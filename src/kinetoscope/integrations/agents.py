@@ -188,7 +188,7 @@ class TraceAnswers:
     @staticmethod
     def _job_folder(name: str, base: Path) -> Path:
         """The folder of a job by its name, which cannot lead anywhere else."""
-        if Path(name).name != name or not (base / name).is_dir():
+        if Path(name).name != name or name == ".." or not (base / name).is_dir():
             raise ArgumentError(
                 f"{name!r} is no job that was left on: `last` without a target shows what there is"
             )
@@ -238,14 +238,23 @@ class TraceAnswers:
         """Return a path in one of the folders; a relative one is in the first folder that has it.
 
         Raises:
-            ArgumentError: It is outside all of them.
+            ArgumentError: It is outside all of them, or a folder with a link to the outside.
         """
-        found = [(folder / path).resolve() for folder in self._folders]
-        inside = [file for file in found if self._is_inside(file)]
-        if not inside:
+        resolved = [(folder / path).resolve() for folder in self._folders]
+        inside = [file for file in resolved if self._is_inside(file)]
+        chosen = next((file for file in inside if file.exists()), inside[0] if inside else None)
+        members = [] if chosen is None else [chosen.joinpath(name) for name in _members(chosen)]
+        outside = next((file for file in members if not self._is_inside(file.resolve())), None)
+        if chosen is None or outside is not None:
             allowed = ", ".join(map(str, self._folders))
-            raise ArgumentError(f"{path} is outside the folders that may be read ({allowed})")
-        return next((file for file in inside if file.exists()), inside[0])
+            raise ArgumentError(f"{outside or path} is outside the folders that may be read ({allowed})")
+        return chosen
+
+
+def _members(folder: Path) -> Iterator[str]:
+    """Everything below a folder; links are not followed."""
+    for where, folders, files in os.walk(folder):
+        yield from (os.path.join(where, name) for name in (*folders, *files))
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -44,8 +44,9 @@ def incident_facts(paths: list[Path]) -> dict[str, Any] | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Read a JSON object; an empty one if there is none."""
+    """Read a JSON object; an empty one if there is none, or a link out of the folder of the recordings."""
     found: Any = None
     with suppress(OSError, ValueError):
-        found = json.loads(path.read_bytes())
+        if path.resolve().parent == path.parent.resolve():
+            found = json.loads(path.read_bytes())
     return found if isinstance(found, dict) else {}

@@ -198,6 +198,8 @@ def _read(path: Path) -> TraceData:
     if not isinstance(manifest.get("files"), dict) or manifest != with_checksum(manifest):
         raise FormatError(f"{path / 'stored' / 'manifest.json'} is damaged: its checksum does not match; write the folder again from its source")  # fmt: skip
     for name, checksum in manifest["files"].items():
+        if Path(name).name != name:
+            raise ValueError(f"the manifest names a file outside of the folder, {name!r}")
         _check(path / "stored" / name, checksum)
     strings = _column(path, "strings", "text", "text")
     if not strings or strings[0] != "" or not isinstance(manifest["info"], dict):
