@@ -2,6 +2,7 @@
 
 import io
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -240,3 +241,42 @@ def test_another_database_is_refused(tmp_path):
     connection.close()
     with pytest.raises(kinetoscope.FormatError, match="not an export of Nsight Systems"):
         kinetoscope.open(path)
+
+
+@pytest.mark.parametrize(
+    ("table", "missed"),
+    [
+        ("NVTX_EVENTS", ""),
+        ("NVTX_EVENTS_V2", ""),
+        ("OSRT_API_V2", ""),
+        ("MPI_P2P_EVENTS_V3", "MPI_P2P_EVENTS_V3"),
+    ],
+)
+def test_tables_with_a_version_behind_their_name_are_read_or_a_loss(tmp_path, table, missed):
+    path = training().write(tmp_path / "export.sqlite")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"DROP TABLE IF EXISTS {table}")
+        connection.execute(
+            f"CREATE TABLE {table}(start INTEGER, end INTEGER, eventType INTEGER, text TEXT, textId INTEGER, globalTid INTEGER, nameId INTEGER)"
+        )
+        connection.execute("INSERT INTO StringIds VALUES (900, 'forward')")
+        thread = NsightFile(4242).thread()
+        connection.execute(f"INSERT INTO {table} VALUES (50, 300, 59, NULL, 900, {thread}, 900)")
+    trace = kinetoscope.open(path)
+    assert len(rows_of(trace, name=["forward"])) == (0 if missed else 1)
+    # An older version of the table is not added up with the newer one.
+    lost = {loss["where"]: loss["count"] for loss in trace.losses if loss["code"] == "nsight_tables"}
+    assert lost == ({missed: 1} if missed else {"NVTX_EVENTS": 1} if table == "NVTX_EVENTS_V2" else {})
+
+
+def test_devices_of_exports_of_2020_have_their_names(tmp_path):
+    path = training(device=1).write(tmp_path / "export.sqlite")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "CREATE TABLE TARGET_INFO_CUDA_GPU(deviceId INTEGER, name TEXT, globalMemorySize INTEGER)"
+        )
+        connection.execute(
+            "INSERT INTO TARGET_INFO_CUDA_GPU VALUES (0, 'Quadro P400', 2), (1, 'Tesla V100', 16)"
+        )
+    (device,) = rows_of(kinetoscope.open(path), "devices")
+    assert (device["model"], device["memory_bytes"]) == ("Tesla V100", 16)

@@ -134,3 +134,14 @@ def test_a_real_recording_states_who_and_where():
     assert run.start_realtime_ns > 10**18
     assert run.process == session.trace.info["process"]
     assert run.devices[0].type == "cpu"
+
+
+def test_work_on_a_device_of_another_number_has_the_properties_of_devices_that_are_alike():
+    devices = [{"id": number, "name": "AMD Instinct MI300X", "totalGlobalMem": 192} for number in range(2)]
+    run = RunInfo.of({"deviceProperties": devices})
+    assert run.properties_of(1).index == 1
+    assert run.properties_of(9).name == "AMD Instinct MI300X"
+    other = {"id": 2, "name": "AMD Radeon", "totalGlobalMem": 8}
+    run = RunInfo.of({"deviceProperties": [*devices, other]})
+    assert (run.properties_of(2).name, run.properties_of(9)) == ("AMD Radeon", None)
+    assert RunInfo.of({}).properties_of(0) is None

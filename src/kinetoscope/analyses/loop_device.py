@@ -66,8 +66,7 @@ class LoopDevice:
     def __init__(self, trace: TraceData, device: Device, activity: Activity, steps: Intervals) -> None:
         self._trace, self._steps = trace, steps
         self.name = device.name
-        properties = (one for one in trace.run_info.device_properties if one.index == device.index)
-        self.properties: DeviceProperties | None = next(properties, None)
+        self.properties: DeviceProperties | None = trace.run_info.properties_of(device.index)
         self.activity = activity
         self.identity = device
         nothing = steps - activity.compute - activity.communication - activity.copies

@@ -1,7 +1,7 @@
 """Read exports of NVIDIA Nsight Systems: the SQLite files of `nsys export --type sqlite`.
 
 NVIDIA documents the schema (Nsight Systems, "SQLite Export Schema Reference"). Tables and columns come and go between releases, so each is
-optional. Times are nanoseconds since the session began. A serialized thread id has the process in bits 24 to 47 and the thread in bits 0 to
+optional, and a table may have a version behind its name (`NVTX_EVENTS_V2`). Times are nanoseconds since the session began. A serialized thread id has the process in bits 24 to 47 and the thread in bits 0 to
 23. A call of CUDA's API and what it started on a device have the same correlation id within their process.
 
 There are no operators, modules or Python stacks in these files, except for the NVTX ranges of `torch.autograd.profiler.emit_nvtx` (`nsys profile
@@ -63,6 +63,11 @@ _NOT_MISSED = {
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_CUDA_EVENT", "CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS",
     "ENUM_GPU_METRICS", "TARGET_INFO_GPU_METRICS", "DIAGNOSTIC_EVENT",
 }  # fmt: skip
+# Which tables have the devices, with their number, name and memory; the second one is that of releases before 2021.2.
+_DEVICE_TABLES = (
+    ("TARGET_INFO_GPU", "id", "name", "totalMemory"),
+    ("TARGET_INFO_CUDA_GPU", "deviceId", "name", "globalMemorySize"),
+)
 _PUSH_POP, _START_END, _MARK, _DOMAIN = 59, 60, 34, 75
 _COPY_NAMES = {
     1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP",
@@ -85,6 +90,7 @@ _LAST_INT32 = (1 << 31) - 1
 # What a row takes while it is read, about.
 _ROW_BYTES = 400
 _VERSION = re.compile(r"_v\d{4,}$")
+_TABLE_VERSION = re.compile(r"_V(\d{1,9})$", re.IGNORECASE)
 _OPERATOR = re.compile(
     r"(?P<name>[\w.]+::[\w.]+|\w+Backward\d*)(, seq = (?P<sequence>\d{1,18}))?, op_id = \d+"
 )
@@ -119,9 +125,12 @@ class _Export:
         self._connection, self._path = connection, path
         connection.execute("PRAGMA trusted_schema = OFF")
         listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        # Each name without a version stands for the table with the highest one.
+        self._names = sorted((name for (name,) in listed), key=_version)
+        self._tables = {_TABLE_VERSION.sub("", name): name for name in self._names}
         self._columns = {
-            name: {row[1] for row in connection.execute(f"PRAGMA table_info({_quoted(name)})")}
-            for (name,) in listed
+            table: {row[1] for row in connection.execute(f"PRAGMA table_info({_quoted(name)})")}
+            for table, name in self._tables.items()
         }
         if "StringIds" not in self._columns or not _READ.intersection(self._columns):
             raise FormatError(
@@ -131,7 +140,7 @@ class _Export:
         self._left = most_rows
         self._limited = most_rows > 0
         self._beyond = self._bad_times = 0
-        self._string_ids = dict(connection.execute("SELECT id, value FROM StringIds"))
+        self._string_ids = dict(self._select("id, value", "StringIds"))
 
     def traces(self) -> list[TraceData]:
         """Read the tables, and make the traces."""
@@ -180,6 +189,10 @@ class _Export:
             )
         return made
 
+    def _select(self, columns: str, table: str, more: str = "") -> sqlite3.Cursor:
+        """Rows of the newest version of a table."""
+        return self._connection.execute(f"SELECT {columns} FROM {_quoted(self._tables[table])} {more}")
+
     def text(self, number: int) -> str:
         """A string of the file by its id; empty for one that is not there."""
         return str(self._string_ids.get(number, ""))
@@ -187,7 +200,7 @@ class _Export:
     def labels(self, table: str, known: dict[int, str]) -> dict[int, str]:
         """The names of an enumeration, by the file where it has them."""
         if {"id", "label"} <= self._columns.get(table, set()):
-            rows = self._connection.execute(f"SELECT id, label FROM {_quoted(table)}")
+            rows = self._select("id, label", table)
             return {**{number: str(label) for number, label in rows if label}, **known}
         return known
 
@@ -195,44 +208,33 @@ class _Export:
         """The name of each thread by its serialized id."""
         if not {"globalTid", "nameId"} <= self._columns.get("ThreadNames", set()):
             return {}
-        rows = self._connection.execute("SELECT globalTid, nameId FROM ThreadNames").fetchall()
+        rows = self._select("globalTid, nameId", "ThreadNames")
         return {thread: self.text(name) for thread, name in rows}
 
     def _process_names(self) -> dict[int, str]:
         if not {"pid", "name"} <= self._columns.get("PROCESSES", set()):
             return {}
-        return {
-            pid: Path(str(name)).name
-            for pid, name in self._connection.execute("SELECT pid, name FROM PROCESSES")
-            if name
-        }
+        rows = self._select("pid, name", "PROCESSES")
+        return {pid: Path(str(name)).name for pid, name in rows if name}
 
     def domains(self) -> dict[int, str]:
         """The names of NVTX domains."""
         if "domainId" not in self._columns.get(_NVTX, set()):
             return {}
-        rows = self._connection.execute(
-            f"SELECT domainId, text FROM {_NVTX} WHERE eventType = {_DOMAIN} AND text IS NOT NULL"
-        )
+        rows = self._select("domainId, text", _NVTX, f"WHERE eventType = {_DOMAIN} AND text IS NOT NULL")
         return {number: str(text) for number, text in rows}
 
     def texts_of(self, rows: Rows) -> list[str]:
         """The texts of NVTX events, which are in the row itself or in the table of strings."""
-        columns = self._columns[_NVTX]
-        inline: dict[int, str] = {}
-        if "text" in columns:
-            inline = {
-                row: str(text)
-                for row, text in self._connection.execute(
-                    f"SELECT rowid, text FROM {_NVTX} WHERE text IS NOT NULL"
-                )
-            }
-        ids: dict[int, int] = {}
-        if "textId" in columns:
-            ids = dict(
-                self._connection.execute(f"SELECT rowid, textId FROM {_NVTX} WHERE textId IS NOT NULL")
-            )
-        return [inline.get(row) or self.text(ids.get(row, _UNKNOWN)) or "unnamed" for row in rows.tolist()]
+        inline, ids = (
+            dict(self._select(f"rowid, {name}", _NVTX, f"WHERE {name} IS NOT NULL"))
+            if name in self._columns[_NVTX]
+            else {}
+            for name in ("text", "textId")
+        )
+        return [
+            str(inline.get(row) or self.text(ids.get(row, _UNKNOWN)) or "unnamed") for row in rows.tolist()
+        ]
 
     def _numbers(self, table: str, wanted: tuple[str, ...], where: str = "") -> dict[str, Rows]:
         """Columns of a table as whole numbers, -1 where there is none, in order of time."""
@@ -243,12 +245,12 @@ class _Export:
             f"COALESCE(CAST({_quoted(name)} AS INTEGER), {_UNKNOWN})" if name in known else str(_UNKNOWN)
             for name in wanted
         ]
-        (total,) = self._connection.execute(f"SELECT COUNT(*) FROM {_quoted(table)} {where}").fetchone()
+        (total,) = self._select("COUNT(*)", table, where).fetchone()
         most = min(total, self._left) if self._limited else total
         self._left -= most
         self._beyond += total - most
-        query = f"SELECT {', '.join(chosen)}, rowid FROM {_quoted(table)} {where} ORDER BY start LIMIT {most}"
-        blocks = [np.zeros((0, len(chosen) + 1), np.int64), *_blocks(self._connection.execute(query))]
+        rows = self._select(f"{', '.join(chosen)}, rowid", table, f"{where} ORDER BY start LIMIT {most}")
+        blocks = [np.zeros((0, len(chosen) + 1), np.int64), *_blocks(rows)]
         values = np.concatenate(blocks)
         return {name: values[:, at] for at, name in enumerate((*wanted, "row"))}
 
@@ -268,15 +270,15 @@ class _Export:
         if name := names.get(pid):
             info["process_name"] = name
         if "utcEpochNs" in self._columns.get("TARGET_INFO_SESSION_START_TIME", set()):
-            row = self._connection.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()
+            row = self._select("utcEpochNs", "TARGET_INFO_SESSION_START_TIME").fetchone()
             if row is not None and isinstance(row[0], int) and 0 < row[0] < _LAST_NS:
                 info["start_realtime_ns"] = row[0] + base_ns
         if {"name", "value"} <= self._columns.get("META_DATA_EXPORT", set()):
-            known = dict(self._connection.execute("SELECT name, value FROM META_DATA_EXPORT"))
+            known = dict(self._select("name, value", "META_DATA_EXPORT"))
             keys = ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
             info |= {key.lower(): str(known[key]) for key in keys if known.get(key) is not None}
         if {"name", "value"} <= self._columns.get("TARGET_INFO_SYSTEM_ENV", set()):
-            known = dict(self._connection.execute("SELECT name, value FROM TARGET_INFO_SYSTEM_ENV"))
+            known = dict(self._select("name, value", "TARGET_INFO_SYSTEM_ENV"))
             if host := known.get("Hostname"):
                 info["host"] = str(host)
         if devices := self._devices(pid):
@@ -287,17 +289,16 @@ class _Export:
 
     def _devices(self, pid: int) -> list[dict[str, Any]]:
         """The devices of a process, by CUDA's numbers in it."""
-        if not {"id", "name"} <= self._columns.get("TARGET_INFO_GPU", set()):
+        for table, *wanted in _DEVICE_TABLES:
+            if set(wanted[:2]) <= (has := self._columns.get(table, set())):
+                rows = self._select(", ".join(name if name in has else "NULL" for name in wanted), table)
+                break
+        else:
             return []
-        known = self._columns["TARGET_INFO_GPU"]
-        size = "totalMemory" if "totalMemory" in known else "NULL"
-        rows = self._connection.execute(f"SELECT id, name, {size} FROM TARGET_INFO_GPU").fetchall()
         models = {number: (str(name), memory) for number, name, memory in rows if isinstance(number, int)}
         numbers: list[tuple[Any, Any]] = [(number, number) for number in models]
         if {"gpuId", "cudaId", "pid"} <= self._columns.get("TARGET_INFO_CUDA_DEVICE", set()):
-            rows = self._connection.execute(
-                "SELECT cudaId, gpuId, pid FROM TARGET_INFO_CUDA_DEVICE"
-            ).fetchall()
+            rows = self._select("cudaId, gpuId, pid", "TARGET_INFO_CUDA_DEVICE")
             numbers = sorted({(cuda, gpu) for cuda, gpu, owner in rows if owner == pid}) or numbers
         return [
             {"id": cuda, "name": models[gpu][0]}
@@ -313,20 +314,23 @@ class _Export:
             found.append(Loss.of("beyond_memory_limit", self._beyond))
         if self._bad_times:
             found.append(Loss.of("bad_times", self._bad_times))
-        for table in sorted(self._columns):
-            if _EVENTS.match(table) and table not in _READ | _NOT_MISSED and not table.startswith("ENUM_"):
-                (count,) = self._connection.execute(f"SELECT COUNT(*) FROM {_quoted(table)}").fetchone()
+        tables_read = {self._tables.get(table) for table in _READ}
+        for name in sorted(self._names):
+            table = _TABLE_VERSION.sub("", name)
+            if (
+                _EVENTS.match(table)
+                and table not in _NOT_MISSED
+                and not table.startswith("ENUM_")
+                and name not in tables_read
+            ):
+                (count,) = self._connection.execute(f"SELECT COUNT(*) FROM {_quoted(name)}").fetchone()
                 if count:
-                    found.append(Loss.of("nsight_tables", count, where=table))
-        if _GRAPHS in self._columns and (
-            count := self._connection.execute(f"SELECT COUNT(*) FROM {_GRAPHS}").fetchone()[0]
-        ):
+                    found.append(Loss.of("nsight_tables", count, where=name))
+        if _GRAPHS in self._tables and (count := self._select("COUNT(*)", _GRAPHS).fetchone()[0]):
             found.append(Loss.of("nsight_graphs", count))
         if {"text", "severity"} <= self._columns.get("DIAGNOSTIC_EVENT", set()):
             levels = self.labels("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", {})
-            rows = self._connection.execute(
-                "SELECT text, severity, COUNT(*) FROM DIAGNOSTIC_EVENT GROUP BY text, severity"
-            )
+            rows = self._select("text, severity, COUNT(*)", "DIAGNOSTIC_EVENT", "GROUP BY text, severity")
             found += [
                 Loss.of("nsight_warnings", count, why=str(text)[:500])
                 for text, severity, count in rows.fetchall()
@@ -595,6 +599,12 @@ _TYPES: dict[str, Any] = {
 def _quoted(name: str) -> str:
     """A name of a table or column in SQL."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def _version(name: str) -> int:
+    """The version behind the name of a table; 0 without."""
+    version = _TABLE_VERSION.search(name)
+    return int(version[1]) if version else 0
 
 
 def _blocks(cursor: sqlite3.Cursor) -> Iterator[Rows]:

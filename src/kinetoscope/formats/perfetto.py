@@ -244,10 +244,8 @@ def _note(trace: TraceData) -> str:
 def _device_name(trace: TraceData, device: _Device) -> str:
     """Return the name of a device: kind and index, model if known, and rank if there are several."""
     name = f"{_DEVICE_LABELS.get(device.type, 'Device')} {device.number}"
-    for properties in trace.run_info.device_properties:
-        if properties.index == device.number and properties.name:
-            name += f" ({properties.name})"
-            break
+    if (properties := trace.run_info.properties_of(device.number)) and properties.name:
+        name += f" ({properties.name})"
     return name if device.rank < 0 else f"rank {device.rank}: {name}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, SupportsIndex
 
 # Larger numbers of nanoseconds, bytes or the system are not meant, and would not fit into a column after a sum.
@@ -203,6 +203,15 @@ class RunInfo:
             if self.engine == "native" and self.clock_checks.device_calls is not None
             else self.engine
         )
+
+    def properties_of(self, index: int) -> DeviceProperties | None:
+        """The properties of a device, by the number that its work has; None if they are unknown.
+
+        Work on AMD's devices may have other numbers (2 to 9) than their properties (0 to 7): that is no matter where all devices are alike.
+        """
+        by_index = {properties.index: properties for properties in reversed(self.device_properties)}
+        alike = len({replace(properties, index=0) for properties in by_index.values()}) == 1
+        return by_index.get(index) or (self.device_properties[0] if alike else None)
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> RunInfo:

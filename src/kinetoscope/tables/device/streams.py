@@ -192,7 +192,7 @@ def _percent(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.fl
 
 def _properties(trace: TraceData, device: Device) -> tuple[str | None, int]:
     """The model and the memory of a device, as far as the trace says."""
-    for properties in trace.run_info.device_properties:
-        if properties.index == device.index:
-            return properties.name or None, -1 if properties.total_bytes is None else properties.total_bytes
-    return None, -1
+    properties = trace.run_info.properties_of(device.index)
+    if properties is None:
+        return None, -1
+    return properties.name or None, -1 if properties.total_bytes is None else properties.total_bytes
