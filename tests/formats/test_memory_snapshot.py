@@ -7,8 +7,14 @@ import os
 import pickle
 
 import pytest
+from click.testing import CliRunner
 
 import kinetoscope
+from kinetoscope.analyses.health import health
+from kinetoscope.cli import main
+from kinetoscope.display.description import describe
+from kinetoscope.tables import temporary_allocations
+from kinetoscope.viewer.server.routes import respond
 
 FORWARD = [
     {"filename": "model.py", "line": 9, "name": "forward"},
@@ -65,6 +71,25 @@ def snapshot():
     }
 
 
+def out_of_memory():
+    """The same, in which 8 GiB did not fit, within a step of the optimizer."""
+    content = snapshot()
+    failure = event("oom", 0, 8 << 30, 1_000_000_045, LOSS) | {"device_free": 1 << 30}
+    del failure["addr"]
+    content["device_traces"][0].insert(5, failure)
+    content["external_annotations"] = [
+        {"stage": "START", "name": "Optimizer.step#AdamW.step", "device": 0, "time_us": 1_000_000_042},
+        {"stage": "END", "name": "Optimizer.step#AdamW.step", "device": 0, "time_us": 1_000_000_055},
+    ]
+    return content
+
+
+def opened(content, tmp_path, protocol=4):
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(content, protocol))
+    return kinetoscope.open(path)
+
+
 @pytest.fixture(params=["pickle", "json", "gzip", "bytes"])
 def trace(request, tmp_path):
     """The same snapshot in each form."""
@@ -81,7 +106,7 @@ def test_the_history_and_what_was_there_before_become_allocations(trace):
     stored = trace.columns("allocations")
     rows = zip(*(stored[name].tolist() for name in ("time_ns", "bytes", "freed_bytes")), strict=True)
     assert list(rows) == [
-        (0, 3 * MIB, 0),
+        (-1, 3 * MIB, 0),
         (10_000, 4 * MIB, 0),
         (20_000, 2 * MIB, 0),
         (31_000, 0, 4 * MIB),
@@ -274,3 +299,94 @@ def test_it_can_be_saved_and_judged(trace, tmp_path):
     with kinetoscope.open(tmp_path / "again.ktrace") as again:
         assert again.table("allocations").num_rows == 5
         assert again.findings().num_rows >= 0
+
+
+def test_what_did_not_fit_and_the_ranges_of_the_program_are_in_the_trace(tmp_path):
+    with opened(out_of_memory(), tmp_path) as trace:
+        spans = {row["name"]: row for row in trace.table("spans").to_pylist()}
+        assert list(spans) == ["Optimizer.step#AdamW.step", "out of memory: 8 GiB requested"]
+        step, failure = spans.values()
+        assert (step["start_ns"], step["duration_ns"]) == (32_000, 13_000)
+        assert (failure["start_ns"], failure["duration_ns"]) == (35_000, 0)
+        assert failure["stack"] == "train.py(5): <module>"
+        (fact,) = trace.info["out_of_memory"]
+        assert (fact["bytes"], fact["free_bytes"], fact["device"]) == (8 << 30, 1 << 30, "cuda:0")
+        assert fact["stack"] == failure["stack"]
+        assert [row["code"] for row in trace.losses] == ["snapshot_lacks_spans"]
+        categories = {
+            row["line"]: row["category"] for row in trace.table("memory_peak", at_ns=45_000).to_pylist()
+        }
+        assert categories["train.py(5): <module>"] == "optimizer state"
+
+
+@pytest.mark.parametrize("annotation", [{"stage": "END"}, {"stage": "START"}, {"stage": "?"}, {"name": [[]]}])
+def test_ranges_without_their_other_end_are_a_loss(tmp_path, annotation):
+    content = snapshot()
+    content["external_annotations"] = [{"name": "a", "device": 0, "time_us": 1_000_000_020} | annotation]
+    with opened(content, tmp_path) as trace:
+        (code,) = {row["code"] for row in trace.losses} - {"snapshot_lacks_spans"}
+        assert code == {"END": "unmatched_ends", "START": "unfinished_begins"}.get(
+            annotation.get("stage"), "bad_events"
+        )
+        assert [row["duration_ns"] for row in trace.table("spans").to_pylist()] == (
+            [30_000] if code == "unfinished_begins" else []
+        )
+
+
+def test_memory_that_ran_out_is_first_in_every_report(tmp_path):
+    expected = "out of memory: 8 GiB requested on cuda:0, which had 1 GiB free"
+    with opened(out_of_memory(), tmp_path) as trace:
+        facts = {fact.label: fact.text for fact in describe(trace.overview())}
+        assert facts["Incident"] == f"{expected}\nat train.py(5): <module>"
+        assert facts["Memory peak"].endswith("; most by model.py(9): forward: 6 MiB")
+        page = respond([("trace", trace)], "api/0/overview", {})
+        shown = json.loads(page.body)
+        assert shown["incident"]["title"] == expected
+        assert "memory snapshot" in shown["without_times"]
+        assert [tile["title"] for tile in shown["tiles"]] == ["Recorded", "Memory peak"]
+    done = CliRunner().invoke(main, ["report", "--text", str(tmp_path / "snapshot.pickle")])
+    text = " ".join(done.stdout.split())
+    assert expected in text
+    assert "most by model.py(9): forward: 6 MiB" in text
+    assert "step time" not in text
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickles_of_every_protocol_are_read_and_run_no_code(tmp_path, protocol):
+    with opened(out_of_memory(), tmp_path, protocol) as trace:
+        assert trace.table("allocations").num_rows == 5
+    with pytest.raises(kinetoscope.FormatError, match="runs no code of a file"):
+        opened({**snapshot(), "more": Runs(str(tmp_path / "made"))}, tmp_path, protocol)
+    assert not (tmp_path / "made").exists()
+
+
+def test_blocks_from_before_the_history_are_in_no_category(tmp_path):
+    content = snapshot()
+    content["device_traces"][0].insert(1, event("free_completed", 0x3000_0000, 7 * MIB, 1_000_000_015))
+    with opened(content, tmp_path) as trace:
+        rows = trace.table("memory_peak", at_ns=0).to_pylist()
+        assert [(row["bytes"], row["category"]) for row in rows] == [(10 * MIB, "unknown")]
+        summary = temporary_allocations.summary(trace)
+        assert (summary.allocations, summary.allocated_bytes) == (3, 7 * MIB)
+
+
+def test_lists_that_a_pickle_repeats_without_end_are_read_once(tmp_path):
+    frames, blocks = FORWARD * 500, [block(0x1000 * number, 512) for number in range(500)]
+    history = [event("alloc", 0x1000 * number, 512, 1_000 + number, frames) for number in range(500)]
+    shared = segment(0x1000_0000, *blocks)
+    content = {
+        "segments": [shared] + [shared | {"address": number} for number in range(20_000)],
+        "device_traces": [history] * 128,
+        "external_annotations": [{"name": [[]] * 9, "stage": "START", "time_us": 5}],
+    }
+    with opened(content, tmp_path) as trace:
+        assert trace.table("allocations").num_rows == 500
+        assert {row["code"]: row["count"] for row in trace.losses}["bad_memory_events"] == 20_000 + 127
+
+
+def test_advice_is_for_what_made_the_file(tmp_path):
+    with opened({"segments": [segment(0x1000, block(0x1000, 512))]}, tmp_path) as trace:
+        how = {row["title"]: row["how"] for row in health(trace, running=False)["recorded"]}
+        assert how["Stacks"] == "torch.cuda.memory._record_memory_history()"
+        assert how["Operators"] == "kinetoscope run"
+        assert not [text for text in how.values() if "=True" in text or "activities" in text]

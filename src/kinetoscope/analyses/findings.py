@@ -122,7 +122,7 @@ def examine(trace: TraceData) -> Report:
     several = len(np.unique(trace.column("steps", "process_row"))) > 1
     process = process_and_rank(trace, loop.process) if several and loop.process >= 0 else ""
     counts = {"steps": len(loop.steps), "requests": len(loop.requests)}
-    account = account_of(trace) if loop.whole_ns > 0 else None
+    account = account_of(trace) if loop.whole_ns > 0 and not trace.run_info.is_snapshot else None
     return Report(found, by_rules.unknown, whole_ns=loop.whole_ns, process=process, account=account, **counts)
 
 

@@ -11,6 +11,7 @@ from kinetoscope.display.sentence import Sentence, sentence
 from kinetoscope.model import units
 from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS, consequence, effects
+from kinetoscope.model.run_info import NSIGHT, SNAPSHOT
 from kinetoscope.model.schema import FLAG_UNFINISHED, SpanKind
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.flops import covered_percent
@@ -60,6 +61,38 @@ RECORDED: dict[str, tuple[str, str, str]] = {
     "collectives": ("Collectives", "size and bandwidth of each collective", "torch.distributed in the program"),
     "counters": ("Counters", "samples over time", "sources=[SystemCounters()]"),
 }  # fmt: skip
+
+# How other sources have it; what they cannot have needs another recording.
+_HOW_ELSEWHERE: dict[str, dict[str, str]] = {
+    NSIGHT: {
+        "operators": "nsys profile --pytorch=autograd-nvtx",
+        "devices": "nsys profile --trace=cuda,nvtx",
+        "memory": "nsys profile --cuda-memory-usage=true",
+        "steps": "nsys profile --trace=cuda,nvtx, with an NVTX range ProfilerStep#N around each step",
+    },
+    SNAPSHOT: dict.fromkeys(("memory", "stacks"), "torch.cuda.memory._record_memory_history()"),
+}
+_ANOTHER_RECORDING = "kinetoscope run"
+# What torch's profiler does not have, or has by another option.
+_WITH_KINETO = {"samples": _ANOTHER_RECORDING, "counters": _ANOTHER_RECORDING, "python": "with_stack=True"}
+
+
+def how_to_record(trace: TraceData, what: str) -> str:
+    """How to have something of `RECORDED` in a trace from the same source; empty where it was turned on, and there was none."""
+    run = trace.run_info
+    if _requested(trace, what):
+        return ""
+    if run.recorded_by:
+        return _HOW_ELSEWHERE.get(run.recorded_by, {}).get(what, _ANOTHER_RECORDING)
+    return _WITH_KINETO.get(what, RECORDED[what][2]) if run.engine == "kineto" else RECORDED[what][2]
+
+
+def _requested(trace: TraceData, what: str) -> bool | None:
+    """Whether an option turned something of `RECORDED` on; None where no option says so."""
+    run = trace.run_info
+    if what == "memory":
+        return memory_recorded(trace) or run.profile_memory
+    return {"shapes": run.record_shapes, "stacks": run.with_stack, "modules": run.with_modules}.get(what)
 
 
 def judged(facts: dict[str, Any]) -> dict[str, Any]:
@@ -404,27 +437,20 @@ def overhead(trace: TraceData) -> dict[str, int]:
 def recorded(trace: TraceData) -> list[dict[str, Any]]:
     """What a trace holds of all that can be recorded: rows, what it gives, how to record it, and whether it was turned on."""
     kind = np.bincount(trace.column("spans", "kind"), minlength=len(SpanKind))
-    run = trace.run_info
     rows = {
-        "operators": (int(kind[SpanKind.OPERATOR] + kind[SpanKind.BACKWARD]), None),
-        "steps": (len(trace.columns("steps")), None),
-        "devices": (len(device_work(trace).rows), None),
-        "shapes": (len(trace.columns("shapes")), run.record_shapes),
-        "memory": (len(trace.columns("allocations")), memory_recorded(trace) or run.profile_memory),
-        "stacks": (len(trace.columns("stacks")), run.with_stack),
-        "modules": (len(trace.columns("modules")), run.with_modules),
-        "samples": (len(trace.columns("samples")), None),
-        "python": (int(kind[SpanKind.PYTHON] + kind[SpanKind.MODULE]), None),
-        "collectives": (count_collectives(trace), None),
-        "counters": (len(trace.columns("counters")), None),
+        "operators": int(kind[SpanKind.OPERATOR] + kind[SpanKind.BACKWARD]),
+        "devices": len(device_work(trace).rows),
+        "memory": len(trace.columns("allocations")),
+        "python": int(kind[SpanKind.PYTHON] + kind[SpanKind.MODULE]),
+        "collectives": count_collectives(trace),
     }
     return [
         {
             "title": RECORDED[what][0],
             "gives": RECORDED[what][1],
-            "how": RECORDED[what][2],
-            "rows": count,
-            "requested": None if requested is None else bool(requested),
+            "how": how_to_record(trace, what),
+            "rows": rows[what] if what in rows else len(trace.columns(what)),
+            "requested": None if (requested := _requested(trace, what)) is None else bool(requested),
         }
-        for what, (count, requested) in rows.items()
+        for what in RECORDED
     ]

@@ -209,7 +209,7 @@ class Incident:
         step: The step that was under way; None if unknown.
         time_s: When, in seconds since 1970; None if unknown.
         overhead: What recording cost, in words; empty if unknown.
-        ranks: A sentence for each rank, if there are several.
+        ranks: A sentence for each rank, if there are several, or for what else is known.
         missing: The ranks of which there is nothing.
     """
 
@@ -239,6 +239,25 @@ class Incident:
         if self.overhead:
             found.append(f"recording cost {self.overhead}")
         return found
+
+
+def _out_of_memory(failures: object) -> Incident | None:
+    """The last allocation that failed, of those in the metadata of a memory snapshot; None if it has none."""
+    known = (
+        [failure for failure in failures if isinstance(failure, dict)] if isinstance(failures, list) else []
+    )
+    if not known:
+        return None
+    last = known[-1]
+    requested, free = (
+        units.size(value) if isinstance(value := last.get(name), int) else "an unknown size"
+        for name in ("bytes", "free_bytes")
+    )
+    frames = [frame for frame in str(last.get("stack", "")).split(";") if frame]
+    notes = [f"at {' < '.join(reversed(frames))}"] if frames else []
+    notes += [f"{len(known):,} allocations failed; this was the last"] if len(known) > 1 else []
+    what = f"{requested} requested on {last.get('device', 'the device')}, which had {free} free"
+    return Incident("out of memory", what, None, None, "", tuple(notes), ())
 
 
 def _of_rank(facts: dict[str, Any]) -> str:
@@ -353,10 +372,10 @@ class Overview:
 
     @cached_property
     def incident(self) -> Incident | None:
-        """What happened, if the trace is of an incident of a job that was left on."""
+        """What happened, if the trace is of an incident of a job that was left on, or a snapshot of memory that had run out."""
         found = self.trace.info.get("incident")
         if not isinstance(found, dict) or "reason" not in found:
-            return None
+            return _out_of_memory(self.trace.info.get("out_of_memory"))
         ranks = found.get("ranks")
         of_ranks = [
             one for one in (ranks if isinstance(ranks, dict) else {}).values() if isinstance(one, dict)
@@ -622,6 +641,11 @@ class Overview:
     def peak_owners(self, device: str) -> pyarrow.Table:
         """What held the memory of a device at its peak: the table `memory_peak`."""
         return memory_peak(self.trace, device=device)
+
+    def peak_line(self, device: str) -> tuple[str, int] | None:
+        """The source line that held most of the memory of a device at its peak, and how much; None if no line is known."""
+        rows = memory_peak(self.trace, device=device, by="line", rows=2).to_pylist()
+        return next(((row["line"], row["bytes"]) for row in rows if row["line"]), None)
 
     def peak_categories(self, device: str) -> list[Row]:
         """What was held at the peak of a device by `category`, in `bytes`, the most first."""

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from kinetoscope.analyses.findings import headline, whose_line
 from kinetoscope.analyses.waterfall import floor_with_parts
-from kinetoscope.display.description import command_line, completeness, lost, peak_text
+from kinetoscope.display.description import command_line, completeness, lost, peak_lines
 from kinetoscope.display.terminal import UNLIMITED, console
 from kinetoscope.display.text_table import bar_table, cut
 from kinetoscope.launcher.overhead import records_of
@@ -154,9 +154,9 @@ def summary_lines(run: Run, width: int, rows: int, most_lines: int = MOST_LINES)
         _title(run, width),
         *_incident(run.overview, width),
         *_totals(run, width),
-        *_steps(run.overview, width),
     ]
-    head += [*_divided(run.overview, width), *_findings(run, width)]
+    if not run.trace.run_info.is_snapshot:
+        head += [*_steps(run.overview, width), *_divided(run.overview, width), *_findings(run, width)]
     foot = [
         *_devices(run.overview, width),
         *_memory(run, width),
@@ -219,7 +219,7 @@ def _totals(run: Run, width: int) -> list[Text]:
     parts = [
         f"{units.duration(run.trace.duration_ns)} recorded",
         f"{units.count(shown.work_counts['operators'], 'operator')} on {units.count(shown.working_threads, 'thread')}{processes}",
-        f"{run.engine} engine",
+        f"recorded by {by}" if (by := run.trace.run_info.recorded_by) else f"{run.engine} engine",
         run.ended,
     ]
     lines = fold("", ", ".join(filter(None, parts)), width)
@@ -479,9 +479,7 @@ def _memory(run: Run, width: int) -> list[Text]:
     process = _process_peak_bytes() if here else 0
     of_process = f"process {units.size(process)} (peak RSS)" if process else ""
     if peaks:
-        parts = [
-            f"peak {peak_text(peak)}, after {units.duration(peak.time_ns)}" for peak in peaks[:_MOST_DEVICES]
-        ]
+        parts = [f"peak {text}" for text in peak_lines(run.overview, with_time=True)[:_MOST_DEVICES]]
         if more := len(peaks) - len(parts):
             parts.append(f"and {more:,} more {units.noun(more, 'device')}")
         return fold("memory", "; ".join([*parts, *filter(None, [of_process])]), width)

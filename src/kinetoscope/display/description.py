@@ -41,7 +41,7 @@ SWITCHES = {
 _DESCRIBED = {
     "attainable", "boot_id", "clock_checks", "command_line", "complete", "cpu_count", "cycle", "cuda_driver_version", "cuda_runtime_version",
     "deviceProperties", "devices", "distributedInfo", "engine", "float32_matmul_precision", "hip_driver_version",
-    "hip_runtime_version", "host", "host_name", "import_folders", "machine", "not_recorded", "parent_process", "process", "process_name",
+    "hip_runtime_version", "host", "host_name", "import_folders", "incident", "machine", "not_recorded", "out_of_memory", "parent_process", "process", "process_name",
     "processes", "program", "python_version", "registered_costs", "schemaVersion", "source_lines", "start_monotonic_ns",
     "start_realtime_ns", "stop_ns", "torch_threads", "torch_version", "trace_id", "trainer", *SWITCHES,
 }  # fmt: skip
@@ -81,7 +81,8 @@ def describe(overview: Overview) -> list[Fact]:
         Fact("Processes", _process_lines(trace)),
         *environment(trace),
         Fact("Contents", ", ".join(contents(overview)) or "nothing"),
-        Fact("Memory peak", "\n".join(map(peak_text, overview.peaks[:_MOST_DEVICES]))),
+        Fact("Incident", _incident(overview)),
+        Fact("Memory peak", "\n".join(peak_lines(overview))),
         Fact(
             "Missing",
             "\n".join(f"{counted(what, count)}: {why}" for (what, why), count in lost(trace).items()),
@@ -216,6 +217,23 @@ def lost(trace: TraceData) -> Counter[tuple[str, str]]:
     for loss in trace.losses:
         found[loss["what"], loss["why"]] += loss["count"]
     return found
+
+
+def _incident(overview: Overview) -> str:
+    """What happened, if the trace is of an incident."""
+    incident = overview.incident
+    return "" if incident is None else "\n".join([incident.title, *incident.notes])
+
+
+def peak_lines(overview: Overview, *, with_time: bool = False) -> list[str]:
+    """The memory peak of each device, and the source line that held most of it, if known."""
+    lines = []
+    for peak in overview.peaks[:_MOST_DEVICES]:
+        line = overview.peak_line(peak.device)
+        held = f"; most by {line[0]}: {units.size(line[1])}" if line else ""
+        after = f", after {units.duration(peak.time_ns)}" if with_time else ""
+        lines.append(f"{peak_text(peak)}{after}{held}")
+    return lines
 
 
 def peak_text(peak: DevicePeak) -> str:

@@ -6,8 +6,8 @@ stack of each allocation, if `_record_memory_history` was on. The docstring of `
 Pickles are programs. This reader allows dictionaries, lists, tuples, texts and numbers, and refuses anything that would import a name: no
 code of a file runs.
 
-A snapshot becomes a trace with allocations, without spans: an event of the history is one row; a block that is in use at the end, but not in
-the history, was allocated before it. The times are those of the history (`time_us`); in files without any, events are 1 us apart.
+A snapshot becomes a trace with allocations: an event of the history is one row; a block that is in use at the end, but not in the history, was
+allocated before it. Its spans are the ranges that the program marked (`external_annotations`) and allocations that failed (`oom`). The times are those of the history (`time_us`); in files without any, events are 1 us apart.
 """
 
 from __future__ import annotations
@@ -16,25 +16,32 @@ import io
 import json
 import pickle
 import re
+from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from kinetoscope._errors import FormatError
-from kinetoscope.model.losses import Loss, loss_columns
-from kinetoscope.model.schema import DeviceType
+from kinetoscope.model import units
+from kinetoscope.model.losses import Loss, counted_losses, loss_columns
+from kinetoscope.model.run_info import SNAPSHOT
+from kinetoscope.model.schema import FLAG_INSTANT, FLAG_UNFINISHED, DeviceType, SpanKind
+from kinetoscope.model.steps import MARK
 from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import TraceData
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PICKLE_MAGIC = b"\x80"
-"""How pickles of protocol 2 and later begin; the number of the protocol follows."""
+_PICKLE = re.compile(rb"\x80[\x02-\x05]|\(d|\}[q(]")
+"""How a pickle of a dictionary begins: protocols 2 to 5 with their number, 1 and 0 with the dictionary."""
 
 _SEGMENTS, _HISTORY = "segments", "device_traces"
 _IN_USE = ("active_allocated", "active_awaiting_free", "active_pending_free")
-_ALLOCATED, _FREED = "alloc", "free_completed"
+_ALLOCATED, _FREED, _FAILED = "alloc", "free_completed", "oom"
+# The time of blocks from before the history; see `Blocks`.
+_BEFORE_NS = -1
 _RESERVED = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 # Larger numbers are no address or size of a device, and would overflow where they are added up.
 _MOST = 1 << 62
@@ -73,10 +80,7 @@ def read_memory_snapshot(content: bytes, name: str, path: Path | None = None) ->
         FormatError: It is neither, wants to run code, or is not a snapshot.
     """
     try:
-        if content.startswith(PICKLE_MAGIC):
-            found = _Containers(io.BytesIO(content)).load()
-        else:
-            found = json.loads(content)
+        found = _Containers(io.BytesIO(content)).load() if _PICKLE.match(content) else json.loads(content)
     except _Refused as error:
         raise FormatError(f"{name}: the pickle is not read: {error}") from error
     except Exception as error:
@@ -97,81 +101,96 @@ def is_snapshot(found: object) -> bool:
 class _Snapshot:
     """One snapshot: the rows that it becomes."""
 
-    def __init__(self, found: dict[str, Any]) -> None:
-        self._found = found
+    def __init__(self, content: dict[str, Any]) -> None:
+        self._content = content
         self._strings = StringTable([""])
         self._frames: dict[tuple[int, int, int], int] = {}
         self._stacks: dict[tuple[int, int], int] = {}
-        # By its frames, as most stacks occur many times.
-        self._known: dict[tuple[tuple[str, int, str], ...], int] = {}
-        self._rows: list[tuple[int, int, int, int, int, int, int, int]] = []
-        self._unusable = 0
+        # By its frames, and by the list of them, as most stacks occur many times.
+        self._rows_of_frames: dict[tuple[tuple[str, int, str], ...], int] = {}
+        self._rows_of_lists: dict[int, int] = {}
+        self._lists_read: set[int] = set()
+        self._rows: list[tuple[int, ...]] = []
+        self._spans: list[tuple[int, ...]] = []
+        self._failures: list[dict[str, Any]] = []
+        self._lost: Counter[str] = Counter()
+        histories = content.get(_HISTORY)
+        self._histories = [
+            self._dicts(history)
+            for history in (histories[:_MOST_DEVICES] if isinstance(histories, (list, tuple)) else ())
+        ]
+        self._annotations = self._dicts(content.get("external_annotations"))
+        times_us = (_number(entry.get("time_us")) for entry in chain(self._annotations, *self._histories))
+        self._base_us = min((time_us for time_us in times_us if time_us > 0), default=0)
+        self._segments: dict[int, list[dict[str, Any]]] = {}
+        for segment in self._dicts(content[_SEGMENTS]):
+            self._segments.setdefault(_number(segment.get("device"), 0), []).append(segment)
 
     def trace(self, path: Path | None) -> TraceData:
         """Make the trace."""
-        histories = self._found.get(_HISTORY)
-        histories = histories[:_MOST_DEVICES] if isinstance(histories, list) else []
-        starts = [
-            time
-            for history in histories
-            for entry in _dicts(history)
-            if (time := _number(entry.get("time_us"))) > 0
-        ]
-        base_us = min(starts, default=0)
-        ends = [
-            self._add_device(device, _dicts(history), base_us) for device, history in enumerate(histories)
-        ]
-        used = {_number(segment.get("device"), 0) for segment in _dicts(self._found[_SEGMENTS])}
-        others = sorted(device for device in used if len(histories) <= device < _MOST_DEVICES)
-        ends += [self._add_device(device, [], base_us) for device in others]
-        self._unusable += sum(device >= _MOST_DEVICES for device in used)
+        devices = sorted({*range(len(self._histories)), *self._segments})
+        self._lost["bad_memory_events"] += sum(device >= _MOST_DEVICES for device in devices)
+        devices = [device for device in devices if device < _MOST_DEVICES]
+        ends_ns = [self._add_device(device) for device in devices]
+        self._add_annotations(max(ends_ns, default=0))
         rows = sorted(self._rows, key=lambda row: row[0])
+        spans = sorted(self._spans, key=lambda span: (span[0], span[1], -span[2]))
         info: dict[str, Any] = {
-            "recorded_by": "torch.cuda.memory._dump_snapshot",
-            "stop_ns": max(ends, default=0),
+            "recorded_by": SNAPSHOT,
+            "stop_ns": max(
+                [*ends_ns, *(start_ns + lasted_ns for _, start_ns, lasted_ns, *_ in spans)], default=0
+            ),
             "reserved_bytes": sum(
-                max(_number(each.get("total_size")), 0) for each in _dicts(self._found[_SEGMENTS])
+                max(_number(segment.get("total_size")), 0)
+                for segments in self._segments.values()
+                for segment in segments
             ),
         }
-        if base_us:
-            info["start_realtime_ns"] = base_us * 1000
-        if isinstance(settings := self._found.get("allocator_settings"), dict):
+        if self._base_us:
+            info["start_realtime_ns"] = self._base_us * 1000
+        if self._failures:
+            info["out_of_memory"] = self._failures
+        if isinstance(settings := self._content.get("allocator_settings"), dict):
             info["allocator_settings"] = {
-                str(key): value for key, value in settings.items() if isinstance(value, (bool, int, str))
+                key: value
+                for key, value in settings.items()
+                if isinstance(key, str) and isinstance(value, (bool, int, str))
             }
-        columns = {
-            key: np.array([row[at] for row in rows], kind) for at, (key, kind) in enumerate(_COLUMNS.items())
-        }
-        columns["device_type"] = np.full(len(rows), DeviceType.CUDA, np.uint8)
+        allocations = _table(rows, _COLUMNS)
+        allocations["device_type"] = np.full(len(rows), DeviceType.CUDA, np.uint8)
+        names = [
+            "" if len(devices) < 2 else f"cuda:{device}" for device in range(max(devices, default=0) + 1)
+        ]
+        numbers = np.arange(len(names))
         tables = {
-            "threads": {"index": np.zeros(1, np.int32), "os_tid": np.zeros(1, np.int64), "torch_tid": np.zeros(1, np.int64), "name": [""]},
-            "frames": _table(list(self._frames), ("function", "file", "line")),
-            "stacks": _table(list(self._stacks), ("parent", "frame")),
-            "allocations": columns,
-            "losses": loss_columns(self._losses(histories)),
+            "threads": {"index": numbers.astype(np.int32), "os_tid": numbers, "torch_tid": numbers, "name": names},
+            "frames": _table(list(self._frames), dict.fromkeys(("function", "file", "line"), np.int32)),
+            "stacks": _table(list(self._stacks), dict.fromkeys(("parent", "frame"), np.int32)),
+            "spans": _table(spans, _SPAN_COLUMNS),
+            "allocations": allocations,
+            "losses": loss_columns([*self._absent(), *counted_losses(self._lost)]),
         }  # fmt: skip
         return TraceData.from_columns(tables, strings=self._strings.texts, info=info, path=path)
 
-    def _add_device(self, device: int, history: list[dict[str, Any]], base_us: int) -> int:
+    def _add_device(self, device: int) -> int:
         """Add the rows of a device; return when its last event was."""
         live = self._live_at_the_end(device)
-        events = self._events(device, history, base_us)
+        events = self._events(device)
         last_ns = events[-1][0] if events else 0
         # Backwards from the end: what is in use before each event.
         allocated = sum(size for size, _ in live.values())
         reserved = sum(
-            max(_number(each.get("total_size")), 0)
-            for each in _dicts(self._found[_SEGMENTS])
-            if _number(each.get("device"), 0) == device
+            max(_number(segment.get("total_size")), 0) for segment in self._segments.get(device, ())
         )
         rows, before = [], dict(live)
         for time_ns, action, address, size, stack in reversed(events):
+            counted = (max(allocated, 0), max(reserved, 0))
             if action == _ALLOCATED:
-                rows.append((time_ns, address, size, 0, device, stack, max(allocated, 0), max(reserved, 0)))
+                rows.append((time_ns, address, size, 0, device, device, stack, *counted))
                 before.pop(address, None)
                 allocated -= size
             elif action == _FREED:
-                rows.append((time_ns, address, 0, size, device, stack, max(allocated, 0), max(reserved, 0)))
+                rows.append((time_ns, address, 0, size, device, device, stack, *counted))
                 before[address] = (size, -1)
                 allocated += size
             else:
@@ -180,87 +199,161 @@ class _Snapshot:
         held = 0
         for address, (size, stack) in before.items():
             held += size
-            self._rows.append((0, address, size, 0, device, stack, held, max(reserved, 0)))
+            self._rows.append((_BEFORE_NS, address, size, 0, device, device, stack, held, max(reserved, 0)))
         self._rows += reversed(rows)
         return last_ns
 
-    def _events(
-        self, device: int, history: list[dict[str, Any]], base_us: int
-    ) -> list[tuple[int, str, int, int, int]]:
+    def _time_ns(self, entry: dict[str, Any], otherwise_ns: int) -> int:
+        time_us = _number(entry.get("time_us"))
+        return (time_us - self._base_us) * 1000 if self._base_us and time_us > 0 else otherwise_ns
+
+    def _events(self, device: int) -> list[tuple[int, str, int, int, int]]:
         """The events that change how much is used or reserved, in order: time, action, address, size and stack."""
-        found, time_ns = [], 0
-        for place, entry in enumerate(history, 1):
+        events, time_ns = [], 0
+        for place, entry in enumerate(self._histories[device] if device < len(self._histories) else (), 1):
             action, size, address = (
                 entry.get("action"),
                 _number(entry.get("size")),
                 _number(entry.get("addr")),
             )
-            if action not in (_ALLOCATED, _FREED, *_RESERVED):
+            if action not in (_ALLOCATED, _FREED, *_RESERVED, _FAILED):
                 continue
-            if size < 0 or address < 0:
-                self._unusable += 1
+            if size < 0 or (address < 0 and action != _FAILED):
+                self._lost["bad_memory_events"] += 1
                 continue
-            time_us = _number(entry.get("time_us"))
-            own_ns = (time_us - base_us) * 1000 if base_us and time_us > 0 else place * 1000
             # The order of the list is that of the allocator, also where its clock went back.
-            time_ns = max(time_ns, own_ns, 0)
-            found.append((time_ns, str(action), address, size, self._stack(entry.get("frames"))))
-        return found
+            time_ns = max(time_ns, self._time_ns(entry, place * 1000), 0)
+            stack = self._stack(entry.get("frames"))
+            if action == _FAILED:
+                self._add_failure(device, time_ns, size, _number(entry.get("device_free")), stack)
+            else:
+                events.append((time_ns, str(action), address, size, stack))
+        return events
+
+    def _add_failure(self, device: int, time_ns: int, size: int, free_bytes: int, stack: int) -> None:
+        """Add an allocation that failed: a mark on the timeline, and a row of the metadata."""
+        name = f"out of memory: {units.size(size)} requested"
+        self._spans.append(
+            (device, time_ns, 0, self._strings.row(name), stack, FLAG_INSTANT, SpanKind.USER_ANNOTATION)
+        )
+        lines, row = [], stack
+        stacks, frames = list(self._stacks), list(self._frames)
+        while row >= 0:
+            row, frame = stacks[row]
+            function, file, line = frames[frame]
+            lines.append(f"{self._strings.texts[file]}({line}): {self._strings.texts[function]}")
+        free = {} if free_bytes < 0 else {"free_bytes": free_bytes}
+        self._failures.append(
+            {
+                "time_ns": time_ns,
+                "device": f"cuda:{device}",
+                "bytes": size,
+                **free,
+                "stack": ";".join(reversed(lines)),
+            }
+        )
+
+    def _add_annotations(self, end_ns: int) -> None:
+        """Add the ranges that the program marked; one that was not ended lasts until the end."""
+        begun: dict[tuple[int, str], list[int]] = {}
+        for entry in self._annotations:
+            device, name = _number(entry.get("device"), 0), _text(entry.get("name"))
+            time_ns = self._time_ns(entry, -1)
+            if device >= _MOST_DEVICES or time_ns < 0 or entry.get("stage") not in ("START", "END"):
+                self._lost["bad_events"] += 1
+            elif entry["stage"] == "START":
+                begun.setdefault((device, name), []).append(time_ns)
+            elif starts := begun.get((device, name)):
+                self._add_annotation(device, name, starts.pop(), time_ns, 0)
+            else:
+                self._lost["unmatched_ends"] += 1
+        for (device, name), starts in begun.items():
+            self._lost["unfinished_begins"] += len(starts)
+            for start_ns in starts:
+                self._add_annotation(device, name, start_ns, max(start_ns, end_ns), FLAG_UNFINISHED)
+
+    def _add_annotation(self, device: int, name: str, start_ns: int, end_ns: int, flags: int) -> None:
+        kind = SpanKind.STEP if name.startswith(MARK) else SpanKind.USER_ANNOTATION
+        duration_ns = max(end_ns - start_ns, 0)
+        self._spans.append((device, start_ns, duration_ns, self._strings.row(name), -1, flags, kind))
 
     def _live_at_the_end(self, device: int) -> dict[int, tuple[int, int]]:
         """The blocks in use at the end: size and stack by address."""
-        found = {}
-        for segment in _dicts(self._found[_SEGMENTS]):
-            if _number(segment.get("device"), 0) != device:
-                continue
+        live = {}
+        for segment in self._segments.get(device, ()):
             address = _number(segment.get("address"))
-            for block in _dicts(segment.get("blocks")):
+            for block in self._dicts(segment.get("blocks")):
                 # Files of torch before 2.1 have no address of a block; blocks follow each other.
-                own, size = _number(block.get("address"), address), _number(block.get("size"))
-                if size < 0 or own < 0:
-                    self._unusable += 1
+                start, size = _number(block.get("address"), address), _number(block.get("size"))
+                if size < 0 or start < 0:
+                    self._lost["bad_memory_events"] += 1
                     continue
-                address = own + size
+                address = start + size
                 if block.get("state") in _IN_USE:
-                    found[own] = (size, self._stack(block.get("frames") or _of_history(block)))
-        return found
+                    live[start] = (size, self._stack(block.get("frames") or self._of_history(block)))
+        return live
+
+    def _dicts(self, entries: object) -> list[dict[str, Any]]:
+        """The mappings in a list. A pickle can name one list many times, of which the first is read: the rest would take time without end."""
+        if not isinstance(entries, (list, tuple)) or not entries:
+            return []
+        if id(entries) in self._lists_read:
+            self._lost["bad_memory_events"] += 1
+            return []
+        self._lists_read.add(id(entries))
+        return [entry for entry in entries if isinstance(entry, dict)]
+
+    def _of_history(self, block: dict[str, Any]) -> object:
+        """The frames of a block in files of torch before 2.1, which have them in its history."""
+        history = self._dicts(block.get("history"))
+        return history[0].get("frames") if history else None
 
     def _stack(self, frames: object) -> int:
         """The row of a stack, whose frames are listed innermost first; -1 without."""
-        key = tuple(
-            (
-                str(frame.get("filename", "")),
-                min(max(_number(frame.get("line")), -1), _LAST_LINE),
-                str(frame.get("name", "")),
-            )
-            for frame in _dicts(frames)
-        )
-        if not key:
+        if not isinstance(frames, (list, tuple)) or not frames:
             return -1
-        row = self._known.get(key)
+        row = self._rows_of_lists.get(id(frames))
+        if row is None:
+            row = self._rows_of_lists[id(frames)] = self._stack_of(
+                tuple(
+                    (
+                        _text(frame.get("filename")),
+                        min(max(_number(frame.get("line")), -1), _LAST_LINE),
+                        _text(frame.get("name")),
+                    )
+                    for frame in frames
+                    if isinstance(frame, dict)
+                )
+            )
+        return row
+
+    def _stack_of(self, frames: tuple[_Frame, ...]) -> int:
+        row = self._rows_of_frames.get(frames)
         if row is None:
             row = -1
-            for file, line, function in reversed(_telling(key)):
+            for file, line, function in reversed(_telling(frames)):
                 frame = (self._strings.row(function), self._strings.row(file), line)
                 place = self._frames.setdefault(frame, len(self._frames))
                 row = self._stacks.setdefault((row, place), len(self._stacks))
-            self._known[key] = row
+            self._rows_of_frames[frames] = row
         return row
 
-    def _losses(self, histories: list[Any]) -> list[Loss]:
-        found = [Loss.of("snapshot_lacks_spans")]
-        if not any(histories):
-            found.append(Loss.of("snapshot_without_history"))
+    def _absent(self) -> list[Loss]:
+        """What the snapshot does not have."""
+        codes = ["snapshot_lacks_spans"]
+        if not any(self._histories):
+            codes.append("snapshot_without_history")
         if not self._stacks:
-            found.append(Loss.of("snapshot_without_stacks"))
-        if self._unusable:
-            found.append(Loss.of("bad_memory_events", self._unusable))
-        return found
+            codes.append("snapshot_without_stacks")
+        return [Loss.of(code) for code in codes]
 
 
 _COLUMNS: dict[str, Any] = {
-    "time_ns": np.int64, "address": np.uint64, "bytes": np.int64, "freed_bytes": np.int64, "device_index": np.int8, "stack": np.int32,
-    "allocated_bytes": np.int64, "reserved_bytes": np.int64,
+    "time_ns": np.int64, "address": np.uint64, "bytes": np.int64, "freed_bytes": np.int64, "device_index": np.int8, "thread": np.int32,
+    "stack": np.int32, "allocated_bytes": np.int64, "reserved_bytes": np.int64,
+}  # fmt: skip
+_SPAN_COLUMNS: dict[str, Any] = {
+    "thread": np.int32, "start_ns": np.int64, "duration_ns": np.int64, "name": np.int32, "stack": np.int32, "flags": np.uint8, "kind": np.uint8,
 }  # fmt: skip
 
 
@@ -272,9 +365,9 @@ _OPERATOR_CALL = re.compile(r"at::_ops::(\w+)::call\(")
 _BACKWARD_CALL = re.compile(r"torch::autograd::generated::(\w+)::apply\(")
 
 
-def _dicts(given: object) -> list[dict[str, Any]]:
-    """The mappings in a list; an empty list if it is none."""
-    return [each for each in given if isinstance(each, dict)] if isinstance(given, (list, tuple)) else []
+def _text(value: object) -> str:
+    """A text; empty for anything else, as nested lists could be endless as a text."""
+    return value if isinstance(value, str) else ""
 
 
 def _number(given: object, otherwise: int = -1) -> int:
@@ -302,11 +395,7 @@ def _telling(frames: tuple[_Frame, ...]) -> tuple[_Frame, ...]:
     return tuple(found)
 
 
-def _of_history(block: dict[str, Any]) -> object:
-    """The frames of a block in files of torch before 2.1, which have them in its history."""
-    history = _dicts(block.get("history"))
-    return history[0].get("frames") if history else None
-
-
-def _table(rows: list[tuple[int, ...]], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: np.array([row[at] for row in rows], np.int32) for at, name in enumerate(names)}
+def _table(rows: list[tuple[int, ...]], columns: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: np.array([row[at] for row in rows], kind) for at, (name, kind) in enumerate(columns.items())
+    }

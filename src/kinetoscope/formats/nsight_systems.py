@@ -23,6 +23,7 @@ import numpy as np
 from kinetoscope._errors import FormatError
 from kinetoscope.model.losses import Loss, loss_columns
 from kinetoscope.model.names import device_name
+from kinetoscope.model.run_info import NSIGHT
 from kinetoscope.model.schema import (
     FLAG_ASYNC,
     FLAG_INSTANT,
@@ -266,7 +267,7 @@ class _Export:
 
     def _info(self, pid: int, base_ns: int, end_ns: int, names: dict[int, str]) -> dict[str, Any]:
         """The metadata of a process."""
-        info: dict[str, Any] = {"process": pid, "stop_ns": end_ns - base_ns, "recorded_by": "Nsight Systems"}
+        info: dict[str, Any] = {"process": pid, "stop_ns": end_ns - base_ns, "recorded_by": NSIGHT}
         if name := names.get(pid):
             info["process_name"] = name
         if "utcEpochNs" in self._columns.get("TARGET_INFO_SESSION_START_TIME", set()):

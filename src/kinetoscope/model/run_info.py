@@ -24,6 +24,10 @@ class DeviceName:
     name: str
 
 
+NSIGHT, SNAPSHOT = "Nsight Systems", "torch.cuda.memory._dump_snapshot"
+"""The metadata `recorded_by`: which other tool wrote the file."""
+
+
 @dataclass(frozen=True)
 class DeviceProperties:
     """A device as Kineto describes it: its index, its model, its memory, and the major number of its compute capability."""
@@ -190,10 +194,16 @@ class RunInfo:
     capture_overload_names: bool | None = None
     record_python_gc_info: bool | None = None
     execution_trace: str = ""
+    recorded_by: str = ""
     clock_marks: tuple[tuple[str, int, int], ...] = ()
     attainable: tuple[AttainableTimes, ...] = ()
     not_recorded: frozenset[str] = frozenset()
     processes: tuple[RunInfo, ...] = ()
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether the trace is a snapshot of memory: its times say nothing of what took time."""
+        return self.recorded_by == SNAPSHOT
 
     @property
     def engine_name(self) -> str:
@@ -261,6 +271,7 @@ class RunInfo:
             program_ended=_text(program.get("ended")),
             first_step=_number(info["first_step"] if "first_step" in info else program.get("first_step")),
             import_folders=tuple(one for one in _list(info.get("import_folders")) if isinstance(one, str)),
+            recorded_by=_text(info.get("recorded_by")),
             rank=rank if rank is not None and rank < 1 << 31 else None,
             world_size=_number(job.get("world_size")) or None,
             backend=_text(job.get("backend")),

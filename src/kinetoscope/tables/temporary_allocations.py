@@ -144,7 +144,7 @@ def _columns(
     longest = np.zeros(len(first), np.int64)
     np.maximum.at(longest, group_of, lifetime)
     held = _core.group_sums(group_of, len(first), np.where(at_peak, size, 0))
-    recorded = here[blocks.allocation[here] >= 0]
+    recorded = here[blocks.recorded[here]]
     return {
         "bytes": total,
         "allocated_percent": percent(total, int(blocks.bytes[recorded].sum())),
@@ -242,7 +242,7 @@ def summary(trace: TraceData, device: str | None = None) -> TemporarySummary:
     place = memories.chosen(trace, device)
     here, live = place.block, place.live(place.rank_at(None))
     blocks, scope = blocks_of(trace), freed_within(trace)
-    recorded = here[blocks.allocation[here] >= 0]
+    recorded = here[blocks.recorded[here]]
     size = blocks.bytes
     stays = recorded[blocks.end_ns[recorded] == NEVER_NS]
     unseen = recorded[(blocks.end_ns[recorded] < NEVER_NS) & ~_free_seen(trace)[recorded]]
@@ -283,7 +283,7 @@ def _free_seen(trace: TraceData) -> NDArray[np.bool_]:
     """Whether both the allocation and the free of each block were recorded."""
     blocks = blocks_of(trace)
     free = np.append(trace.column("allocations", "match"), np.int32(-1))[blocks.allocation]
-    seen: NDArray[np.bool_] = (blocks.allocation >= 0) & (free >= 0)
+    seen: NDArray[np.bool_] = blocks.recorded & (free >= 0)
     return seen
 
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 ZIP_MAGIC = b"PK\x03\x04"
 SQLITE_MAGIC = b"SQLite format 3\0"
-# How memory snapshots of torch begin: a pickle of protocol 2 to 5, or JSON with one of its keys.
+# How memory snapshots of torch begin: a pickle of a dictionary, or JSON with one of its keys.
 _SNAPSHOT = re.compile(
-    rb'\x80[\x02-\x05]|\{\s*"(segments|device_traces|allocator_settings|external_annotations)"'
+    rb'\x80[\x02-\x05]|\(d|\}[q(]|\{\s*"(segments|device_traces|allocator_settings|external_annotations)"'
 )
 # The objects of a snapshot take this many times the size of its file, about.
 _SNAPSHOT_TIMES = 12

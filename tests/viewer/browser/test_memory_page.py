@@ -84,8 +84,8 @@ def test_temporary_allocations_are_filtered_and_lead_to_the_timeline(visit, serv
     builder.allocate(310, 0x20, 512)
     builder.free(900, 0x20)
     page = visit.open(served.address(builder.build(), "memory"))
-    part = page.locator(".part", has=page.get_by_role("heading", name="Temporary allocations"))
-    part.get_by_text("At the peak, temporary allocations held 4 KiB of 4 KiB").wait_for()
+    part = page.locator(".part", has=page.get_by_role("heading", name="Short-lived allocations"))
+    part.get_by_text("At the peak, short-lived allocations held 4 KiB of 4 KiB").wait_for()
     assert part.locator(".ranked .name").all_inner_texts() == ["Within one operator", "Within one step"]
     part.get_by_role("link", name="Within one step").click()
     part.get_by_text("1 row").wait_for()

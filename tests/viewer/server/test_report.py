@@ -146,6 +146,7 @@ def test_a_report_carries_the_licenses_of_what_is_in_it(tmp_path):
 def test_a_report_may_have_some_pages_only(trace, tmp_path):
     directory, _ = parts_of(report_page(trace, "x", pages=["memory"]))
     assert {key.partition("/")[0].partition("?")[0] for key in directory["parts"]} == {
+        "advice",
         "empty",
         "memory",
         "source",

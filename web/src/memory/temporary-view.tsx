@@ -56,7 +56,7 @@ export function TemporaryView(props: {
       answer={{ ...answer, value: kept }}
       nothing={
         within || shorter
-          ? "Nothing that was recorded is as temporary as that."
+          ? "Nothing that was recorded is as short-lived as that."
           : "Nothing was allocated and freed within one operator, module call or step."
       }
       id="temporary"
@@ -65,11 +65,11 @@ export function TemporaryView(props: {
       chosen={props.chosen}
       heading={
         <>
-          <h2>Temporary allocations</h2>
+          <h2>Short-lived allocations</h2>
           <span class="about">allocated and freed within one operator, one module call or one step</span>
           <span class="tools">
             <Choice
-              label="Group temporary allocations by"
+              label="Group short-lived allocations by"
               options={groupings}
               chosen={by}
               onChoice={(next) => change({ tempby: next === "all" ? undefined : next })}

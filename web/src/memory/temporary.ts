@@ -47,18 +47,18 @@ export function summaryRows(
   return [...rows, longer, ...others].filter((row) => row.count > 0);
 }
 
-/** What temporary allocations held at the peak, and what is not known. */
+/** What short-lived allocations held at the peak, and what is not known; the category `temporary` has other blocks, too. */
 export function summaryText(found: Temporaries): string {
   const words = [];
-  if (found.peak_bytes > 0)
+  if (found.peak_bytes > 0 && Object.values(found.within).some(([count]) => count > 0))
     words.push(
-      `At the peak, temporary allocations held ${units.bytes(found.temporary_peak_bytes)} of ${units.bytes(found.peak_bytes)} (${units.percent((100 * found.temporary_peak_bytes) / found.peak_bytes)}).`,
+      `At the peak, short-lived allocations held ${units.bytes(found.temporary_peak_bytes)} of ${units.bytes(found.peak_bytes)} (${units.percent((100 * found.temporary_peak_bytes) / found.peak_bytes)}).`,
     );
   if (found.unseen_frees > 0)
     words.push(
-      `${units.counted(found.unseen_frees, "allocation")} of ${units.bytes(found.unseen_free_bytes)} ended without a recorded free: only their address was allocated again. They count as not temporary.`,
+      `${units.counted(found.unseen_frees, "allocation")} of ${units.bytes(found.unseen_free_bytes)} ended without a recorded free: only their address was allocated again. They count as not short-lived.`,
     );
-  if (!found.module_calls) words.push("Module calls were not recorded (with_modules=True).");
+  if (!found.module_calls) words.push("Module calls were not recorded.");
   if (!found.steps) words.push("The trace has no steps.");
   return words.join(" ");
 }

@@ -21,6 +21,8 @@ export interface Overview {
   /** A sentence for each name of requests: how many, how long they took, and on what. */
   requests: readonly string[];
   incident: Incident | null;
+  /** Why the trace has no times; empty if it has. */
+  without_times: string;
   /** Which of the steps were recorded, such as `1 of 32 steps`; empty where all were. */
   sampling: string;
 }

@@ -6,7 +6,7 @@ import { kernelNames, lineName } from "../operators/kinds";
 import { Asked, Head, type Option, Split } from "../operators/listed";
 import { close, Panel } from "../operators/panel";
 import { size } from "../operators/parts";
-import { Nothing, useColumns, useSource } from "../parts/answer";
+import { Nothing, useAdvice, useColumns, useSource } from "../parts/answer";
 import { Middle } from "../parts/middle";
 import { type ShownColumn, Table } from "../parts/table";
 import { says } from "../parts/table-columns";
@@ -27,6 +27,7 @@ const COPY_WAYS: readonly Option[] = [
 export function Kernels() {
   const { query } = route.value;
   const source = useSource();
+  const advice = useAdvice();
   const copied = query["tab"] === "copies";
   const ways = (copied ? COPY_WAYS : KERNEL_WAYS).filter(([way]) => source.has(...asking(copied, way)));
   const way = (ways.find(([key]) => key === query["by"]) ?? ways[0])?.[0] ?? "";
@@ -53,8 +54,8 @@ export function Kernels() {
       />
       {none ? (
         <Nothing>
-          This trace has no device work: no kernels and no copies. A CPU-only program has none; for a program
-          that uses a GPU, record the device's activity (for example <code>activities=["cpu", "cuda"]</code>).
+          This trace has no device work: no kernels and no copies. A CPU-only program has none; of a program
+          that uses a GPU, it was not recorded{advice["devices"]}.
         </Nothing>
       ) : (
         <Asked key={`${copied} ${way}`} path={path} query={asked}>

@@ -8,7 +8,7 @@ import { StackView } from "../memory/stack-view";
 import { TemporaryView } from "../memory/temporary-view";
 import { Button } from "../parts/button";
 import "../memory/memory.css";
-import { Nothing, Shown, useColumns, useJson, useSource } from "../parts/answer";
+import { Nothing, Shown, useAdvice, useColumns, useJson, useSource } from "../parts/answer";
 import { Choice, Select } from "../parts/choice";
 import { change, route } from "../router";
 import { parsedView } from "../timeline/view";
@@ -33,21 +33,16 @@ export function MemoryPage() {
 }
 
 function Without(props: { recorded: boolean }) {
+  const advice = useAdvice();
   return (
     <>
       <header class="title">
         <h1>Memory</h1>
       </header>
       <Nothing>
-        {props.recorded ? (
-          "Memory was recorded, but nothing was allocated or freed."
-        ) : (
-          <>
-            Memory was not recorded. Record with <code>profile_memory=True</code>, or with{" "}
-            <code>--memory</code> from the command line; add <code>with_stack=True</code> for source lines and{" "}
-            <code>with_modules=True</code> for modules.
-          </>
-        )}
+        {props.recorded
+          ? "Memory was recorded, but nothing was allocated or freed."
+          : `Memory was not recorded${advice["memory"] ?? ""}.`}
       </Nothing>
     </>
   );
@@ -56,6 +51,7 @@ function Without(props: { recorded: boolean }) {
 function OfDevice(props: { memory: Memory; device: Device }) {
   const { memory, device } = props;
   const query = route.value.query;
+  const advice = useAdvice();
   const source = useSource();
   const stack = query["stack"];
   const by = query["by"] === "module" && device.modules ? "module" : "category";
@@ -101,7 +97,7 @@ function OfDevice(props: { memory: Memory; device: Device }) {
       </header>
       <div class="card">
         <CurveView answer={curve} device={device} by={by} counts={counts} time={time} zooms={closer} />
-        <p class="muted">{hints(device, closer)}</p>
+        <p class="muted">{hints(device, closer, advice)}</p>
       </div>
       <LiveView
         device={device}
@@ -126,7 +122,7 @@ function headline(device: Device): string {
 }
 
 /** How to use the curve, and what the recording did not see. */
-function hints(device: Device, closer: boolean): string {
+function hints(device: Device, closer: boolean, advice: Readonly<Record<string, string>>): string {
   const words = [
     closer
       ? "Click to see what was live at that time; drag to zoom in."
@@ -141,8 +137,9 @@ function hints(device: Device, closer: boolean): string {
     words.push(
       `${units.percent(device.unknown_percent)} of the peak is in no category: the native engine records the tensors of modules and optimizers, which identifies most.`,
     );
-  if (!device.stacks) words.push("Stacks were not recorded (with_stack=True), so there are no source lines.");
-  if (!device.modules) words.push("Modules were not recorded (with_modules=True).");
+  if (!device.stacks)
+    words.push(`Stacks were not recorded${advice["stacks"] ?? ""}, so there are no source lines.`);
+  if (!device.modules) words.push(`Modules were not recorded${advice["modules"] ?? ""}.`);
   return words.join(" ");
 }
 

@@ -5,7 +5,7 @@ import { facts, rowOf, rowsWhere } from "../operators/find";
 import { allAten, CATEGORIES, frames, isCall, kindColor, kindWord, lineName } from "../operators/kinds";
 import { Asked, Head, type Option, Split } from "../operators/listed";
 import { close, Panel } from "../operators/panel";
-import { Nothing, useSource } from "../parts/answer";
+import { Nothing, useAdvice, useSource } from "../parts/answer";
 import { Middle } from "../parts/middle";
 import { NoFlops } from "../parts/no-flops";
 import { frameText } from "../parts/source-text";
@@ -24,11 +24,12 @@ const WAYS: readonly Option[] = [
   ["module", "Module", "Group by module"],
 ];
 
-const NONE: Readonly<Record<string, string>> = {
-  shape: "Input shapes were not recorded: use record_shapes=True.",
-  line: "Stacks were not recorded: use with_stack=True.",
-  stack: "Stacks were not recorded: use with_stack=True.",
-  module: "Modules were not recorded: use with_modules=True and run a torch.nn.Module.",
+/** What a grouping needs: its name, and the name of the advice on recording it. */
+const NEEDS: Readonly<Record<string, readonly [string, string]>> = {
+  shape: ["Input shapes", "shapes"],
+  line: ["Stacks", "stacks"],
+  stack: ["Stacks", "stacks"],
+  module: ["Modules", "modules"],
 };
 
 export function Operators() {
@@ -66,8 +67,14 @@ function asking(way: string, calls: boolean): Query {
   return { by: way === "name" ? undefined : way, of: calls ? "calls" : undefined };
 }
 
+function lacking(way: string, advice: Readonly<Record<string, string>>): string {
+  const [what, name] = NEEDS[way] ?? [];
+  return name ? `${what} were not recorded${advice[name] ?? ""}.` : "";
+}
+
 function Rows(props: { table: Columns; way: string; kinds: readonly string[]; calls: boolean }) {
   const { table, way, kinds, calls } = props;
+  const advice = useAdvice();
   const { name, kind, place: asked } = route.value.query;
   const [names, allKinds, places] = ["name", "kind", "place"].map((column) => table.texts(column));
   const byName = way === "name";
@@ -86,14 +93,14 @@ function Rows(props: { table: Columns; way: string; kinds: readonly string[]; ca
     return (
       <Nothing>
         {calls
-          ? "Calls of Python functions and modules were not recorded: use python_calls=True or module_spans=True."
-          : "The trace has nothing that ran on the host. Record with ProfilerActivity.CPU while the program runs."}
+          ? `Calls of Python functions and modules were not recorded${advice["python"] ?? ""}.`
+          : `The trace has nothing that ran on the host${advice["operators"] ?? ""}.`}
       </Nothing>
     );
   const chosenKind = allKinds?.[chosen] ?? "";
   return (
     <>
-      {!byName && !says(table, "place") && <p class="op-note">{NONE[way]}</p>}
+      {!byName && !says(table, "place") && <p class="op-note">{lacking(way, advice)}</p>}
       {!calls && <NoFlops table={table} />}
       <Split
         name={name}

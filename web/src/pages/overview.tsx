@@ -9,7 +9,7 @@ import { StepCard } from "../overview/step-card";
 import { RequestDifference } from "../overview/step-difference";
 import { Tiles } from "../overview/tiles";
 import { TopCard } from "../overview/top-card";
-import { Nothing, Shown, useJson } from "../parts/answer";
+import { Nothing, Shown, useAdvice, useJson } from "../parts/answer";
 import { Choice } from "../parts/choice";
 import { LoadCard } from "../parts/load";
 import { Words } from "../parts/words";
@@ -23,7 +23,7 @@ export function OverviewPage() {
 
 function Whole(props: { overview: Overview }) {
   const { overview } = props;
-  const empty = overview.spans === 0;
+  const empty = overview.without_times !== "";
   const health = useJson<Health>("health").value;
   return (
     <div class="rows">
@@ -48,12 +48,12 @@ function Whole(props: { overview: Overview }) {
       <div class="ov-body">
         <div class="rows">
           {empty ? (
-            <section class="card">
-              <Nothing>
-                The trace has no spans: nothing ran during the recording. Record while the program runs, with{" "}
-                <code>activities=[ProfilerActivity.CPU]</code> and that of your device.
-              </Nothing>
-            </section>
+            <>
+              <section class="card">
+                <Nothing>{overview.without_times}</Nothing>
+              </section>
+              {overview.memory && <MemoryCard />}
+            </>
           ) : (
             <Times overview={overview} />
           )}
@@ -61,7 +61,7 @@ function Whole(props: { overview: Overview }) {
         <aside class="rows">
           <RunCard overview={overview} />
           {!empty && <UtilizationCard overview={overview} />}
-          {overview.memory && <MemoryCard />}
+          {!empty && overview.memory && <MemoryCard />}
           {!empty && <LoadCard />}
         </aside>
       </div>
@@ -121,10 +121,11 @@ function Times(props: { overview: Overview }) {
     : "host";
   const wanted = route.value.query["time"];
   const time = !onDevice ? "host" : wanted === "host" || wanted === "device" ? wanted : usual;
+  const advice = useAdvice();
   const missing = [
-    overview.modules === 0 && (["Modules", "with_modules=True"] as const),
-    overview.stacks === 0 && (["Source lines", "with_stack=True"] as const),
-  ].filter((one) => one !== false);
+    overview.modules === 0 && `Modules were not recorded${advice["modules"] ?? ""}.`,
+    overview.stacks === 0 && `Source lines were not recorded${advice["stacks"] ?? ""}.`,
+  ].filter((sentence) => sentence !== false);
   return (
     <>
       <StepCard overview={overview} />
@@ -164,12 +165,7 @@ function Times(props: { overview: Overview }) {
       </div>
       {missing.length > 0 && (
         <p class="muted small">
-          {missing
-            .map(([what]) => what)
-            .join(" and ")
-            .replace("and S", "and s")}{" "}
-          were not recorded: use {missing.map(([, how]) => how).join(" and ")}.{" "}
-          <a href={address("health")}>What was recorded</a>
+          {missing.join(" ")} <a href={address("health")}>What was recorded</a>
         </p>
       )}
     </>

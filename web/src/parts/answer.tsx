@@ -56,6 +56,11 @@ export function useColumns(path: string | null, query: Query = {}): Answer<Colum
   return useAnswer<Columns>(path && spelled(path, query), (source) => source.table(path ?? "", query));
 }
 
+/** How to record what a trace lacks, by what it is (`shapes`, `stacks`): the end of a sentence without its period. */
+export function useAdvice(): Readonly<Record<string, string>> {
+  return useJson<Record<string, string>>(useSource().has("advice") ? "advice" : null).value ?? {};
+}
+
 export function words(error: unknown): string {
   if (error instanceof SourceError) return error.message;
   console.error(error);

@@ -29,8 +29,8 @@ test("the rows add up to all that was allocated", () => {
 
 test("what is not known is said", () => {
   expect(summaryText(found)).toBe(
-    "At the peak, temporary allocations held 200 B of 800 B (25.0 %). 2 allocations of 50 B ended without a recorded free: " +
-      "only their address was allocated again. They count as not temporary. Module calls were not recorded (with_modules=True).",
+    "At the peak, short-lived allocations held 200 B of 800 B (25.0 %). 2 allocations of 50 B ended without a recorded free: " +
+      "only their address was allocated again. They count as not short-lived. Module calls were not recorded.",
   );
   expect(summaryText({ ...found, peak_bytes: 0, unseen_frees: 0, module_calls: true, steps: false })).toBe(
     "The trace has no steps.",

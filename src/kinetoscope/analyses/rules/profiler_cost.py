@@ -21,6 +21,8 @@ LEAST_RECORD_NS = 80
 
 def profiler_cost(loop: Loop) -> Finding | None:
     """Find steps in which the profiler takes more than it should."""
+    if loop.trace.run_info.recorded_by:
+        return None
     spans = loop.trace.columns("spans")
     measured = np.flatnonzero((spans["kind"] == SpanKind.OVERHEAD) & loop.threads[spans["thread"]])
     measured = measured[loop.in_steps(measured)]

@@ -65,6 +65,11 @@ class Blocks:
         """How many there are."""
         return len(self.bytes)
 
+    @cached_property
+    def recorded(self) -> NDArray[np.bool_]:
+        """Whether each was allocated while recording; a part of a trace, or a snapshot, has rows of earlier ones, too."""
+        return (self.allocation >= 0) & (self.start_ns > BEFORE_NS)
+
     def at(self, keys: NDArray[np.uint64], times_ns: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return for each address and moment the block that lived there then, -1 if none is known."""
         if len(self) == 0 or len(keys) == 0:

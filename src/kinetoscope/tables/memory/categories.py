@@ -177,7 +177,7 @@ class _Inquiry:
     def judge(self) -> Judged:
         """Collect the facts, and apply the rules."""
         blocks, spans = self.blocks, self.spans
-        recorded = blocks.allocation >= 0
+        recorded = blocks.recorded
         span = blocks.span
         outer = _look_up(span, self.outer, -1)
         phase = _look_up(span, spans["phase"], Phase.FORWARD).astype(np.uint8)
@@ -215,7 +215,7 @@ class _Inquiry:
         module = np.where((category == MemoryCategory.INPUT) & (module < 0), first_module, module)
         outside = (module < 0) & np.isin(category, _AROUND_A_MODEL)
         module = np.where(outside, self._model_around(of_model, category), module).astype(np.int32)
-        taken = np.where(recorded, np.append(self.own_stack, -1)[blocks.allocation], -1)
+        taken = np.append(self.own_stack, -1)[blocks.allocation]
         stack = np.where(taken >= 0, taken, _look_up(span, spans["stack"], -1)).astype(np.int32)
         return Judged(blocks, category, module, stack, facts.gone_with_operator & recorded)
 

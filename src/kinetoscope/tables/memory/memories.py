@@ -621,7 +621,7 @@ def blocks(
     rows, total = _listed(place, checked_choice("order", order, ORDERS))
     known, who = place.blocks, holders(trace, rows)
     start, end = known.start_ns[rows], known.end_ns[rows]
-    freed, recorded = end < NEVER_NS, known.allocation[rows] >= 0
+    freed, recorded = end < NEVER_NS, known.recorded[rows]
     step = look_up(known.span[rows], trace.column("spans", "step"))
     columns: dict[str, Any] = {
         "time_ns": np.where(recorded, start, -1),
@@ -691,7 +691,7 @@ def described(trace: TraceData, place: Place) -> dict[str, Any]:
         "peak_ns": int(place.time_ns[place.peak_row]),
         "unknown_percent": float(percent(place.blocks.bytes[held][unknown].sum(), peak)),
         "end_bytes": int(place.blocks.bytes[end].sum()),
-        "never_freed": int((place.blocks.allocation[end] >= 0).sum()),
+        "never_freed": int(place.blocks.recorded[end].sum()),
         "allocated_bytes": _most(place.counts.allocated_bytes),
         "reserved_bytes": _most(place.counts.reserved_bytes),
         "modules": bool((judged.module[place.block] >= 0).any()),
@@ -708,7 +708,7 @@ def _most(values: NDArray[np.int64]) -> int | None:
 def _listed(place: Place, order: str) -> tuple[NDArray[np.int64], int]:
     """Return the first blocks in an order, and the total number of blocks."""
     known, rows = place.blocks, place.block
-    freed, recorded = known.end_ns[rows] < NEVER_NS, known.allocation[rows] >= 0
+    freed, recorded = known.end_ns[rows] < NEVER_NS, known.recorded[rows]
     if order == "longest":
         rows = rows[freed & recorded]
         value = known.end_ns[rows] - known.start_ns[rows]

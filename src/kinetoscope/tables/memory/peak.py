@@ -169,7 +169,7 @@ def device_peaks(trace: TraceData) -> list[DevicePeak]:
 def _earlier_bytes(trace: TraceData, at: Peak | None) -> int:
     """How much of a peak blocks from before the recording held."""
     blocks, live = blocks_of(trace), live_at(trace, at)
-    return int(blocks.bytes[live][blocks.allocation[live] < 0].sum())
+    return int(blocks.bytes[live][~blocks.recorded[live]].sum())
 
 
 def top_of(trace: TraceData, device: int) -> Peak | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kinetoscope.analyses.health import RECORDED, how_to_record
 from kinetoscope.model.kinds import is_device_work
 from kinetoscope.tables.stored import memory_recorded
 
@@ -11,28 +12,44 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.requests import Query
 
-REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("empty", {}),)
+REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("empty", {}), ("advice", {}))
 """What a report includes."""
 
 
 def empty(trace: Trace, query: Query) -> dict[str, str]:
     """Respond to `empty`: the reason for each page without data, by its name."""
     on_device = is_device_work(trace.column("spans", "kind"))
+    snapshot = "A memory snapshot has only what the allocator did." if trace.run_info.is_snapshot else ""
+    modules, stacks, memory, devices = (
+        advised(trace, what) for what in ("modules", "stacks", "memory", "devices")
+    )
     reasons = {
         "timeline": (
             len(on_device) or len(trace.columns("counters")),
-            "Nothing ran during the recording.",
+            snapshot or "Nothing ran during the recording.",
         ),
         "operators": (
             len(on_device) > on_device.sum(),
-            "Nothing ran on the host during the recording.",
+            snapshot or "Nothing ran on the host during the recording.",
         ),
         "kernels": (
             on_device.any(),
-            "No device work: the program used no device, or the device's activity was not recorded.",
+            snapshot
+            or f"No device work: the program used no device, or its activity was not recorded{devices}.",
         ),
-        "modules": (len(trace.columns("modules")), "No modules were recorded: use with_modules=True."),
-        "stacks": (len(trace.columns("stacks")), "No Python stacks were recorded: use with_stack=True."),
-        "memory": (memory_recorded(trace), "Memory was not recorded: use profile_memory=True."),
+        "modules": (len(trace.columns("modules")), f"No modules were recorded{modules}."),
+        "stacks": (len(trace.columns("stacks")), f"No Python stacks were recorded{stacks}."),
+        "memory": (memory_recorded(trace), f"Memory was not recorded{memory}."),
     }
     return {page: why for page, (has_any, why) in reasons.items() if not has_any}
+
+
+def advice(trace: Trace, query: Query) -> dict[str, str]:
+    """Respond to `advice`: how to record each kind of data, to be written behind a sentence without its period."""
+    return {what: advised(trace, what) for what in RECORDED}
+
+
+def advised(trace: Trace, what: str) -> str:
+    """The end of a sentence: how to record what a trace lacks."""
+    how = how_to_record(trace, what)
+    return f": use {how}" if how else ", although that was turned on"

@@ -19,6 +19,7 @@ from kinetoscope.model.arrow import to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.step_plan import StepSampling
 from kinetoscope.tables.device.utilization import edges_of
+from kinetoscope.viewer.pages.empty import advised
 from kinetoscope.viewer.requests import Limited
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def tiles(shown: Overview, facts: dict[str, Any]) -> list[dict[str, Any]]:
         counted(processes, "process", "processes") if processes > 1 else counted(facts["threads"], "thread")
     )
     found = [tile("Recorded", facts["duration_ns"], "ns", recorded)]
+    if shown.trace.run_info.is_snapshot:
+        return [*found, late("Memory peak", "overview/memory")]
     if facts["steps"]:
         found.append(step_tile(facts["steps"]))
     found.append(busy_tile(shown))
@@ -261,9 +264,19 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         "utilization": utilization(shown),
         "requests": shown.requests,
         "incident": incident(shown),
+        "without_times": without_times(trace),
         "sampling": StepSampling.of(trace.info).text(),
     }
     return {**found, "tiles": tiles(shown, found)}
+
+
+def without_times(trace: Trace) -> str:
+    """Why a trace has no times to show; empty if it has."""
+    if trace.run_info.is_snapshot:
+        return "This is a memory snapshot: it has what the allocator did, and nothing of what took time."
+    if len(trace.columns("spans")):
+        return ""
+    return f"The trace has no spans: nothing ran during the recording, or it was not recorded{advised(trace, 'operators')}."
 
 
 _COUNTS = (

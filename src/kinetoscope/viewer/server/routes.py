@@ -232,6 +232,7 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "overview/": overview.part,
     "range": within,
     "search": search.search,
+    "advice": empty.advice,
     "source": source_text.source,
     "span/": span.span,
     "steps": steps,
