@@ -40,7 +40,17 @@ _LONGEST_TEXT = 400
 _DIGITS = 6
 # A listing looks at no more files of a folder, and lists those with such a name: others that end in .json are rarely traces.
 _MOST_FILES = 20_000
-_TRACES = (".ktrace", ".recording", ".trace.json", ".json.gz", ".pftrace", ".perfetto-trace")
+_TRACES = (
+    ".ktrace",
+    ".recording",
+    ".trace.json",
+    ".json.gz",
+    ".json.xz",
+    ".json.bz2",
+    ".zip",
+    ".pftrace",
+    ".perfetto-trace",
+)
 _OPEN_TRACES = 4
 _MOST_WAIT_S = 600.0
 

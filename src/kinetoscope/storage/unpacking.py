@@ -145,6 +145,10 @@ def ahead(blocks: Generator[bytes]) -> Generator[bytes]:
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+PACKINGS = {GZIP_MAGIC: "gzip", ZSTD_MAGIC: "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
+"""How compressed data begins, and by what it was compressed."""
+# What unpacking xz may take; its strongest level takes 65 MiB.
+_XZ_BYTES = 1 << 28
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 # Small enough that a block is still in the cache of the processor when it is read, and several that wait take little memory.
@@ -153,6 +157,8 @@ BLOCK_BYTES = 1 << 18
 _PACKED_BYTES = 1 << 16
 _BEGINNING_BYTES = 1 << 16
 _HEAD_BYTES = 2 << 20
+# A tar archive is known by the five bytes before this place.
+_TAR_BYTES = 262
 # When a read fails, pyarrow drops what that read had decompressed, so reads are small.
 _ZSTD_BYTES = 1 << 14
 
@@ -169,7 +175,7 @@ class UnpackedText:
     Attributes:
         source: The compressed bytes.
         losses: Counts of losses by code; complete when all blocks have been consumed.
-        packing: `gzip`, `zstd` or empty.
+        packing: One of `PACKINGS`, or empty.
         beginning: The first 64 KiB of the blocks consumed so far.
     """
 
@@ -178,8 +184,8 @@ class UnpackedText:
         self.source = source
         self.losses: dict[str, int] = {}
         self._limit = max_uncompressed_bytes
-        magic = source.peek(len(ZSTD_MAGIC))
-        self.packing = "gzip" if magic.startswith(GZIP_MAGIC) else "zstd" if magic == ZSTD_MAGIC else ""
+        begin = source.peek(max(map(len, PACKINGS)))
+        self.packing = next((packing for magic, packing in PACKINGS.items() if begin.startswith(magic)), "")
         self._first: list[bytes | memoryview] = []
         self.beginning = b""
         self._blocks = self._unpacked()
@@ -189,18 +195,18 @@ class UnpackedText:
 
         Only the first 2 MiB are looked at.
         """
-        looked_at = 0
+        text = begin = b""
         for block in self._blocks:
-            text = bytes(block)
-            self._first.append(text)
-            if len(self._first) == 1:
-                text = text.removeprefix(BYTE_ORDER_MARK)
-            if begin := text.lstrip()[:16]:
-                return begin
-            looked_at += len(block)
-            if looked_at >= _HEAD_BYTES:
+            self._first.append(bytes(block))
+            text += self._first[-1]
+            begin = text.removeprefix(BYTE_ORDER_MARK).lstrip()[:16]
+            if (len(begin) == 16 and len(text) >= _TAR_BYTES) or len(text) >= _HEAD_BYTES:
                 break
-        return b""
+        return begin
+
+    def holds_tar(self) -> bool:
+        """Whether the content, of which `head` was read, is a tar archive."""
+        return b"".join(self._first)[257:_TAR_BYTES] == b"ustar"
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
         """Yield the blocks from the start; a block is valid until the next one is requested."""
@@ -227,7 +233,7 @@ class UnpackedText:
         if not self.packing:
             yield from _plain(self.source)
             return
-        unpack = self._gzip if self.packing == "gzip" else self._zstd
+        unpack = {"gzip": self._gzip, "zstd": self._zstd}.get(self.packing, self._xz_or_bzip2)
         blocks = ahead(unpack())
         try:
             unpacked_bytes = 0
@@ -290,6 +296,45 @@ class UnpackedText:
             count += len(more)
         self.losses["bytes_after_end"] = count
         return b""
+
+    def _xz_or_bzip2(self) -> Generator[bytes]:
+        """Decompress the streams of an xz or bzip2 file."""
+        try:
+            import bz2
+            import lzma
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"{self.source.name}: this Python has no {error.name}: unpack the file with `{self.packing} -d`"
+            ) from error
+
+        def new() -> lzma.LZMADecompressor | bz2.BZ2Decompressor:
+            return (
+                lzma.LZMADecompressor(memlimit=_XZ_BYTES) if self.packing == "xz" else bz2.BZ2Decompressor()
+            )
+
+        unpacker, packed = new(), b""
+        while True:
+            if unpacker.needs_input and not packed:
+                packed = self.source.read(_PACKED_BYTES)
+                if not packed:
+                    self.losses["packed_cut"] = 1
+                    return
+            try:
+                block = unpacker.decompress(packed, BLOCK_BYTES)
+            except (lzma.LZMAError, OSError):
+                self.losses["packed_damaged"] = 1
+                return
+            if block:
+                yield block
+            packed = b""
+            if unpacker.eof:
+                packed = (unpacker.unused_data or self.source.read(_PACKED_BYTES)).lstrip(b"\0")
+                if not packed:
+                    return
+                if PACKINGS.get(packed[:6], PACKINGS.get(packed[:3])) != self.packing:
+                    self.losses["bytes_after_end"] = len(packed)
+                    return
+                unpacker = new()
 
     def _zstd(self) -> Generator[bytes]:
         """Decompress the frames of a zstd file."""

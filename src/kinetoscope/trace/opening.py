@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope._import_aside import import_aside
+from kinetoscope.model import units
 from kinetoscope.model.schema import STORED
 from kinetoscope.storage.byte_source import ByteSource
 from kinetoscope.storage.live_recording import MAGIC
-from kinetoscope.storage.unpacking import GZIP_MAGIC, UnpackedText, default_memory_bytes
+from kinetoscope.storage.unpacking import (
+    FREE_BYTES,
+    FREE_RATIO,
+    PACKINGS,
+    UnpackedText,
+    default_memory_bytes,
+)
 from kinetoscope.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -35,6 +43,12 @@ _SNAPSHOT = re.compile(
 )
 # The objects of a snapshot take this many times the size of its file, about.
 _SNAPSHOT_TIMES = 12
+# The files of a folder or an archive that may be traces, by their names.
+_TRACE_FILE = re.compile(
+    r"^[^.].*\.(json|ktrace|recording|pickle|pkl|sqlite)(\.(gz|zst|xz|bz2))?$|^[^.].*\.zip$", re.IGNORECASE
+)
+_MOST_FILES, _MOST_NAMED = 4096, 5
+_NSYS_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 # Words at the start of files of other tools, and what these files are.
 _OTHER_FORMATS = (
     (
@@ -59,7 +73,7 @@ _OTHER_FORMATS = (
 )
 CAN_OPEN = (
     "recordings of this profiler (also of killed processes), .ktrace files, .tables folders, traces of Kineto and "
-    "others in Chrome's JSON format, plain or compressed with gzip or zstd, SQLite exports of Nsight Systems, and memory snapshots of torch"
+    "others in Chrome's JSON format, plain or compressed with gzip, zstd, xz or bzip2, SQLite exports of Nsight Systems, memory snapshots of torch, and ZIP archives and folders of these"
 )
 
 
@@ -75,7 +89,8 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
     Recordings of this profiler, also of a process that was killed or is still running, and `.ktrace` files are mapped, not
     read. Folders that `save` wrote to a name that ends in `.tables` are read. Of the folder of an incident (see `leave_on`), the
     recordings of all ranks are one trace, whose `info` has the `incident`. JSON in Chrome's trace event format, as torch.profiler and
-    many other tools write it, is read as a stream, plain or compressed with gzip or zstd. SQLite exports of Nsight Systems (`nsys
+    many other tools write it, is read as a stream, plain or compressed with gzip, zstd, xz or bzip2. Of a ZIP archive or a folder, the
+    traces are opened; those of the ranks of a job become one. SQLite exports of Nsight Systems (`nsys
     export --type sqlite`) and memory snapshots of torch (`torch.cuda.memory._dump_snapshot`) are read, too; no code of a pickle
     runs. What cannot be used, or does not fit, is a row of `losses`.
 
@@ -105,22 +120,43 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
     ):
         if limit is not None and (type(limit) is not int or limit < 0):
             raise ArgumentError(f"{name}={limit!r}: pass a number of bytes that is not negative.")
+    limits = _Limits(max_memory_bytes, max_uncompressed_bytes)
     if isinstance(source, (str, os.PathLike)) and Path(source).is_dir():
-        from kinetoscope.storage.incident_files import incident_recordings
-        from kinetoscope.storage.table_files import read_tables
+        return _open_folder(Path(source), limits, progress)
+    return _open_file(source, limits, progress)
 
-        if ranks := incident_recordings(Path(source)):
-            return _open_incident(ranks)
-        return Trace.of(read_tables(Path(source)))
+
+class _Limits(NamedTuple):
+    """The limits of `open`."""
+
+    max_memory_bytes: int | None
+    max_uncompressed_bytes: int | None
+
+
+def _open_file(
+    source: str | os.PathLike[str] | IO[bytes],
+    limits: _Limits,
+    progress: Progress | None,
+    *,
+    in_archive: bool = False,
+) -> Trace:
+    """Open one file, or a member of an archive."""
+    max_memory_bytes, max_uncompressed_bytes = limits
     with ByteSource.of(source) as found:
         head = found.peek(len(MAGIC))
-        if head == MAGIC or head.startswith(ZIP_MAGIC):
+        if head.startswith(ZIP_MAGIC):
+            return _open_zip(found, head, limits, progress, in_archive=in_archive)
+        if head == MAGIC:
             return _open_own(found, head, max_memory_bytes, max_uncompressed_bytes)
         if found.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC:
             return _open_sqlite(found, max_memory_bytes)
         text = UnpackedText(found, max_uncompressed_bytes)
         try:
             begin = text.head()
+            if text.holds_tar():
+                raise FormatError(
+                    f"{found.name}: a tar archive: unpack it (tar xf FILE), and open the folder"
+                )
             if _SNAPSHOT.match(begin):
                 return _open_snapshot(text, max_memory_bytes)
             if begin.startswith((b"{", b"[")):
@@ -136,13 +172,125 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
                 return Trace.of(attribute_replays(read))
         finally:
             text.close()
+        if found.name.lower().endswith(_NSYS_REPORTS):
+            raise FormatError(
+                f"{found.name}: a report of Nsight Systems: run `nsys export --type sqlite {found.name}`, and open what it writes"
+            )
         raise FormatError(f"{found.name}: {_what_it_is(head, begin)}; kinetoscope.open reads {CAN_OPEN}")
+
+
+def _open_folder(folder: Path, limits: _Limits, progress: Progress | None) -> Trace:
+    """Open a folder: of an incident, of tables, or with traces."""
+    from kinetoscope.storage.incident_files import incident_recordings
+    from kinetoscope.storage.table_files import read_tables
+
+    if ranks := incident_recordings(folder):
+        return _open_incident(ranks)
+    files = [file for file in sorted(folder.iterdir()) if _TRACE_FILE.search(file.name) and file.is_file()]
+    if not files or (folder / "stored").exists():
+        return Trace.of(read_tables(folder))
+    return _of_one_job(
+        str(folder),
+        [(file.name, partial(_open_file, file, limits, progress)) for file in files[:_MOST_FILES]],
+    )
+
+
+def _open_zip(
+    source: ByteSource, head: bytes, limits: _Limits, progress: Progress | None, *, in_archive: bool
+) -> Trace:
+    """Open a ZIP archive: a `.ktrace` file, or one with traces. Nothing is unpacked by the names in it."""
+    import tempfile
+    import zipfile
+    import zlib
+
+    with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
+        if (path := source.path) is None:
+            path = Path(folder) / "archive"
+            source.copy_to(path)
+
+        def opened_as_ktrace() -> Trace:
+            if source.path is not None:
+                return _open_own(source, head, *limits)
+            with path.open("rb") as file:
+                copy = ByteSource.of(file)
+                copy.name = source.name
+                return _open_own(copy, head, *limits)
+
+        try:
+            with zipfile.ZipFile(path) as archive:
+                members = [
+                    member
+                    for member in archive.infolist()
+                    if _TRACE_FILE.search(PurePosixPath(member.filename).name) and not member.is_dir()
+                ]
+                if not members or "manifest.json" in archive.namelist():
+                    return opened_as_ktrace()
+                if in_archive:
+                    raise FormatError(f"{source.name}: an archive within an archive: unpack the outer one")
+                size = sum(member.file_size for member in members)
+                allowed = limits.max_uncompressed_bytes
+                if allowed is None:
+                    allowed = max(FREE_BYTES, FREE_RATIO * path.stat().st_size)
+                if size > allowed:
+                    raise FormatError(
+                        f"{source.name}: its {len(members):,} files take {units.size(size)} unpacked: pass a larger max_uncompressed_bytes"
+                    )
+
+                def opened(member: zipfile.ZipInfo) -> Trace:
+                    try:
+                        with archive.open(member) as file:
+                            return _open_file(file, limits, progress, in_archive=True)
+                    except (
+                        zipfile.BadZipFile,
+                        RuntimeError,
+                        NotImplementedError,
+                        zlib.error,
+                        EOFError,
+                    ) as error:
+                        raise FormatError(
+                            f"{source.name}: {member.filename} cannot be unpacked: {error}"
+                        ) from error
+
+                trace = _of_one_job(
+                    source.name,
+                    [(member.filename, partial(opened, member)) for member in members[:_MOST_FILES]],
+                )
+        except zipfile.BadZipFile:
+            return opened_as_ktrace()
+    trace.path = source.path
+    return trace
+
+
+def _of_one_job(where: str, openers: Sequence[tuple[str, Callable[[], Trace]]]) -> Trace:
+    """Open what is in a folder or archive: one trace, or those of the ranks of a job as one.
+
+    Raises:
+        FormatError: None is a trace, or they are not of one job.
+    """
+    from kinetoscope.combine.ranks import merge_named
+
+    traces, problems = {}, []
+    for name, opener in openers:
+        try:
+            traces[name] = opener()
+        except FormatError as error:
+            problems.append(error)
+    if not traces:
+        raise problems[0]
+    if len(traces) == 1:
+        return next(iter(traces.values()))
+    try:
+        return merge_named(list(traces.values()), list(traces))
+    except ArgumentError as error:
+        names = ", ".join(list(traces)[:_MOST_NAMED]) + (", ..." if len(traces) > _MOST_NAMED else "")
+        raise FormatError(
+            f"{where}: its {len(traces):,} traces are not of the ranks of one job ({error}); open one of them: {names}"
+        ) from error
 
 
 def _open_snapshot(text: UnpackedText, max_memory_bytes: int | None) -> Trace:
     """Open a memory snapshot of torch, a pickle or JSON; no code of it runs."""
     from kinetoscope.formats.memory_snapshot import read_memory_snapshot
-    from kinetoscope.model import units
 
     limit = default_memory_bytes() if max_memory_bytes is None else max_memory_bytes
     blocks, size = [], 0
@@ -256,7 +404,7 @@ def _what_it_is(head: bytes, begin: bytes) -> str:
         return "an Arrow file contains one table and not a trace (read it with pyarrow, pandas or polars)"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "the text is UTF-16, but JSON must be UTF-8"
-    if head != begin[: len(head)] and head.startswith((GZIP_MAGIC, b"\x28\xb5\x2f\xfd")):
+    if head != begin[: len(head)] and head.startswith(tuple(PACKINGS)):
         return f"its decompressed content is not a trace{'' if begin else ' (it is empty)'}"
     if MAGIC.startswith(head):
         return "the file ends after its first bytes"

@@ -509,7 +509,7 @@ def read_chrome_trace(
     max_memory_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> TraceData:
-    """Read a trace in Chrome's trace event format, optionally compressed with gzip or zstd.
+    """Read a trace in Chrome's trace event format, optionally compressed.
 
     Args:
         source: Anything that `kinetoscope.open` accepts, or its decompressed text.
