@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kinetoscope._errors import MissingDependencyError, missing_torch
 from kinetoscope._import_aside import import_aside
+from kinetoscope.collect.torch_compat.dynamo import keep_out
 
 if TYPE_CHECKING:
     from kinetoscope.collect.calibration import calibrate
@@ -295,3 +296,6 @@ def _need_torch(name: str) -> None:
         raise MissingDependencyError(
             f"{problem}: `pip install --upgrade torch`. (Reading traces works without it.)"
         )
+
+
+keep_out()
