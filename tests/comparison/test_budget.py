@@ -12,6 +12,7 @@ from kinetoscope import ArgumentError, FormatError
 from kinetoscope.comparison.budget import BROKEN, CANNOT_TELL, HELD, WON, check, read_budget, updated_budget
 from kinetoscope.comparison.measures import COUNTS, run_of
 from kinetoscope.comparison.verdict import PLACED, places_of, stored_places
+from kinetoscope.trace.opening import compare
 from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 
@@ -469,3 +470,25 @@ def test_an_update_adds_the_places_of_counts_that_the_budget_had_none_of():
 def test_places_that_nothing_wrote_are_refused():
     with pytest.raises(FormatError, match="places.operators is not what --update writes"):
         read_budget("[counts]\noperators = 1\n[places]\noperators = 'x'\n")
+
+
+@pytest.mark.parametrize(("unknown_ns", "verdict"), [(40_000, HELD), (400_000, CANNOT_TELL)])
+def test_flops_of_which_too_little_is_known_are_not_compared(unknown_ns, verdict):
+    def steps(unknown):
+        builder = TraceBuilder()
+        square = builder.shapes([[100, 100], [100, 100]], ["float", "float"])
+        for number in range(4):
+            begin = number * MS
+            builder.step(number, begin, MS)
+            builder.span("aten::mm", begin, 500_000, shapes=square)
+            builder.span("mylib::op" if unknown else "aten::mm", begin + 500_000, unknown_ns, shapes=square)
+        return builder.build()
+
+    outcome = outcome_of("[counts]\nflops = 2_000_000\n", steps(True))
+    assert outcome.checked[0].verdict == verdict
+    if verdict == CANNOT_TELL:
+        assert "FLOPs are known for only 55.6 % of the operators' time" in outcome.checked[0].message
+    (row,) = [row for row in compare(steps(False), steps(True)).counts if row.name == "flops"]
+    assert row.verdict == "cannot tell"
+    verdicts = [row.verdict for row in compare(steps(True), steps(True)).counts if row.name == "flops"]
+    assert verdicts == (["same"] if verdict == HELD else [])

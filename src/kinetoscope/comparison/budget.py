@@ -643,7 +643,7 @@ def _check(limit: Limit, runs: Sequence[Run], where: Callable[[Limit], list[Wher
     if measured is None:
         how = _how(limit.count, runs)
         return Checked(
-            limit.name, CANNOT_TELL, limit.allowed, None, f"{limit.name}: {noun} were not recorded: {how}"
+            limit.name, CANNOT_TELL, limit.allowed, None, f"{limit.name}: {noun} are not known: {how}"
         )
     most = float(measured.max())
     slack = limit.margin / 100 * limit.allowed
@@ -685,7 +685,7 @@ def _amount(limit: Limit, value: float) -> str:
 def _how(count: str, runs: Sequence[Run]) -> str:
     """How to record what is missing."""
     reason = next((run.reasons[count] for run in runs if count in run.reasons), "")
-    return f"record with {reason}" if reason else "this run has none of them to count"
+    return reason or "this run has none of them to count"
 
 
 def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:

@@ -29,6 +29,7 @@ from kinetoscope.model.names import module_classes
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
 from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.costs.flops import counted_flops
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.device.copies import copy_directions
 from kinetoscope.tables.device.launches import starters, waiting_calls
@@ -151,7 +152,8 @@ class Run:
         losses: Which numbers of the trace are not exact, and why; empty if all are.
         scopes: The counts in each step of single modules and operators, of those that were requested.
         machine: What times depend on beside the program: processor, number of processors and threads, devices, release of torch.
-        reasons: For counts that were not recorded, how to record them.
+        reasons: For counts that are not known, why, or how to record them.
+        flops_covered_percent: The share of the operators' time of which FLOPs are known.
         undisturbed: The part of the steps' time that is left where each operator takes as long as it does when nothing disturbs it.
         account: What the time of the steps was spent on: a row for each place and what was spent there, which add up to each step. None
             where it was not asked for.
@@ -176,6 +178,7 @@ class Run:
     machine: str
     reasons: dict[str, str] = field(default_factory=dict)
     undisturbed: float = 1.0
+    flops_covered_percent: float = 100.0
     account: Population | None = None
     step_kind: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
     kind_operators: list[dict[str, tuple[float, float]]] = field(default_factory=list)
@@ -238,6 +241,7 @@ def run_of(
         {scope: recording.scoped(scope) for scope in scopes},
         _machine(trace),
         undisturbed=recording.undisturbed(left_out),
+        flops_covered_percent=counted_flops(trace).covered_percent or 100.0,
         account=recording.account() if with_account else None,
         step_kind=recording.kind_of_step,
         kind_operators=recording.kind_operators(),
@@ -245,11 +249,11 @@ def run_of(
     )
     for count in ("allocations", "allocated_bytes", "peak_bytes"):
         if not memory_recorded(trace):
-            run.reasons[count] = "profile_memory=True"
+            run.reasons[count] = "record with profile_memory=True"
     if "flops" not in run.step_counts:
-        run.reasons["flops"] = "record_shapes=True"
+        run.reasons["flops"] = counted_flops(trace).why
     if "python_calls" not in run.step_counts:
-        run.reasons["python_calls"] = "python_calls=True"
+        run.reasons["python_calls"] = "record with python_calls=True"
     return run
 
 
@@ -543,7 +547,7 @@ class _Recording:
             made["synchronizing_calls"] = self._per_step(self.step[waits[self.ours[waits]]])
         if memory_recorded(trace):
             made |= self._allocations()
-        if len(trace.columns("shapes")):
+        if len(trace.columns("shapes")) and counted_flops(trace).flops is not None:
             counts = costs_of(trace).flops[self.ours]
             made["flops"] = self._per_step(self.step[self.ours], np.maximum(counts, 0))
         calls = self._collective_calls
@@ -574,7 +578,7 @@ class _Recording:
             step = self.step[blocks["span"][rows]]
             made["allocations"] = self._per_step(step)
             made["allocated_bytes"] = self._per_step(step, blocks["bytes"][rows])
-        if len(trace.columns("shapes")):
+        if len(trace.columns("shapes")) and counted_flops(trace).flops is not None:
             rows = np.flatnonzero(chosen[:-1])
             made["flops"] = self._per_step(self.step[rows], np.maximum(costs_of(trace).flops[rows], 0))
         return made

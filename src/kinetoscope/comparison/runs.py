@@ -195,9 +195,11 @@ class _Comparing:
         if not all(run.has_steps for side in (self.base, self.new) for run in side.runs):
             return "a recording has no steps: loop over kinetoscope.steps(...), or pass a schedule and call prof.step()"
         if min(self.base.series.recordings, self.new.series.recordings) == 1:
+            lossy = any(run.losses for side in (self.base, self.new) for run in side.runs)
+            exact = "" if lossy else "; counts are exact"
             return (
                 "one recording does not show how much recordings of one program differ: another run of the same program may take longer "
-                "throughout; counts are exact. For times, pass several of each run, recorded in turn, as `kinetoscope ab` records them"
+                f"throughout{exact}. For times, pass several of each run, recorded in turn, as `kinetoscope ab` records them"
             )
         if width > _MOST_SHOWN:
             return (
@@ -321,7 +323,12 @@ class _Comparing:
         base, new = self.base.counts(name), self.new.counts(name)
         if base is None and new is None:
             return None
-        return count_difference(name, base, new)
+        difference = count_difference(name, base, new)
+        known = [run.flops_covered_percent for side in (self.base, self.new) for run in side.runs]
+        if name == "flops" and max(known) - min(known) > _MOST_UNKNOWN_PERCENT:
+            # What is known of one side only would count as what it does more.
+            return replace(difference, verdict=CANNOT_TELL)
+        return difference
 
     def _memory(self) -> list[CountDifference]:
         """The memory of each holder at the peak."""
@@ -344,6 +351,10 @@ class _Comparing:
             for one, other in [*pairs, *((place, -1) for place in gone), *((-1, place) for place in added)]
         ]
         return sorted(rows, key=lambda row: (-abs((row.new or 0) - (row.base or 0)), -(row.new or 0)))
+
+
+# Sums of FLOPs of which more differs in what is known are not compared, in percent of the operators' time.
+_MOST_UNKNOWN_PERCENT = 1.0
 
 
 def count_difference(
