@@ -104,6 +104,20 @@ def test_a_request_around_a_graph_break_is_as_a_range_of_torch():
     assert compiled(request_around_break, X)[1] == compiled(range_around_break, X)[1]
 
 
+def parts(x):
+    yield x.sin()
+    yield x.cos()
+
+
+decorated_parts = kinetoscope.request("parts")(parts)
+
+
+def test_a_decorated_generator_breaks_the_graph_and_runs():
+    results, numbers = compiled(lambda x: sum(decorated_parts(x)), X)
+    assert torch.equal(results[-1], X.sin() + X.cos())
+    assert numbers["breaks"] == 1
+
+
 def test_an_ignored_request_is_said_once_in_a_process():
     done = warm_python.run(
         "-c",

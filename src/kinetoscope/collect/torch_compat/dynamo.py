@@ -13,6 +13,7 @@ Dynamo has no public interface for this. A release of torch that lacks one of th
 
 from __future__ import annotations
 
+import inspect
 import os
 from contextlib import suppress
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
@@ -40,6 +41,7 @@ FUNCTIONS_THAT_CALL_THE_PROGRAM = (
     "_follow_items",
     "_wrap_steps.<locals>.run",
 )
+_SUSPENDS = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 OPTIMIZER_HOOKS = ("OptimizerSteps._after_step", "OptimizerSteps._before_step")
 
 _PATHS_THAT_CALL_THE_PROGRAM = tuple(
@@ -127,11 +129,11 @@ def _represent() -> None:
     def wrap_unless_ours(self: Any, value: Any) -> Any:
         kind = type(value)
         if kind is FunctionType:
-            code = value.__code__
-            if code.co_qualname == DECORATED_REQUEST and _is_ours(code):
+            wrapped = vars(value).get("__wrapped__")
+            is_request = value.__code__.co_qualname == DECORATED_REQUEST and _is_ours(value.__code__)
+            if is_request and type(wrapped) is FunctionType and not wrapped.__code__.co_flags & _SUSPENDS:
                 self.install_guards(GuardBuilder.ID_MATCH)
                 warning_once(log, _IGNORED[_REQUEST])
-                wrapped = vars(value)["__wrapped__"]
                 return VariableBuilder(self.tx, AttrSource(self.source, "__wrapped__"))(wrapped)
         elif kind is MethodType:
             code = getattr(value.__func__, "__code__", None)
