@@ -394,11 +394,6 @@ def gradients_through_the_memory_of_the_host(fault: bool) -> Trace:
     return loop(body)
 
 
-@planted("work-after-steps")
-def a_host_that_is_done_long_before_the_device(fault: bool) -> Trace:
-    return loop(lambda gpu, _: gpu.work(kernels=4 if fault else 12), steps=4 if fault else 8)
-
-
 @planted("poor-overlap")
 def gradients_after_the_backward(fault: bool) -> Trace:
     def body(gpu: Gpu, number: int) -> None:

@@ -41,6 +41,7 @@ from kinetoscope.tables.host.requests import (
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.processor_waits import processor_waits
 from kinetoscope.tables.stacks import program_stacks, span_stacks
+from kinetoscope.tables.step_extents import start_up_steps
 from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import (
     ASKING,
@@ -48,7 +49,6 @@ from kinetoscope.tables.windows import (
     Windows,
     activities,
     owned,
-    start_up_steps,
     windows,
 )
 

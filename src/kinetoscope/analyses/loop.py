@@ -21,6 +21,7 @@ from kinetoscope.model.schema import Phase, SampleWait, SpanKind
 from kinetoscope.model.steps import step_at
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.device.collectives import collectives
+from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
 from kinetoscope.tables.host.python_time import gaps
@@ -35,8 +36,9 @@ from kinetoscope.tables.host.steps import closures
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.processor_waits import processor_waits
 from kinetoscope.tables.stacks import library_frames, program_stacks, stacks_inside, stacks_with
+from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND, kinds_of_steps
-from kinetoscope.tables.windows import recorded_extent, start_up_steps, steps_with_start
+from kinetoscope.tables.windows import recorded_extent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -134,8 +136,10 @@ class Loop:
         requests: The numbers of the requests that count as its steps, which may overlap; empty where the trace has steps. Where both are
             empty, all that was recorded counts as one step.
         thread: The row of the thread that runs the loop, or that ran most operators of requests; -1 where nothing was recorded.
-        start_ns: When each step starts.
+        start_ns: When each step starts, as `step_extents` says.
         end_ns: When each step ends.
+        mark_start_ns: When the host began each step: what it does is of the step that it is in.
+        mark_end_ns: When the host ended it.
         whole_ns: The step time, or without steps all recorded time: what shares are of.
     """
 
@@ -144,7 +148,7 @@ class Loop:
         self.steps: Rows
         self.start_ns: Rows
         self.end_ns: Rows
-        own, spans = trace.columns("steps"), trace.columns("spans")
+        own, spans, extents = trace.columns("steps"), trace.columns("spans"), step_extents(trace)
         counted = np.flatnonzero(~start_up_steps(trace))
         rows = own["process_row"][counted]
         self.process, self.requests = -1, np.zeros(0, np.int64)
@@ -154,12 +158,11 @@ class Loop:
             self.steps, self.requests = counted, account.request
             self.start_ns, self.end_ns = account.window.start_ns, account.window.end_ns
         elif len(counted):
-            each = {int(one): int(own["duration_ns"][counted[rows == one]].sum()) for one in np.unique(rows)}
+            each = {int(one): int(extents.duration_ns[counted[rows == one]].sum()) for one in np.unique(rows)}
             self.process = max(each, key=lambda one: (each[one], -one))
             self.steps = counted[rows == self.process]
             self.thread = int(np.append(spans["thread"], -1)[own["span"][self.steps[0]]])
-            self.start_ns = own["start_ns"][self.steps].astype(np.int64)
-            self.end_ns = self.start_ns + own["duration_ns"][self.steps]
+            self.start_ns, self.end_ns = extents.start_ns[self.steps], extents.end_ns[self.steps]
         else:
             self.steps = counted
             host = spans["stream"] < 0
@@ -175,6 +178,10 @@ class Loop:
             )
             first, last = recorded_extent(trace, ProcessRow(self.process))
             self.start_ns, self.end_ns = np.array([first], dtype=np.int64), np.array([last], dtype=np.int64)
+        self.mark_start_ns, self.mark_end_ns = self.start_ns, self.end_ns
+        if len(self.steps):
+            self.mark_start_ns = own["start_ns"][self.steps].astype(np.int64)
+            self.mark_end_ns = self.mark_start_ns + own["duration_ns"][self.steps]
         self.whole_ns = int((self.end_ns - self.start_ns).sum())
         self._places = {-1: Place()}
 
@@ -241,7 +248,7 @@ class Loop:
     def stretches(self) -> list[tuple[int, Rows, Rows]]:
         """When threads worked for the steps: for each thread the starts and the ends. Of a loop that is its own thread in its steps."""
         if len(self.requests) == 0:
-            return [(self.thread, self.start_ns, self.end_ns)] if self.thread >= 0 else []
+            return [(self.thread, self.mark_start_ns, self.mark_end_ns)] if self.thread >= 0 else []
         ran = ran_in_requests(self.trace)
         return [(row, ran[row].start_ns, ran[row].end_ns) for row in np.flatnonzero(self.threads).tolist()]
 
@@ -270,7 +277,9 @@ class Loop:
         """
         found, count = closures(self.trace), len(self.start_ns)
         mine = found.thread == self.thread
-        took_ns = Intervals.of(found.start_ns[mine], found.end_ns[mine]).within(self.start_ns, self.end_ns)
+        took_ns = Intervals.of(found.start_ns[mine], found.end_ns[mine]).within(
+            self.mark_start_ns, self.mark_end_ns
+        )
         back = np.flatnonzero(self.inside & (self.trace.column("spans", "kind") == SpanKind.BACKWARD))
         step = self.step_of(back)
         functions = np.bincount(step[step >= 0], minlength=count)
@@ -321,8 +330,8 @@ class Loop:
             return self.typical_sum(rows, own.within(start, end))
         own &= self.device.idle
         work = np.flatnonzero(self.outermost & self.in_optimizer)
-        return self.typical_at(
-            np.concatenate((start, spans["start_ns"][work])),
+        return self.typical_sum(
+            np.concatenate((rows, work)),
             np.concatenate((own.within(start, end), spans["device_ns"][work])),
         )
 
@@ -350,15 +359,21 @@ class Loop:
     def left_out_start_up(self) -> bool:
         """Whether the first step of the process is left out, because it contains what ran before the loop."""
         of_process = self.trace.column("steps", "process_row") == self.process
-        return bool(steps_with_start(self.trace)[of_process].any())
+        return bool(start_up_steps(self.trace)[of_process].any())
 
     def step_of(self, rows: Rows) -> Rows:
-        """The number of the step, among those that count, in which each span starts; -1 for none."""
+        """The number of the step, among those that count, in which each span starts, on its device or on the host; -1 for none."""
         spans = self.trace.columns("spans")
-        return self.step_at(spans["start_ns"][rows], spans["thread"][rows])
+        start_ns = spans["start_ns"][rows]
+        of_host = self.step_at(start_ns, spans["thread"][rows])
+        return (
+            of_host
+            if len(self.requests)
+            else np.where(spans["stream"][rows] < 0, of_host, self._extent_at(start_ns))
+        )
 
     def step_at(self, time_ns: Rows, thread: NDArray[Any] | None = None) -> Rows:
-        """The number of the step, among those that count, at some moments; -1 for none.
+        """The number of the step, among those that count, in which the host is at some moments; -1 for none.
 
         Args:
             time_ns: The moments.
@@ -367,6 +382,12 @@ class Loop:
         if len(self.requests):
             on = np.full(len(time_ns), self.thread) if thread is None else thread
             return self._place_of_request[request_at(self.trace, on, time_ns)]
+        return step_at(time_ns, self.mark_start_ns, self.mark_end_ns - self.mark_start_ns).astype(np.int64)
+
+    def _extent_at(self, time_ns: Rows) -> Rows:
+        """The number of the step, among those that count, whose extent has each of some moments; -1 for none."""
+        if len(self.requests):
+            return self.step_at(time_ns)
         return step_at(time_ns, self.start_ns, self.end_ns - self.start_ns).astype(np.int64)
 
     @cached_property
@@ -407,7 +428,7 @@ class Loop:
 
     def typical_at(self, time_ns: Rows, values: Rows) -> int:
         """The sum over all steps of some values, each at a moment, at their usual pace: see `usual_sum`."""
-        return self.usual_sum(self.step_at(time_ns), values)
+        return self.usual_sum(self._extent_at(time_ns), values)
 
     def cost_ns(self, rows: Rows, *, with_device: bool = True) -> int:
         """What some spans of the host usually cost: their time or, with a device, its idle time while they ran and its work for them.
@@ -475,6 +496,15 @@ class Loop:
         """The device on which the process worked most; None where it used none, or hardly."""
         used = self._used_device
         return used if self.time and self.share(self.time.working_ns) >= LEAST_BUSY else None
+
+    @cached_property
+    def launched_kernels(self) -> int:
+        """How many kernels that compute the steps launched on the device; one whose launch is not known counts where it ran."""
+        if self.device is None:
+            return 0
+        rows = self.device.all_computing
+        call = starters(self.trace).call[rows]
+        return int((self.step_of(np.where(call >= 0, call, rows).astype(np.int64)) >= 0).sum())
 
     @property
     def hardly_used(self) -> LoopDevice | None:

@@ -108,32 +108,6 @@ class LoopDevice:
         return np.asarray(self.rows[kernel & (self.category == WorkCategory.COMPUTE)])
 
     @cached_property
-    def launched(self) -> Rows:
-        """Its work that was launched in the steps, whenever it ran; work whose launch is not known where it ran in them."""
-        rows, moment = self._launches
-        return np.asarray(rows[self._steps.within(moment, moment + 1) > 0])
-
-    def launched_before(self, time_ns: int) -> Rows:
-        """Its work that was launched before a moment, or that ran before it where its launch is not known."""
-        rows, moment = self._launches
-        return np.asarray(rows[moment < time_ns])
-
-    @cached_property
-    def _launches(self) -> tuple[Rows, Rows]:
-        """All of its work, and when each was launched; where that is not known, when it ran."""
-        rows = self._all_rows
-        call = starters(self._trace).call[rows]
-        start = self._trace.column("spans", "start_ns")
-        return rows, np.where(call >= 0, start[call], start[rows]).astype(np.int64)
-
-    def launched_kernels(self) -> int:
-        """How many kernels that compute were launched in the steps."""
-        work = device_work(self._trace)
-        computes = np.zeros(len(self._trace.columns("spans")), dtype=bool)
-        computes[work.rows[work.category == WorkCategory.COMPUTE]] = True
-        return int(computes[self.launched].sum())
-
-    @cached_property
     def is_product(self) -> NDArray[np.bool_]:
         """Which of its kernels were launched by operators that multiply matrices, or inside of one."""
         return self.of_families(self.kernels, MATRIX)
@@ -221,6 +195,12 @@ class LoopDevice:
         """Its work in the whole trace."""
         work = device_work(self._trace)
         return np.asarray(work.rows[work.device == work.devices.index(self.identity)], dtype=np.int64)
+
+    @property
+    def all_computing(self) -> Rows:
+        """Its kernels that compute, in the whole trace."""
+        work, rows = device_work(self._trace), self._all_rows
+        return rows[np.isin(rows, work.rows[work.category == WorkCategory.COMPUTE])]
 
     @cached_property
     def waits_besides_frees(self) -> Rows:

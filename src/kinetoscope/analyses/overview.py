@@ -34,9 +34,9 @@ from kinetoscope.tables.host.requests import NAMES_OF_PARTS, request_names
 from kinetoscope.tables.host.requests import PARTS as PARTS_OF_REQUESTS
 from kinetoscope.tables.host.steps import phase_moments, phase_times
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, memory_peak
+from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND, kinds_in, main_kind, work_of_kinds
 from kinetoscope.tables.stored import memory_recorded
-from kinetoscope.tables.windows import filling_steps, start_up_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Steps:
-    """How long the steps took. All are counted; times leave out those that contain what ran before the loop, or in which the host only filled the queue of a device.
+    """How long the steps took. All are counted; times leave out those that contain what ran before the loop.
 
     Attributes:
         count: How many there are, of all processes.
@@ -66,7 +66,7 @@ class Steps:
         shown_of: The first process that has steps, by name and rank; empty in a trace of one process.
         shown_ns: How long its steps took, in order.
         left_out_ns: How long those before them took that are left out, in order.
-        fills_queue: Whether the host only filled the queue of a device in some of these.
+        ahead_ns: How far the host gets ahead of a device at most, so that a step ends when its device work does; 0 where marks end steps.
     """
 
     count: int
@@ -81,7 +81,7 @@ class Steps:
     shown_of: str
     shown_ns: tuple[int, ...]
     left_out_ns: tuple[int, ...]
-    fills_queue: bool
+    ahead_ns: int
 
     @property
     def shown(self) -> int:
@@ -93,10 +93,15 @@ class Steps:
         """Which steps of that process come before these and are left out, in words; empty without."""
         if not self.left_out_ns:
             return ""
-        if not self.fills_queue:
-            return f"start-up and the step before these: {units.duration(sum(self.left_out_ns))}"
-        count = units.count(len(self.left_out_ns), "step")
-        return f"not counted: {count} before these, in which the host only filled the queue of the device"
+        return f"start-up and the step before these: {units.duration(sum(self.left_out_ns))}"
+
+    @property
+    def ahead_text(self) -> str:
+        """How far the host runs ahead of the device, in words; empty where it does not."""
+        if not self.ahead_ns:
+            return ""
+        ahead = units.duration(self.ahead_ns)
+        return f"the host runs up to {ahead} ahead of the device; a step ends when its device work is done"
 
 
 @dataclass(frozen=True)
@@ -318,10 +323,11 @@ class Overview:
         if len(own) == 0:
             return None
         start_up = start_up_steps(self.trace)
-        duration = own["duration_ns"][~start_up]
+        every = step_extents(self.trace)
+        duration = every.duration_ns[~start_up]
         shown_of, mine = steps_of_one(self.trace)
         kinds = self._usual_kinds
-        before = own["duration_ns"][mine & start_up].tolist()
+        before = every.duration_ns[mine & start_up].tolist()
         return Steps(
             count=len(own),
             numbers=len(np.unique(own["number"])),
@@ -336,9 +342,9 @@ class Overview:
             max_ns=int(duration.max()),
             p95_ns=float(np.percentile(duration, 95)),
             shown_of=shown_of,
-            shown_ns=tuple(own["duration_ns"][mine & ~start_up].tolist()),
+            shown_ns=tuple(every.duration_ns[mine & ~start_up].tolist()),
             left_out_ns=tuple(before),
-            fills_queue=bool(filling_steps(self.trace)[mine].any()),
+            ahead_ns=int((every.end_ns - own["start_ns"] - own["duration_ns"]).max()),
         )
 
     @cached_property

@@ -14,7 +14,7 @@ import numpy as np
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.model import units
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.windows import steps_with_start
+from kinetoscope.tables.step_extents import start_up_steps, step_extents
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -88,9 +88,8 @@ def warm_up(trace: TraceData) -> WarmUp:
 
 def of_loop(loop: Loop) -> WarmUp:
     """What the first steps of a loop cost."""
-    own = loop.trace.columns("steps")
-    mine = steps_with_start(loop.trace) & (own["process_row"] == loop.process)
-    start_up_ns = int(own["duration_ns"][mine].sum())
+    mine = start_up_steps(loop.trace) & (loop.trace.column("steps", "process_row") == loop.process)
+    start_up_ns = int(step_extents(loop.trace).duration_ns[mine].sum())
     step_ns = (loop.end_ns - loop.start_ns).astype(np.float64)
     steps = leading_steps(step_ns, loop.compilations) if len(loop.steps) else 0
     usual_ns = float(np.median(step_ns[steps:])) if len(loop.steps) else 0.0

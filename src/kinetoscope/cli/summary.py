@@ -262,6 +262,8 @@ def _steps(shown: Overview, width: int) -> list[Text]:
             line.append(f"   {first}", style="dim")
         else:
             lines += fold("", first, width, style="dim")
+    if steps.ahead_text:
+        lines += fold("", steps.ahead_text, width)
     if kinds and width > _NARROWEST:
         lines += fold("", kinds, width)[:_MOST_LINES_OF_KINDS]
     warm = shown.warm_up

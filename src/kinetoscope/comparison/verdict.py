@@ -28,6 +28,7 @@ from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.source_lines import line_text
 from kinetoscope.tables.memory.peak import look_up, requesting_operators
 from kinetoscope.tables.stacks import user_stacks
+from kinetoscope.tables.step_extents import step_extents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -349,7 +350,7 @@ def _step_ms(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
     if len(own) == 0 and first == 0:
         duration_ns = np.array([whole_ns], dtype=np.int64)
     else:
-        duration_ns = own["duration_ns"][first:]
+        duration_ns = step_extents(trace).duration_ns[first:]
     if len(duration_ns) == 0:
         raise StateError(
             f"{WARMUP}={first} leaves no step to be looked at: the trace has {units.count(len(own), 'step')}"

@@ -14,6 +14,7 @@ from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.time_spent import part_words
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.processor_waits import processor_waits, running_thread, without_waits
+from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import (
     Windows,
@@ -22,7 +23,6 @@ from kinetoscope.tables.windows import (
     owned,
     place_columns,
     recorded_extent,
-    start_up_steps,
     windows,
 )
 
@@ -63,8 +63,7 @@ BREAKDOWN_SCHEMA = Table(
         Column("rank", "int32", "", "The rank of the process."),
         Column("device", "category", "", "The device, such as `cuda:0`, or `cpu`."),
         Column("start_up", "bool", "", "Whether sums and shares of step time leave the step out: it contains what ran before the loop, as the "
-                                       "first step does where steps are found from the optimizer, or the host only filled the queue of a "
-                                       "device in it."),
+                                       "first step does where steps are found from the optimizer."),
         Column("step_kind", "int64", "", "The kind of the step, as in `step_kinds`; null for start-up and the whole recording."),
         Column("start_ns", "int64", "ns", "When the step began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took: the sum of the seven parts.", 0),
@@ -204,7 +203,7 @@ def host_shares(trace: TraceData, process: ProcessRow | None = None) -> HostShar
         counted &= steps["process_row"] == process
     if counted.any():
         counts &= np.append(counted, False)[spans["step"]]
-        whole_ns = int(steps["duration_ns"][counted].sum())
+        whole_ns = int(step_extents(trace).duration_ns[counted].sum())
     else:
         extents = [recorded_extent(trace, row) for row in rows]
         whole_ns = sum(last - first for first, last in extents)

@@ -17,6 +17,7 @@ from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.step_plan import StepSampling
+from kinetoscope.tables.step_extents import step_extents
 from kinetoscope.tables.step_kinds import kinds_of_steps
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def estimates(trace: TraceData, by: str = "operator") -> pyarrow.Table:
         for from_capture in (False, True):
             chosen = np.flatnonzero((kinds == kind) & (captured == from_capture))
             if len(chosen):
-                duration_ns = steps["duration_ns"][chosen].astype(np.float64)
+                duration_ns = step_extents(trace).duration_ns[chosen].astype(np.float64)
                 rows += [
                     (kind, from_capture, name, *row)
                     for name, row in _rows(work, chosen, duration_ns, shares[chosen], len(steps))

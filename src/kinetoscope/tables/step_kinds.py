@@ -13,7 +13,7 @@ from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.flops import step_work
 from kinetoscope.tables.named_steps import named_steps
 from kinetoscope.tables.shares import percent
-from kinetoscope.tables.windows import start_up_steps
+from kinetoscope.tables.step_extents import start_up_steps, step_extents
 
 if TYPE_CHECKING:
     import pyarrow
@@ -81,23 +81,25 @@ def kinds_in(trace: TraceData) -> list[dict[str, Any]]:
 
 def work_of_kinds(trace: TraceData, peak_flops: Any = None) -> dict[str, NDArray[np.float64]]:
     """The columns `flops_per_s` and `mfu` of the table; 0 where nothing was counted in most steps of a kind."""
-    found, kind, own = step_work(trace, peak_flops), kinds_of_steps(trace), trace.columns("steps")
+    duration_ns = step_extents(trace).duration_ns
+    found, kind = step_work(trace, duration_ns, peak_flops), kinds_of_steps(trace)
     kinds = range(int(kind.max(initial=-1)) + 1)
     flops, mfu = found["flops"], found["mfu"]
-    rate = np.where(flops >= 0, flops * 1e9 / np.maximum(own["duration_ns"], 1), np.nan)
+    rate = np.where(flops >= 0, flops * 1e9 / np.maximum(duration_ns, 1), np.nan)
 
     def medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
         known = [values[(kind == one) & np.isfinite(values)] for one in kinds]
         return np.array([float(np.median(one)) if len(one) else np.nan for one in known])
 
-    return {"flops_per_s": medians(rate), "mfu": medians(np.full(len(own), np.nan) if mfu is None else mfu)}
+    return {"flops_per_s": medians(rate), "mfu": medians(np.full(len(kind), np.nan) if mfu is None else mfu)}
 
 
 def _times(trace: TraceData) -> dict[str, Any]:
     """The other columns."""
-    own, kind = trace.columns("steps"), kinds_of_steps(trace)
+    kind = kinds_of_steps(trace)
     groups = [np.flatnonzero(kind == one) for one in range(int(kind.max(initial=-1)) + 1)]
-    duration, number, called = own["duration_ns"], own["number"], named_steps(trace)
+    duration, number = step_extents(trace).duration_ns, trace.column("steps", "number")
+    called = named_steps(trace)
 
     def each(column: NDArray[np.int64], take: Any) -> NDArray[np.int64]:
         return np.array([take(column[rows]) for rows in groups], np.int64)
@@ -122,7 +124,7 @@ def _times(trace: TraceData) -> dict[str, Any]:
 @derived
 def kinds_of_steps(trace: TraceData) -> NDArray[np.int64]:
     """For each row of `steps` the number of its kind, the one with most time first; -1 of start-up."""
-    own, operators, rows = trace.columns("steps"), _operators(trace), np.flatnonzero(~start_up_steps(trace))
+    operators, rows = _operators(trace), np.flatnonzero(~start_up_steps(trace))
     # Most steps of a program have the same counts as others.
     name = named_steps(trace).name
     mixed = operators.fingerprint[rows] + _mixed(name[rows] + np.int32(1))
@@ -141,10 +143,10 @@ def kinds_of_steps(trace: TraceData) -> NDArray[np.int64]:
             of_example.append(called)
             examples = np.vstack((examples, counts))
         kind[one] = nearest
-    time_ns = np.bincount(kind[same], weights=own["duration_ns"][rows], minlength=len(examples))
+    time_ns = np.bincount(kind[same], weights=step_extents(trace).duration_ns[rows], minlength=len(examples))
     place = np.empty(len(examples), np.int64)
     place[np.argsort(-time_ns, kind="stable")] = np.arange(len(examples))
-    found = np.full(len(own), -1, np.int64)
+    found = np.full(len(name), -1, np.int64)
     found[rows] = place[kind[same]]
     return found
 

@@ -10,14 +10,14 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels
 from kinetoscope.model.kinds import is_call, is_operator, is_runtime_call
-from kinetoscope.model.processes import of_processes, process_runs
+from kinetoscope.model.processes import of_processes
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SampleState, SpanKind
-from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.device.launches import queued_until_start, starters, waiting_names
+from kinetoscope.tables.device.launches import queued_until_start, waiting_names
 from kinetoscope.tables.device.work import Device, Owner, busy, device_work, thread_owners
 from kinetoscope.tables.intervals import Intervals, united, united_by
+from kinetoscope.tables.step_extents import start_up_steps, step_extents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
 NOBODY = Owner(-1, ProcessRow(-1))
 """The owner of work whose process is unknown."""
-
-TIMES_HOST = 1.5
-"""A step fills the queue of a device whose work takes so many times as long as the host takes to launch it."""
-LEAST_FULL = 3
 
 # What torch names the range around the wait for the next batch.
 _LOADING = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
@@ -277,12 +273,11 @@ def checked_by(by: Any) -> str:
 
 def windows(trace: TraceData, by: str) -> list[Windows]:
     """Return for each device, or process without any, the steps of its process, or where it has none all that was recorded of it."""
-    own, found = trace.columns("steps"), []
-    thread_of_step = np.append(trace.column("spans", "thread"), -1)[own["span"]]
+    extents, found = step_extents(trace), []
+    thread_of_step = np.append(trace.column("spans", "thread"), -1)[trace.column("steps", "span")]
     for activity in activities(trace):
         steps = np.flatnonzero(owned(trace, activity.owner)[thread_of_step])
-        start = own["start_ns"][steps]
-        end = start + own["duration_ns"][steps]
+        start, end = extents.start_ns[steps], extents.end_ns[steps]
         in_steps = Intervals.of(start, end)
         if by == "trace" or len(steps) == 0:
             first, last = recorded_extent(trace, activity.owner.process)
@@ -307,85 +302,6 @@ def recorded_extent(trace: TraceData, process: ProcessRow) -> tuple[int, int]:
         int(start.min(initial=begin)),
         int((start + spans["duration_ns"][rows]).max(initial=max(begin, end))),
     )
-
-
-def start_up_steps(trace: TraceData) -> NDArray[np.bool_]:
-    """For each row of `steps` whether its time is not that of a step of the loop: see `steps_with_start` and `filling_steps`.
-
-    Every sum and share of step time leaves it out.
-    """
-    return np.asarray(steps_with_start(trace) | filling_steps(trace))
-
-
-@derived
-def steps_with_start(trace: TraceData) -> NDArray[np.bool_]:
-    """For each row of `steps` whether it holds what ran before the loop.
-
-    That is the first step of a process whose steps are found from the optimizer, unless it is the only one, or the recording began,
-    or what a ring has left of it begins, in the loop.
-    """
-    own = trace.columns("steps")
-    found = np.zeros(len(own), dtype=bool)
-    known = process_runs(trace)
-    for mine in _steps_of_processes(trace):
-        first = mine[0]
-        in_loop = bool(known[max(int(own["process_row"][first]), 0)].first_step) or own["number"][first] > 0
-        if len(mine) > 1 and own["source"][first] == OPTIMIZER and not in_loop:
-            found[first] = True
-    return found
-
-
-@derived
-def filling_steps(trace: TraceData) -> NDArray[np.bool_]:
-    """For each row of `steps` whether the host only filled the queue of a device in it.
-
-    A recording that begins while a device has nothing to do has such steps first: the host launches their work without waiting, much faster than the device
-    does it. Once the queue is full, the host waits for room in it, and steps take as long as on the device. They are left out if at least
-    `LEAST_FULL` steps follow. A program that waits for the device now and then has others like them between two waits: there all steps count.
-    """
-    own = trace.columns("steps")
-    found = np.zeros(len(own), dtype=bool)
-    work = device_work(trace)
-    if len(work.rows) == 0 or len(own) == 0:
-        return found
-    spans, call = trace.columns("spans"), starters(trace).call[work.rows]
-    launched = call >= 0
-    launched_ns, end_ns = spans["start_ns"][call[launched]].astype(np.int64), work.end_ns[launched]
-    begun_ns = work.start_ns[launched]
-    owner = thread_owners(trace)[0][spans["thread"][call[launched]]]
-    for mine in _steps_of_processes(trace):
-        start = own["start_ns"][mine].astype(np.int64)
-        host_ns = own["duration_ns"][mine].astype(np.int64)
-        rows = np.flatnonzero(owner == _owner_of_steps(trace)[mine[0]])
-        at = np.searchsorted(start, launched_ns[rows], side="right") - 1
-        inside = (at >= 0) & (launched_ns[rows] < (start + host_ns)[at])
-        rows, at = rows[inside], at[inside]
-        if len(np.unique(at)) < len(mine):
-            continue
-        done_ns = np.zeros(len(mine), dtype=np.int64)
-        np.maximum.at(done_ns, at, end_ns[rows])
-        done_ns = np.maximum.accumulate(done_ns)
-        before_ns = np.append(begun_ns[rows[at == 0]].min(), done_ns[:-1])
-        device_ns = done_ns - np.maximum(before_ns, start)
-        first = int(np.flatnonzero(device_ns > TIMES_HOST * host_ns).max(initial=-1)) + 1
-        if len(mine) - first >= LEAST_FULL and device_ns[:first].sum() > TIMES_HOST * host_ns[:first].sum():
-            found[mine[:first]] = True
-    return found
-
-
-@derived
-def _owner_of_steps(trace: TraceData) -> NDArray[np.int64]:
-    """The owner of the thread that runs each step, see `thread_owners`."""
-    thread = np.append(trace.column("spans", "thread"), -1)[trace.column("steps", "span")]
-    return np.asarray(thread_owners(trace)[0][thread], dtype=np.int64)
-
-
-def _steps_of_processes(trace: TraceData) -> list[NDArray[np.int64]]:
-    """The rows of `steps` of each process, in the order of time."""
-    owner, start_ns = _owner_of_steps(trace), trace.column("steps", "start_ns")
-    order = np.lexsort((start_ns, owner))
-    edges = np.flatnonzero(np.diff(owner[order])) + 1
-    return [one for one in np.split(order, edges) if len(one)]
 
 
 def place_columns(trace: TraceData, found: list[Windows]) -> dict[str, Any]:

@@ -90,8 +90,8 @@ def _steps(shown: Overview) -> str:
         f". {kinds}" if (kinds := shown.step_kinds_in_words) else f", median {units.duration(median(times))}"
     )
     text += f" (of {steps.shown_of})" if steps.shown_of else ""
-    before = f", {left_out}" if (left_out := steps.left_out_text) else ""
-    return f"<div>{columns_chart(times, text)}</div>{note(text + before)}"
+    text = ", ".join(filter(None, (text, steps.left_out_text, steps.ahead_text)))
+    return f"<div>{columns_chart(times, text)}</div>{note(text)}"
 
 
 def _findings(shown: Overview) -> str:

@@ -100,7 +100,6 @@ def test_steps_are_counted_by_number_and_process(count, numbers, told):
         "median_ns": 5,
         "p95_ns": 7,
         "start_up": 0,
-        "fills_queue": False,
     }
     assert text(step_tile(facts)["more"]) == told
 

@@ -126,9 +126,9 @@ function Steps(props: { table: Columns; overview: Overview }) {
       {compare && <StepDifference step={compare} others={times.length - 1} />}
       <p class="muted small">
         {first && leftOut.length === 1
-          ? `Step ${first.number} (${units.time(first.duration)}) includes what ran before the loop or only filled the queue of the device; it is excluded from these numbers. `
+          ? `Step ${first.number} (${units.time(first.duration)}) includes what ran before the loop; it is excluded from these numbers. `
           : first &&
-            `${units.count(leftOut.length)} steps include what ran before the loop or only filled the queue of the device; they are excluded from these numbers. `}
+            `${units.count(leftOut.length)} steps include what ran before the loop; they are excluded from these numbers. `}
         {noSteps && stepping.length > 0 && "This process has no steps: the whole recording is shown. "}
         {noSteps && stepping.length === 0 && overview.requests.length === 0 && (
           <>

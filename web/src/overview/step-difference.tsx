@@ -28,7 +28,7 @@ export function StepDifference(props: { step: Step; others: number }) {
           {can
             ? ", compared with the median of the other steps"
             : step.startUp
-              ? ": it includes what ran before the loop or only filled the queue of the device, so it is not compared with the others"
+              ? ": it includes what ran before the loop, so it is not compared with the others"
               : ""}
         </span>
         <div class="tools">

@@ -54,7 +54,7 @@ export interface Step {
   name: string;
   rank: number | null;
   device: string;
-  /** Whether no sum counts it: it holds what ran before the loop, or the host only filled the queue of a device. */
+  /** Whether no sum counts it: it holds what ran before the loop. */
   startUp: boolean;
   /** As in the table `step_kinds`; null where all steps are of one kind. */
   kind: number | null;

@@ -17,7 +17,6 @@ from kinetoscope.analyses.rules.device_idle import (
     launch_bound,
     stalled_queue,
     synchronizing_call,
-    work_after_steps,
 )
 from kinetoscope.analyses.rules.device_memory import allocator_churn, fragmentation, memory_near_limit
 from kinetoscope.analyses.rules.evaluation_in_step import evaluation_in_step
@@ -123,7 +122,6 @@ RULES = (
     unbalanced_ranks,
     unfused_attention,
     unfused_normalization,
-    work_after_steps,
     zero_grad_fill,
 )
 

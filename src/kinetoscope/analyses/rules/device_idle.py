@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 LEAST_IDLE_PERCENT = 15.0
 LEAST_STALLED_PERCENT = 10.0
 LEAST_START_UP_PERCENT = 10.0
-LEAST_AFTER_PERCENT = 15.0
 LEAST_START_UP_NS = 5_000_000
 """Calls of the runtime that take longer than this while the device has nothing to do start something up."""
 # Calls of CUDA, HIP, Level Zero and Unified Runtime; what other sources call runtime may be the work of a whole function.
@@ -222,39 +221,6 @@ def device_start_up(loop: Loop) -> Finding | None:
     )
 
 
-def work_after_steps(loop: Loop) -> Finding | None:
-    """Find steps in which the host gets ahead of the device: their times are not those of the device."""
-    device = loop.device
-    if device is None or len(loop.steps) == 0:
-        return None
-    spans, rows = loop.trace.columns("spans"), device.launched
-    end = spans["start_ns"][rows] + spans["duration_ns"][rows]
-    first_ns, last_ns = int(loop.start_ns.min()), int(loop.end_ns.max())
-    # What was queued when the first step began is done in the steps: it is made up for by as much that is queued at their end.
-    earlier = device.launched_before(first_ns)
-    earlier_ns = int((spans["start_ns"][earlier] + spans["duration_ns"][earlier]).max(initial=first_ns))
-    done_ns = int(end.max(initial=last_ns))
-    device_ns = done_ns - max(first_ns, earlier_ns)
-    ahead_ns = device_ns - (last_ns - first_ns)
-    share = 100.0 * ahead_ns / max(1, device_ns)
-    if share < LEAST_AFTER_PERCENT:
-        return None
-    steps = len(loop.steps)
-    return Finding(
-        "work-after-steps",
-        sentence(
-            f"The host runs ahead of {device.name}: a step takes {{}} on the host and {{}} on the device, so that the times of steps and their shares "
-            "are too short",
-            (loop.whole_ns / steps, "ns"),
-            (device_ns / steps, "ns"),
-        ),
-        "Record more steps, so that the device's queue is full from the first one on, or wait for the device before and after the steps that are recorded.",
-        share,
-        None,
-        spans=tuple(rows[np.argsort(-end, kind="stable")][:MOST_ROWS].tolist()),
-    )
-
-
 def launch_bound(loop: Loop) -> Finding | None:
     """Find a device that again and again waits a moment for its next kernel, because kernels are short and many."""
     device = loop.device
@@ -264,7 +230,7 @@ def launch_bound(loop: Loop) -> Finding | None:
     by_host = np.where(gaps.wait < 0, gaps.length_ns, 0)
     short = np.where(by_host <= LONGEST_LAUNCH_NS, by_host, 0)
     short_ns = loop.typical_at(device.idle.start_ns, short)
-    share, each = loop.share(short_ns), loop.per_step(device.launched_kernels())
+    share, each = loop.share(short_ns), loop.per_step(loop.launched_kernels)
     if share < LEAST_LAUNCH_PERCENT or each < LEAST_LAUNCHES or 2 * short.sum() < by_host.sum():
         return None
     duration = loop.trace.column("spans", "duration_ns")[kernels]

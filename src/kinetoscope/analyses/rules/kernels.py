@@ -70,7 +70,7 @@ def small_kernels(loop: Loop) -> Finding | None:
     """Find a device whose kernels are so short that starting and ending them is much of their time."""
     rows = _kernels(loop)
     # Those that a step launches, whenever they run.
-    each = 0.0 if loop.device is None else loop.per_step(loop.device.launched_kernels())
+    each = loop.per_step(loop.launched_kernels)
     if each < LEAST_SHORT or len(rows) == 0:
         return None
     duration = loop.trace.column("spans", "duration_ns")[rows]

@@ -35,9 +35,9 @@ def memory_growth(loop: Loop) -> Finding | CannotTell | None:
     if len(blocks) == 0:
         return CannotTell("memory-growth", Signal.MEMORY)
     kept = np.flatnonzero(
-        (blocks["bytes"] > 0) & (blocks["match"] < 0) & (blocks["time_ns"] < loop.end_ns[-1])
+        (blocks["bytes"] > 0) & (blocks["match"] < 0) & (blocks["time_ns"] < loop.mark_end_ns[-1])
     )
-    step = np.searchsorted(loop.start_ns, blocks["time_ns"][kept], side="right") - 1
+    step = np.searchsorted(loop.mark_start_ns, blocks["time_ns"][kept], side="right") - 1
     inside = step >= 0
     kept, step = kept[inside], step[inside]
     # Each device has memory of its own, and what is much for one is little for another.
@@ -45,7 +45,7 @@ def memory_growth(loop: Loop) -> Finding | CannotTell | None:
     typical, growing = 0.0, None
     for one in np.unique(device[kept]).tolist():
         bytes_a_step = _growth(loop, blocks["bytes"][kept], step, device[kept] == one)
-        first = (device == one) & (blocks["time_ns"] < loop.end_ns[FIRST_STEPS - 1])
+        first = (device == one) & (blocks["time_ns"] < loop.mark_end_ns[FIRST_STEPS - 1])
         needed = int(blocks["total_bytes"][first].max(initial=0))
         least = needed * min(LEAST_OF_FIRST, LEAST_OF_FIRST_IN_ALL / len(bytes_a_step))
         usual = float(np.median(bytes_a_step))

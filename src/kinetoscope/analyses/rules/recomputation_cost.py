@@ -39,8 +39,8 @@ def _with_python(loop: Loop, rows: NDArray[np.int64]) -> int:
     np.minimum.at(follows, of, spans["start_ns"][others])
     until = np.where(follows < np.iinfo(np.int64).max, follows, until)
     inside = engine >= 0
-    start = spans["start_ns"][engine[inside]]
-    return loop.typical_at(start, until[inside] - start)
+    rows = engine[inside]
+    return loop.typical_sum(rows, until[inside] - spans["start_ns"][rows])
 
 
 def recomputation_cost(loop: Loop) -> Finding | None:

@@ -206,13 +206,12 @@ def counted_flops(trace: TraceData) -> Counted:
     return Counted(None, percent, f"{known}; not for {', '.join(lacking)}: see the table flops_coverage")
 
 
-def step_work(trace: TraceData, peak_flops: Any = None) -> dict[str, Any]:
-    """Operations of each step, their rate, and its share of the peak, as columns of `steps`."""
+def step_work(trace: TraceData, duration: NDArray[np.int64], peak_flops: Any = None) -> dict[str, Any]:
+    """Operations of each step, which takes `duration`, their rate, and its share of the peak, as columns of `steps`."""
     costs, step, own = costs_of(trace), trace.column("spans", "step"), trace.columns("steps")
     counts = costs.counted.counts & (step >= 0)
     flops = np.zeros(len(own), dtype=np.int64)
     np.add.at(flops, step[counts], costs.flops[counts])
-    duration = own["duration_ns"]
     ideal = at_peak(trace, costs, peak_flops)
     mfu = None
     if ideal is not None:

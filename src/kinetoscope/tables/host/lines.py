@@ -17,7 +17,7 @@ from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stacks import in_user_code, span_stacks, stack_depths, user_stacks
-from kinetoscope.tables.windows import start_up_steps
+from kinetoscope.tables.step_extents import start_up_steps
 
 if TYPE_CHECKING:
     import pyarrow

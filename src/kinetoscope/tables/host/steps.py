@@ -21,8 +21,9 @@ from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.named_steps import named_steps
 from kinetoscope.tables.processor_waits import processor_waits, without_waits
 from kinetoscope.tables.stacks import user_stacks
+from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.stored import memory_recorded
-from kinetoscope.tables.windows import host_activity, host_owners, owned, start_up_steps
+from kinetoscope.tables.windows import host_activity, host_owners, owned
 
 if TYPE_CHECKING:
     import pyarrow
@@ -38,8 +39,8 @@ STEPS_SCHEMA = Table(
     "One step of the program, of training or of inference, in order of time.",
     (
         Column("number", "int64", "", "The number in `ProfilerStep#N`; else counted from 0 since the recording began, or with `run --steps` since the program did.", 0),
-        Column("start_ns", "int64", "ns", "When it began.", 0),
-        Column("duration_ns", "int64", "ns", "How long it took.", 0),
+        Column("start_ns", "int64", "ns", "When it began: at its mark or, where the host runs ahead of a device, when the device work of the step before was done.", 0),
+        Column("duration_ns", "int64", "ns", "How long it took: to the end of its mark or, where the host runs ahead of a device, until its device work was done.", 0),
         Column("operators", "int64", "", "Operators and backward functions that began in it."),
         Column("forward_ns", "int64", "ns", "Self time of operators and ranges outside backward, the optimizer and "
                                             "waiting for batches, on all threads; of ranges without the time in which "
@@ -79,8 +80,7 @@ STEPS_SCHEMA = Table(
         Column("arguments", "string", "", "The arguments of a step with a name, as JSON, such as its requests and tokens; null without arguments."),
         Column("source", "category", "", "`marked` by the program, or found from the `optimizer`."),
         Column("start_up", "bool", "", "Whether sums and shares of step time leave it out: it contains what ran before the loop, as the "
-                                       "first step does where steps are found from the optimizer, or the host only filled the queue of a "
-                                       "device in it."),
+                                       "first step does where steps are found from the optimizer."),
         *PROCESS_COLUMNS,
     ),
 )  # fmt: skip
@@ -107,7 +107,8 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     step, phase = spans["step"], spans["phase"]
     self_ns = phase_times(trace)
     ran = (step >= 0) & host_work(trace, with_steps=False).mask
-    columns: dict[str, Any] = {name: own[name] for name in ("number", "start_ns", "duration_ns", "span")}
+    columns: dict[str, Any] = {"number": own["number"], "span": own["span"]}
+    columns |= {name: getattr(step_extents(trace), name) for name in ("start_ns", "duration_ns")}
     columns["operators"] = np.bincount(step[ran & operator_spans(trace).mask], minlength=len(own))
     for part in Phase:
         rows = np.flatnonzero(ran & (phase == part))
@@ -117,7 +118,7 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     columns |= step_parts(trace)
     columns["compile_ns"] = compile_ns(trace)
     columns |= _largest_gaps(trace)
-    columns |= step_work(trace, peak_flops)
+    columns |= step_work(trace, step_extents(trace).duration_ns, peak_flops)
     columns |= of_processes(trace, own["process_row"])
     columns["start_up"] = start_up_steps(trace)
     columns["source"] = Labels(own["source"], STEP_SOURCES)
@@ -218,8 +219,8 @@ def closures(trace: TraceData) -> Closures:
 
 def step_parts(trace: TraceData) -> dict[str, NDArray[np.int64]]:
     """What the process of each step did at each moment of it; together the duration."""
-    own = trace.columns("steps")
-    start, duration = own["start_ns"].astype(np.int64), own["duration_ns"]
+    own, extents = trace.columns("steps"), step_extents(trace)
+    start, duration = extents.start_ns, extents.duration_ns
     thread = np.append(trace.column("spans", "thread"), -1)[own["span"]]
     names = ("operator_ns", "data_wait_ns", "device_wait_ns")
     parts = {name: np.zeros(len(own), dtype=np.int64) for name in names}

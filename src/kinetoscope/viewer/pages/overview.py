@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from kinetoscope.analyses.overview import TOP
 from kinetoscope.display.description import command_line, environment
 from kinetoscope.display.sentence import Sentence, sentence
-from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.step_plan import StepSampling
@@ -123,18 +122,18 @@ def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
         more = sentence("the only step")
     else:
         more = sentence("of {}, 95 % ≤ {}", count, (steps["p95_ns"], "ns"))
-    start_up = ""
-    if steps["fills_queue"]:
-        start_up = f"Not counted here: {units.count(steps['start_up'], 'step')} in which the host only filled the queue of the device."
-    elif steps["start_up"]:
-        start_up = "The first step includes what ran before the loop and is not counted here."
+    start_up = (
+        "The first step includes what ran before the loop and is not counted here."
+        if steps["start_up"]
+        else ""
+    )
     words = steps.get("kinds_in_words", "")
     if words:
         main = steps["main_kind"]
         others = count - steps["start_up"] - main["count"]
         more = sentence("{} · {} of other kinds", main["count"], others)
-    warm = steps.get("warm_up", "")
-    hints = [start_up, f"{words}." if words else "", f"{warm[0].upper()}{warm[1:]}." if warm else ""]
+    texts = (words, *(steps.get(name, "") for name in ("warm_up", "ahead_text")))
+    hints = [start_up, *(f"{text[0].upper()}{text[1:]}." for text in texts if text)]
     hint = sentence(" ".join(filter(None, hints)).replace("{}", "{ }")) if any(hints) else None
     if words:
         return tile("Step, main kind", main["median_ns"], "ns", more, hint)
@@ -309,7 +308,7 @@ def steps(shown: Overview) -> dict[str, Any] | None:
         "max_ns",
         "p95_ns",
         "start_up",
-        "fills_queue",
+        "ahead_text",
     )
     kinds = [{name: row[name] for name in _OF_KINDS} for row in shown.step_kinds]
     more = {

@@ -1,0 +1,118 @@
+"""When each step of a program begins and ends: where its devices are the bottleneck, with their work and not with the marks of the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.model.processes import process_runs
+from kinetoscope.model.steps import OPTIMIZER
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.device.work import device_work, thread_owners
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+
+LEAST_AHEAD = 0.1
+"""A host that is ahead of its devices by less than this part of a step, on average, is not ahead: kernels end a little after the call that launched them."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepExtents:
+    """The extents of the steps of a trace, each an array with an entry for each row of `steps`.
+
+    Attributes:
+        start_ns: When each begins: at its mark or, where the device still has earlier work then, when that is done.
+        end_ns: When each ends: at the end of its mark or, where the host is ahead, when the device has done what was launched in it.
+        is_ahead: Whether the host of its process runs ahead of its devices, so that these say when a step ends; otherwise marks do.
+    """
+
+    start_ns: Rows
+    end_ns: Rows
+    is_ahead: NDArray[np.bool_]
+
+    @property
+    def duration_ns(self) -> Rows:
+        """How long each takes."""
+        return self.end_ns - self.start_ns
+
+
+@derived
+def step_extents(trace: TraceData) -> StepExtents:
+    """Return the extents of the steps of a trace, once.
+
+    A host that launches work without waiting for it is done with a step before the device is: its marks then say how long launching takes, and not how long a step
+    takes. There, a step ends when the work that was launched in it has ended on all devices of the process, and begins when the work launched before it has. So
+    steps do not overlap, and hold all of the time in which the devices work for them.
+    """
+    own = trace.columns("steps")
+    start_ns, is_ahead = own["start_ns"].astype(np.int64), np.zeros(len(own), dtype=bool)
+    end_ns = start_ns + own["duration_ns"]
+    found = StepExtents(start_ns, end_ns, is_ahead)
+    work = device_work(trace)
+    if len(work.rows) == 0 or len(own) == 0:
+        return found
+    spans, call = trace.columns("spans"), starters(trace).call[work.rows]
+    owner_of_thread, owners = thread_owners(trace)
+    places = [owners.index(one.owner) if one.owner in owners else -1 for one in work.devices]
+    owner = np.array(places, dtype=np.int64)[work.device]
+    owner = np.where(call >= 0, owner_of_thread[np.append(spans["thread"], -1)[call]], owner)
+    launched_ns = np.append(spans["start_ns"], 0)[call].astype(np.int64)
+    for rows in steps_of_processes(trace):
+        # What is of an unknown process counts for all.
+        mine = np.flatnonzero((owner == owner_of_steps(trace)[rows[0]]) | (owner < 0))
+        linked = call[mine] >= 0
+        # What runs before all that was launched in the recording was launched before it.
+        first_ns = work.start_ns[mine[linked]].min(initial=np.iinfo(np.int64).max)
+        earlier_ns = work.end_ns[mine[~linked & (work.start_ns[mine] < first_ns)]]
+        mine = mine[linked][np.argsort(launched_ns[mine[linked]], kind="stable")]
+        done_ns = np.maximum.accumulate(
+            np.append(earlier_ns.max(initial=np.iinfo(np.int64).min), work.end_ns[mine])
+        )
+        start, end = (
+            np.maximum(times, done_ns[np.searchsorted(launched_ns[mine], times, side="left")])
+            for times in (start_ns[rows], end_ns[rows])
+        )
+        if len(mine) and (end - end_ns[rows]).mean() >= LEAST_AHEAD * max(float(np.median(end - start)), 1.0):
+            start_ns[rows], end_ns[rows], is_ahead[rows] = start, end, True
+    return found
+
+
+@derived
+def start_up_steps(trace: TraceData) -> NDArray[np.bool_]:
+    """For each row of `steps` whether it holds what ran before the loop: every sum and share of step time leaves it out.
+
+    That is the first step of a process whose steps are found from the optimizer, unless it is the only one, or the recording began,
+    or what a ring has left of it begins, in the loop.
+    """
+    own = trace.columns("steps")
+    found = np.zeros(len(own), dtype=bool)
+    runs = process_runs(trace)
+    for rows in steps_of_processes(trace):
+        first = rows[0]
+        in_loop = bool(runs[max(int(own["process_row"][first]), 0)].first_step) or own["number"][first] > 0
+        if len(rows) > 1 and own["source"][first] == OPTIMIZER and not in_loop:
+            found[first] = True
+    return found
+
+
+@derived
+def owner_of_steps(trace: TraceData) -> Rows:
+    """The owner of the thread that runs each step, see `thread_owners`."""
+    thread = np.append(trace.column("spans", "thread"), -1)[trace.column("steps", "span")]
+    return np.asarray(thread_owners(trace)[0][thread], dtype=np.int64)
+
+
+def steps_of_processes(trace: TraceData) -> list[Rows]:
+    """The rows of `steps` of each process, in the order of time."""
+    owner, start_ns = owner_of_steps(trace), trace.column("steps", "start_ns")
+    order = np.lexsort((start_ns, owner))
+    edges = np.flatnonzero(np.diff(owner[order])) + 1
+    return [rows for rows in np.split(order, edges) if len(rows)]
